@@ -1,0 +1,3 @@
+"""Reinforcement learning for large language models, after pre-training."""
+
+__version__ = "0.1.0"

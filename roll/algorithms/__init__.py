@@ -1,0 +1,1 @@
+"""Pure functions of tensors: credit, losses, denominators. No config, no process groups, no state."""

@@ -1,0 +1,159 @@
+"""The command `roll`. Each command imports what it needs when it runs, so that help and checks stay light."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import roll
+from roll.errors import ConfigError, RunStopped
+
+if TYPE_CHECKING:
+    from roll.config.load import Loaded
+
+app = typer.Typer(
+    help="Reinforcement learning for large language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # a bug ends in Python's own traceback
+)
+
+File = Annotated[Path, typer.Argument(metavar="RUN.YAML", help="The file that describes the run.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY.SUB=VALUE", help="Laid over the file, such as rollout.group_size=4."),
+]
+Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The directory of a run, such as runs/demo.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete what an earlier run of this name has left.")]
+
+
+def main() -> None:
+    """Run the command line; faults that are not bugs end in a line each and an exit code, without a traceback.
+
+    0 is success, 2 a fault of the user's input, 3 a run that had to stop, 130 an interrupt (which typer sees to).
+    """
+    try:
+        app()
+    except ConfigError as error:
+        _leave(str(error), 2)
+    except RunStopped as error:
+        _leave(str(error), 3)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        _leave(f"disk is full: {error.strerror}{where}; free some space, then 'roll resume' the run", 3)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        typer.echo(f"roll {roll.__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
+    """Train a model by reinforcement, as the file says."""
+    loaded = _checked(path, overrides)
+    from roll import wiring
+
+    wiring.train(loaded, overwrite=overwrite)
+
+
+@app.command()
+def resume(directory: Directory, overrides: Overrides = None) -> None:
+    """Go on with a run from its newest checkpoint."""
+    from roll import wiring
+
+    wiring.resume(directory, overrides or [])
+
+
+@app.command()
+def check(path: File, overrides: Overrides = None) -> None:
+    """Say all that is wrong with a file; starts nothing."""
+    loaded = _checked(path, overrides)
+    from roll.config.explain import headline
+
+    typer.echo(f"{path}: ok")
+    typer.echo(headline(loaded.run))
+
+
+@app.command("explain")
+def describe(path: File, overrides: Overrides = None) -> None:
+    """Say in words what a file means."""
+    from roll.config.explain import explain
+    from roll.config.load import load
+
+    typer.echo(explain(load(path, overrides or []).run))
+
+
+@app.command("eval")
+def evaluate(
+    path: File,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write the attempts to this file.")] = None,
+) -> None:
+    """Measure a model on the validation tasks without training it."""
+    loaded = _checked(path, overrides)
+    from roll import wiring
+
+    wiring.evaluate(loaded, output=output)
+
+
+@app.command()
+def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
+    """Warm a model up on the answers of its tasks."""
+    loaded = _checked(path, overrides)
+    from roll import wiring
+
+    wiring.warm_start(loaded, overwrite=overwrite)
+
+
+@app.command()
+def samples(
+    directory: Directory,
+    step: Annotated[int | None, typer.Option("--step", help="Only what this step trained on.")] = None,
+    last: Annotated[int, typer.Option("--last", help="How many to show, the newest.", min=1)] = 5,
+    domain: Annotated[str | None, typer.Option("--domain", help="Only tasks of this name.")] = None,
+    status: Annotated[str | None, typer.Option("--status", help="Only this outcome, such as truncated.")] = None,
+) -> None:
+    """Show what the model wrote, with rewards, versions and reasons."""
+    from roll.journal.samples import show
+
+    for line in show(directory, step=step, last=last, domain=domain, status=status):
+        typer.echo(line)
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; none lists them.")] = None,
+) -> None:
+    """Run a benchmark; its last line is one JSON object."""
+    from roll.bench import run
+
+    run.main(name)
+
+
+def _checked(path: Path, overrides: list[str] | None) -> Loaded:
+    """The run in `path`, with nothing left to be found wrong before it starts."""
+    from roll.config.load import load
+    from roll.preflight import preflight
+
+    loaded = load(path, overrides or [])
+    preflight(loaded)
+    return loaded
+
+
+def _leave(message: str, code: int) -> None:
+    typer.echo(message, err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

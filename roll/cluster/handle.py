@@ -1,0 +1,45 @@
+"""Workers of one role, called through handles. Nothing above this room can tell where they run.
+
+Calls name the unbound method of a protocol, so that an editor can follow them and a type checker knows what they take:
+`await trainers.each(Trainer.save, path)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+W = TypeVar("W")
+W_co = TypeVar("W_co", covariant=True)
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+
+Method = Callable[Concatenate[Any, P], Awaitable[R]]
+
+
+class Cluster(Protocol[W_co]):
+    """n workers, one engine or service each.
+
+    each     the same call on every worker; answers in rank order
+    scatter  shard i to data-parallel rank i; one answer a shard
+    at       one worker by its rank
+    any      one worker, whichever has the fewest calls under way
+    """
+
+    @property
+    def size(self) -> int: ...
+
+    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+
+    async def scatter(
+        self,
+        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
+        shards: Sequence[S],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]: ...
+
+    async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...

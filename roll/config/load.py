@@ -1,0 +1,122 @@
+"""A YAML file, a recipe and the command line become one valid `Run`, or one list of faults."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import ValidationError
+
+from roll.config.document import FLOAT, INTEGER, Document, nearest, override, parse
+from roll.config.faults import note, raise_all
+from roll.config.schema import Run
+from roll.config.variables import escaped, substitute
+from roll.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A valid run, and where each of its keys was written."""
+
+    run: Run
+    path: Path
+    """The YAML file."""
+    places: Mapping[str, str]
+    """Dotted key (`tasks.0.reward`) to `file:line` or `command line`."""
+
+    def place(self, key: str) -> str:
+        """Where `key` was written, or the nearest section around it that was."""
+        return nearest(self.places, key) or str(self.path)
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
+    """The run that `path` describes once `overrides` (`key.sub=value`) are laid over it. Raises all faults at once."""
+    document = parse(_text(path), str(path))
+    tree: object = document.tree
+    if not isinstance(tree, dict):
+        got = "nothing" if tree is None else "a list" if isinstance(tree, list) else repr(tree)
+        raise ConfigError(f"{path}: must hold keys and values at its top level (got {got}); begin with 'model:'")
+    for assignment in overrides:
+        override(document, assignment)
+    substitute(document)
+    _lay_over_recipe(document)
+    run: Run | None = None
+    try:
+        run = Run.model_validate_json(json.dumps(document.tree))
+    except ValidationError as error:
+        note(document, error)
+    raise_all(document.faults)
+    assert run is not None
+    return Loaded(run=run, path=path, places=document.places)
+
+
+def dump(run: Run) -> str:
+    """The run as YAML that `load` reads back to an equal run."""
+    tree = escaped(run.model_dump(mode="json"))
+    return yaml.dump(tree, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes any text that YAML 1.1 or 1.2 would read as something else."""
+
+
+for _tag, _pattern in (("int", INTEGER), ("float", FLOAT)):
+    cast(Any, _Writer).add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern.pattern})$"), list("-+.0123456789")
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        others = [other.name for other in path.parent.glob("*.y*ml")]
+        advice = did_you_mean(path.name, others) or "; give the path of a YAML file"
+        raise ConfigError(f"no such file: {path}{advice}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8 text") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a directory; give the path of a YAML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
+
+
+def _lay_over_recipe(document: Document) -> None:
+    """Put the recipe that `algorithm` names beneath what the file says of it."""
+    given = document.tree.get("algorithm")
+    section = {"recipe": given} if isinstance(given, str) else _as_section(given)
+    if section is None or not isinstance(section.get("recipe"), str):
+        return
+    name = section["recipe"]
+    folder = resources.files("roll") / "recipes"
+    known = [entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    if name not in known:
+        document.fault("algorithm", f"algorithm: no recipe named {name!r}{did_you_mean(name, known)}")
+        return
+    recipe = parse((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"recipe {name}", "algorithm").tree
+    document.tree["algorithm"] = _laid_over(recipe, section)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` on `below`, part by part and argument by argument; a part of another `kind` keeps no argument."""
+    merged = dict(below)
+    for name, value in above.items():
+        old, new = _as_section(below.get(name)), _as_section(value)
+        if old is not None and new is not None and new.get("kind", old["kind"]) == old["kind"]:
+            merged[name] = {**old, **new}
+        else:
+            merged[name] = value
+    return merged
+
+
+def _as_section(value: Any) -> dict[str, Any] | None:
+    """A part of a recipe, written short or in full, in full."""
+    if isinstance(value, str):
+        return {"kind": value}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None

@@ -1,0 +1,317 @@
+"""Every knob, typed. Importing this module imports neither torch nor ray nor an engine.
+
+Validation is pure: no environment, clock, device or file. What can only be known by looking at files and names is
+`roll.preflight`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Frozen, and strict about names and types: a key we do not know is an error, never a shrug."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class Named(Section):
+    """Something importable with its arguments: `math`, `my_lab.rewards:polite`, or `{kind: math, tolerance: 0.1}`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = Field(min_length=1)
+    """A short name of ours, or `package.module:attribute`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"kind": given} if isinstance(given, str) else given
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Everything beside `kind`."""
+        return dict(self.model_extra or {})
+
+
+class Shape(Section):
+    """A small model built from scratch, with a tokenizer of one token a character."""
+
+    architecture: Literal["llama", "qwen2", "qwen3"] = "qwen3"
+    alphabet: str = Field(default="0123456789+-*/=() abcdefghijklmnopqrstuvwxyz.,?!:\n", min_length=1)
+    hidden: int = Field(default=128, gt=0)
+    layers: int = Field(default=4, gt=0)
+    heads: int = Field(default=4, gt=0)
+    kv_heads: int = Field(default=2, gt=0)
+    mlp: int = Field(default=384, gt=0)
+    """Width of the feed-forward layer."""
+    context: int = Field(default=512, gt=1)
+    """Longest sequence the model is made for."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Shape:
+        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
+            raise ValueError(f"hidden ({self.hidden}) must be an even multiple of heads ({self.heads})")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        return self
+
+
+class Model(Section):
+    """Which weights to start from: a Hugging Face directory, or a shape to initialise."""
+
+    path: str | None = None
+    """A directory with config.json, *.safetensors and a tokenizer."""
+    shape: Shape | None = None
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """How messages become text: the tokenizer's chat template, or contents end to end. `auto`: chat if there is one."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Model:
+        if (self.path is None) == (self.shape is None):
+            raise ValueError("give exactly one of 'path' (a model directory) and 'shape' (a model to build)")
+        return self
+
+
+class Algorithm(Section):
+    """Credit, loss and denominator. `algorithm: grpo` takes all of it from a recipe; any part may be laid over it."""
+
+    recipe: str | None = None
+    """A file of `roll/recipes`, by name; what stands beside this key is laid over it."""
+    advantage: Named
+    """Rewards to advantages."""
+    loss: Named
+    """Logprobs and advantages to a loss a token."""
+    aggregation: Named
+    """How the losses of tokens become one number."""
+
+
+class Source(Section):
+    """Where tasks of one domain come from, and how attempts at them are judged."""
+
+    name: str = Field(min_length=1)
+    """The domain; metrics carry it."""
+    data: Named | None = None
+    """A .jsonl file, a dataset of ours, or a function that returns tasks. None: the environment makes them itself."""
+    env: Named = Named(kind="single_turn")
+    """What answers the policy; `single_turn` ends after one reply."""
+    reward: Named | None = None
+    """Scores the last reply; None when the environment gives the rewards."""
+    share: float = Field(default=1.0, gt=0)
+    """Part of the groups of a step, relative to the other sources."""
+    limit: int | None = Field(default=None, gt=0)
+    """Use only so many tasks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        section = cast(dict[str, Any], given)
+        data = section.get("data")
+        if isinstance(data, str) and data.endswith((".jsonl", ".jsonl.gz")):
+            return {**section, "data": {"kind": "jsonl", "path": data}}
+        return section
+
+    @model_validator(mode="after")
+    def _judged(self) -> Source:
+        if self.env.kind == "single_turn" and self.data is None:
+            raise ValueError("needs 'data': a .jsonl file or a dataset by name (or an 'env' that makes its own tasks)")
+        if self.env.kind == "single_turn" and self.reward is None:
+            raise ValueError("needs 'reward': a verifier by name, or package.module:function")
+        return self
+
+
+class Rollout(Section):
+    """How much is generated for one step, how, and how far ahead."""
+
+    groups_per_step: int = Field(default=8, gt=0)
+    group_size: int = Field(default=8, gt=0)
+    """Attempts at one task; baselines are taken across them."""
+    max_staleness: float = Field(default=0.0, ge=0)
+    """Most steps that may lie between the weights that sampled a token and the step that trains it; 0: synchronous."""
+    context: int = Field(default=1024, gt=1)
+    """Most tokens of one sequence, prompt and replies together."""
+    max_new_tokens: int = Field(default=256, gt=0)
+    """Most tokens of one reply."""
+    max_turns: int = Field(default=32, gt=0)
+    """Most replies of one trajectory, whatever its environment says."""
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 means all tokens."""
+    stop: tuple[str, ...] = ()
+    """Tokens that end a reply besides the model's end-of-sequence."""
+    max_retries: int = Field(default=2, ge=0)
+    """How often a failed attempt is made anew before its group is given up and replaced."""
+    max_failed_groups: int = Field(default=16, ge=0)
+    """Groups given up in a row before the run stops: by then it is not bad luck."""
+
+    @property
+    def num_slots(self) -> int:
+        """Groups that may be under way: admitted and not yet part of published weights."""
+        return math.floor((self.max_staleness + 1) * self.groups_per_step)
+
+
+class Optimizer(Section):
+    """AdamW."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Gradients longer than this are shortened to it."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What becomes of `lr` after the warm-up, over the optimizer steps of the run."""
+    warmup_steps: int = Field(default=0, ge=0)
+    final_lr: float = Field(default=0.0, ge=0)
+    """Where `linear` and `cosine` end, as a part of `lr`."""
+    max_refused: int = Field(default=3, gt=0)
+    """Updates with a non-finite loss or gradient, in a row, before the run stops. Each is refused, its batch saved."""
+
+
+class NativeTrain(Section):
+    """The trainer that comes with the library: one process, torch alone."""
+
+    backend: Literal["native"] = "native"
+    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` is the first GPU, or the CPU where there is none."""
+    tokens_per_microbatch: int = Field(default=8192, gt=1)
+    """Most tokens that go through the model at once; bounds memory, changes no gradient."""
+    optimizer: Optimizer = Optimizer()
+
+
+class NativeInfer(Section):
+    """The generator that comes with the library: continuous batching over a slot cache."""
+
+    backend: Literal["native"] = "native"
+    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Must be the trainer's while the executor is inline."""
+    slots: int = Field(default=64, gt=1)
+    """Requests decoded together; each holds a cache of `rollout.context` tokens."""
+    prefill_tokens: int = Field(default=8192, gt=0)
+    """Most prompt tokens admitted between two decode steps, one prompt at least."""
+    flush_tokens: int = Field(default=64, gt=0)
+    """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
+
+
+class Validation(Section):
+    """Greedy evaluation on held-out tasks, pinned to one version of the weights."""
+
+    tasks: tuple[Source, ...] = ()
+    every: int = Field(default=0, ge=0)
+    """Steps between two validations; 0 means only before the first and after the last."""
+    at_start: bool = True
+    max_new_tokens: int | None = Field(default=None, gt=0)
+    """None: as in training."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0 is greedy."""
+
+
+class Checkpoint(Section):
+    """What survives."""
+
+    every: int = Field(default=50, ge=0)
+    """Steps between two checkpoints; 0 means only at the end and on an interrupt."""
+    keep: int = Field(default=2, gt=0)
+    """Newest checkpoints that are kept, besides the best."""
+    best: str = "validation/reward"
+    """The metric whose highest value marks the best checkpoint."""
+
+
+class Tracking(Section):
+    """Where metrics go besides the terminal and `metrics.jsonl`."""
+
+    tensorboard: bool = True
+    wandb: str | None = None
+    """Project name; needs the extra `roll[wandb]`."""
+    swanlab: str | None = None
+    """Project name; needs the extra `roll[swanlab]`."""
+
+
+class Journal(Section):
+    """The record of every sample."""
+
+    keep_steps: int | None = Field(default=None, gt=0)
+    """Trajectories of older steps lose their tokens; their events stay. None keeps all."""
+
+
+class Sft(Section):
+    """The supervised warm start of `roll sft`: the answers of `tasks`, token by token."""
+
+    tasks: tuple[Source, ...] = ()
+    """Empty: those of the run."""
+    steps: int = Field(default=200, gt=0)
+    batch_size: int = Field(default=64, gt=0)
+    validate_every: int = Field(default=10, gt=0)
+    stop_at: float | None = Field(default=None, gt=0, le=1)
+    """Stop once held-out accuracy has reached this."""
+    optimizer: Optimizer = Optimizer(lr=1e-3)
+
+
+class Run(Section):
+    """The whole file."""
+
+    name: str = Field(default="run", pattern=r"^[\w.+-]+$")
+    directory: str = "runs"
+    """Runs are kept in `directory/name`."""
+    seed: int = Field(default=0, ge=0)
+    deterministic: bool = False
+    """Promise the same parameters and metrics for the same seed; refuses what cannot keep the promise."""
+    executor: Literal["inline"] = "inline"
+    """`inline` keeps all roles in one process and one thread."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads for tensor arithmetic; 0 leaves it to torch."""
+    steps: int = Field(default=100, gt=0)
+    model: Model
+    algorithm: Algorithm
+    tasks: tuple[Source, ...] = Field(min_length=1)
+    rollout: Rollout = Rollout()
+    actor_train: NativeTrain = NativeTrain()
+    actor_infer: NativeInfer = NativeInfer()
+    validation: Validation = Validation()
+    checkpoint: Checkpoint = Checkpoint()
+    tracking: Tracking = Tracking()
+    journal: Journal = Journal()
+    sft: Sft = Sft()
+
+    @model_validator(mode="after")
+    def _sequences_fit(self) -> Run:
+        if self.rollout.max_new_tokens >= self.rollout.context:
+            raise ValueError(
+                f"rollout.max_new_tokens ({self.rollout.max_new_tokens}) leaves no room for a prompt in "
+                f"rollout.context ({self.rollout.context})"
+            )
+        if self.actor_train.tokens_per_microbatch < self.rollout.context:
+            raise ValueError(
+                f"actor_train.tokens_per_microbatch ({self.actor_train.tokens_per_microbatch}) is smaller than one "
+                f"sequence may be; raise it to at least rollout.context ({self.rollout.context})"
+            )
+        if self.model.shape is not None and self.rollout.context > self.model.shape.context:
+            raise ValueError(
+                f"rollout.context ({self.rollout.context}) exceeds model.shape.context ({self.model.shape.context})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Run:
+        for where, sources in (("tasks", self.tasks), ("validation.tasks", self.validation.tasks)):
+            names = [source.name for source in sources]
+            if len(names) != len(set(names)):
+                raise ValueError(f"{where}: two sources share a name; give each its own")
+        return self
+
+    @model_validator(mode="after")
+    def _promise_can_be_kept(self) -> Run:
+        if self.deterministic and self.rollout.max_staleness > 0:
+            raise ValueError(
+                f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
+                "above it the clock decides which weights sample a token"
+            )
+        return self

@@ -1,0 +1,55 @@
+"""Sums, made on the spot: the task a small model can learn in minutes.
+
+A quarter of all numbers is held out: they are an operand of no training problem, of any size and under any seed, and
+both operands of every held-out problem. Which numbers these are is a hash of the number alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from roll.errors import ConfigError, UnknownName
+from roll.types import Message, Task
+
+_DEFAULT_COUNT = {"train": 10_000, "held_out": 500}
+
+
+def sums(
+    split: str = "train", digits: int = 2, reverse: bool = True, count: int | None = None, seed: int = 0
+) -> list[Task]:
+    """Distinct additions such as `12+34=` of numbers with at most `digits` digits, in random order.
+
+    With `reverse` the digits of an answer stand in reverse (`64` for 46), so that each is written after the carry it
+    needs. Without `count`: 500 held-out problems, or 10,000 to train on, or all there are if fewer.
+    """
+    if split not in _DEFAULT_COUNT:
+        raise UnknownName("split of arithmetic", split, _DEFAULT_COUNT)
+    if not 1 <= digits <= 6:
+        raise ConfigError(f"arithmetic: digits must be between 1 and 6 (got {digits}); change it")
+    operands = [number for number in range(10**digits) if held_out(number) == (split == "held_out")]
+    num_pairs = len(operands) ** 2
+    wanted = min(_DEFAULT_COUNT[split], num_pairs) if count is None else count
+    if not 1 <= wanted <= num_pairs:
+        raise ConfigError(
+            f"arithmetic: count must be between 1 and {num_pairs} for {split} problems with {digits} "
+            f"digits (got {count}); change count or digits"
+        )
+    drawn = random.Random(seed).sample(range(num_pairs), wanted)
+    return [_addition(operands[pair // len(operands)], operands[pair % len(operands)], reverse) for pair in drawn]
+
+
+def held_out(number: int) -> bool:
+    """Whether `number` is kept out of all training problems."""
+    digest = hashlib.blake2b(f"operand-{number}".encode(), digest_size=8).digest()
+    return digest[0] < 64  # a quarter of 256; this prefix reserves exactly 25 of the numbers below 100
+
+
+def _addition(left: int, right: int, reverse: bool) -> Task:
+    answer = str(left + right)
+    return Task(
+        id=f"{left}+{right}",
+        domain="arithmetic",
+        messages=(Message("user", f"{left}+{right}="),),
+        answer=answer[::-1] if reverse else answer,
+    )

@@ -1,0 +1,160 @@
+"""Between text and token ids.
+
+Sampled ids are never decoded and encoded again: a conversation grows by appending the ids of what was newly said. The
+tokenizer's chat template writes the words around a message, or, for models without one, contents stand end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import jinja2
+import numpy as np
+
+from roll.errors import ConfigError
+from roll.types import Message
+
+if TYPE_CHECKING:
+    from roll.types import Ints
+
+_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
+_STAND_IN = "reply"
+"""A reply that no template changes, to see what a template puts after one."""
+
+
+def load_tokenizer(directory: str | Path) -> Any:
+    """The Hugging Face tokenizer saved in `directory`; nothing is downloaded and no code in it is run."""
+    from transformers import AutoTokenizer
+
+    if not Path(directory).is_dir():
+        raise ConfigError(f"{directory}: no such directory; give one with a tokenizer in it")
+    try:
+        return cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{directory}: no tokenizer that can be read ({reason}); save one beside the weights"
+        ) from error
+
+
+def character_tokenizer(alphabet: str) -> Any:
+    """A tokenizer with one token for each character, after `<pad>` 0, `<eos>` 1, `<bos>` 2 and `<unk>` 3."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    twice = sorted({character for character in alphabet if alphabet.count(character) > 1})
+    if twice:
+        raise ConfigError(f"alphabet: {twice[0]!r} stands in it twice; remove one")
+    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
+    tokenizer: Any = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    names = {f"{token.strip('<>')}_token": token for token in _SPECIAL}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
+
+
+class Template:
+    """How messages become token ids for one tokenizer.
+
+    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be.
+    """
+
+    def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain"] = "auto") -> None:
+        if kind == "chat" and not tokenizer.chat_template:
+            raise ConfigError(
+                "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
+            )
+        self.tokenizer = tokenizer
+        self.chat = kind != "plain" and bool(tokenizer.chat_template)
+        self.eos_id = self._closing()
+        """The token that ends a reply."""
+        self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
+        """Tokens a reply may end with: `eos_id`, and the tokenizer's own end of sequence."""
+
+    def open(self, messages: Sequence[Message], *, place: str) -> Ints:
+        """The ids a conversation opens with, up to where the policy's reply begins. `place` is for errors."""
+        if self.chat:
+            return self._encode(self._render(messages, place=place), place=place, markup=True)
+        found = self._encode("".join(message.content for message in messages), place=place)
+        return np.concatenate([self._prefix(), found]).astype(np.int32)
+
+    def extend(self, before: Sequence[Message], new: Sequence[Message], *, last: int, place: str) -> Ints | None:
+        """The ids to append for `new` messages; None where the template would rewrite what already stands.
+
+        `before` ends with the policy's reply, whose final token is `last`; the reply's own ids stay as they were
+        sampled. After None the conversation has to be opened anew.
+        """
+        assert before and before[-1].role == "assistant", "extend comes after a reply"
+        if not self.chat:
+            return self._encode("".join(message.content for message in new), place=place)
+        stood = self._render(before[:-1], place=place)
+        with_stand_in = (*before[:-1], Message("assistant", _STAND_IN), *new)
+        rest = self._after(stood + _STAND_IN, self._render(with_stand_in, place=place))
+        if rest is None or not self._keeps(stood, before, new, place):
+            return None
+        ids = self._encode(rest, place=place, markup=True)
+        closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
+        return ids[1:] if closed else ids  # the policy wrote the end of its turn itself
+
+    def answer(self, text: str, *, place: str) -> Ints:
+        """The ids of a reply to learn from, with the end-of-turn token that closes it."""
+        return np.append(self._encode(text, place=place), self.eos_id).astype(np.int32)
+
+    def decode(self, ids: Sequence[int] | Ints) -> str:
+        """The text of `ids` without special tokens."""
+        numbers = [int(token) for token in ids]
+        return cast(str, self.tokenizer.decode(numbers, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def _keeps(self, stood: str, before: Sequence[Message], new: Sequence[Message], place: str) -> bool:
+        """Whether the rendered conversation still holds the reply as it was, spaces around it aside."""
+        rest = self._after(stood, self._render((*before, *new), place=place))
+        return rest is not None and rest.lstrip().startswith(before[-1].content.strip())
+
+    def _after(self, prefix: str, text: str) -> str | None:
+        return text[len(prefix) :] if text.startswith(prefix) else None
+
+    def _render(self, messages: Sequence[Message], *, place: str) -> str:
+        entries = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return cast(str, self.tokenizer.apply_chat_template(entries, tokenize=False, add_generation_prompt=True))
+        except jinja2.TemplateError as error:
+            raise ConfigError(
+                f"{place}: the chat template refuses its messages ({error}); change their roles"
+            ) from error
+
+    def _encode(self, text: str, *, place: str, markup: bool = False) -> Ints:
+        """Ids of `text`; the names of special tokens mean them in `markup` only, elsewhere they are mere text."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
+        unknown = self.tokenizer.unk_token_id
+        if unknown is not None and unknown in ids:
+            raise ConfigError(f"{place}: the tokenizer does not know {self._unknown(text)!r}; add it to the alphabet")
+        return np.array(ids, np.int32)
+
+    def _unknown(self, text: str) -> str:
+        """The first character that the tokenizer cannot write; all of the text if only a whole word is strange."""
+        unknown = self.tokenizer.unk_token_id
+        encode = self.tokenizer.encode
+        strange = (c for c in text if unknown in encode(c, add_special_tokens=False, split_special_tokens=True))
+        return next(strange, text)
+
+    def _prefix(self) -> Ints:
+        """The begin-of-sequence token where the tokenizer puts one of its own accord."""
+        alone = self.tokenizer.encode("")
+        bos = self.tokenizer.bos_token_id
+        return np.array([bos] if bos is not None and alone[:1] == [bos] else [], np.int32)
+
+    def _closing(self) -> int:
+        """The special token that the template puts right after a reply, else the tokenizer's end of sequence."""
+        place = "model.template"
+        if self.chat:
+            asked = Message("user", "question")
+            stood = self._render([asked], place=place)
+            whole = self._render([asked, Message("assistant", _STAND_IN), asked], place=place)
+            ids = self._encode(self._after(stood + _STAND_IN, whole) or "", place=place, markup=True)
+            if len(ids) and int(ids[0]) in self.tokenizer.all_special_ids:
+                return int(ids[0])
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(f"{place}: the tokenizer has no end-of-sequence token; set its eos_token")
+        return int(self.tokenizer.eos_token_id)

@@ -1,0 +1,123 @@
+"""What the rooms above ask of an engine. Each backend file implements some of these and nothing more.
+
+Every method is a coroutine, so that one thread can carry all roles: a generator gives way after every decode step, a
+trainer after every micro-batch. `submit` and `events` are batched both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from roll.types import Batch, Call, Digest, Finish, Message, Sampling
+from roll.weights.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+Part = Literal["weights", "optimizer", "kv"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One reply to be sampled."""
+
+    id: str
+    ids: tuple[int, ...]
+    """The whole context: prompt, earlier turns, and what was sampled of this reply before an interruption."""
+    max_new_tokens: int
+    sampling: Sampling
+    stop: frozenset[int]
+    """Ids that end the reply; the one sampled is part of it."""
+    key: int
+    """Where this reply's noise comes from; see `noise_key`."""
+    produced: int = 0
+    """Tokens of this reply that are already in `ids`, so that noise goes on where it stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a generator has sampled of one request since its last output."""
+
+    id: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Under the distribution each token was drawn from."""
+    version: int
+    """Of the weights that sampled all of these."""
+    finish: Finish | None = None
+    """None while the request goes on."""
+
+
+class Scorer(Protocol):
+    """Reads a batch and says how likely its tokens are."""
+
+    async def start(self) -> None: ...
+
+    async def logprobs(self, batch: Batch) -> torch.Tensor:
+        """[tokens] fp32, entry t about token t; 0 for the first token of a sequence."""
+        ...
+
+    async def values(self, batch: Batch) -> torch.Tensor: ...
+
+    async def stop(self) -> None: ...
+
+
+class Trainer(Scorer, Protocol):
+    """Owns the weights being trained."""
+
+    async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
+        """One optimizer step on the whole batch. A non-finite one is refused: weights stay, `loss/refused` is 1."""
+        ...
+
+    async def send(self, plan: Plan, version: int) -> Digest: ...
+
+    async def save(self, path: Path, *, resumable: bool = True) -> None:
+        """A Hugging Face model directory; with what `load` needs to go on exactly, if resumable."""
+        ...
+
+    async def load(self, path: Path) -> None: ...
+
+
+class Generator(Protocol):
+    """Samples replies with the newest weights it was given.
+
+    submit      never waits
+    events      waits until something was sampled, at most `max_wait_s`; this is also when the engine works
+    abort       never waits; partial tokens come back through `events`, with finish `abort`
+    receive     only while paused and empty: nobody serves a mixture
+    """
+
+    async def start(self) -> None: ...
+
+    async def submit(self, requests: Sequence[Request]) -> None: ...
+
+    async def events(self, max_wait_s: float) -> list[Output]: ...
+
+    async def abort(self, ids: Sequence[str] | None = None) -> None:
+        """End these requests, running or queued; None means all."""
+        ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self, version: int) -> None: ...
+
+    async def receive(self, plan: Plan, version: int) -> Digest: ...
+
+    async def stop(self) -> None: ...
+
+
+class Resident(Protocol):
+    """Whatever shares a device and can make room on it."""
+
+    async def offload(self, parts: Sequence[Part]) -> None: ...
+
+    async def onload(self, parts: Sequence[Part]) -> None: ...
+
+
+class Chat(Protocol):
+    """A language model that is talked to: judges, external teachers, evaluation."""
+
+    async def complete(self, messages: Sequence[Message], **options: Any) -> str: ...

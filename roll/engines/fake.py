@@ -1,0 +1,147 @@
+"""Engines without a model, for tests of everything above them. Each keeps its protocol's contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roll.engines.base import Output, Part, Request
+from roll.errors import ConfigError, EngineFailed
+from roll.types import Batch, Call, Digest, Finish, Message
+from roll.weights.plan import Plan
+
+
+class FakeTrainer:
+    """`Trainer`, `Scorer` and `Resident`: its one weight is the number of updates it has seen."""
+
+    def __init__(self) -> None:
+        self.num_updates = 0
+        self.batches: list[Batch] = []
+        self.sent: list[int] = []
+        self.resident: set[Part] = set()
+
+    async def start(self) -> None:
+        self.resident = {"weights", "optimizer"}
+
+    async def stop(self) -> None:
+        self.resident = set()
+
+    async def logprobs(self, batch: Batch) -> torch.Tensor:
+        return batch.sampler_logprobs.clone()
+
+    async def values(self, batch: Batch) -> torch.Tensor:
+        return torch.zeros(batch.num_tokens)
+
+    async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
+        assert batch.advantages is not None
+        self.batches.append(batch)
+        await asyncio.sleep(0)
+        finite = bool(torch.isfinite(batch.advantages).all())
+        self.num_updates += finite
+        return {"loss/policy": 0.0, "loss/grad_norm": 0.0, "loss/refused": float(not finite)}
+
+    async def send(self, plan: Plan, version: int) -> Digest:
+        self.sent.append(version)
+        return Digest({"fake": (version, version * version)})
+
+    async def save(self, path: Path, *, resumable: bool = True) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "model.safetensors").write_text(str(self.num_updates))
+
+    async def load(self, path: Path) -> None:
+        self.num_updates = int((path / "model.safetensors").read_text())
+
+    async def offload(self, parts: Sequence[Part]) -> None:
+        self.resident -= set(parts)
+
+    async def onload(self, parts: Sequence[Part]) -> None:
+        self.resident |= set(parts)
+
+
+class FakeGenerator:
+    """`Generator` and `Resident`: every request gains one token a step, `10 + (key + position) % 10`.
+
+    `patience` steps pass before a request whose key is in `stragglers` starts.
+    """
+
+    def __init__(self, *, context: int = 1024, stragglers: frozenset[int] = frozenset(), patience: int = 50) -> None:
+        self.context, self.stragglers, self.patience = context, stragglers, patience
+        self.version, self.paused = 0, False
+        self.resident: set[Part] = set()
+        self._requests: dict[str, tuple[Request, list[int], int]] = {}
+        self._outputs: list[Output] = []
+        self.received: list[int] = []
+
+    async def start(self) -> None:
+        self.resident = {"weights", "kv"}
+
+    async def stop(self) -> None:
+        self.resident = set()
+
+    async def submit(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if not request.ids or len(request.ids) + request.max_new_tokens > self.context:
+                raise EngineFailed(f"request {request.id}: does not fit the context of {self.context}")
+            self._requests[request.id] = (request, [], self.patience if request.key in self.stragglers else 0)
+
+    async def events(self, max_wait_s: float) -> list[Output]:
+        if not self._outputs and not self.paused:
+            for request, ids, patience in list(self._requests.values()):
+                self._requests[request.id] = (request, ids, max(0, patience - 1))
+                if patience == 0:
+                    self._extend(request, ids)
+        await asyncio.sleep(0 if self._outputs or self._requests else min(max_wait_s, 0.001))
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _extend(self, request: Request, ids: list[int]) -> None:
+        ids.append(10 + (request.key + request.produced + len(ids)) % 10)
+        if ids[-1] in request.stop:
+            self._end(request, ids, Finish.STOP)
+        elif len(ids) == request.max_new_tokens:
+            self._end(request, ids, Finish.LENGTH)
+
+    def _end(self, request: Request, ids: list[int], finish: Finish) -> None:
+        del self._requests[request.id]
+        self._outputs.append(
+            Output(id=request.id, ids=tuple(ids), logprobs=(-1.0,) * len(ids), version=self.version, finish=finish)
+        )
+
+    async def abort(self, ids: Sequence[str] | None = None) -> None:
+        for request, sampled, _ in list(self._requests.values()):
+            if ids is None or request.id in ids:
+                self._end(request, sampled, Finish.ABORT)
+
+    async def pause(self) -> None:
+        self.paused = True
+
+    async def resume(self, version: int) -> None:
+        self.version, self.paused = version, False
+
+    async def receive(self, plan: Plan, version: int) -> Digest:
+        assert self.paused and not self._requests, "weights change only while nothing is served"
+        self.received.append(version)
+        return Digest({"fake": (version, version * version)})
+
+    async def offload(self, parts: Sequence[Part]) -> None:
+        self.resident -= set(parts)
+
+    async def onload(self, parts: Sequence[Part]) -> None:
+        self.resident |= set(parts)
+
+
+class FakeChat:
+    """`Chat` that gives the prepared answers in turn, and remembers what it was asked."""
+
+    def __init__(self, answers: Sequence[str]) -> None:
+        self.answers, self.asked = list(answers), list[tuple[Message, ...]]()
+
+    async def complete(self, messages: Sequence[Message], **options: Any) -> str:
+        if not self.answers:
+            raise ConfigError("FakeChat: no answer is left; prepare as many as will be asked")
+        self.asked.append(tuple(messages))
+        return self.answers.pop(0)

@@ -1,0 +1,93 @@
+"""Drawing tokens, and the probability of what was drawn: one meaning for trainer and generator.
+
+The noise of a token is a pure function of a key and a position, never of an engine's state, so a request draws the same
+tokens in any company and after any restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from roll.types import Sampling
+
+_LOGIT_BYTES = 64 * 2**20
+"""Most memory that the fp32 logits of one chunk of tokens may take."""
+
+
+def noise_key(*parts: str | int) -> int:
+    """64 bits that stand for one reply: the run's seed, task, attempt, sibling and turn."""
+    name = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def uniforms(keys: Any, positions: Any) -> Any:
+    """One number in [0, 1) for each key and position, by the SplitMix64 finaliser (uint64 arrays in, float64 out)."""
+    with np.errstate(over="ignore"):  # wrapping is the arithmetic meant here
+        z = keys + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def restrict(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) -> Tensor:
+    """Logits of the distribution that is sampled from: divided by the temperature, -inf outside top-k and top-p.
+
+    `keep` ([rows] ids) stays inside whatever the cut says: a token that was sampled had a probability, even when rounding
+    puts it on the other side of the edge the second time.
+    """
+    scaled = logits.float() / (sampling.temperature or 1.0)
+    if sampling.top_k == 0 and sampling.top_p == 1.0:
+        return scaled
+    with torch.no_grad():
+        order = scaled.sort(dim=-1, descending=True, stable=True)
+        outside = torch.zeros_like(order.values, dtype=torch.bool)
+        if sampling.top_k:
+            outside[:, sampling.top_k :] = True
+        if sampling.top_p < 1.0:
+            probabilities = order.values.masked_fill(outside, -torch.inf).softmax(-1)
+            outside |= probabilities.cumsum(-1) - probabilities >= sampling.top_p
+        cut = torch.zeros_like(outside).scatter(-1, order.indices, outside)
+        if keep is not None:
+            cut.scatter_(-1, keep.unsqueeze(-1), False)
+    return scaled.masked_fill(cut, -torch.inf)
+
+
+def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids [rows] by inverse CDF at `noise` [rows] fp64, and their logprobs under the distribution they were drawn from."""
+    logprobs = restrict(logits, sampling).log_softmax(-1)
+    if sampling.temperature == 0:
+        ids = logprobs.argmax(-1)
+    else:
+        cumulative = logprobs.exp().double().cumsum(-1)
+        ids = torch.searchsorted(cumulative, (noise * cumulative[:, -1]).unsqueeze(-1), right=True).squeeze(-1)
+    return ids, logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+def score(hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Logprobs and entropies [tokens] of `ids`, each under the distribution its hidden state [tokens, hidden] gives.
+
+    Logits exist for one chunk of tokens at a time; where that needs several chunks they are computed again on the way
+    back instead of being kept.
+    """
+    size = max(1, _LOGIT_BYTES // (4 * head.shape[0]))
+    if len(ids) <= size:
+        return _score_chunk(hidden, head, ids, sampling)
+    parts = [
+        checkpoint(_score_chunk, hidden[at : at + size], head, ids[at : at + size], sampling, use_reentrant=False)
+        for at in range(0, len(ids), size)
+    ]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _score_chunk(hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    logprobs = restrict(F.linear(hidden, head), sampling, keep=ids).log_softmax(-1)
+    with torch.no_grad():
+        entropies = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(-1)  # 0 * -inf is NaN; a clamped term is exactly 0
+    return logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropies

@@ -1,0 +1,1 @@
+"""Environments: what answers the policy between its replies. One file each, single-use objects."""

@@ -1,0 +1,48 @@
+"""What an environment is: it speaks first, answers each reply, and is thrown away after one attempt.
+
+| call | waits for | woken by |
+|---|---|---|
+| `start` | whatever the environment sets up | the environment |
+| `step` | its answer to one reply | the environment |
+| `close` | the release of what it holds | the environment |
+
+An environment is made as `Env(task, **arguments)` and used once: `start`, then `step` until `done`, then `close`. There
+is no reset. All its randomness comes from `task.seed`, so siblings face the same world. Text goes in and out; it never
+sees token ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from roll.types import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an environment has to say to one reply of the policy."""
+
+    messages: tuple[Message, ...] = ()
+    """Shown to the policy before its next reply; after `done`, for the record only."""
+    reward: float = 0.0
+    """For this turn."""
+    done: bool = False
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """What was counted so far; the last reply's are the trajectory's."""
+
+
+class Env(Protocol):
+    """One attempt's world."""
+
+    async def start(self) -> tuple[Message, ...]:
+        """The opening messages. Called once, first."""
+        ...
+
+    async def step(self, reply: str) -> Reply:
+        """The answer to one reply. Never called after `done`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything; may be called at any time, and twice."""
+        ...

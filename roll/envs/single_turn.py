@@ -1,0 +1,25 @@
+"""The environment of verifiable rewards: it asks the task's question and ends with the first reply."""
+
+from __future__ import annotations
+
+from roll.envs.base import Reply
+from roll.types import Message, Task
+
+
+class SingleTurn:
+    """Opens with the task's messages; a reward function does the rest."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._done = False
+
+    async def start(self) -> tuple[Message, ...]:
+        return self._task.messages
+
+    async def step(self, reply: str) -> Reply:
+        assert not self._done, f"task {self._task.id!r}: stepped after done; an environment is single-use"
+        self._done = True
+        return Reply(done=True)
+
+    async def close(self) -> None:
+        self._done = True

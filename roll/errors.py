@@ -1,0 +1,90 @@
+"""Every error this library raises on purpose, by what becomes of it.
+
+RollError
+├── ConfigError        the user can fix it by editing a file or a flag; exit code 2, no traceback
+│   └── UnknownName    a name that is in no table
+├── RolloutError       one trajectory is lost; recorded on it, the run goes on
+│   ├── EnvFailed      environment code raised
+│   ├── RewardFailed   reward code raised, or returned something that is not a finite number
+│   └── EngineFailed   the inference engine refused or lost the request
+├── RunStopped         the run cannot go on; what existed on disk is intact, exit code 3
+└── WorkerDied         one worker is gone; replaced within a budget, past it the run stops
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Generator, Iterable
+
+
+class RollError(Exception):
+    """Catch this to catch anything the library raises on purpose."""
+
+
+class ConfigError(RollError, ValueError):
+    """The user's input is wrong; the message says where, what, and what to do. One line per fault."""
+
+
+class UnknownName(ConfigError):
+    """`name` is not one of `known`; the message offers the nearest."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(sorted(known))
+        super().__init__(kind, name, self.known)  # args carry the fields, so the error pickles
+
+    def __str__(self) -> str:
+        return f"no {self.kind} named {self.name!r}{did_you_mean(self.name, self.known)}"
+
+
+class RolloutError(RollError):
+    """One trajectory failed. It is data, not a crash."""
+
+
+class EnvFailed(RolloutError):
+    """Environment code raised."""
+
+
+class RewardFailed(RolloutError):
+    """Reward code raised, or returned something that is not a finite number."""
+
+
+class EngineFailed(RolloutError):
+    """The inference engine refused or lost the request."""
+
+
+class RunStopped(RollError):
+    """The run cannot go on. Nothing that was on disk is lost; the message says why and how to continue."""
+
+
+class WorkerDied(RollError):
+    """One worker is gone; the message names it and its log."""
+
+
+@contextlib.contextmanager
+def blame(error: type[RolloutError], what: str) -> Generator[None]:
+    """Attribute whatever escapes this block to the layer that owns it."""
+    try:
+        yield
+    except RolloutError:
+        raise  # already attributed, closer to the cause
+    except Exception as cause:
+        raise error(f"{what}: {type(cause).__name__}: {cause}") from cause
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The tail of an error about an unknown name: the nearest known one, or all of them."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(choices)}" if choices else ""
+
+
+def leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a group of errors is about: the first that was raised on purpose, else the group itself."""
+    for error in group.exceptions:
+        found = leaf(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, RollError | KeyboardInterrupt):
+            return found
+    return group

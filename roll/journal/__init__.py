@@ -1,0 +1,1 @@
+"""The append-only record of what happened to every sample and every version of the weights."""

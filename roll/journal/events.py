@@ -1,0 +1,147 @@
+"""What can happen to a run, as typed records. Nothing here is ever taken back: an undo is an event of its own.
+
+`step` says how many steps are done once the thing has happened: the first batch is trained in step 1, and a checkpoint
+of step N contains the steps 1 to N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.types import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Anything that happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The controller began, or began again."""
+
+    config_digest: str
+    resumed_from: int | None = None
+    """Step of the checkpoint it continues; None for a fresh run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted(Event):
+    """A group took a slot."""
+
+    group: int
+    task: str
+    domain: str
+    birth: int
+    """The version that was published then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryEnded(Event):
+    """An attempt came to its end, good or bad."""
+
+    group: int
+    sibling: int
+    status: Status
+    reward: float | None
+    """None for attempts that failed: they have no reward, which is not a reward of zero."""
+    reason: str
+    num_tokens: int
+    """Sampled ones."""
+    versions: tuple[int, int] | None
+    """Oldest and newest version that sampled a token; None without tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried(Event):
+    """A failed attempt is made anew."""
+
+    group: int
+    sibling: int
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReady(Event):
+    """All siblings are valid."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFailed(Event):
+    """A group was given up; its replacement is a new admission."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken(Event):
+    """A step begins to train on these groups."""
+
+    step: int
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Updated(Event):
+    """The step's update was made, or refused for not being finite."""
+
+    step: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published(Event):
+    """Every generator holds this version."""
+
+    version: int
+    step: int
+    digest: str
+    """What the receivers attested, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Event):
+    """The step's slots are free."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated(Event):
+    """Held-out tasks were attempted with one version."""
+
+    step: int
+    version: int
+    metrics: dict[str, float | None]
+    """None where a number was not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed(Event):
+    """A checkpoint is durable."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack(Event):
+    """What later steps than `to_step` did no longer counts."""
+
+    to_step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """The controller left in good order."""
+
+    step: int
+    why: str
+
+
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

@@ -1,0 +1,108 @@
+"""Transcripts for people: what was said in an attempt, what it earned, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roll.errors import ConfigError
+from roll.journal.events import GroupFailed
+from roll.journal.store import Kept, Reader, Wanted
+from roll.types import Status, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from roll.types import Ints
+
+    Decode = Callable[[Ints], str]
+
+
+def show(
+    directory: Path,
+    *,
+    step: int | None = None,
+    last: int | None = 5,
+    domain: str | None = None,
+    status: str | None = None,
+) -> Iterator[str]:
+    """One transcript a trajectory of the run in `directory`, the newest at the end."""
+    wanted = Wanted(step=step, last=last, domain=domain, status=_status(status))
+    reader = Reader(directory / "journal.db")
+    decode = _decoder(directory / "tokenizer")
+    given_up = {entry.event.group: entry.event.reason for entry in reader.events(GroupFailed)}
+    for kept in reader.trajectories(wanted):
+        yield transcript(kept, decode, given_up.get(kept.group))
+    reader.close()
+
+
+def transcript(kept: Kept, decode: Decode, given_up: str | None = None) -> str:
+    """One attempt as text; `given_up` is why its group was, if it was."""
+    lines = [
+        f"=== group {kept.group}, sibling {kept.sibling} | {kept.domain} | task {kept.task}",
+        f"    {_earned(kept)}",
+        f"    {_fate(kept, given_up)}",
+    ]
+    if kept.trajectory is None:
+        return "\n".join([*lines, "    its tokens were pruned (journal.keep_steps)"])
+    for number, turn in enumerate(kept.trajectory.turns, 1):
+        lines += _exchange(number, turn, decode)
+    return "\n".join(lines)
+
+
+def _earned(kept: Kept) -> str:
+    parts = [str(kept.status), "no reward" if kept.reward is None else f"reward {kept.reward:g}"]
+    if kept.trajectory is None:
+        return " | ".join(parts)
+    if kept.trajectory.score and kept.trajectory.score.parts:
+        parts.append(", ".join(f"{name} {value:g}" for name, value in kept.trajectory.score.parts.items()))
+    if kept.trajectory.reason:
+        parts.append(f"reason: {kept.trajectory.reason}")
+    return " | ".join([*parts, _versions(kept.trajectory)])
+
+
+def _versions(trajectory: Trajectory) -> str:
+    versions = [int(version) for turn in trajectory.turns for version in turn.versions]
+    if not versions:
+        return "no tokens"
+    oldest, newest = min(versions), max(versions)
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+def _fate(kept: Kept, given_up: str | None) -> str:
+    if kept.step is not None:
+        return f"trained in step {kept.step}"
+    if kept.undone:
+        return "not trained: its step was rolled back"
+    if given_up is not None:
+        return f"not trained: the group was given up: {given_up}"
+    if not kept.status.valid:
+        return f"not trained: {kept.status}"
+    return "not trained: its group has not been taken"
+
+
+def _exchange(number: int, turn: Turn, decode: Decode) -> list[str]:
+    earned = f", reward {turn.reward:g}" if turn.reward else ""
+    return [
+        f"--- turn {number}: observation ({len(turn.observation)} tokens)",
+        decode(turn.observation),
+        f"--- turn {number}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned})",
+        decode(turn.sampled),
+    ]
+
+
+def _status(name: str | None) -> Status | None:
+    if name is None:
+        return None
+    if name not in list(Status):
+        raise ConfigError(f"--status: no status named {name!r}; known: {', '.join(Status)}")
+    return Status(name)
+
+
+def _decoder(directory: Path) -> Decode:
+    """Text by the run's own tokenizer; ids where the run has kept none."""
+    if not directory.is_dir():
+        return lambda ids: " ".join(str(int(id)) for id in ids)
+    from transformers import AutoTokenizer
+
+    tokenizer = cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True)
+    return lambda ids: tokenizer.decode([int(id) for id in ids])

@@ -1,0 +1,170 @@
+"""The reinforcement learning loop. Read this first.
+
+    mixture -> [scheduler] -> buffer -> [train] -> publisher -> generators
+                    ^                       |
+                    +------- release -------+
+
+Background tasks fill the buffer as fast as its slots allow, `train` empties it. How far the first may run ahead of the
+second is `max_staleness`, and nothing else; 0 is the synchronous loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from roll.algorithms.credit import assign_credit
+from roll.cluster.handle import Cluster
+from roll.data.collate import collate, split
+from roll.engines.base import Trainer
+from roll.errors import RunStopped, leaf
+from roll.journal.events import Released, Taken, Updated, Validated
+from roll.journal.store import Journal
+from roll.pipelines.keeper import Keeper
+from roll.rollout.buffer import Buffer
+from roll.rollout.publisher import Publisher
+from roll.rollout.router import Router
+from roll.rollout.scheduler import Scheduler
+from roll.rollout.statistics import describe
+from roll.rollout.validator import Validator, summarise
+from roll.tracking.meter import Meter
+from roll.tracking.progress import bar
+from roll.types import Batch, Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """An algorithm: how rewards become advantages, and advantages a loss."""
+
+    advantage: Call
+    loss: Call
+    aggregation: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long, and what happens how often."""
+
+    steps: int
+    groups_per_step: int
+    validate_every: int
+    validate_at_start: bool
+    checkpoint_every: int
+    keep_steps: int | None
+    max_refused: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """Everything one run needs, already built."""
+
+    pace: Pace
+    recipe: Recipe
+    scheduler: Scheduler
+    buffer: Buffer
+    router: Router
+    trainers: Cluster[Trainer]
+    publisher: Publisher
+    validator: Validator
+    journal: Journal
+    keeper: Keeper
+    report: Callable[[int, Mapping[str, float]], None]
+    stopping: Callable[[], bool]
+    """Whether someone has asked to leave after this step."""
+    meter: Meter = field(default_factory=Meter)
+    _num_refused: int = 0
+    """Updates refused since the last one that was not."""
+
+    async def run(self, start: int = 0) -> int:
+        """Train from `start` finished steps to the last, and say how many are finished now."""
+        num_groups = (self.pace.steps - start) * self.pace.groups_per_step
+        try:
+            async with asyncio.TaskGroup() as background:  # if one dies, the run dies
+                tasks = [
+                    background.create_task(self.router.run()),
+                    background.create_task(self.scheduler.run(num_groups)),
+                ]
+                finished = await self.train(start)
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise leaf(group) from None
+        return finished
+
+    async def train(self, start: int) -> int:
+        """One iteration is one step: one batch, one update, one version."""
+        meter, num_groups = self.meter, self.pace.groups_per_step
+        await self.publisher.publish(start)
+        if start == 0 and self.pace.validate_at_start:
+            await self.validate(0)
+            self.report(0, meter.flush())
+        for step in range(start + 1, self.pace.steps + 1):
+            began = time.perf_counter()
+            with meter("wait"):
+                groups = await self.buffer.take(num_groups)  # oldest admitted first
+            meter.log(describe(groups, step=step, step_of=self.publisher.step_of))
+            self.journal.record(Taken(step=step, groups=tuple(group.id for group in groups)))
+            self.journal.flush(durable=True)
+            batch = assign_credit(collate(groups), self.recipe.advantage, self.recipe.aggregation)
+            with meter("update"):
+                await self.update(step, batch)
+            with meter("publish"):
+                await self.publisher.publish(step)  # a new version; attested
+            self.scheduler.forget(groups)
+            last = step == self.pace.steps or self.stopping()
+            if _due(step, self.pace.validate_every) or step == self.pace.steps:
+                await self.validate(step)
+            if _due(step, self.pace.checkpoint_every) or last:
+                await self.checkpoint(step)
+            await self.buffer.release(num_groups)  # only now may fresher groups start
+            self.journal.record(Released(step=step))
+            self.finish(step, time.perf_counter() - began)
+            if last:
+                return step
+        return self.pace.steps
+
+    async def update(self, step: int, batch: Batch) -> None:
+        """Let the trainers learn from one batch, or refuse it."""
+        shards = split(batch, self.trainers.size)
+        found = (await self.trainers.scatter(Trainer.update, shards, self.recipe.loss))[0]
+        self.meter.log(found)
+        self.meter.log({"tokens/trained": float(batch.trained.sum())})
+        refused = found["loss/refused"] > 0
+        self.journal.record(Updated(step=step, refused=refused))
+        self._num_refused = self._num_refused + 1 if refused else 0
+        if refused:
+            saved = self.keeper.save_refused(step, batch)
+            if self._num_refused >= self.pace.max_refused:
+                raise RunStopped(
+                    f"step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
+                    f"the last batch is in {saved}; lower the learning rate or look at its rewards"
+                )
+
+    async def validate(self, step: int) -> None:
+        """Measure the version that is being served; nothing is published meanwhile."""
+        if not self.validator.sources:
+            return
+        with self.meter("validate"), bar(self.validator.num_tasks, "validation") as advance:
+            metrics = summarise(await self.validator.run(advance))
+        self.meter.log(metrics)
+        self.journal.record(Validated(step=step, version=self.publisher.version, metrics=dict(metrics)))
+
+    async def checkpoint(self, step: int) -> None:
+        """Make this step durable: from here a resumed run goes on."""
+        with self.meter("checkpoint"):
+            self.journal.flush(durable=True)
+            await self.keeper.save(step, self.scheduler.state(), self.meter.peek())
+
+    def finish(self, step: int, seconds: float) -> None:
+        """Report the step and forget what is too old to keep."""
+        metrics = {**self.meter.flush(), **self.scheduler.drain_failures(), "time/step": seconds}
+        metrics["speed/tokens_per_s"] = metrics["tokens/generated"] / seconds
+        self.report(step, metrics)
+        if self.pace.keep_steps is not None:
+            self.journal.prune(step - self.pace.keep_steps)
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

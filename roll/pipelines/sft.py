@@ -1,0 +1,93 @@
+"""The supervised warm start: learn the answers of tasks token by token, until held-out accuracy is high enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from roll.cluster.handle import Cluster
+from roll.data.collate import split, supervised
+from roll.data.mixture import Mixture
+from roll.data.templates import Template
+from roll.engines.base import Trainer
+from roll.errors import ConfigError, RunStopped, leaf
+from roll.rollout.publisher import Publisher
+from roll.rollout.router import Router
+from roll.rollout.validator import Validator, summarise
+from roll.tracking.progress import bar
+from roll.types import Batch, Call, Task
+
+_LOSS = Call("policy_gradient")
+"""With an advantage of one on every answer token this is cross-entropy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStart:
+    """Everything one warm start needs, already built."""
+
+    steps: int
+    batch_size: int
+    validate_every: int
+    stop_at: float | None
+    context: int
+    mixture: Mixture
+    template: Template
+    trainers: Cluster[Trainer]
+    publisher: Publisher
+    router: Router
+    validator: Validator
+    report: Callable[[int, Mapping[str, float]], None]
+    stopping: Callable[[], bool]
+
+    async def run(self) -> int:
+        """Train until accuracy, steps or the user say stop; how many steps it took."""
+        try:
+            async with asyncio.TaskGroup() as background:
+                routing = background.create_task(self.router.run())
+                finished = await self.train()
+                routing.cancel()
+        except BaseExceptionGroup as group:
+            raise leaf(group) from None
+        return finished
+
+    async def train(self) -> int:
+        for step in range(1, self.steps + 1):
+            batch = self.batch()
+            shards = split(batch, self.trainers.size)
+            found = (await self.trainers.scatter(Trainer.update, shards, _LOSS))[0]
+            if found["loss/refused"]:
+                raise RunStopped(f"step {step}: loss or gradient is not finite; lower sft.optimizer.lr")
+            metrics = {"sft/loss": found["loss/policy"], "loss/grad_norm": found["loss/grad_norm"]}
+            if step % self.validate_every == 0 or step == self.steps:
+                metrics["sft/accuracy"] = await self.accuracy(step)
+            self.report(step, metrics)
+            reached = self.stop_at is not None and metrics.get("sft/accuracy", 0.0) >= self.stop_at
+            if reached or self.stopping():
+                return step
+        return self.steps
+
+    def batch(self) -> Batch:
+        """The next tasks with their answers."""
+        return supervised([self.pair(self.mixture.draw().task) for _ in range(self.batch_size)])
+
+    def pair(self, task: Task) -> tuple[Sequence[int], Sequence[int]]:
+        """Prompt and answer of one task, as ids."""
+        place = f"task {task.id!r}"
+        if not isinstance(task.answer, str):
+            raise ConfigError(f"{place}: its answer is not text (got {task.answer!r}); a warm start learns text")
+        prompt = self.template.open(task.messages, place=place).tolist()
+        answer = self.template.answer(task.answer, place=place).tolist()
+        if len(prompt) + len(answer) > self.context:
+            raise ConfigError(
+                f"{place}: {len(prompt)} + {len(answer)} tokens do not fit rollout.context ({self.context}); raise it"
+            )
+        return prompt, answer
+
+    async def accuracy(self, step: int) -> float:
+        """Greedy accuracy on the held-out tasks, with the weights as they are."""
+        if not self.validator.sources:
+            return 0.0
+        await self.publisher.publish(step)
+        with bar(self.validator.num_tasks, "validation") as advance:
+            return summarise(await self.validator.run(advance)).get("validation/accuracy", 0.0)

@@ -1,0 +1,93 @@
+"""What can be found wrong with a run before anything starts: names, arguments, files. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from roll.config.load import Loaded
+from roll.config.schema import Named, Run, Source
+from roll.errors import ConfigError
+from roll.registry import ADVANTAGES, AGGREGATIONS, DATASETS, ENVS, LOSSES, REWARDS, Table
+
+
+def preflight(loaded: Loaded) -> None:
+    """Raise every fault that names and files show, each at its place; make the user's modules importable."""
+    importable(loaded.path)
+    found = (*_name_faults(loaded.run), *_file_faults(loaded.run))
+    faults = [f"{loaded.place(key)}: {key}: {fault}" for key, fault in found]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def importable(path: Path) -> None:
+    """Let modules that lie beside the file `path` be imported."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _name_faults(run: Run) -> Iterator[tuple[str, str]]:
+    for key, table, named in _names(run):
+        for argument, fault in table.faults(named.kind, named.arguments):
+            yield f"{key}.{argument}" if argument else key, fault
+
+
+def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
+    """Everything in a run that is named and imported: its key, where to look it up, and what the file says."""
+    yield "algorithm.advantage", ADVANTAGES, run.algorithm.advantage
+    yield "algorithm.loss", LOSSES, run.algorithm.loss
+    yield "algorithm.aggregation", AGGREGATIONS, run.algorithm.aggregation
+    for key, source in _sources(run):
+        yield f"{key}.env", ENVS, source.env
+        if source.data is not None:
+            yield f"{key}.data", DATASETS, source.data
+        if source.reward is not None:
+            yield f"{key}.reward", REWARDS, source.reward
+
+
+def _sources(run: Run) -> Iterator[tuple[str, Source]]:
+    for above, sources in (
+        ("tasks", run.tasks),
+        ("validation.tasks", run.validation.tasks),
+        ("sft.tasks", run.sft.tasks),
+    ):
+        for index, source in enumerate(sources):
+            yield f"{above}.{index}", source
+
+
+def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
+    if run.model.path is not None:
+        for fault in _model_faults(Path(run.model.path)):
+            yield "model.path", fault
+    for key, source in _sources(run):
+        path = source.data.arguments.get("path") if source.data is not None and source.data.kind == "jsonl" else None
+        if isinstance(path, str) and not Path(path).is_file():
+            yield f"{key}.data", f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
+
+
+def _model_faults(directory: Path) -> Iterator[str]:
+    if not directory.is_dir():
+        wrong = "is not a directory" if directory.exists() else "no such directory"
+        yield f"{wrong}: {directory}; give the folder of a Hugging Face model (get one with 'hf download')"
+        return
+    if not (directory / "config.json").is_file():
+        yield f"{directory} has no config.json; give the folder of a Hugging Face model"
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        missing = [name for name in _shards(index) if not (directory / name).is_file()]
+        if missing:
+            yield f"{directory} lacks {', '.join(missing)}, which its index names; download the weights again"
+    elif not any(directory.glob("*.safetensors")):
+        yield f"{directory} has no weights (*.safetensors); download or export them there"
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index of weights says exist."""
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{index}: broken index of weights ({error!r}); download the model again") from None

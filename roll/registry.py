@@ -1,0 +1,193 @@
+"""Names in a config file become objects here, in whichever process asks."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from roll.errors import ConfigError, UnknownName, did_you_mean
+
+T = TypeVar("T")
+
+
+class Table(Generic[T]):
+    """Short names for importable objects.
+
+    A value is `package.module:attribute`, imported on first use, so listing a backend costs nothing and another
+    process resolves the same name without anyone having registered anything in it. The caller gives the first
+    `supplied` parameters of such an object itself, by position; the others are a config file's.
+    """
+
+    def __init__(self, kind: str, supplied: int = 0, **targets: str) -> None:
+        self.kind, self.supplied, self.targets = kind, supplied, targets
+
+    def __getitem__(self, name: str) -> T:
+        module, attribute = self.locate(name)
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+                raise  # the module is there; something it imports is not
+            raise ConfigError(self._missing(name, module)) from None
+        if not hasattr(found, attribute):
+            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}")
+        return cast(T, getattr(found, attribute))
+
+    def locate(self, name: str) -> tuple[str, str]:
+        """Module and attribute that `name` stands for; nothing is imported."""
+        target = name if ":" in name else self.targets.get(name)
+        if target is None:
+            raise UnknownName(self.kind, name, self.targets)
+        module, _, attribute = target.partition(":")
+        if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+            raise ConfigError(f"{self.kind} {name!r} is not a name; write package.module:attribute")
+        return module, attribute
+
+    def faults(self, name: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Why `name` cannot be called with `arguments`: the argument at fault, or "" for the name itself, and a text.
+
+        Reads source text; imports only parent packages.
+        """
+        try:
+            signature = self._signature(name)
+        except ConfigError as error:
+            return [("", str(error))]
+        unknown = [] if signature.open else [key for key in arguments if key not in signature.accepted]
+        missing = sorted(signature.required - set(arguments))
+        return [
+            *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.accepted)}") for key in unknown),
+            *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
+        ]
+
+    def _signature(self, name: str) -> _Signature:
+        module, attribute = self.locate(name)
+        try:
+            spec = importlib.util.find_spec(module)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or spec.origin is None:
+            raise ConfigError(self._missing(name, module))
+        signature = _signature(Path(spec.origin), attribute, self.supplied)
+        if signature is None:
+            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}")
+        return signature
+
+    def _missing(self, name: str, module: str) -> str:
+        return f"{self.kind} {name!r}: no module named {module!r}; put it beside the YAML file or install it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The keywords that a config file may give to something."""
+
+    accepted: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    open: bool = False
+    """Takes any keyword, or only running it would tell which."""
+
+
+def _offer(key: str, accepted: frozenset[str]) -> str:
+    return did_you_mean(key, accepted) or "; it takes no arguments"
+
+
+def _signature(source: Path, attribute: str, supplied: int) -> _Signature | None:
+    """What a function or class in `source` takes after the first `supplied`; None if it is not defined there."""
+    if source.suffix != ".py":
+        return _Signature(open=True)
+    try:
+        module = ast.parse(source.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise ConfigError(f"{source}:{error.lineno}: {error.msg}; Python cannot read this file") from None
+    for node in _statements(module.body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
+            return _of_arguments(node.args, supplied)
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            return _of_class(node, supplied)
+        if _bound_names(node) & {attribute, "*"}:
+            return _Signature(open=True)
+    return None
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when the module is imported, those under `if`, `try` and `with` among them."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for inner in ("body", "handlers", "orelse", "finalbody"):
+                for child in getattr(node, inner, ()):
+                    yield from _statements(child.body if isinstance(child, ast.ExceptHandler) else [child])
+
+
+def _of_arguments(arguments: ast.arguments, supplied: int) -> _Signature:
+    plain = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    needed = plain[: len(plain) - len(arguments.defaults)]
+    keywords = list(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
+    return _Signature(
+        accepted=frozenset(plain[supplied:]) | {argument.arg for argument, _ in keywords},
+        required=frozenset(needed[supplied:]) | {argument.arg for argument, default in keywords if default is None},
+        open=arguments.kwarg is not None,
+    )
+
+
+def _of_class(node: ast.ClassDef, supplied: int) -> _Signature:
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return _of_arguments(item.args, supplied + 1)  # and `self`
+    if any(not (isinstance(base, ast.Name) and base.id == "Protocol") for base in node.bases):
+        return _Signature(open=True)  # fields may be inherited
+    fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+    names = [(cast(ast.Name, item.target).id, item.value) for item in fields][supplied:]
+    return _Signature(
+        accepted=frozenset(name for name, _ in names),
+        required=frozenset(name for name, default in names if default is None),
+    )
+
+
+def _bound_names(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+ADVANTAGES: Table[Any] = Table(
+    "advantage",
+    supplied=2,
+    group_normalised="roll.algorithms.advantages:group_normalised",
+    batch_centred="roll.algorithms.advantages:batch_centred",
+)
+LOSSES: Table[Any] = Table(
+    "loss",
+    supplied=1,
+    clipped="roll.algorithms.losses:clipped",
+    policy_gradient="roll.algorithms.losses:policy_gradient",
+)
+AGGREGATIONS: Table[Any] = Table(
+    "aggregation",
+    supplied=1,
+    token_mean="roll.algorithms.aggregation:token_mean",
+    sequence_mean_token_mean="roll.algorithms.aggregation:sequence_mean_token_mean",
+)
+DATASETS: Table[Any] = Table(
+    "dataset",
+    jsonl="roll.data.tasks:jsonl",
+    arithmetic="roll.data.arithmetic:sums",
+    seeds="roll.data.tasks:seeds",
+)
+REWARDS: Table[Any] = Table(
+    "reward",
+    supplied=2,
+    exact="roll.rewards.exact:score",
+    math="roll.rewards.math:score",
+)
+ENVS: Table[Any] = Table(
+    "environment",
+    supplied=1,
+    single_turn="roll.envs.single_turn:SingleTurn",
+    guess_number="roll.envs.guess_number:GuessNumber",
+)

@@ -1,0 +1,46 @@
+"""How attempts at the tasks of one source are made and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from roll.envs.base import Env
+from roll.errors import EnvFailed, RewardFailed, blame
+from roll.registry import ENVS
+from roll.rewards.base import call
+from roll.rollout.episode import Attempt, EpisodeRunner
+from roll.types import Call, Status, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Tasks of one domain with their environment and reward."""
+
+    name: str
+    tasks: Sequence[Task]
+    env: Call
+    reward: Call | None
+    share: float = 1.0
+
+    async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
+        """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
+        try:
+            env = self._make_env(attempt.task)
+        except EnvFailed as error:
+            reason = str(error)
+            return Trajectory(
+                task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
+            )
+        trajectory = await runner.run(attempt, env)
+        if self.reward is None or not trajectory.status.valid:
+            return trajectory
+        reply = runner.template.decode(trajectory.turns[-1].sampled)
+        try:
+            return replace(trajectory, score=await call(self.reward, attempt.task, reply))
+        except RewardFailed as error:
+            return replace(trajectory, status=Status.REWARD_FAILED, reason=str(error))
+
+    def _make_env(self, task: Task) -> Env:
+        with blame(EnvFailed, f"environment {self.env.name!r} of task {task.id!r}"):
+            return ENVS[self.env.name](task, **self.env.arguments)

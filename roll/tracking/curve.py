@@ -1,0 +1,180 @@
+"""A learning curve as SVG, drawn by hand: it needs nothing installed and stays sharp in a README."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from roll.errors import ConfigError
+from roll.tracking.sinks import read_lines
+
+_WIDTH, _HEIGHT = 860, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 28, 84, 62
+_COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2")
+_NEIGHBOURS = 16
+"""A dense series is smoothed over one part in so many of its points, on either side."""
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of the picture."""
+
+    name: str
+    points: Points
+    sparse: bool = False
+    """Few points that each mean much: drawn with markers. Dense ones are thin, with a smoothed line on top."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From the numbers of one axis to places on the picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def curve_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: str) -> str:
+    """The series as one picture on a white card, readable on light and dark pages."""
+    points = [point for one in series for point in one.points]
+    x_ticks = ticks(*_range([x for x, _ in points]), whole=True)
+    y_ticks = ticks(*_range([0.0, *(y for _, y in points)]))  # a picture that leaves out 0 exaggerates
+    x = _Scale(x_ticks[0], x_ticks[-1], _LEFT, _WIDTH - _RIGHT)
+    y = _Scale(y_ticks[0], y_ticks[-1], _HEIGHT - _BOTTOM, _TOP)
+    lines = [line for index, one in enumerate(series) for line in _draw(one, _colour(index), x, y)]
+    body = [*_frame(title, x_label, y_label), *_grid(x, y, x_ticks, y_ticks), *lines, *_legend(series)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}" font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">\n'
+        + "\n".join(body)
+        + "\n</svg>\n"
+    )
+
+
+def curve_from(path: Path) -> str:
+    """The learning curve of a run: training reward and held-out accuracy over the steps of its `metrics.jsonl`."""
+    lines = read_lines(path)
+    accuracy = _column(lines, "validation/accuracy")
+    held_out = ("held-out accuracy", accuracy) if accuracy else ("held-out reward", _column(lines, "validation/reward"))
+    found = [
+        Series(name="training reward", points=_column(lines, "reward/mean")),
+        Series(name=held_out[0], points=held_out[1], sparse=True),
+    ]
+    series = [one for one in found if one.points]
+    if not series:
+        raise ConfigError(f"{path}: no step with a reward or a validation yet; let the run make one")
+    return curve_svg(series, title="Learning curve", x_label="step", y_label="reward, accuracy")
+
+
+def ticks(low: float, high: float, *, whole: bool = False, about: int = 6) -> list[float]:
+    """Round numbers 1, 2 or 5 times a power of ten apart, the first at or below `low`, the last at or above `high`."""
+    if high <= low:
+        low, high = low - 0.5, low + 0.5
+    raw = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    apart = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
+    apart = max(apart, 1.0) if whole else apart
+    first, last = math.floor(low / apart + 1e-9), math.ceil(high / apart - 1e-9)
+    return [round(index * apart, 12) for index in range(first, max(last, first + 1) + 1)]
+
+
+def smoothed(points: Points) -> list[tuple[float, float]]:
+    """Each point's mean over its neighbours, as many to the left as to the right, so that the line does not lag."""
+    radius = max(1, len(points) // _NEIGHBOURS)
+    result: list[tuple[float, float]] = []
+    for index, (x, _) in enumerate(points):
+        reach = min(radius, index, len(points) - 1 - index)
+        near = [y for _, y in points[index - reach : index + reach + 1]]
+        result.append((x, sum(near) / len(near)))
+    return result
+
+
+def _column(lines: Sequence[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    finite = [value for value in values if math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 1.0)
+
+
+def _draw(one: Series, colour: str, x: _Scale, y: _Scale) -> list[str]:
+    points = [(at, value) for at, value in one.points if math.isfinite(value)]
+    if one.sparse:
+        spots = [
+            f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
+            for at, value in points
+        ]
+        return [_path(points, x, y, f'stroke="{colour}" stroke-width="2.2"'), *spots]
+    return [
+        _path(points, x, y, f'stroke="{colour}" stroke-width="1.1" stroke-opacity="0.35"'),
+        _path(smoothed(points), x, y, f'stroke="{colour}" stroke-width="2.4"'),
+    ]
+
+
+def _path(points: Points, x: _Scale, y: _Scale, look: str) -> str:
+    places = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
+    return f'<polyline points="{places}" fill="none" {look} stroke-linejoin="round" stroke-linecap="round"/>'
+
+
+def _frame(title: str, x_label: str, y_label: str) -> list[str]:
+    across, down = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
+    return [
+        f'<rect x="0.5" y="0.5" width="{_WIDTH - 1}" height="{_HEIGHT - 1}" rx="12" fill="#ffffff" stroke="#e2e8f0"/>',
+        f'<text x="{_LEFT}" y="38" font-size="19" font-weight="600" fill="#0f172a">{escape(title)}</text>',
+        _label(across, _HEIGHT - 18, x_label, "middle", 13),
+        f'<text transform="translate(22 {down:.1f}) rotate(-90)" font-size="13" fill="#475569" '
+        f'text-anchor="middle">{escape(y_label)}</text>',
+    ]
+
+
+def _grid(x: _Scale, y: _Scale, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> list[str]:
+    lines: list[str] = []
+    for value in y_ticks:
+        lines.append(_rule(x.start, y(value), x.end, y(value), "#94a3b8" if value == y_ticks[0] else "#e9eef5"))
+        lines.append(_label(_LEFT - 10, y(value) + 4, f"{value:g}", "end", 12))
+    for value in x_ticks:
+        lines.append(_rule(x(value), y.start, x(value), y.start + 5, "#94a3b8"))
+        lines.append(_label(x(value), y.start + 21, f"{value:g}", "middle", 12))
+    return lines
+
+
+def _legend(series: Sequence[Series]) -> list[str]:
+    lines: list[str] = []
+    left = float(_LEFT)
+    for index, one in enumerate(series):
+        colour = _colour(index)
+        lines.append(
+            f'<line x1="{left:.0f}" y1="60" x2="{left + 24:.0f}" y2="60" stroke="{colour}" stroke-width="2.4"/>'
+        )
+        if one.sparse:
+            lines.append(
+                f'<circle cx="{left + 12:.0f}" cy="60" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
+            )
+        lines.append(_label(left + 31, 64, one.name, "start", 13))
+        left += 31 + 7.2 * len(one.name) + 26  # 7.2 is about one letter at this size
+    return lines
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def _label(x: float, y: float, text: str, anchor: str, size: int) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="#475569" text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _colour(index: int) -> str:
+    return _COLOURS[index % len(_COLOURS)]

@@ -1,0 +1,78 @@
+"""What every metric means, in one sentence with its unit. `docs/metrics.md` is written from here."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+GLOSSARY: dict[str, str] = {
+    "reward/mean": "Mean reward of the trajectories trained on in this step.",
+    "reward/std": "Standard deviation of the reward over the trajectories trained on in this step.",
+    "reward/*": "Mean reward of the trajectories of one domain trained on in this step.",
+    "reward_part/*": "Mean of one named part of the score over the trajectories that have it.",
+    "validation/reward": "Mean reward on all held-out tasks, with the weights of one version.",
+    "validation/accuracy": "Part of all held-out tasks that were solved, 0 to 1.",
+    "validation/length": "Mean length of the held-out replies, in tokens.",
+    "validation/*/reward": "Mean reward on the held-out tasks of one domain.",
+    "validation/*/accuracy": "Part of the held-out tasks of one domain that were solved, 0 to 1.",
+    "loss/policy": "The loss that was minimised, over the whole batch, before its update.",
+    "loss/ratio": "Mean over trained tokens of their probability now divided by their probability before the update.",
+    "loss/clip_fraction": "Part of the trained tokens whose ratio the loss clipped, 0 to 1.",
+    "loss/grad_norm": "Length of the gradient over all parameters, before it was clipped.",
+    "loss/entropy": "Mean entropy of the next-token distribution over trained tokens, in nats.",
+    "loss/lr": "Learning rate of the step's last optimizer step.",
+    "loss/refused": "Updates refused in this step because the loss or the gradient was not finite.",
+    "gap/mean": "Mean over trained tokens of |trainer logprob - sampler logprob|, in nats.",
+    "gap/max": "Largest |trainer logprob - sampler logprob| of a trained token, in nats.",
+    "age/mean": "Mean over trained tokens of the steps between the version that sampled them and this step.",
+    "age/max": "Most steps between the version that sampled a trained token and this step.",
+    "length/mean": "Mean number of sampled tokens of a trajectory.",
+    "length/max": "Most sampled tokens of one trajectory.",
+    "length/truncated": "Part of the trajectories that were cut by a limit of length or turns, 0 to 1.",
+    "tokens/generated": "Tokens sampled for this step, those of failed attempts included.",
+    "tokens/trained": "Tokens the loss of this step was taken over.",
+    "speed/tokens_per_s": "Tokens trained on divided by the seconds of the step.",
+    "speed/trajectories_per_s": "Trajectories trained on divided by the seconds of the step.",
+    "failed/*": "Trajectories that ended with this status in this step and are not trained on.",
+    "groups/retried": "Attempts of this step that failed and were made anew.",
+    "time/wait": "Seconds the loop waited for complete groups.",
+    "time/score": "Seconds spent on logprobs and values the loss needs besides its own.",
+    "time/update": "Seconds spent on gradients and optimizer steps.",
+    "time/publish": "Seconds spent on handing the new weights to the generators.",
+    "time/validate": "Seconds spent on held-out tasks.",
+    "time/checkpoint": "Seconds spent on writing a checkpoint.",
+    "time/step": "Seconds of the whole step.",
+    "time/*": "Seconds of the step spent in this phase.",
+    "version": "The version of the weights that this step published.",
+    "env/*/*": "Mean of a number that the named environment counted, over its trajectories of this step.",
+    "sft/loss": "Mean negative logprob of the answers' tokens in this step of the supervised warm start, in nats.",
+    "sft/accuracy": "Part of the held-out tasks solved by greedy decoding during the supervised warm start, 0 to 1.",
+}
+"""By name, where `*` stands for any text."""
+
+
+def describe(name: str) -> str | None:
+    """What the metric means, by the pattern that says most about it; None if no one has said."""
+    patterns = [pattern for pattern in GLOSSARY if fnmatchcase(name, pattern)]
+    closest = max(patterns, key=lambda pattern: (name == pattern, len(pattern)), default=None)
+    return None if closest is None else GLOSSARY[closest]
+
+
+def page() -> str:
+    """The glossary as Markdown."""
+    rows = [f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |" for name, meaning in GLOSSARY.items()]
+    head = [
+        "# Metrics",
+        "",
+        "One line of `metrics.jsonl` a step carries these; TensorBoard and the other sinks show the same names. `*`",
+        "stands for a name of the run's own: a domain, a status, an environment. A number that is not finite is null.",
+        "Written by `python -m roll.tracking.glossary`.",
+        "",
+        "| metric | meaning |",
+        "|---|---|",
+    ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    Path("docs/metrics.md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,145 @@
+"""What a person sees while a run goes on: a live view on a terminal, plain lines anywhere else.
+
+The view is redrawn only when something is told to it and takes over no stream, so a `breakpoint()` stays usable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "reward/mean": ("reward", lambda value: f"{value:.3f}"),
+    "sft/loss": ("loss", lambda value: f"{value:.3f}"),
+    "sft/accuracy": ("held-out", lambda value: f"{value:.3f}"),
+    "speed/tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
+    "age/mean": ("age", lambda value: f"{value:.2f}"),
+}
+_HELD_OUT = ("validation/accuracy", "validation/reward")
+_WINDOW = 20
+"""Updates the remaining time is estimated from."""
+_PLAIN_EVERY_S = 5.0
+
+
+class Progress:
+    """The state of a run of `total_steps` at a glance: start, update after each step, close."""
+
+    def __init__(
+        self,
+        total_steps: int,
+        title: str,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._title, self._clock = total_steps, title, clock
+        self._console = console or Console()
+        self._live = Live(
+            console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=False
+        )
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+        self._held_out: float | None = None
+
+    def start(self) -> None:
+        if self._console.is_terminal:
+            self._live.start()
+        else:
+            self.note(f"{self._title}: {self._total} steps")
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show that `step` steps are done, the last of them with `metrics`."""
+        self._marks.append((self._clock(), step))
+        for name in _HELD_OUT:
+            if name in metrics:
+                self._held_out = metrics[name]
+                break
+        values, phases = self._values(metrics), _phases(metrics)
+        if self._live.is_started:
+            self._live.update(self._view(step, values, phases), refresh=True)
+        else:
+            parts = [f"{name} {value}" for name, value in values.items()]
+            self.note(" | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"]))
+
+    def note(self, line: str) -> None:
+        """Print one line that stays, above the live view."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        if self._live.is_started:
+            self._live.stop()
+
+    def _values(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        values = {title: show(metrics[name]) for name, (title, show) in _SHOWN.items() if name in metrics}
+        return values if self._held_out is None else {**values, "held-out": f"{self._held_out:.3f}"}
+
+    def _view(self, step: int, values: dict[str, str], phases: list[str]) -> Group:
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(self._title, style="bold"),
+            ProgressBar(total=self._total, completed=step, width=30),
+            Text(f"step {step}/{self._total}"),
+            Text(f"eta {self._eta(step)}", style="cyan"),
+        )
+        numbers = Text("  ").join(Text.assemble((name, "dim"), " ", (value, "bold")) for name, value in values.items())
+        return Group(head, numbers, Text("  ".join(phases), style="dim"))
+
+    def _eta(self, step: int) -> str:
+        (began, first), (now, last) = self._marks[0], self._marks[-1]
+        if last <= first:
+            return "-"
+        return _duration((now - began) / (last - first) * max(self._total - step, 0))
+
+
+@contextmanager
+def bar(
+    total: int, description: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Generator[Callable[[int], None]]:
+    """Call what this gives with the number of items just done; for anything longer than a few seconds."""
+    console = console or Console()
+    live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True)
+    shown, done = clock(), 0
+
+    def advance(num: int) -> None:
+        nonlocal shown, done
+        done += num
+        wait = 0.1 if live.is_started else _PLAIN_EVERY_S
+        if clock() - shown < wait:
+            return
+        shown = clock()
+        if live.is_started:
+            live.update(_bar_view(total, done, description), refresh=True)
+        else:
+            console.print(Text(f"{description} {done}/{total}"), soft_wrap=True)
+
+    if not console.is_terminal:
+        yield advance
+        return
+    with live:
+        live.update(_bar_view(total, 0, description), refresh=True)
+        yield advance
+
+
+def _bar_view(total: int, done: int, description: str) -> Table:
+    view = Table.grid(padding=(0, 2))
+    view.add_row(Text(description), ProgressBar(total=total, completed=done, width=30), Text(f"{done}/{total}"))
+    return view
+
+
+def _phases(metrics: Mapping[str, float]) -> list[str]:
+    """Seconds by phase, the longest first."""
+    spent = [(value, name.removeprefix("time/")) for name, value in metrics.items() if name.startswith("time/")]
+    return [f"{name} {value:.1f}s" for value, name in sorted(spent, reverse=True) if name != "step"]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,168 @@
+"""Where metrics go: `metrics.jsonl`, TensorBoard, and the optional services.
+
+A sink takes one mapping of numbers a step. The services are imported when asked for, never before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from roll.errors import ConfigError, RunStopped
+
+
+class Sink(Protocol):
+    """Takes the metrics of each step."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One JSON object a line, on disk when `write` returns; numbers that are not finite are null."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        _end_last_line(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+        try:
+            self._file.write(json.dumps({"step": step, "time": time.time(), **values}) + "\n")
+            self._file.flush()
+        except OSError as cause:
+            raise RunStopped(
+                f"{self._path}: the metrics could not be written ({cause}); free some space and resume the run"
+            ) from cause
+
+    def truncate_after(self, step: int) -> None:
+        """Drop the lines of steps later than `step`, all or none: a resumed run will write them again."""
+        kept = [line for line in read_lines(self._path) if line["step"] <= step]
+        aside = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+        with aside.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        self._file.close()
+        aside.replace(self._path)
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The steps of a metrics file; a last line that a crash cut short is not one of them."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give the directory of a run that has begun")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    whole = lines[:-1]  # what follows the last newline is empty, or cut short
+    return [_parse(f"{path}:{number}", line) for number, line in enumerate(whole, 1) if line.strip()]
+
+
+def _parse(place: str, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{place}: not a line of metrics ({error}); remove the line") from None
+    if not isinstance(found, dict) or not isinstance(cast(dict[str, Any], found).get("step"), int):
+        raise ConfigError(f"{place}: not a line of metrics (got {line[:40]!r}); remove the line")
+    return cast(dict[str, Any], found)
+
+
+def _end_last_line(path: Path) -> None:
+    """Cut off what a crash left of a line, so that the next one begins on its own."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        written = file.read()
+        file.truncate(written.rfind(b"\n") + 1)
+
+
+class TensorBoard:
+    """Event files for `tensorboard --logdir`; after a resume the steps that will be written again are hidden."""
+
+    def __init__(self, directory: Path, *, resumed_from: int | None = None) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        purge_step = None if resumed_from is None else resumed_from + 1
+        self._writer: Any = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=10)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """Weights & Biases. WANDB_MODE decides the mode; without it and without an API key the run is kept offline.
+
+    Every start of a run, resumed ones too, is a run of its own there, in a group that has the run's name.
+    """
+
+    def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
+        wandb = _extra("wandb")
+        directory.mkdir(parents=True, exist_ok=True)
+        known = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
+        self._run: Any = wandb.init(
+            project=project,
+            name=name,
+            group=name,
+            dir=str(directory),
+            mode=None if known else "offline",
+            config=dict(config or {}),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Swanlab:
+    """SwanLab. SWANLAB_MODE decides the mode; without it and without an API key the run is kept offline.
+
+    Every start of a run, resumed ones too, is an experiment of its own there, in a group that has the run's name.
+    """
+
+    def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
+        swanlab = _extra("swanlab")
+        known = "SWANLAB_MODE" in os.environ or swanlab.Settings().api_key is not None
+        self._run: Any = swanlab.init(
+            project=project,
+            name=name,
+            group=name,
+            log_dir=str(directory),
+            mode=None if known else "offline",
+            config=dict(config or {}),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # it refuses the others
+        self._run.log(finite, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _extra(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise  # the package is there; something it imports is not
+        raise ConfigError(
+            f"tracking.{package}: the package {package} is not installed; pip install 'roll[{package}]'"
+        ) from None

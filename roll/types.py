@@ -1,0 +1,281 @@
+"""The nouns. One record per stage; a sample is handed on by becoming the next record.
+
+Task -> Turn -> Segment -> Trajectory -> Group -> Batch. Entry t of every per-token row is about token t; the one shift
+(logits at t score token t+1) lives inside an engine's forward pass. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int32]
+    Floats = NDArray[np.float32]
+    Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function or class by name with its keyword arguments; pickles, and resolves in any process."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One entry of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One thing to attempt."""
+
+    id: str
+    domain: str
+    messages: tuple[Message, ...] = ()
+    answer: Any = None
+    """What a verifier compares with: a string, or whatever the domain's schema says."""
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+    """Where an environment's own randomness comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a reward function found: the number trained on, and its parts, logged by name."""
+
+    value: float
+    parts: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class Finish(StrEnum):
+    """Why the sampling of one turn ended."""
+
+    STOP = "stop"
+    """A stop token was sampled; it is the turn's last token."""
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Status(StrEnum):
+    """What became of a trajectory."""
+
+    FINISHED = "finished"
+    TRUNCATED = "truncated"
+    ENV_FAILED = "env_failed"
+    REWARD_FAILED = "reward_failed"
+    ENGINE_FAILED = "engine_failed"
+    ABORTED = "aborted"
+    STALE = "stale"
+    FILTERED = "filtered"
+
+    @property
+    def valid(self) -> bool:
+        """Whether the attempt itself came to an end, so that its reward means something."""
+        return self in (Status.FINISHED, Status.TRUNCATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turn:
+    """One exchange: what the environment said, and what the policy sampled in answer."""
+
+    observation: Ints
+    """Ids that entered the context before sampling; never trained on."""
+    sampled: Ints
+    """Ids exactly as they left the engine."""
+    sampler_logprobs: Floats
+    """Of `sampled`, under the distribution each was drawn from."""
+    versions: Ints
+    """Of the weights that sampled each token; grows within a turn that was resumed."""
+    finish: Finish
+    reward: float = 0.0
+    """What the environment gave for this turn."""
+    generated_s: float = 0.0
+    waited_s: float = 0.0
+    """Seconds until the environment answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segment:
+    """One append-only token sequence: turns end to end, as one flat row of each kind."""
+
+    turns: tuple[Turn, ...]
+    agent: str = "policy"
+
+    @property
+    def ids(self) -> Ints:
+        return self._row(lambda turn: turn.observation, lambda turn: turn.sampled, np.int32)
+
+    @property
+    def trained(self) -> Bools:
+        """True where the policy wrote the token and the loss may touch it."""
+        return self._row(
+            lambda turn: np.zeros(len(turn.observation), np.bool_),
+            lambda turn: np.ones(len(turn.sampled), np.bool_),
+            np.bool_,
+        )
+
+    @property
+    def sampler_logprobs(self) -> Floats:
+        """0.0 where `trained` is False."""
+        return self._row(
+            lambda turn: np.zeros(len(turn.observation), np.float32), lambda turn: turn.sampler_logprobs, np.float32
+        )
+
+    @property
+    def versions(self) -> Ints:
+        """-1 where `trained` is False."""
+        return self._row(lambda turn: np.full(len(turn.observation), -1), lambda turn: turn.versions, np.int32)
+
+    def _row(self, observed: Callable[[Turn], Any], sampled: Callable[[Turn], Any], kind: Any) -> Any:
+        parts = [part for turn in self.turns for part in (observed(turn), sampled(turn))]
+        return np.concatenate(parts).astype(kind) if parts else np.zeros(0, kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """One attempt at a task. Every trained token stands in exactly one of its segments."""
+
+    task: Task
+    sibling: int
+    segments: tuple[Segment, ...]
+    status: Status
+    score: Score | None = None
+    """From the reward function; None for tasks whose environment gives the rewards, and for failures."""
+    reason: str = ""
+    """Why it is not trained on, or was cut; empty when there is nothing to say."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """What the environment counted, such as success."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return tuple(turn for segment in self.segments for turn in segment.turns)
+
+    @property
+    def reward(self) -> float:
+        """Outcome plus everything the environment gave on the way."""
+        return (self.score.value if self.score else 0.0) + sum(turn.reward for turn in self.turns)
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(turn.sampled) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """Sibling attempts at one task, all of them valid; baselines are taken across a group."""
+
+    id: int
+    """The ticket it was admitted with; groups are trained on in this order."""
+    birth: int
+    """The version that was published when its first request was dispatched."""
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """What one step trains on: flat ragged rows, `lengths` cuts them into sequences, one sequence a segment."""
+
+    ids: torch.Tensor
+    """[tokens] int64"""
+    trained: torch.Tensor
+    """[tokens] bool"""
+    sampler_logprobs: torch.Tensor
+    """[tokens] fp32"""
+    versions: torch.Tensor
+    """[tokens] int32, -1 where not trained"""
+    lengths: tuple[int, ...]
+    """Of each row; they sum to `tokens`."""
+    trajectory: torch.Tensor
+    """[rows] int64: index of the row's trajectory in `rewards`"""
+    group: torch.Tensor
+    """[trajectories] int64: which group each trajectory belongs to"""
+    rewards: torch.Tensor
+    """[trajectories] fp32"""
+    old_logprobs: torch.Tensor | None = None
+    """[tokens] fp32, from the trainer before this step's first update; None when one update makes them needless"""
+    ref_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    advantages: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+    """[tokens] fp32: what each token's loss is multiplied with; carries mask and denominator of the whole batch"""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.lengths)
+
+    def select(self, rows: Sequence[int]) -> Batch:
+        """The given rows, in the given order. `rewards` and `group` stay whole, so ids keep their meaning."""
+        ends = np.cumsum(self.lengths)
+        index = np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
+        cut = {
+            name: value[index]
+            for name in _TOKEN_ROWS
+            if (value := getattr(self, name)) is not None
+        }  # fmt: skip
+        return replace(
+            self, **cut, lengths=tuple(self.lengths[row] for row in rows), trajectory=self.trajectory[list(rows)]
+        )
+
+
+_TOKEN_ROWS = (
+    "ids",
+    "trained",
+    "sampler_logprobs",
+    "versions",
+    "old_logprobs",
+    "ref_logprobs",
+    "values",
+    "advantages",
+    "weights",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokens:
+    """What a loss sees: flat rows of whole sequences. `logprobs` are of the weights being trained, the others say whose."""
+
+    logprobs: torch.Tensor
+    old_logprobs: torch.Tensor
+    sampler_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    trained: torch.Tensor
+    row: torch.Tensor
+    """[tokens] int64: which sequence each token belongs to, counted from 0 within this record"""
+    trajectory: torch.Tensor
+    """[tokens] int64"""
+    ref_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    entropies: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The distribution tokens are drawn from. Trainer and generator read it alike."""
+
+    temperature: float = 1.0
+    """0 is greedy: the likeliest token, with the logprob it has at temperature 1."""
+    top_k: int = 0
+    """Only the k likeliest tokens; 0 means all."""
+    top_p: float = 1.0
+    """Only the fewest tokens whose probabilities reach p."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A fingerprint of weights that fusing, sharding and zero padding leave unchanged."""
+
+    sums: dict[str, tuple[int, int]]
+    """By dtype: the sum modulo 2^64 of the bit patterns, and of their squares."""

@@ -1,0 +1,104 @@
+"""Trajectories to flat rows, in an order that does not depend on who finished first."""
+
+import numpy as np
+import pytest
+import torch
+
+from roll.data.collate import collate, supervised
+from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
+
+
+def turn(observed: list[int], sampled: list[int], reward: float = 0.0) -> Turn:
+    return Turn(
+        observation=np.array(observed, np.int32),
+        sampled=np.array(sampled, np.int32),
+        sampler_logprobs=-np.array(sampled, np.float32) / 10,
+        versions=np.full(len(sampled), 3, np.int32),
+        finish=Finish.STOP,
+        reward=reward,
+    )
+
+
+def attempt(
+    sibling: int, *segments: Segment, score: float | None = None, status: Status = Status.FINISHED
+) -> Trajectory:
+    return Trajectory(
+        task=Task(id="t", domain="d"),
+        sibling=sibling,
+        segments=segments,
+        status=status,
+        score=None if score is None else Score(score),
+    )
+
+
+def segment(*turns: Turn) -> Segment:
+    return Segment(turns=turns)
+
+
+GROUPS = [
+    Group(
+        id=12,
+        birth=0,
+        trajectories=(
+            attempt(1, segment(turn([1], [2])), score=0.1),
+            attempt(0, segment(turn([1], [3, 4]), turn([5], [6], reward=0.5)), segment(turn([7], [8], reward=0.25))),
+        ),
+    ),
+    Group(id=4, birth=0, trajectories=(attempt(0, segment(turn([9, 9], [10])), score=1.0),)),
+]
+
+
+def test_rows_stand_by_group_sibling_and_segment():
+    found = collate(GROUPS)
+    assert found.lengths == (3, 5, 2, 2)
+    assert found.ids.tolist() == [9, 9, 10, 1, 3, 4, 5, 6, 7, 8, 1, 2]
+    assert found.trained.int().tolist() == [0, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1]
+    assert found.versions.tolist() == [-1, -1, 3, -1, 3, 3, -1, 3, -1, 3, -1, 3]
+    torch.testing.assert_close(found.sampler_logprobs, -torch.tensor([0, 0, 1, 0, 0.3, 0.4, 0, 0.6, 0, 0.8, 0, 0.2]))
+
+
+def test_rows_know_their_trajectory_and_trajectories_their_group():
+    found = collate(GROUPS)
+    assert found.trajectory.tolist() == [0, 1, 1, 2]
+    assert found.group.tolist() == [0, 1, 1]
+    torch.testing.assert_close(found.rewards, torch.tensor([1.0, 0.75, 0.1]))
+
+
+def test_the_order_of_arrival_does_not_matter():
+    there, back = collate(GROUPS), collate(GROUPS[::-1])
+    assert there.ids.tolist() == back.ids.tolist() and there.rewards.tolist() == back.rewards.tolist()
+
+
+def test_every_row_has_its_own_kind_of_number():
+    found = collate(GROUPS)
+    kinds = [row.dtype for row in (found.ids, found.trained, found.sampler_logprobs, found.versions, found.rewards)]
+    assert kinds == [torch.int64, torch.bool, torch.float32, torch.int32, torch.float32]
+    assert found.trajectory.dtype == found.group.dtype == torch.int64
+
+
+def test_a_failed_trajectory_never_enters_a_batch():
+    failed = Group(id=1, birth=0, trajectories=(attempt(0, segment(turn([1], [2])), status=Status.ENV_FAILED),))
+    with pytest.raises(AssertionError, match="env_failed"):
+        collate([failed])
+
+
+def test_a_segment_that_begins_with_a_sampled_token_is_refused():
+    with pytest.raises(AssertionError, match="nothing scores it"):
+        collate([Group(id=1, birth=0, trajectories=(attempt(0, segment(turn([], [2]))),))])
+
+
+def test_supervised_batches_train_on_the_answers_alone():
+    found = supervised([([5, 6], [7, 1]), ([8], [9, 9, 1])])
+    assert found.ids.tolist() == [5, 6, 7, 1, 8, 9, 9, 1]
+    assert found.lengths == (4, 4)
+    assert found.trained.int().tolist() == [0, 0, 1, 1, 0, 1, 1, 1]
+    assert found.versions.tolist() == [-1, -1, 0, 0, -1, 0, 0, 0]
+    assert found.advantages is not None and found.weights is not None
+    assert found.advantages.tolist() == [0, 0, 1, 1, 0, 1, 1, 1]
+    torch.testing.assert_close(found.weights, torch.tensor([0, 0, 0.2, 0.2, 0, 0.2, 0.2, 0.2]))
+    assert found.rewards.tolist() == [0.0, 0.0]
+
+
+def test_an_answer_without_a_prompt_is_refused():
+    with pytest.raises(AssertionError, match="needs a prompt"):
+        supervised([([], [1])])

@@ -1,0 +1,91 @@
+"""Shares that hold, epochs that are complete, and a sequence that goes on where it stood."""
+
+import json
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from roll.data.mixture import Mixture, Part
+from roll.data.tasks import seeds
+from roll.errors import ConfigError
+from roll.types import Task
+
+
+def tasks(name: str, count: int) -> list[Task]:
+    return [Task(id=f"{name}{number}", domain=name) for number in range(count)]
+
+
+def mixture(seed: int = 0) -> Mixture:
+    parts = [Part(name="a", tasks=tasks("a", 5), share=0.4), Part(name="b", tasks=tasks("b", 3), share=0.3)]
+    return Mixture([*parts, Part(name="c", tasks=tasks("c", 4), share=0.3)], seed=seed)
+
+
+def test_shares_hold_to_within_one_after_every_draw():
+    dealt = mixture()
+    drawn: Counter[str] = Counter()
+    for total in range(1, 401):
+        drawn[dealt.draw().source] += 1
+        for name, share in {"a": 0.4, "b": 0.3, "c": 0.3}.items():
+            assert abs(drawn[name] - share * total) < 1
+    assert drawn == {"a": 160, "b": 120, "c": 120}
+
+
+def test_shares_hold_however_unequal_they_are():
+    unequal = [[20, 1, 20, 1, 2, 1, 1], [3, 1, 50, 50, 3, 20, 50, 1, 1, 1, 3]]  # furthest-behind-first strays here
+    random_ones = [[random.Random(k).randint(1, 50) for _ in range(2 + k)] for k in range(6)]
+    for shares in [*unequal, *random_ones]:
+        dealt = Mixture([Part(name=str(i), tasks=tasks("t", 2), share=s) for i, s in enumerate(shares)], seed=0)
+        drawn = [0] * len(shares)
+        for total in range(1, sum(shares) + 1):
+            drawn[int(dealt.draw().source)] += 1
+            assert all(abs(n - Fraction(s * total, sum(shares))) < 1 for n, s in zip(drawn, shares, strict=True))
+        assert drawn == shares
+
+
+def test_no_task_repeats_before_its_source_is_through():
+    dealt = Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0)
+    draws = [dealt.draw() for _ in range(20)]
+    for epoch in range(4):
+        of_epoch = draws[5 * epoch : 5 * epoch + 5]
+        assert {draw.task.id for draw in of_epoch} == {"a0", "a1", "a2", "a3", "a4"}
+        assert {draw.attempt for draw in of_epoch} == {epoch}
+    assert len({tuple(draw.task.id for draw in draws[i : i + 5]) for i in (0, 5, 10, 15)}) > 1
+
+
+def test_the_order_of_a_source_does_not_depend_on_its_company():
+    alone = Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0)
+    together = mixture()
+    of_a = [draw.task.id for draw in (together.draw() for _ in range(50)) if draw.source == "a"]
+    assert of_a == [alone.draw().task.id for _ in of_a]
+
+
+def test_the_seed_decides_the_order():
+    def order(seed: int) -> list[str]:
+        dealt = mixture(seed)
+        return [dealt.draw().task.id for _ in range(30)]
+
+    assert order(1) == order(1) != order(2)
+
+
+def test_a_restored_mixture_goes_on_where_the_other_stood():
+    for before in (0, 1, 7, 23):
+        first = mixture()
+        for _ in range(before):
+            first.draw()
+        second = mixture()
+        second.draw()
+        second.restore(json.loads(json.dumps(first.state())))
+        assert [first.draw() for _ in range(40)] == [second.draw() for _ in range(40)]
+
+
+def test_other_sources_than_the_checkpoints_are_refused():
+    state = mixture().state()
+    with pytest.raises(ConfigError, match="resume with the same data"):
+        Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0).restore(state)
+
+
+def test_a_million_seeds_are_not_made_to_draw_a_few():
+    dealt = Mixture([Part(name="game", tasks=seeds())], seed=0)
+    assert len({dealt.draw().task.seed for _ in range(100)}) == 100

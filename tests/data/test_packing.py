@@ -1,0 +1,54 @@
+"""Micro-batches that keep their budget by construction."""
+
+import random
+
+import pytest
+
+from roll.data.packing import pack
+
+
+def tokens(packed: list[list[int]], lengths: list[int]) -> list[int]:
+    return [sum(lengths[row] for row in rows) for rows in packed]
+
+
+def test_no_micro_batch_exceeds_its_budget_and_no_row_is_lost():
+    random_source = random.Random(0)
+    for _ in range(400):
+        budget = random_source.randint(8, 200)
+        lengths = [random_source.randint(1, budget) for _ in range(random_source.randint(0, 60))]
+        multiple = random_source.choice([1, 1, 2, 3, 8])
+        packed = pack(lengths, budget, multiple=multiple)
+        assert sorted(row for rows in packed for row in rows) == list(range(len(lengths)))
+        assert all(total <= budget for total in tokens(packed, lengths))
+        assert len(packed) % multiple == 0
+        assert len(packed) < 2 * sum(lengths) / budget + 1 + multiple
+
+
+def test_gaps_beside_long_rows_are_filled_before_another_micro_batch_is_begun():
+    assert len(pack([6, 6, 6, 4, 4, 4], 10)) == 3  # neighbours alone would need five
+    assert tokens(pack([6, 6, 6, 4, 4, 4], 10), [6, 6, 6, 4, 4, 4]) == [10, 10, 10]
+
+
+def test_micro_batches_are_alike_in_tokens():
+    assert sorted(tokens(pack([5] * 12, 50), [5] * 12)) == [30, 30]  # filled one by one they would be 50 and 10
+    lengths = [9, 8, 7, 3, 2, 1]
+    assert sorted(tokens(pack(lengths, 20), lengths)) == [13, 17]
+
+
+def test_rows_of_similar_length_go_together_when_it_costs_nothing():
+    assert pack([1, 9, 1, 9, 1, 9, 1, 1, 1, 1, 1, 1], 27) == [[1, 3], [5, 0, 2, 4, 6, 7, 8, 9, 10, 11]]
+
+
+def test_every_rank_gets_equally_many():
+    packed = pack([4] * 6, 12, multiple=4)
+    assert sorted(map(len, packed)) == [1, 1, 2, 2]
+
+
+def test_ranks_without_a_row_get_an_empty_micro_batch():
+    assert pack([4, 3], 12, multiple=4) == [[0], [1], [], []]
+    assert pack([], 12, multiple=2) == []
+
+
+def test_a_row_longer_than_the_budget_is_a_bug_that_says_so():
+    with pytest.raises(AssertionError, match="a row of 13 tokens exceeds the micro-batch budget of 12"):
+        pack([4, 13], 12)

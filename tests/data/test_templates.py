@@ -1,0 +1,179 @@
+"""Text to ids and back, with a chat template of our own writing and with none."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.config.schema import Shape
+from roll.data.templates import Template, character_tokenizer, load_tokenizer
+from roll.errors import ConfigError
+from roll.types import Message
+
+CHAT = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+    "<|begin|>{{ m.role }}:{{ m.content | trim }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant:{% endif %}"
+)
+FORGETFUL = (  # drops the thoughts of replies that are no longer the last message
+    "{% for m in messages %}{% set content = m.content %}"
+    "{% if m.role == 'assistant' and not loop.last %}{% set content = m.content.split('</think>')[-1] %}{% endif %}"
+    "<|begin|>{{ m.role }}:{{ content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant:{% endif %}"
+)
+ALPHABET = "".join(dict.fromkeys(Shape().alphabet + "<>|/"))
+ASKED = Message("user", "1+1=")
+AGAIN = Message("user", "2+2=")
+
+
+def chatting(template: str = CHAT) -> Template:
+    tokenizer: Any = character_tokenizer(ALPHABET)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|begin|>", "<|end|>"]})
+    tokenizer.chat_template = template
+    return Template(tokenizer)
+
+
+def plain() -> Template:
+    return Template(character_tokenizer(Shape().alphabet))
+
+
+def spelled(template: Template, ids: Any) -> str:
+    return template.tokenizer.decode([int(token) for token in ids])
+
+
+def test_every_character_is_one_token_after_the_special_ones():
+    tokenizer = character_tokenizer("ab\n ")
+    assert tokenizer.encode("a b\nb") == [4, 7, 5, 6, 5]
+    assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.unk_token_id] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert len(tokenizer) == 8
+
+
+def test_a_saved_character_tokenizer_comes_back_as_it_was(tmp_path: Path):
+    tokenizer = character_tokenizer(Shape().alphabet)
+    tokenizer.save_pretrained(str(tmp_path))
+    text = "12 + 34 = ?\n\n  why , oh why ."
+    again = load_tokenizer(tmp_path)
+    assert again.encode(text) == tokenizer.encode(text)
+    assert Template(again).decode(again.encode(text)) == text
+
+
+def test_a_character_twice_in_the_alphabet_is_refused():
+    with pytest.raises(ConfigError, match="'b' stands in it twice"):
+        character_tokenizer("abcb")
+
+
+def test_a_directory_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path):
+    for directory in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError) as caught:
+            load_tokenizer(directory)
+        assert str(directory) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_plain_contents_stand_end_to_end():
+    template = plain()
+    found = template.open([Message("system", "add. "), ASKED], place="task 't'")
+    assert spelled(template, found) == "add. 1+1="
+    assert found.dtype == np.int32
+
+
+def test_plain_opens_with_a_begin_token_only_if_the_tokenizer_adds_one_itself():
+    from tokenizers.processors import TemplateProcessing
+
+    template = plain()
+    tokenizer: Any = template.tokenizer
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    assert template.open([ASKED], place="task 't'").tolist()[0] == 2
+    assert template.open([ASKED], place="task 't'").tolist().count(1) == 0  # a prompt has not ended
+    assert 2 not in template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, place="task 't'").tolist()
+
+
+def test_plain_extends_by_the_new_contents_alone():
+    template = plain()
+    found = template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, place="task 't'")
+    assert found is not None
+    assert spelled(template, found) == "2+2="
+
+
+def test_an_unknown_character_is_named_with_its_task():
+    with pytest.raises(ConfigError, match=r"task 'euro': the tokenizer does not know '€'"):
+        plain().open([Message("user", "1€=")], place="task 'euro'")
+
+
+def test_the_name_of_a_special_token_in_a_plain_prompt_is_mere_text():
+    with pytest.raises(ConfigError, match="does not know '<'"):
+        plain().open([Message("user", "1<eos>")], place="task 't'")
+
+
+def test_a_chat_opens_where_the_reply_begins():
+    template = chatting()
+    assert (
+        spelled(template, template.open([ASKED], place="task 't'")) == "<|begin|>user:1+1=<|end|>\n<|begin|>assistant:"
+    )
+
+
+def test_the_token_after_a_reply_ends_it_beside_the_end_of_sequence():
+    template = chatting()
+    end = template.tokenizer.convert_tokens_to_ids("<|end|>")
+    assert template.eos_id == end
+    assert template.eos_ids == {end, 1}
+    assert plain().eos_ids == {1}
+
+
+def test_opening_and_extending_spell_the_rendered_conversation():
+    template = chatting()
+    reply = Message("assistant", "2")
+    opened = template.open([ASKED], place="t").tolist()
+    sampled = template.answer("2", place="t").tolist()
+    appended = template.extend([ASKED, reply], [AGAIN], last=sampled[-1], place="t")
+    assert appended is not None
+    assert [*opened, *sampled, *appended.tolist()] == template.open([ASKED, reply, AGAIN], place="t").tolist()
+
+
+def test_a_reply_cut_by_its_length_is_closed_by_the_template():
+    template = chatting()
+    before = [ASKED, Message("assistant", "22")]
+    cut = template.extend(before, [AGAIN], last=template.tokenizer.encode("2")[0], place="t")
+    whole = template.extend(before, [AGAIN], last=template.eos_id, place="t")
+    assert cut is not None and whole is not None
+    assert cut.tolist() == [template.eos_id, *whole.tolist()]
+
+
+def test_spaces_around_a_reply_do_not_count_as_rewriting():
+    template = chatting()
+    found = template.extend([ASKED, Message("assistant", " 2 ")], [AGAIN], last=template.eos_id, place="t")
+    assert found is not None
+    assert spelled(template, found) == "\n<|begin|>user:2+2=<|end|>\n<|begin|>assistant:"
+
+
+def test_a_template_that_rewrites_a_reply_is_noticed():
+    template = chatting(FORGETFUL)
+    thought = Message("assistant", "<think>hm</think>2")
+    assert template.extend([ASKED, thought], [AGAIN], last=template.eos_id, place="t") is None
+    assert template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=template.eos_id, place="t") is not None
+
+
+def test_a_template_that_refuses_a_role_is_the_users_to_fix():
+    with pytest.raises(ConfigError, match=r"task 't': the chat template refuses its messages.*no tools here"):
+        chatting().open([Message("tool", "4")], place="task 't'")
+
+
+def test_chat_without_a_template_is_refused():
+    with pytest.raises(ConfigError, match="no chat template"):
+        Template(character_tokenizer("ab"), "chat")
+
+
+def test_plain_may_be_chosen_although_there_is_a_chat_template():
+    template = Template(chatting().tokenizer, "plain")
+    assert spelled(template, template.open([ASKED], place="t")) == "1+1="
+
+
+def test_decoding_leaves_special_tokens_out():
+    assert plain().decode([*plain().tokenizer.encode("12 . 3"), 1, 0]) == "12 . 3"

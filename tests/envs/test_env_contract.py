@@ -1,0 +1,69 @@
+"""What every environment of the table promises, and what the runner may rely on."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from roll.envs.base import Env, Reply
+from roll.registry import ENVS
+from roll.types import Message, Task
+
+REPLIES = ("5", "nonsense", "2", "8", "1", "9")
+
+
+def fresh(name: str, seed: int = 3) -> Env:
+    make: Any = ENVS[name]
+    return make(Task(id="t", domain="d", messages=(Message("user", "1+1="),), seed=seed))
+
+
+async def play(env: Env) -> list[Reply]:
+    opening = await env.start()
+    assert opening and all(isinstance(message, Message) for message in opening)
+    found: list[Reply] = []
+    for turn in range(64):
+        found.append(await env.step(REPLIES[turn % len(REPLIES)]))
+        if found[-1].done:
+            return found
+    raise AssertionError("never done")
+
+
+def every_env(test: Any) -> Any:
+    return pytest.mark.parametrize("name", sorted(ENVS.targets))(test)
+
+
+@every_env
+def test_an_attempt_ends_and_every_number_is_finite(name: str):
+    replies = asyncio.run(play(fresh(name)))
+    assert all(math.isfinite(number) for reply in replies for number in (reply.reward, *reply.metrics.values()))
+    assert all(reply.messages for reply in replies if not reply.done)
+
+
+@every_env
+def test_equal_seeds_and_replies_give_equal_runs(name: str):
+    assert asyncio.run(play(fresh(name))) == asyncio.run(play(fresh(name)))
+
+
+@every_env
+def test_an_attempt_that_is_done_cannot_go_on(name: str):
+    env = fresh(name)
+    asyncio.run(play(env))
+    with pytest.raises(AssertionError, match="single-use"):
+        asyncio.run(env.step("5"))
+
+
+@every_env
+def test_closing_twice_is_closing_once(name: str):
+    async def close_twice() -> None:
+        env = fresh(name)
+        await env.start()
+        await env.close()
+        await env.close()
+
+    asyncio.run(close_twice())
+
+
+@every_env
+def test_closing_is_allowed_before_the_start(name: str):
+    asyncio.run(fresh(name).close())

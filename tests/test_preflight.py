@@ -1,0 +1,131 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from roll.config.load import load
+from roll.errors import ConfigError
+from roll.preflight import preflight
+
+TEXT = """\
+model: {shape: {hidden: 64}}
+algorithm: grpo
+tasks:
+  - name: sums
+    data: arithmetic
+    reward: exact
+rollout: {context: 512}
+"""
+
+
+def fly(tmp_path: Path, *overrides: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT)
+    preflight(load(path, overrides))
+
+
+def faults(tmp_path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        fly(tmp_path, *overrides)
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_names_of_ours_with_their_arguments_pass(tmp_path: Path) -> None:
+    fly(tmp_path, "tasks.0.data={kind: arithmetic, digits: 3}", "algorithm.advantage.scale=false")
+
+
+def test_every_unknown_name_and_argument_is_told_at_its_place(tmp_path: Path) -> None:
+    held_out = "validation.tasks=[{name: held, data: arithmatic, reward: exact}]"
+    assert faults(tmp_path, "algorithm.loss.clip_hi=0.3", "tasks.0.reward=exakt", held_out) == [
+        "command line: algorithm.loss.clip_hi: loss 'clipped' takes no 'clip_hi'; did you mean 'clip_high'?",
+        "command line: tasks.0.reward: no reward named 'exakt'; did you mean 'exact'?",
+        "command line: validation.tasks.0.data: no dataset named 'arithmatic'; did you mean 'arithmetic'?",
+    ]
+
+
+def test_what_the_caller_supplies_cannot_be_given_by_the_file(tmp_path: Path) -> None:
+    (line,) = faults(tmp_path, "tasks.0.reward.reply=x")
+    assert line.startswith("command line: tasks.0.reward.reply: reward 'exact' takes no 'reply'")
+
+
+def test_a_dataset_without_its_file_names_the_missing_argument(tmp_path: Path) -> None:
+    lines = faults(tmp_path, "tasks.0.data={kind: jsonl}")
+    assert lines == ["command line: tasks.0.data: dataset 'jsonl' needs 'path'; add it"]
+
+
+def test_a_missing_data_file_is_told_with_the_folder_it_was_sought_in(tmp_path: Path) -> None:
+    (line,) = faults(tmp_path, "tasks.0.data=nowhere/train.jsonl")
+    assert line.startswith("command line: tasks.0.data: no such file: nowhere/train.jsonl; paths are relative to")
+
+
+def test_modules_beside_the_file_are_read_but_not_run(tmp_path: Path) -> None:
+    source = "raise SystemExit('imported')\n\ndef polite(task, reply, *, weight=1.0, word):\n    return weight\n"
+    (tmp_path / "manners_beside.py").write_text(source)
+    fly(tmp_path, "tasks.0.reward={kind: 'manners_beside:polite', word: please}")
+    assert faults(tmp_path, "tasks.0.reward={kind: 'manners_beside:polite', wight: 1, word: please}") == [
+        "command line: tasks.0.reward.wight: reward 'manners_beside:polite' takes no 'wight'; did you mean 'weight'?"
+    ]
+    assert faults(tmp_path, "tasks.0.reward='manners_beside:polite'") == [
+        "command line: tasks.0.reward: reward 'manners_beside:polite' needs 'word'; add it"
+    ]
+    assert faults(tmp_path, "tasks.0.reward='manners_beside:rude'") == [
+        "command line: tasks.0.reward: reward 'manners_beside:rude': module manners_beside has no 'rude'"
+    ]
+
+
+def test_names_defined_under_a_condition_or_imported_are_found(tmp_path: Path) -> None:
+    source = "from json import dumps as again\n"
+    source += "try:\n    import nothing\nexcept ImportError:\n    def score(task, reply): ...\n"
+    (tmp_path / "conditions_beside.py").write_text(source)
+    fly(tmp_path, "tasks.0.reward='conditions_beside:score'")
+    fly(tmp_path, "tasks.0.reward='conditions_beside:again'")
+
+
+def test_an_environment_is_given_its_task_by_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "worlds_beside.py").write_text("class World:\n    def __init__(self, task, *, size=3): ...\n")
+    world = "tasks.0.env={kind: 'worlds_beside:World', size: 4}"
+    fly(tmp_path, world)
+    (line,) = faults(tmp_path, world, "tasks.0.env.task=1")
+    assert line.startswith("command line: tasks.0.env.task: environment 'worlds_beside:World' takes no 'task'")
+
+
+@pytest.mark.parametrize("name", ["nowhere_at_all:score", "roll.nowhere:score", "roll.nowhere.deep:score"])
+def test_a_module_that_does_not_exist_says_where_to_put_it(tmp_path: Path, name: str) -> None:
+    (line,) = faults(tmp_path, f"tasks.0.reward='{name}'")
+    assert line.endswith("put it beside the YAML file or install it")
+
+
+def test_a_name_that_cannot_be_one_and_a_module_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
+    (tmp_path / "broken_beside.py").write_text("def score(:\n")
+    (line,) = faults(tmp_path, "tasks.0.reward=':score'")
+    assert line.endswith("is not a name; write package.module:attribute")
+    (line,) = faults(tmp_path, "tasks.0.reward='broken_beside:score'")
+    assert "broken_beside.py:1: invalid syntax" in line
+
+
+def model_faults(tmp_path: Path) -> list[str]:
+    return [line.partition("model.path: ")[2] for line in faults(tmp_path, f"model={{path: '{tmp_path}/model'}}")]
+
+
+def test_a_model_directory_is_told_what_it_lacks(tmp_path: Path) -> None:
+    assert model_faults(tmp_path)[0].startswith("no such directory: model; ")
+    model = tmp_path / "model"
+    model.mkdir()
+    assert len(model_faults(tmp_path)) == 2
+    (model / "config.json").write_text("{}")
+    (line,) = model_faults(tmp_path)
+    assert line.endswith("model has no weights (*.safetensors); download or export them there")
+
+
+def test_a_shard_that_the_index_names_must_be_there(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})
+    )
+    (model / "1.safetensors").write_text("")
+    (line,) = model_faults(tmp_path)
+    assert "lacks 2.safetensors" in line
+    (model / "2.safetensors").write_text("")
+    fly(tmp_path, f"model={{path: '{model}'}}")

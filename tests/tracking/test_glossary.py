@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+
+from roll.tracking.glossary import GLOSSARY, describe, page
+
+EMITTED = [
+    "reward/mean",
+    "reward/sums",
+    "reward/std",
+    "validation/reward",
+    "validation/sums/reward",
+    "validation/sums/accuracy",
+    "validation/accuracy",
+    "validation/length",
+    "loss/policy",
+    "loss/ratio",
+    "loss/clip_fraction",
+    "loss/grad_norm",
+    "loss/entropy",
+    "loss/lr",
+    "loss/refused",
+    "gap/mean",
+    "gap/max",
+    "age/mean",
+    "age/max",
+    "length/mean",
+    "length/max",
+    "length/truncated",
+    "tokens/generated",
+    "tokens/trained",
+    "speed/tokens_per_s",
+    "speed/trajectories_per_s",
+    "failed/env_failed",
+    "groups/retried",
+    "time/wait",
+    "time/score",
+    "time/update",
+    "time/publish",
+    "time/validate",
+    "time/checkpoint",
+    "time/step",
+    "version",
+    "env/guess_number/success",
+    "reward_part/format",
+    "sft/loss",
+    "sft/accuracy",
+]
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_every_metric_has_a_meaning(name: str):
+    assert describe(name)
+
+
+def test_the_closest_pattern_explains():
+    assert describe("reward/mean") == GLOSSARY["reward/mean"]
+    assert describe("reward/sums") == GLOSSARY["reward/*"]
+    assert describe("validation/sums/reward") == GLOSSARY["validation/*/reward"]
+    assert describe("time/teleport") == GLOSSARY["time/*"]
+
+
+def test_an_unknown_metric_has_none():
+    assert describe("luck") is None
+
+
+def test_the_page_is_the_glossary():
+    written = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert written.read_text(encoding="utf-8") == page(), "run python -m roll.tracking.glossary"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,19 +33,19 @@ Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The direct
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete what an earlier run of this name has left.")]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; faults that are not bugs end in a line each and an exit code, without a traceback.
 
     0 is success, 2 a fault of the user's input, 3 a run that had to stop, 130 an interrupt (which typer sees to).
     """
     try:
-        app()
+        app(arguments)
     except ConfigError as error:
         _leave(str(error), 2)
     except RunStopped as error:
         _leave(str(error), 3)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         where = f" ({error.filename})" if error.filename else ""
         _leave(f"disk is full: {error.strerror}{where}; free some space, then 'roll resume' the run", 3)
@@ -59,19 +60,22 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command()
 def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
-    """Train a model by reinforcement, as the file says."""
-    loaded = _checked(path, overrides)
-    from roll import wiring
+    """Train a model by reinforcement, as the file says.
 
-    wiring.train(loaded, overwrite=overwrite)
+    Ctrl-C once finishes the step, writes a checkpoint and leaves with exit code 130; twice leaves at once.
+    """
+    loaded = _checked(path, overrides)
+    from roll import commands
+
+    commands.train(loaded, overwrite=overwrite)
 
 
 @app.command()
 def resume(directory: Directory, overrides: Overrides = None) -> None:
-    """Go on with a run from its newest checkpoint."""
-    from roll import wiring
+    """Go on with a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
+    from roll import commands
 
-    wiring.resume(directory, overrides or [])
+    commands.resume(directory, overrides or [])
 
 
 @app.command()
@@ -101,18 +105,18 @@ def evaluate(
 ) -> None:
     """Measure a model on the validation tasks without training it."""
     loaded = _checked(path, overrides)
-    from roll import wiring
+    from roll import commands
 
-    wiring.evaluate(loaded, output=output)
+    commands.evaluate(loaded, output=output)
 
 
 @app.command()
 def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Warm a model up on the answers of its tasks."""
     loaded = _checked(path, overrides)
-    from roll import wiring
+    from roll import commands
 
-    wiring.warm_start(loaded, overwrite=overwrite)
+    commands.warm_start(loaded, overwrite=overwrite)
 
 
 @app.command()

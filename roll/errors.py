@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Generator, Iterable
+from typing import Any, cast
 
 
 class RollError(Exception):
@@ -81,10 +82,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(choices)}" if choices else ""
 
 
-def leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def leaf(group: BaseExceptionGroup[Any]) -> BaseException:
     """What a group of errors is about: the first that was raised on purpose, else the group itself."""
     for error in group.exceptions:
-        found = leaf(error) if isinstance(error, BaseExceptionGroup) else error
+        nested = isinstance(error, BaseExceptionGroup)
+        found = leaf(cast(BaseExceptionGroup[Any], error)) if nested else error
         if isinstance(found, RollError | KeyboardInterrupt):
             return found
     return group

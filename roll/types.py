@@ -218,8 +218,8 @@ class Batch:
 
     def select(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order. `rewards` and `group` stay whole, so ids keep their meaning."""
-        ends = np.cumsum(self.lengths)
-        index = np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
+        ends: list[int] = np.cumsum(self.lengths).tolist()
+        index: Any = np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
         cut = {
             name: value[index]
             for name in _TOKEN_ROWS
@@ -245,7 +245,7 @@ _TOKEN_ROWS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """What a loss sees: flat rows of whole sequences. `logprobs` are of the weights being trained, the others say whose."""
+    """What a loss sees: flat rows of whole sequences. `logprobs` are the trained weights'; the others say whose."""
 
     logprobs: torch.Tensor
     old_logprobs: torch.Tensor

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import hashlib
-import json
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import typer
 
 from roll.checkpoint import Checkpoints
 from roll.cluster.handle import Cluster
 from roll.cluster.inline import InlineCluster
-from roll.config.load import Loaded, dump, load
 from roll.config.schema import Model, Named, Optimizer, Run
 from roll.config.schema import Source as SourceConfig
 from roll.data.mixture import Mixture, Part
+from roll.data.tasks import Seeds
 from roll.data.templates import Template, character_tokenizer, load_tokenizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.decoder import Decoder
@@ -30,13 +25,10 @@ from roll.engines.infer.native import Settings as InferSettings
 from roll.engines.train.native import NativeTrainer
 from roll.engines.train.native import Settings as TrainSettings
 from roll.errors import ConfigError
-from roll.journal.events import Published, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.loop import Loop, Pace, Recipe
-from roll.pipelines.sft import WarmStart
-from roll.preflight import importable, preflight
 from roll.registry import DATASETS
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode import EpisodeRunner, Limits
@@ -44,13 +36,12 @@ from roll.rollout.publisher import Publisher
 from roll.rollout.router import Router
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
-from roll.rollout.validator import Validator, summarise
-from roll.tracking.curve import curve_from
+from roll.rollout.validator import Validator
 from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import Progress, bar
 from roll.tracking.reporter import Reporter
-from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb, read_lines
-from roll.types import Call, Sampling, Task, Trajectory
+from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
+from roll.types import Call, Sampling, Task
 from roll.weights.huggingface import config_of, read_config, read_tensors
 from roll.weights.inline import Mailbox, Shared
 from roll.weights.plan import Plan, plan
@@ -73,120 +64,6 @@ class Roles:
     async def stop(self) -> None:
         await self.generators.each(Generator.stop)
         await self.trainers.each(Trainer.stop)
-
-
-def train(loaded: Loaded, *, overwrite: bool) -> None:
-    """`roll train`: a fresh run."""
-    run = loaded.run
-    with closing(RunDirectory.create(Path(run.directory) / run.name, overwrite=overwrite)) as directory:
-        directory.config.write_text(dump(run), encoding="utf-8")
-        directory.origin.write_text(str(loaded.path.parent.absolute()), encoding="utf-8")
-        asyncio.run(_train(run, directory, resumed=False))
-
-
-def resume(path: Path, overrides: Sequence[str]) -> None:
-    """`roll resume`: go on from the newest checkpoint of a run."""
-    with closing(RunDirectory.open(path)) as directory:
-        if directory.origin.is_file():
-            importable(Path(directory.origin.read_text(encoding="utf-8")))
-        loaded = load(directory.config, overrides)
-        preflight(loaded)
-        asyncio.run(_train(loaded.run, directory, resumed=True))
-
-
-def warm_start(loaded: Loaded, *, overwrite: bool) -> None:
-    """`roll sft`: supervised training; the model is left in `<run directory>-sft/model`."""
-    run = loaded.run
-    with closing(RunDirectory.create(Path(run.directory) / f"{run.name}-sft", overwrite=overwrite)) as directory:
-        directory.config.write_text(dump(run), encoding="utf-8")
-        asyncio.run(_warm_start(run, directory))
-
-
-def evaluate(loaded: Loaded, *, output: Path | None) -> None:
-    """`roll eval`: the validation tasks, attempted once each with the model as it is."""
-    if not loaded.run.validation.tasks:
-        raise ConfigError(f"{loaded.path}: nothing to evaluate; add validation.tasks")
-    asyncio.run(_evaluate(loaded.run, output))
-
-
-async def _train(run: Run, directory: RunDirectory, *, resumed: bool) -> None:
-    roles = build_roles(run, run.actor_train.optimizer, run.steps)
-    data = build_data(run, run.tasks, roles.template)
-    await roles.start()
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(Interrupt())
-        journal = stack.enter_context(closing(Journal(directory.journal)))
-        keeper = build_keeper(run, directory, roles, journal)
-        start = await _restore(keeper, data.mixture) if resumed else 0
-        reporter = stack.enter_context(closing(build_reporter(run, directory, start if resumed else None)))
-        loop = build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt))
-        digest = hashlib.sha256(dump(run).encode()).hexdigest()
-        journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
-        if resumed:
-            journal.record(RolledBack(to_step=start, why="resumed"))
-            loop.publisher.version = max((entry.event.version for entry in journal.events(Published)), default=-1)
-        finished = await loop.run(start)
-        journal.record(RunEnded(step=finished, why="finished" if finished == run.steps else "interrupted"))
-        if finished == run.steps:
-            await keeper.export()
-    await roles.stop()
-    _conclude(run, directory, finished)
-
-
-async def _warm_start(run: Run, directory: RunDirectory) -> None:
-    roles = build_roles(run, run.sft.optimizer, run.sft.steps)
-    data = build_data(run, run.sft.tasks or run.tasks, roles.template)
-    await roles.start()
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(Interrupt())
-        journal = stack.enter_context(closing(Journal(directory.journal)))
-        reporter = stack.enter_context(closing(build_reporter(run, directory, None, steps=run.sft.steps)))
-        warm = WarmStart(
-            steps=run.sft.steps,
-            batch_size=run.sft.batch_size,
-            validate_every=run.sft.validate_every,
-            stop_at=run.sft.stop_at,
-            context=run.rollout.context,
-            mixture=data.mixture,
-            template=roles.template,
-            trainers=roles.trainers,
-            publisher=build_publisher(roles, journal),
-            router=roles.router,
-            validator=build_validator(run, roles, data.held_out),
-            report=reporter,
-            stopping=lambda: interrupt.requested,
-        )
-        steps = await warm.run()
-        path = await build_keeper(run, directory, roles, journal).export()
-    await roles.stop()
-    found = [line["sft/accuracy"] for line in read_lines(directory.metrics) if "sft/accuracy" in line]
-    reached = f" at held-out accuracy {found[-1]:.3f}" if found else ""
-    _say(f"warm start: {steps} steps{reached}; the model is in {path}")
-
-
-async def _evaluate(run: Run, output: Path | None) -> None:
-    roles = build_roles(run, run.actor_train.optimizer, run.steps)
-    held_out = build_sources(run.validation.tasks)
-    check_prompts(run, roles.template, held_out)
-    await roles.start()
-    validator = build_validator(run, roles, held_out)
-    routing = asyncio.create_task(roles.router.run())
-    await roles.router.release(0)
-    with bar(validator.num_tasks, "evaluation") as advance:
-        evaluating = asyncio.ensure_future(validator.run(advance))
-        await asyncio.wait([routing, evaluating], return_when=asyncio.FIRST_COMPLETED)
-        if routing.done():
-            evaluating.cancel()
-            await routing  # raises what ended it
-        found = await evaluating
-    routing.cancel()
-    await roles.stop()
-    for name, value in summarise(found).items():
-        _say(f"{name.removeprefix('validation/')}: {value:.4f}")
-    if output is not None:
-        rows = [_row(name, trajectory, roles.template) for name, each in found.items() for trajectory in each]
-        output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-        _say(f"{len(rows)} attempts: {output}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +95,7 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int) -> Roles:
     tokenizer, decoder = build_model(run.model, seed=run.seed)
     if run.rollout.context > decoder.shape.context:
         raise ConfigError(
-            f"rollout.context: the model is made for {decoder.shape.context} tokens (got {run.rollout.context}); lower it"
+            f"rollout.context: the model has room for {decoder.shape.context} (got {run.rollout.context}); lower it"
         )
     shared = run.rollout.max_staleness == 0
     served = decoder if shared else copy.deepcopy(decoder)
@@ -413,52 +290,16 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books) -> Loop:
     )
 
 
-async def _restore(keeper: Keeper, mixture: Mixture) -> int:
-    step, state = await keeper.restore()
-    mixture.restore(state)
-    return step
-
-
-def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:
-    """The last words of a run: where things are, and what it was good for."""
-    directory.curve.write_text(curve_from(directory.metrics), encoding="utf-8")
-    if finished < run.steps:
-        _say(f"interrupted after step {finished} of {run.steps}; go on with `roll resume {directory.path}`")
-        return
-    _say(f"model: {directory.path / 'model'}")
-    _say(f"learning curve: {directory.curve}")
-    found = [line for line in read_lines(directory.metrics) if line.get("validation/accuracy") is not None]
-    if found:
-        first, last = found[0]["validation/accuracy"], found[-1]["validation/accuracy"]
-        _say(f"held-out accuracy: {first:.3f} -> {last:.3f}")
-
-
-def _say(line: str) -> None:
-    typer.echo(line)
-
-
-def _row(source: str, trajectory: Trajectory, template: Template) -> dict[str, Any]:
-    """One attempt, for a file that people read."""
-    return {
-        "source": source,
-        "id": trajectory.task.id,
-        "status": str(trajectory.status),
-        "reason": trajectory.reason,
-        "reward": trajectory.reward if trajectory.status.valid else None,
-        "replies": [template.decode(turn.sampled) for turn in trajectory.turns],
-    }
-
-
 def _tasks(config: SourceConfig) -> Sequence[Task]:
     found: Sequence[Task] = (
         DATASETS["seeds"]() if config.data is None else DATASETS[config.data.kind](**config.data.arguments)
     )
-    if config.data is not None and config.data.kind != "seeds":
-        found = [replace(task, domain=config.name) for task in found]
     found = found if config.limit is None else found[: config.limit]
     if not found:
         raise ConfigError(f"tasks: source {config.name!r} has no tasks; give it some")
-    return found
+    if isinstance(found, Seeds):
+        return found.within(config.name)
+    return [replace(task, domain=config.name) for task in found]
 
 
 def _limits(run: Run, template: Template) -> Limits:

@@ -16,12 +16,18 @@ _DEFAULT_COUNT = {"train": 10_000, "held_out": 500}
 
 
 def sums(
-    split: str = "train", digits: int = 2, reverse: bool = True, count: int | None = None, seed: int = 0
+    split: str = "train",
+    digits: int = 2,
+    reverse: bool = True,
+    pad: bool = False,
+    count: int | None = None,
+    seed: int = 0,
 ) -> list[Task]:
     """Distinct additions such as `12+34=` of numbers with at most `digits` digits, in random order.
 
     With `reverse` the digits of an answer stand in reverse (`64` for 46), so that each is written after the carry it
-    needs. Without `count`: 500 held-out problems, or 10,000 to train on, or all there are if fewer.
+    needs; with `pad` all operands have `digits` digits and all answers one more (`07+05=` is `210`, reversed). Without
+    `count`: 500 held-out problems, or 10,000 to train on, or all there are if fewer.
     """
     if split not in _DEFAULT_COUNT:
         raise UnknownName("split of arithmetic", split, _DEFAULT_COUNT)
@@ -36,7 +42,9 @@ def sums(
             f"digits (got {count}); change count or digits"
         )
     drawn = random.Random(seed).sample(range(num_pairs), wanted)
-    return [_addition(operands[pair // len(operands)], operands[pair % len(operands)], reverse) for pair in drawn]
+    width = digits if pad else 0
+    pairs = [(operands[pair // len(operands)], operands[pair % len(operands)]) for pair in drawn]
+    return [_addition(left, right, width=width, reverse=reverse) for left, right in pairs]
 
 
 def held_out(number: int) -> bool:
@@ -45,11 +53,11 @@ def held_out(number: int) -> bool:
     return digest[0] < 64  # a quarter of 256; this prefix reserves exactly 25 of the numbers below 100
 
 
-def _addition(left: int, right: int, reverse: bool) -> Task:
-    answer = str(left + right)
+def _addition(left: int, right: int, *, width: int, reverse: bool) -> Task:
+    answer = f"{left + right:0{width + 1}d}"
     return Task(
         id=f"{left}+{right}",
         domain="arithmetic",
-        messages=(Message("user", f"{left}+{right}="),),
+        messages=(Message("user", f"{left:0{width}d}+{right:0{width}d}="),),
         answer=answer[::-1] if reverse else answer,
     )

@@ -53,8 +53,12 @@ def jsonl(path: str) -> list[Task]:
 class Seeds(Sequence[Task]):
     """Tasks that are nothing but a seed, made when asked for."""
 
-    def __init__(self, count: int, start: int) -> None:
-        self._seeds = range(start, start + count)
+    def __init__(self, seeds: range, domain: str) -> None:
+        self._seeds, self._domain = seeds, domain
+
+    def within(self, domain: str) -> Seeds:
+        """The same seeds as tasks of another domain."""
+        return Seeds(self._seeds, domain)
 
     def __len__(self) -> int:
         return len(self._seeds)
@@ -65,19 +69,18 @@ class Seeds(Sequence[Task]):
     def __getitem__(self, index: slice) -> list[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | list[Task]:
         if isinstance(index, slice):
-            return [_seeded(seed) for seed in self._seeds[index]]
-        return _seeded(self._seeds[index])
+            return [self._task(seed) for seed in self._seeds[index]]
+        return self._task(self._seeds[index])
+
+    def _task(self, seed: int) -> Task:
+        return Task(id=f"seed-{seed}", domain=self._domain, seed=seed)
 
 
 def seeds(count: int = 1_000_000, start: int = 0) -> Seeds:
     """Tasks for environments that make their own world from a seed; hold some out with another `start`."""
     if count < 1 or start < 0:
         raise ConfigError(f"seeds: needs count >= 1 and start >= 0 (got count {count}, start {start}); change them")
-    return Seeds(count, start)
-
-
-def _seeded(seed: int) -> Task:
-    return Task(id=f"seed-{seed}", domain="seeds", seed=seed)
+    return Seeds(range(start, start + count), "seeds")
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

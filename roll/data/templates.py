@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from roll.types import Ints
 
 _SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+"""Files that hold a tokenizer's words, of which one has to be there."""
 _STAND_IN = "reply"
 """A reply that no template changes, to see what a template puts after one."""
 
@@ -28,8 +30,12 @@ def load_tokenizer(directory: str | Path) -> Any:
     """The Hugging Face tokenizer saved in `directory`; nothing is downloaded and no code in it is run."""
     from transformers import AutoTokenizer
 
-    if not Path(directory).is_dir():
+    folder = Path(directory)
+    if not folder.is_dir():
         raise ConfigError(f"{directory}: no such directory; give one with a tokenizer in it")
+    if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
+        # transformers would make an empty tokenizer from config.json alone
+        raise ConfigError(f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one beside the weights")
     try:
         return cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

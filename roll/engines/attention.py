@@ -12,8 +12,8 @@ from torch import Tensor
 class Ragged:
     """Whole sequences of the given lengths: each token sees its own sequence up to itself.
 
-    Linear layers run on the flat tokens; queries, keys and values are laid out as [rows, width] for the attention kernel
-    alone. Padding stands to the right, so causality hides it without a mask.
+    Linear layers run on the flat tokens; queries, keys and values are laid out as [rows, width] for the attention
+    kernel alone. Padding stands to the right, so causality hides it without a mask.
     """
 
     def __init__(self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1) -> None:

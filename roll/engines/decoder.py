@@ -1,7 +1,7 @@
 """A decoder-only transformer as plain functions over flat tokens, shared by the native trainer and generator.
 
-Tokens of all sequences lie end to end in one [tokens, hidden] row; only attention knows where sequences begin, and it is
-passed in. So trainer and generator run the same arithmetic and differ in nothing but where keys and values live.
+Tokens of all sequences lie end to end in one [tokens, hidden] row; only attention knows where sequences begin, and it
+is passed in. So trainer and generator run the same arithmetic and differ in nothing but where keys and values live.
 Projections that read the same input are stored fused; Hugging Face names and shapes appear at the border only.
 """
 
@@ -144,6 +144,9 @@ class Layer(nn.Module):
 
 class Decoder(nn.Module):
     """A whole model. `hidden` is the body, `head` turns its output into logits."""
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()

@@ -86,6 +86,7 @@ class FakeGenerator:
         for request in requests:
             if not request.ids or len(request.ids) + request.max_new_tokens > self.context:
                 raise EngineFailed(f"request {request.id}: does not fit the context of {self.context}")
+        for request in requests:  # all or none
             self._requests[request.id] = (request, [], self.patience if request.key in self.stragglers else 0)
 
     async def events(self, max_wait_s: float) -> list[Output]:

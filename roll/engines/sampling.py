@@ -39,8 +39,8 @@ def uniforms(keys: Any, positions: Any) -> Any:
 def restrict(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) -> Tensor:
     """Logits of the distribution that is sampled from: divided by the temperature, -inf outside top-k and top-p.
 
-    `keep` ([rows] ids) stays inside whatever the cut says: a token that was sampled had a probability, even when rounding
-    puts it on the other side of the edge the second time.
+    `keep` ([rows] ids) stays inside whatever the cut says: a token that was sampled had a probability, even when
+    rounding puts it on the other side of the edge the second time.
     """
     scaled = logits.float() / (sampling.temperature or 1.0)
     if sampling.top_k == 0 and sampling.top_p == 1.0:
@@ -60,7 +60,7 @@ def restrict(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) 
 
 
 def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [rows] by inverse CDF at `noise` [rows] fp64, and their logprobs under the distribution they were drawn from."""
+    """Ids [rows] by inverse CDF at `noise` [rows] fp64, and their logprobs under the distribution drawn from."""
     logprobs = restrict(logits, sampling).log_softmax(-1)
     if sampling.temperature == 0:
         ids = logprobs.argmax(-1)

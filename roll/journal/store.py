@@ -215,6 +215,10 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
             if found == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
                 found = FORMAT
+    except sqlite3.OperationalError as error:
+        raise RunStopped(
+            f"{path}: the journal could not be opened ({error}); free some space, or see who may write there"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise ConfigError(f"{path}: not a journal ({error}); give another run, or move the file away") from None
     if found != FORMAT:

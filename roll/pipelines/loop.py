@@ -80,6 +80,7 @@ class Loop:
     async def run(self, start: int = 0) -> int:
         """Train from `start` finished steps to the last, and say how many are finished now."""
         num_groups = (self.pace.steps - start) * self.pace.groups_per_step
+        await self.publisher.publish(start)  # before the first admission, which needs a version to be born at
         try:
             async with asyncio.TaskGroup() as background:  # if one dies, the run dies
                 tasks = [
@@ -96,7 +97,6 @@ class Loop:
     async def train(self, start: int) -> int:
         """One iteration is one step: one batch, one update, one version."""
         meter, num_groups = self.meter, self.pace.groups_per_step
-        await self.publisher.publish(start)
         if start == 0 and self.pace.validate_at_start:
             await self.validate(0)
             self.report(0, meter.flush())

@@ -68,7 +68,7 @@ class Router:
         self._abandoned: list[tuple[int, str]] = []
         self._held = True
         """Nothing goes out before the first `release` says which version is served."""
-        self._work, self._empty, self._sending = asyncio.Event(), asyncio.Condition(), asyncio.Lock()
+        self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -91,6 +91,7 @@ class Router:
                 self._abandoned.append((pending.rank, request.id))
                 self._outstanding[pending.rank] -= pending.left
                 self._work.set()
+                self._returned.set()
 
     async def hold(self) -> None:
         """Stop dispatch and take back all that runs or queues."""
@@ -98,8 +99,9 @@ class Router:
         async with self._sending:  # a request handed over after the abort would never come back
             await self._generators.each(Generator.pause)
             await self._generators.each(Generator.abort, None)
-        async with self._empty:
-            await self._empty.wait_for(lambda: all(item.rank is None for item in self._pending.values()))
+        while any(item.rank is not None for item in self._pending.values()):
+            self._returned.clear()
+            await self._returned.wait()
 
     async def release(self, version: int) -> None:
         """Go on, with every generator at this version."""
@@ -126,23 +128,29 @@ class Router:
             self._outstanding[item.rank] += item.left
             shares[item.rank].append(item)
         for rank, share in enumerate(shares):
-            if not share:
-                continue
-            try:
-                await self._generators.at(rank, Generator.submit, [item.remainder() for item in share])
-            except EngineFailed as error:
+            if share:
+                await self._submit(rank, share)
+
+    async def _submit(self, rank: int, share: Sequence[_Pending]) -> None:
+        """Hand over a share; where the generator refuses it, one by one, so that each fails for itself alone."""
+        try:
+            await self._generators.at(rank, Generator.submit, [item.remainder() for item in share])
+        except EngineFailed as error:
+            if len(share) > 1:
                 for item in share:
-                    self._outstanding[rank] -= item.left
-                    item.rank = None
-                    item.future.set_exception(error)
+                    await self._submit(rank, [item])
+            elif not share[0].future.done():  # cancelled meanwhile: it has left already
+                self._outstanding[rank] -= share[0].left
+                share[0].rank = None
+                share[0].future.set_exception(error)
 
     async def _collect(self, rank: int) -> None:
         while True:
             for output in await self._generators.at(rank, Generator.events, self._max_wait_s):
                 if output.id in self._pending:
-                    await self._take(self._pending[output.id], output)
+                    self._take(self._pending[output.id], output)
 
-    async def _take(self, item: _Pending, output: Output) -> None:
+    def _take(self, item: _Pending, output: Output) -> None:
         assert item.rank is not None
         item.ids.extend(output.ids)
         item.logprobs.extend(output.logprobs)
@@ -152,9 +160,8 @@ class Router:
             return
         self._outstanding[item.rank] -= item.left
         item.rank = None
+        self._returned.set()
         if output.finish is Finish.ABORT:
-            async with self._empty:
-                self._empty.notify_all()
             self._work.set()
         elif not item.future.done():
             item.future.set_result(

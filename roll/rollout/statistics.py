@@ -10,7 +10,7 @@ from roll.types import Group, Status, Trajectory
 
 
 def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) -> dict[str, float]:
-    """Rewards, lengths and ages of what `step` trains on; a token's age is in steps since the weights that sampled it."""
+    """Rewards, lengths and ages of what `step` trains on; a token's age is in steps since its weights were new."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = np.array([trajectory.num_sampled for trajectory in trajectories])

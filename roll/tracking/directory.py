@@ -19,16 +19,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool) -> RunDirectory:
-        """A fresh one. What an earlier run left is deleted only if asked for, and only if it is a run."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """One for a fresh run, which `begin` begins. Refuses what is no run, and a run unless `overwrite` is given."""
+        if path.exists() and (not path.is_dir() or _contents(path)):
+            if not (path / "config.yaml").is_file():
+                raise ConfigError(f"{path}: exists already and is not the directory of a run; change name=")
             if not overwrite:
                 raise ConfigError(
                     f"{path}: exists already; go on with `roll resume {path}`, or add --overwrite, or change name="
                 )
-            if not (path / "config.yaml").is_file():
-                raise ConfigError(f"{path}: is not the directory of a run, so it is not overwritten; change name=")
-            _locked(path / ".lock").close()
-            shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
@@ -39,6 +37,17 @@ class RunDirectory:
             raise ConfigError(f"{path}: not the directory of a run (no config.yaml); give one such as runs/demo")
         return cls(path)
 
+    def begin(self, config: str, origin: Path) -> None:
+        """Delete what an earlier run left and write down what this one is: call it once nothing can be found wrong."""
+        last = [self.config] if self.config.exists() else []  # as long as it is there, this is a run to overwrite
+        for path in [*(path for path in _contents(self.path) if path != self.config), *last]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.config.write_text(config, encoding="utf-8")
+        self.origin.write_text(str(origin), encoding="utf-8")
+
     @property
     def config(self) -> Path:
         """The run as it was resolved."""
@@ -46,7 +55,7 @@ class RunDirectory:
 
     @property
     def origin(self) -> Path:
-        """Names the folder of the file the run came from; modules beside it stay importable."""
+        """Names the file the run came from; modules beside it stay importable."""
         return self.path / "origin"
 
     @property
@@ -63,6 +72,11 @@ class RunDirectory:
 
     def close(self) -> None:
         self._lock.close()
+
+
+def _contents(path: Path) -> list[Path]:
+    """What lies in the directory, its lock aside."""
+    return [entry for entry in path.iterdir() if entry.name != ".lock"]
 
 
 def _locked(path: Path) -> IO[str]:

@@ -19,14 +19,15 @@ from rich.text import Text
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward/mean": ("reward", lambda value: f"{value:.3f}"),
     "sft/loss": ("loss", lambda value: f"{value:.3f}"),
-    "sft/accuracy": ("held-out", lambda value: f"{value:.3f}"),
     "speed/tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
     "age/mean": ("age", lambda value: f"{value:.2f}"),
 }
-_HELD_OUT = ("validation/accuracy", "validation/reward")
+_HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy")
 _WINDOW = 20
 """Updates the remaining time is estimated from."""
 _PLAIN_EVERY_S = 5.0
+_STEP_EVERY_S = 2.0
+"""Where lines stay, a step is told of no more often than this; a held-out measurement always is."""
 
 
 class Progress:
@@ -47,6 +48,10 @@ class Progress:
         )
         self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
         self._held_out: float | None = None
+        self._told: float | None = None
+        """When the last plain line was printed."""
+        self._untold = ""
+        """The newest plain line that was not, for want of time."""
 
     def start(self) -> None:
         if self._console.is_terminal:
@@ -66,15 +71,28 @@ class Progress:
             self._live.update(self._view(step, values, phases), refresh=True)
         else:
             parts = [f"{name} {value}" for name, value in values.items()]
-            self.note(" | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"]))
+            line = " | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"])
+            self._tell(line, now=any(name in metrics for name in _HELD_OUT))
 
     def note(self, line: str) -> None:
         """Print one line that stays, above the live view."""
         self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
+        """Show the last step there was, and give the terminal back."""
         if self._live.is_started:
             self._live.stop()
+        elif self._untold:
+            self._tell(self._untold, now=True)
+
+    def _tell(self, line: str, *, now: bool) -> None:
+        """Print a plain line, or keep it while the last one is too fresh."""
+        time_s = self._clock()
+        if now or self._told is None or time_s - self._told >= _STEP_EVERY_S:
+            self._told, self._untold = time_s, ""
+            self.note(line)
+        else:
+            self._untold = line
 
     def _values(self, metrics: Mapping[str, float]) -> dict[str, str]:
         values = {title: show(metrics[name]) for name, (title, show) in _SHOWN.items() if name in metrics}

@@ -32,13 +32,14 @@ class JsonLines:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         _end_last_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)  # nothing waits in a buffer that closing would have to write
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
+        line = (json.dumps({"step": step, "time": time.time(), **values}) + "\n").encode()
         try:
-            self._file.write(json.dumps({"step": step, "time": time.time(), **values}) + "\n")
-            self._file.flush()
+            while line:
+                line = line[self._file.write(line) :]
         except OSError as cause:
             raise RunStopped(
                 f"{self._path}: the metrics could not be written ({cause}); free some space and resume the run"
@@ -54,7 +55,7 @@ class JsonLines:
             os.fsync(file.fileno())
         self._file.close()
         aside.replace(self._path)
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
         self._file.close()
@@ -81,7 +82,7 @@ def _parse(place: str, line: str) -> dict[str, Any]:
 
 def _end_last_line(path: Path) -> None:
     """Cut off what a crash left of a line, so that the next one begins on its own."""
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb+") as file:
         written = file.read()

@@ -1,4 +1,4 @@
-"""Publication inside one process: either there is one module and nothing moves, or tensors are copied from one to the other."""
+"""Publication inside one process: there is one module and nothing moves, or tensors are copied to a second one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends which tensor to whom. Pure: two layouts in, a plan or a refusal out; how bytes move is a channel's business."""
+"""Who sends which tensor to whom. Pure: two layouts in, a plan or a refusal out; how bytes move is up to a channel."""
 
 from __future__ import annotations
 

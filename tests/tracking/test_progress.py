@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from roll.tracking.progress import Progress, bar
@@ -18,7 +19,7 @@ def console(terminal: bool) -> tuple[Console, io.StringIO]:
     return Console(file=written, force_terminal=terminal, width=120, color_system=None), written
 
 
-def test_a_pipe_gets_one_plain_line_a_step():
+def test_a_pipe_gets_plain_lines():
     plain, written = console(terminal=False)
     clock = Clock()
     progress = Progress(10, "demo", console=plain, clock=clock)
@@ -33,6 +34,33 @@ def test_a_pipe_gets_one_plain_line_a_step():
         "step 2/10 | reward 0.500 | tokens/s 1,234 | age 0.50 | held-out 0.500 | eta 1:36",  # 8 steps of 12 s
     ]
     assert "\x1b" not in written.getvalue()
+
+
+def told(steps: list[tuple[float, dict[str, float]]]) -> list[str]:
+    """The steps that a pipe hears of, each given with the time it ended at."""
+    plain, written = console(terminal=False)
+    clock = Clock()
+    progress = Progress(100, "demo", console=plain, clock=clock)
+    for step, (now, metrics) in enumerate(steps, 1):
+        clock.now = now
+        progress.update(step, metrics)
+    progress.close()
+    return [line.partition("/")[0] for line in written.getvalue().splitlines()]
+
+
+def test_a_pipe_hears_of_a_step_every_two_seconds_and_of_the_last():
+    assert told([(0.5, {}), (1.0, {}), (2.4, {}), (2.5, {}), (4.4, {}), (4.45, {})]) == ["step 1", "step 4", "step 6"]
+    assert told([(0.5, {}), (1.0, {}), (9.0, {})]) == ["step 1", "step 3"]
+
+
+@pytest.mark.parametrize("name", ["validation/accuracy", "validation/reward", "sft/accuracy"])
+def test_a_pipe_hears_of_every_measurement(name: str):
+    assert told([(0.1, {}), (0.2, {name: 0.5}), (0.3, {}), (0.4, {name: 0.6}), (0.5, {})]) == [
+        "step 1",
+        "step 2",
+        "step 4",
+        "step 5",
+    ]
 
 
 def test_a_resumed_run_estimates_from_its_own_steps_alone():

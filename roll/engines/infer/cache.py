@@ -16,7 +16,7 @@ ALIGN = 64
 
 
 class SlotCache:
-    """[layers, slots, kv_heads, span, dim] of keys and of values. A slot's content past its request's length is never read."""
+    """[layers, slots, kv_heads, span, dim] of keys and of values; what lies past a request's length is never read."""
 
     def __init__(self, shape: Geometry, *, slots: int, context: int, device: torch.device) -> None:
         self.span = -(-context // ALIGN) * ALIGN

@@ -1,7 +1,7 @@
 """The generator that comes with the library: continuous batching over a slot cache, in the caller's own thread.
 
-A request waits in the queue, is prefilled into a slot between two decode steps, gains one token a step together with all
-others, and leaves at once when it ends; the last slot then moves into the hole. Siblings share one prefill.
+A request waits in the queue, is prefilled into a slot between two decode steps, gains one token a step together with
+all others, and leaves at once when it ends; the last slot then moves into the hole. Siblings share one prefill.
 What a request samples is a function of its key and of the weights alone: arithmetic is arranged so that its company
 changes no bit.
 """
@@ -157,7 +157,7 @@ class NativeGenerator:
             self._decode()
 
     def _admit(self) -> None:
-        """Prefill waiting requests into free slots. Contexts that are alike, or already in a slot, are computed once."""
+        """Prefill waiting requests into free slots; contexts that are alike, or in a slot already, only once."""
         assert self._cache is not None
         known = {row.request.ids: slot for slot, row in enumerate(self._running)}
         fresh: dict[tuple[int, ...], list[int]] = {}

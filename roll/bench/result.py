@@ -1,0 +1,59 @@
+"""What a benchmark found, in the one form that all of them share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One number of ours beside the number it is held against: a `peer` measured in the same run, or a `bound`."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    ours: float | None = None
+    peer: float | None = None
+    bound: float | None = None
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What helps to judge the numbers, such as each repetition."""
+    skipped: str = ""
+    """Why there are no numbers; empty when there are."""
+
+    def __post_init__(self) -> None:
+        assert (self.peer is None) or (self.bound is None), "a result has a peer or a bound, not both"
+        assert self.skipped or (self.ours is not None and self.other), "a result has numbers, or a reason for none"
+
+    @property
+    def other(self) -> float | None:
+        """What `ours` is held against."""
+        return self.bound if self.peer is None else self.peer
+
+    @property
+    def ratio(self) -> float | None:
+        """`ours` over the peer or the bound, whichever direction is the better one."""
+        return self.ours / self.other if self.ours is not None and self.other else None
+
+    def to_json(self) -> str:
+        """One line."""
+        against = "peer" if self.bound is None else "bound"
+        entries: dict[str, Any] = {
+            "name": self.name,
+            "ours": _rounded(self.ours),
+            against: _rounded(self.other),
+            "ratio": _rounded(self.ratio),
+            "unit": self.unit,
+            "higher_is_better": self.higher_is_better,
+        }
+        if self.skipped:
+            entries["skipped"] = self.skipped
+        if self.details:
+            entries["details"] = self.details
+        return json.dumps(entries)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four significant digits: more would be noise."""
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,224 @@
+"""What each command of the command line does, from configuration to the last word on the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from roll.checkpoint import Checkpoints
+from roll.config.load import Loaded, dump, load
+from roll.config.schema import Run
+from roll.data.mixture import Mixture
+from roll.data.templates import Template
+from roll.errors import ConfigError
+from roll.journal.events import Published, RolledBack, RunEnded, RunStarted
+from roll.journal.store import Journal, Reader
+from roll.pipelines.interrupt import Interrupt
+from roll.pipelines.keeper import Keeper
+from roll.pipelines.sft import WarmStart
+from roll.preflight import importable, preflight
+from roll.rollout.validator import summarise
+from roll.tracking.curve import curve_from
+from roll.tracking.directory import RunDirectory
+from roll.tracking.progress import bar
+from roll.tracking.sinks import read_lines
+from roll.types import Trajectory
+from roll.wiring import (
+    Books,
+    build_data,
+    build_keeper,
+    build_loop,
+    build_publisher,
+    build_reporter,
+    build_roles,
+    build_sources,
+    build_validator,
+    check_prompts,
+)
+
+INTERRUPTED = 130
+"""The exit code that shells know for Ctrl-C."""
+
+
+def train(loaded: Loaded, *, overwrite: bool) -> None:
+    """`roll train`: a fresh run."""
+    run = loaded.run
+    with closing(RunDirectory.create(Path(run.directory) / run.name, overwrite=overwrite)) as directory:
+        _see_through(_train(run, directory, origin=loaded.path.absolute()), directory)
+
+
+def resume(path: Path, overrides: Sequence[str]) -> None:
+    """`roll resume`: go on from the newest checkpoint of a run."""
+    with closing(RunDirectory.open(path)) as directory:
+        if directory.origin.is_file():
+            importable(Path(directory.origin.read_text(encoding="utf-8")))
+        loaded = load(directory.config, overrides)
+        preflight(loaded)
+        if _finished(loaded.run, directory):
+            _say(f"{path}: all {loaded.run.steps} steps are done already; for more of them, add steps=")
+            return
+        _see_through(_train(loaded.run, directory, origin=None), directory)
+
+
+def warm_start(loaded: Loaded, *, overwrite: bool) -> None:
+    """`roll sft`: supervised training; the model is left in `<run directory>-sft/model`."""
+    run = loaded.run
+    with closing(RunDirectory.create(Path(run.directory) / f"{run.name}-sft", overwrite=overwrite)) as directory:
+        _see_through(_warm_start(run, directory, origin=loaded.path.absolute()), directory)
+
+
+def evaluate(loaded: Loaded, *, output: Path | None) -> None:
+    """`roll eval`: the validation tasks, attempted once each with the model as it is."""
+    if not loaded.run.validation.tasks:
+        raise ConfigError(f"{loaded.path}: nothing to evaluate; add validation.tasks")
+    asyncio.run(_evaluate(loaded.run, output))
+
+
+async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> None:
+    """A fresh run of the file `origin`, or with None one that goes on."""
+    resumed = origin is None
+    roles = build_roles(run, run.actor_train.optimizer, run.steps)
+    data = build_data(run, run.tasks, roles.template)
+    await roles.start()
+    if origin is not None:
+        directory.begin(dump(run), origin)
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        journal = stack.enter_context(closing(Journal(directory.journal)))
+        keeper = build_keeper(run, directory, roles, journal)
+        start = await _restore(keeper, data.mixture) if resumed else 0
+        reporter = stack.enter_context(closing(build_reporter(run, directory, start if resumed else None)))
+        loop = build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt))
+        digest = hashlib.sha256(dump(run).encode()).hexdigest()
+        journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
+        if resumed:
+            journal.record(RolledBack(to_step=start, why="resumed"))
+            loop.publisher.version = max((entry.event.version for entry in journal.events(Published)), default=-1)
+        finished = await loop.run(start)
+        if finished == run.steps:
+            await keeper.export()
+        journal.record(RunEnded(step=finished, why="finished" if finished == run.steps else "interrupted"))
+    await roles.stop()
+    _conclude(run, directory, finished)
+
+
+async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
+    roles = build_roles(run, run.sft.optimizer, run.sft.steps)
+    data = build_data(run, run.sft.tasks or run.tasks, roles.template)
+    await roles.start()
+    directory.begin(dump(run), origin)
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        journal = stack.enter_context(closing(Journal(directory.journal)))
+        reporter = stack.enter_context(closing(build_reporter(run, directory, None, steps=run.sft.steps)))
+        warm = WarmStart(
+            steps=run.sft.steps,
+            batch_size=run.sft.batch_size,
+            validate_every=run.sft.validate_every,
+            stop_at=run.sft.stop_at,
+            context=run.rollout.context,
+            mixture=data.mixture,
+            template=roles.template,
+            trainers=roles.trainers,
+            publisher=build_publisher(roles, journal),
+            router=roles.router,
+            validator=build_validator(run, roles, data.held_out),
+            report=reporter,
+            stopping=lambda: interrupt.requested,
+        )
+        steps = await warm.run()
+        path = await build_keeper(run, directory, roles, journal).export()
+    await roles.stop()
+    found = [line["sft/accuracy"] for line in read_lines(directory.metrics) if "sft/accuracy" in line]
+    reached = f" at held-out accuracy {found[-1]:.3f}" if found else ""
+    _say(f"warm start: {steps} steps{reached}; the model is in {path}")
+    if interrupt.requested:
+        raise typer.Exit(INTERRUPTED)
+
+
+async def _evaluate(run: Run, output: Path | None) -> None:
+    roles = build_roles(run, run.actor_train.optimizer, run.steps)
+    held_out = build_sources(run.validation.tasks)
+    check_prompts(run, roles.template, held_out)
+    await roles.start()
+    validator = build_validator(run, roles, held_out)
+    routing = asyncio.create_task(roles.router.run())
+    await roles.router.release(0)
+    with bar(validator.num_tasks, "evaluation") as advance:
+        evaluating = asyncio.ensure_future(validator.run(advance))
+        await asyncio.wait([routing, evaluating], return_when=asyncio.FIRST_COMPLETED)
+        if routing.done():
+            evaluating.cancel()
+            await routing  # raises what ended it
+        found = await evaluating
+    routing.cancel()
+    await roles.stop()
+    for name, value in summarise(found).items():
+        _say(f"{name.removeprefix('validation/')}: {value:.4f}")
+    if output is not None:
+        rows = [_row(name, trajectory, roles.template) for name, each in found.items() for trajectory in each]
+        output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        _say(f"{len(rows)} attempts: {output}")
+
+
+def _see_through(work: Coroutine[Any, Any, None], directory: RunDirectory) -> None:
+    """Run it to its end; a second Ctrl-C ends it at once, and is told how to go on."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        last = Checkpoints(directory.path / "checkpoints", keep=1).latest()
+        how = f"go on from {last.name} with `roll resume {directory.path}`" if last else "it had no checkpoint yet"
+        typer.echo(f"interrupted at once; {how}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _finished(run: Run, directory: RunDirectory) -> bool:
+    """Whether there is nothing left to do, the export included."""
+    if not directory.journal.is_file():
+        return False
+    with closing(Reader(directory.journal)) as reader:
+        ended = [entry.event for entry in reader.events(RunEnded)]
+    return bool(ended) and ended[-1].why == "finished" and ended[-1].step >= run.steps
+
+
+async def _restore(keeper: Keeper, mixture: Mixture) -> int:
+    step, state = await keeper.restore()
+    mixture.restore(state)
+    return step
+
+
+def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:
+    """The last words of a run: where things are, and what it was good for."""
+    directory.curve.write_text(curve_from(directory.metrics), encoding="utf-8")
+    if finished < run.steps:
+        _say(f"interrupted after step {finished} of {run.steps}; go on with `roll resume {directory.path}`")
+        raise typer.Exit(INTERRUPTED)
+    _say(f"model: {directory.path / 'model'}")
+    _say(f"learning curve: {directory.curve}")
+    found = [line for line in read_lines(directory.metrics) if line.get("validation/accuracy") is not None]
+    if found:
+        first, last = found[0]["validation/accuracy"], found[-1]["validation/accuracy"]
+        _say(f"held-out accuracy: {first:.3f} -> {last:.3f}")
+
+
+def _say(line: str) -> None:
+    typer.echo(line)
+
+
+def _row(source: str, trajectory: Trajectory, template: Template) -> dict[str, Any]:
+    """One attempt, for a file that people read."""
+    return {
+        "source": source,
+        "id": trajectory.task.id,
+        "status": str(trajectory.status),
+        "reason": trajectory.reason,
+        "reward": trajectory.reward if trajectory.status.valid else None,
+        "replies": [template.decode(turn.sampled) for turn in trajectory.turns],
+    }

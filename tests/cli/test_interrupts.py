@@ -1,0 +1,142 @@
+"""What a run survives: Ctrl-C, a kill, a full disk. Each test has a witness that the fault really came."""
+
+import json
+import signal
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from roll.journal.events import Published, RolledBack, RunEnded
+from roll.journal.store import Reader, Wanted
+
+SLOW = """
+import time
+
+def score(task, reply):
+    time.sleep(0.02)
+    return float(reply == task.answer)
+"""
+
+
+@pytest.fixture
+def slow(folder: Path) -> str:
+    """An override that makes a step last long enough to be disturbed: its reward lies beside the file."""
+    (folder / "slow_beside.py").write_text(SLOW)
+    return "tasks.0.reward='slow_beside:score'"
+
+
+def newest(run: Path) -> int:
+    return max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
+
+
+def steps(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def events(run: Path, kind: type) -> list:
+    with closing(Reader(run / "journal.db")) as reader:
+        return [entry.event for entry in reader.events(kind)]
+
+
+def loadable(checkpoint: Path) -> bool:
+    with safe_open(checkpoint / "model.safetensors", framework="np") as tensors:
+        return all(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118 - not a mapping
+
+
+def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
+    child: Callable, roll: Callable, folder: Path, slow: str
+) -> None:
+    run = folder / "runs" / "tiny"
+    process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=100")
+    process.wait_for_step(2)
+    process.send(signal.SIGINT)
+    outcome = process.end()
+    step = newest(run)
+    assert (outcome.code, outcome.err) == (130, "")
+    assert outcome.out.splitlines()[-1] == (f"interrupted after step {step} of 500; go on with `roll resume runs/tiny`")
+    assert 2 < step < 100 and steps(run) == list(range(step + 1))
+    assert events(run, RunEnded)[-1] == RunEnded(step=step, why="interrupted")
+    assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
+    assert steps(run) == list(range(step + 2))
+
+
+def test_a_second_interrupt_leaves_at_once_and_the_run_goes_on_from_its_last_checkpoint(
+    child: Callable, roll: Callable, folder: Path
+) -> None:
+    (folder / "stuck_beside.py").write_text(
+        "import asyncio\nfrom pathlib import Path\n\n"
+        "async def score(task, reply):\n"
+        "    if Path('stuck').exists():\n        await asyncio.sleep(600)\n"
+        "    return 0.0\n"
+    )
+    run = folder / "runs" / "tiny"
+    process = child("train", "run.yaml", "tasks.0.reward='stuck_beside:score'", "steps=500", "checkpoint.every=1")
+    process.wait_for_step(2)
+    (folder / "stuck").touch()  # from here no step ends, so one interrupt would wait forever
+    process.send(signal.SIGINT)
+    assert not process.wait(0.5)
+    process.send(signal.SIGINT)
+    outcome = process.end()
+    step = newest(run)
+    assert outcome.fault(130) == f"interrupted at once; go on from step-{step} with `roll resume runs/tiny`"
+    (folder / "stuck").unlink()
+    assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
+    assert steps(run) == list(range(step + 2))
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_in_a_new_process(child: Callable, folder: Path, slow: str) -> None:
+    run = folder / "runs" / "tiny"
+    process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=3")
+    process.wait_for_step(4)
+    process.send(signal.SIGKILL)
+    assert process.end().code == -signal.SIGKILL
+    assert newest(run) < steps(run)[-1]  # the witness: work was lost
+    versions = [event.version for event in events(run, Published)]
+    start = newest(run)
+    outcome = child("resume", "runs/tiny", f"steps={start + 2}").end()
+    assert outcome.code == 0, outcome
+    assert steps(run) == list(range(start + 3))
+    assert events(run, RolledBack) == [RolledBack(to_step=start, why="resumed")]
+    published = [event.version for event in events(run, Published)]
+    assert published == list(range(len(published))) and len(published) == len(versions) + 3  # versions only grow
+    with closing(Reader(run / "journal.db")) as reader:
+        trained = [kept.step for kept in reader.trajectories(Wanted(step=start + 1))]
+    assert len(trained) == 16  # four groups of four: those of the lost step count no more
+
+
+STARVED = "resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "said"),
+    [
+        (0, 20_000, "runs/tiny/journal.db: the journal could not be opened"),
+        (0, 200_000, "runs/tiny/checkpoints/step-5: the checkpoint could not be written"),
+        (0, 400_000, "runs/tiny/journal.db: the journal could not be written"),
+        (1_000_000, 1_000_200, "runs/tiny/metrics.jsonl: the metrics could not be written"),
+    ],
+    ids=["opening the journal", "checkpoint", "journal", "metrics"],
+)
+def test_a_full_disk_ends_the_run_in_a_line_and_leaves_the_checkpoint_that_was_there(
+    child: Callable, roll: Callable, made: Path, size: int, limit: int, said: str
+) -> None:
+    before = newest(made)
+    grow(made / "metrics.jsonl", size)
+    outcome = child("resume", "runs/tiny", "steps=60", before=STARVED.format(limit)).end()
+    line = outcome.fault(3)
+    assert line.startswith(said) and "free some space" in line
+    assert newest(made) >= before and loadable(made / "checkpoints" / f"step-{newest(made)}")
+    assert not list((made / "checkpoints").glob(".tmp-*"))
+    resumed = roll("resume", "runs/tiny", f"steps={newest(made) + 1}")
+    assert resumed.code == 0, resumed
+
+
+def grow(metrics: Path, size: int) -> None:
+    """Fill the file up to `size` bytes with a line of a step that counts."""
+    missing = size - metrics.stat().st_size
+    if missing > 0:
+        start, end = '{"step": 4, "time": 0.0, "', '": 0.0}\n'
+        metrics.write_text(metrics.read_text() + start + "x" * (missing - len(start) - len(end)) + end)

@@ -1,0 +1,105 @@
+"""Who may write where: a run directory is begun once, resumed any number of times, and held by one process."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from roll.journal.events import RunStarted
+from roll.journal.store import Reader
+from roll.tracking.directory import RunDirectory
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+
+
+def starts(run: Path) -> list[int | None]:
+    """Where each process that worked on the run began."""
+    with closing(Reader(run / "journal.db")) as reader:
+        return [entry.event.resumed_from for entry in reader.events(RunStarted)]
+
+
+def test_resuming_what_is_no_run_says_so(roll: Callable, folder: Path) -> None:
+    (folder / "notes").mkdir()
+    for name in ("nowhere", "notes"):
+        assert roll("resume", name).fault(2) == (
+            f"{name}: not the directory of a run (no config.yaml); give one such as runs/demo"
+        )
+    assert list((folder / "notes").iterdir()) == []
+
+
+def test_resuming_a_run_that_has_no_checkpoint_yet_says_how_to_start_again(roll: Callable, made: Path) -> None:
+    for path in (made / "checkpoints").iterdir():
+        path.rename(made.parents[1] / path.name)
+    assert roll("resume", "runs/tiny", "steps=5").fault(2) == (
+        "runs/tiny: no checkpoint to resume from; start again with `roll train ... --overwrite`"
+    )
+
+
+def test_resuming_a_finished_run_says_so_and_touches_nothing(roll: Callable, made: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file() and path.name != ".lock"}
+    outcome = roll("resume", "runs/tiny")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == "runs/tiny: all 4 steps are done already; for more of them, add steps=\n"
+    after = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert {path.name for path in set(after) ^ set(before)} <= {"journal.db-shm", "journal.db-wal"}
+    assert all(after[path] == before[path] for path in before if path in after)
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more_steps(roll: Callable, made: Path) -> None:
+    outcome = roll("resume", "runs/tiny", "steps=6")
+    assert outcome.code == 0, outcome
+    assert checkpoints(made) == ["step-3", "step-5", "step-6"]  # two newest, and the best
+    assert starts(made) == [None, 4]
+
+
+def test_a_run_that_died_before_its_export_exports_when_resumed(roll: Callable, folder: Path) -> None:
+    (folder / "export_beside.py").write_text(
+        "from pathlib import Path\n\n"
+        "def score(task, reply):\n    Path('runs/tiny/model').write_text('')\n    return 0.0\n"
+    )
+    with pytest.raises(FileExistsError):
+        roll("train", "run.yaml", "tasks.0.reward='export_beside:score'", "validation.tasks=[]")
+    (folder / "runs" / "tiny" / "model").unlink()
+    assert roll("resume", "runs/tiny", "tasks.0.reward=exact").code == 0
+    assert (folder / "runs" / "tiny" / "model" / "model.safetensors").is_file()
+
+
+def test_a_run_that_exists_is_not_begun_again_unasked(roll: Callable, made: Path) -> None:
+    assert roll("train", "run.yaml").fault(2) == (
+        "runs/tiny: exists already; go on with `roll resume runs/tiny`, or add --overwrite, or change name="
+    )
+    assert checkpoints(made) == ["step-3", "step-4"]
+
+
+def test_overwriting_begins_anew_and_leaves_nothing_of_the_old_run(roll: Callable, made: Path) -> None:
+    assert roll("train", "run.yaml", "--overwrite", "steps=1", "validation.at_start=false").code == 0
+    assert checkpoints(made) == ["step-1"] and starts(made) == [None]
+    assert len((made / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_may_overwrite_the_one_whose_model_it_starts_from(roll: Callable, made: Path) -> None:
+    outcome = roll("train", "run.yaml", "model={path: runs/tiny/model}", "--overwrite", "steps=1")
+    assert outcome.code == 0, outcome
+
+
+def test_overwriting_refuses_what_is_no_run(roll: Callable, folder: Path) -> None:
+    (folder / "runs" / "tiny").mkdir(parents=True)
+    (folder / "runs" / "tiny" / "thesis.txt").write_text("years of work")
+    for arguments in (["train", "run.yaml"], ["train", "run.yaml", "--overwrite"]):
+        assert roll(*arguments).fault(2) == (
+            "runs/tiny: exists already and is not the directory of a run; change name="
+        )
+    assert (folder / "runs" / "tiny" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_run_that_another_process_is_at_work_on_is_left_alone(roll: Callable, made: Path) -> None:
+    with closing(RunDirectory.open(made)):
+        for arguments in (["resume", "runs/tiny", "steps=6"], ["train", "run.yaml", "--overwrite"]):
+            assert roll(*arguments).fault(2) == (
+                "runs/tiny: another process is at work on this run; wait for it, or change name="
+            )
+    assert checkpoints(made) == ["step-3", "step-4"]
+    assert roll("resume", "runs/tiny", "steps=5").code == 0

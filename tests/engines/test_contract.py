@@ -1,0 +1,86 @@
+"""Every engine, fake or native, keeps the contract of its protocol."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.engines.fake import FakeChat, FakeGenerator, FakeTrainer
+from roll.errors import ConfigError
+from roll.types import Message
+from tests.engines import contract
+from tests.engines.models import generator, small, trainer
+
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "fake": lambda: FakeGenerator(context=contract.CONTEXT),
+    "native": lambda: generator(small(), slots=8, context=contract.CONTEXT),
+}
+TRAINERS: dict[str, Callable[[], Any]] = {"fake": FakeTrainer, "native": lambda: trainer(small())}
+
+
+def every(engines: dict[str, Any]) -> Any:
+    return pytest.mark.parametrize("make", engines.values(), ids=engines.keys())
+
+
+@every(GENERATORS)
+@pytest.mark.parametrize(
+    "promise",
+    [
+        contract.replies_end_by_length_or_by_a_stop_token,
+        contract.abort_brings_back_what_ran_and_what_queued,
+        contract.abort_by_name_leaves_the_others_alone,
+        contract.abort_of_nobody_does_nothing,
+        contract.nothing_is_sampled_while_paused_and_resume_names_the_version,
+        contract.weights_arrive_only_while_nothing_is_served,
+        contract.a_request_too_long_is_refused_and_harms_nobody,
+        contract.a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
+    ],
+)
+def test_every_generator_keeps_its_contract(make: Callable[[], Any], promise: Any) -> None:
+    asyncio.run(promise(make()))
+
+
+@every(GENERATORS)
+def test_every_generator_gives_room_and_takes_it_back(make: Callable[[], Any]) -> None:
+    engine = make()
+    asyncio.run(contract.replies_are_the_same_after_offload_and_onload(engine, engine))
+
+
+@every(TRAINERS)
+@pytest.mark.parametrize(
+    "promise",
+    [contract.logprobs_are_about_their_own_token, contract.an_update_that_is_not_finite_changes_nothing],
+)
+def test_every_trainer_keeps_its_contract(make: Callable[[], Any], promise: Any) -> None:
+    asyncio.run(promise(make()))
+
+
+@every(TRAINERS)
+def test_every_trainer_goes_on_from_what_it_saved(make: Callable[[], Any], tmp_path: Path) -> None:
+    asyncio.run(contract.a_loaded_trainer_goes_on_as_the_saved_one(make(), make(), tmp_path))
+
+
+@every(TRAINERS)
+def test_every_trainer_gives_room_and_takes_it_back(make: Callable[[], Any]) -> None:
+    engine = make()
+    asyncio.run(contract.updates_are_the_same_after_offload_and_onload(engine, make(), engine))
+
+
+def test_every_chat_keeps_its_contract() -> None:
+    asyncio.run(contract.a_chat_answers_in_words(FakeChat(["yes"])))
+
+
+def test_a_fake_chat_remembers_what_it_was_asked_and_says_when_it_has_no_answer() -> None:
+    chat = FakeChat(["yes"])
+    question = (Message("user", "Is this right?"),)
+    assert asyncio.run(chat.complete(question)) == "yes"
+    assert chat.asked == [question]
+    with pytest.raises(ConfigError, match="no answer is left"):
+        asyncio.run(chat.complete(question))
+
+
+def test_a_trainer_without_a_value_head_says_so() -> None:
+    with pytest.raises(ConfigError, match="no value head"):
+        asyncio.run(trainer(small()).values(contract.batch_of(contract.ROWS)))

@@ -1,0 +1,47 @@
+"""The demo does what it says: it learns from its rewards, and from nothing else."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from roll.cli import main
+
+pytestmark = pytest.mark.learns
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "arithmetic.yaml")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where the example's warm start was made."""
+    folder = tmp_path_factory.mktemp("arithmetic")
+    roll(folder, "sft", EXAMPLE)
+    return folder
+
+
+def roll(folder: Path, *arguments: str) -> None:
+    with contextlib.chdir(folder), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert not ended.value.code
+
+
+def accuracies(folder: Path, name: str, *overrides: str) -> tuple[float, float]:
+    """Held-out, before the first step and after the last of a run from the warm model."""
+    roll(folder, "train", EXAMPLE, "model={path: runs/arithmetic-sft/model}", f"name={name}", *overrides)
+    lines = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+    found = [line["validation/accuracy"] for line in lines if "validation/accuracy" in line]
+    return found[0], found[-1]
+
+
+def test_reinforcement_lifts_held_out_accuracy(warm: Path) -> None:
+    before, after = accuracies(warm, "learned")
+    assert 0.3 <= before <= 0.6
+    assert after >= 0.9 and after - before >= 0.3
+
+
+def test_rewards_that_say_nothing_teach_nothing(warm: Path) -> None:
+    before, after = accuracies(
+        warm, "control", "algorithm.advantage='roll.bench.control:shuffled'", "validation.every=0"
+    )
+    assert after - before < 0.05

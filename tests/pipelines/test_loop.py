@@ -1,0 +1,109 @@
+"""The loop on fake engines: staleness, order, refusals and leaving early."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.engines.fake import FakeGenerator, FakeTrainer
+from roll.errors import RunStopped
+from roll.journal.events import Admitted, Checkpointed, Event, GroupFailed, Published, Released, Taken, Updated
+from roll.types import Batch, Call, Digest
+from roll.weights.plan import Plan
+from tests.rollout.rig import GROUP_SIZE, Rig, Setting, keys_of
+
+STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 7)))
+
+
+@pytest.mark.parametrize("staleness", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("adversary", ["none", "stragglers", "failures", "both"])
+def test_no_group_is_trained_on_past_its_staleness_bound(staleness: float, adversary: str, tmp_path: Path) -> None:
+    setting = Setting(
+        steps=12,
+        num_slots=math.floor((staleness + 1) * 4),
+        reward={"refuse": "01"} if adversary in ("failures", "both") else {},
+        max_retries=0,
+        stragglers=STRAGGLERS if adversary in ("stragglers", "both") else frozenset(),
+        generators=2,
+    )
+    with closing(Rig(tmp_path, setting)) as rig:
+        asyncio.run(rig.run())
+        births = {event.group: event.birth for event in rig.events(Admitted)}
+        assert bool(rig.events(GroupFailed)) == (adversary in ("failures", "both"))
+        ages = [[event.step - 1 - births[group] for group in event.groups] for event in rig.events(Taken)]
+        assert all(0 <= age <= math.ceil(staleness) for step in ages for age in step)
+        for step, batch in enumerate(rig.trainer.batches, 1):
+            oldest = step - 1 - int(batch.versions[batch.trained].min())
+            assert oldest <= math.ceil(staleness) and rig.metrics[step]["age/max"] == oldest
+        if staleness == 0.5:
+            assert all(sum(age > 0 for age in step) <= 2 for step in ages), "half of the groups at most"
+        assert (max(age for step in ages for age in step) > 0) == (staleness > 0), "it really runs ahead"
+
+
+def test_groups_are_trained_in_the_order_of_their_admission(tmp_path: Path) -> None:
+    with closing(Rig(tmp_path, Setting(num_slots=12, stragglers=STRAGGLERS, reward={"refuse": "0"}))) as rig:
+        asyncio.run(rig.run())
+        taken = [group for event in rig.events(Taken) for group in event.groups]
+        assert taken == sorted(set(taken)) and len(taken) == 8 * 4
+        assert all(len(batch.rewards) == 4 * GROUP_SIZE for batch in rig.trainer.batches)
+
+
+def test_a_version_is_published_after_every_step_and_slots_free_only_then(tmp_path: Path) -> None:
+    with closing(Rig(tmp_path, Setting(steps=3))) as rig:
+        asyncio.run(rig.run())
+        assert [(event.version, event.step) for event in rig.events(Published)] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+        told = (Taken, Updated, Published, Released, Checkpointed)
+        found = [type(event).__name__ for event in rig.events(Event) if isinstance(event, told)]
+        step = ["Taken", "Updated", "Published", "Released"]
+        assert found == ["Published", *step, *step, "Taken", "Updated", "Published", "Checkpointed", "Released"]
+
+
+def test_a_generator_with_other_weights_stops_the_run(tmp_path: Path) -> None:
+    class Deaf(FakeGenerator):
+        """Says that it holds version 0, whatever was sent."""
+
+        async def receive(self, plan: Plan, version: int) -> Digest:
+            await super().receive(plan, version)
+            return Digest({"fake": (0, 0)})
+
+    with closing(Rig(tmp_path, Setting(), engine=Deaf())) as rig:
+        with pytest.raises(RunStopped, match="version 1: generator 0 does not hold the trainer's weights"):
+            asyncio.run(rig.run())
+        assert [event.version for event in rig.events(Published)] == [0]
+
+
+def test_refused_updates_are_saved_and_too_many_in_a_row_stop_the_run(tmp_path: Path) -> None:
+    class Refusing(FakeTrainer):
+        """Refuses some updates by number."""
+
+        refused = frozenset({2, 4, 5})
+
+        async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
+            found = await super().update(batch, loss)
+            return {**found, "loss/refused": float(len(self.batches) in self.refused)}
+
+    with closing(Rig(tmp_path, Setting(), trainer=Refusing())) as rig:
+        with pytest.raises(RunStopped, match="step 5: 2 updates in a row"):
+            asyncio.run(rig.run())
+        assert sorted(path.name for path in (tmp_path / "refused").iterdir()) == ["step-2.pt", "step-4.pt", "step-5.pt"]
+
+
+def test_asked_to_stop_it_finishes_the_step_and_checkpoints(tmp_path: Path) -> None:
+    class Leaving(Rig):
+        """Asks to leave once step 2 is reported."""
+
+        def __init__(self, path: Path, setting: Setting) -> None:
+            super().__init__(path, setting)
+            self.loop.report = self.leave
+
+        def leave(self, step: int, metrics: Mapping[str, Any]) -> None:
+            self.asked_to_stop = step == 2
+
+    with closing(Leaving(tmp_path, Setting())) as rig:
+        assert asyncio.run(rig.run()) == 3
+        assert [event.step for event in rig.events(Checkpointed)] == [3]
+        assert (tmp_path / "checkpoints" / "step-3" / "state.json").is_file()

@@ -1,0 +1,186 @@
+"""Attempts of several turns through the native engine: token ids in, token ids out."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from roll.cluster.inline import InlineCluster
+from roll.data.templates import Template, character_tokenizer
+from roll.engines.base import Generator, Request
+from roll.engines.fake import FakeGenerator
+from roll.engines.infer.native import NativeGenerator
+from roll.envs.base import Reply
+from roll.envs.guess_number import GuessNumber
+from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.rollout.router import Router
+from roll.rollout.source import Source
+from roll.types import Call, Message, Sampling, Status, Task, Trajectory
+from tests.engines.models import generator, small
+
+ALPHABET = "0123456789+-*/=() abcdefghijklmnopqrstuvwxyz.,?!:\n"
+CHAT = (
+    "{% for m in messages %}{{ '(' + m['role'] + ':' + m['content'] }}"
+    "{% if m['role'] == 'assistant' %}{{ '<eos>' }}{% endif %}{{ ')' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '(assistant:' }}{% endif %}"
+)
+LAST_ONLY = "{{ messages[-1]['content'] }}{% if add_generation_prompt %}{{ '=' }}{% endif %}"
+"""Shows nothing but the last message, so a conversation is never append-only."""
+SEEN: list[tuple[int, threading.Thread]] = []
+
+
+class Echo:
+    """Says what it heard, so many times."""
+
+    def __init__(self, task: Task, *, turns: int = 3) -> None:
+        self._left, self.closed = turns, 0
+
+    async def start(self) -> tuple[Message, ...]:
+        return (Message("user", "abc"),)
+
+    async def step(self, reply: str) -> Reply:
+        self._left -= 1
+        return Reply(messages=(Message("user", "more"),), reward=0.5, done=self._left == 0)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Broken(Echo):
+    """Fails at its second turn."""
+
+    async def step(self, reply: str) -> Reply:
+        if self._left == 2:
+            raise RuntimeError("the world ended")
+        return await super().step(reply)
+
+
+class Listening(NativeGenerator):
+    """Remembers every context it was given."""
+
+    asked: list[Request]
+
+    async def submit(self, requests: Sequence[Request]) -> None:
+        self.asked = [*getattr(self, "asked", []), *requests]
+        await super().submit(requests)
+
+
+def template(chat: str | None = None) -> Template:
+    tokenizer = character_tokenizer(ALPHABET)
+    tokenizer.chat_template = chat
+    return Template(tokenizer)
+
+
+def play(env: Any, words: Template, **changes: Any) -> tuple[Trajectory, list[Request]]:
+    """One attempt with a small random model, and what the engine was asked on the way."""
+    numbers = {"context": 120, "max_new_tokens": 6, "max_turns": 8, **changes}
+    limits = Limits(sampling=Sampling(), stop=words.eos_ids, **numbers)
+    native = generator(small(vocab_size=len(words.tokenizer)), context=120)
+    engine = Listening(native.decoder, native.settings, native.channel)
+
+    async def run() -> Trajectory:
+        await engine.start()
+        router = Router(InlineCluster[Generator]([engine]))
+        running = asyncio.create_task(router.run())
+        await router.release(4)
+        task = Task(id="t", domain="d", seed=3)
+        attempt = Attempt(task=task, sibling=0, number=0, purpose="train", seed=1)
+        found = await EpisodeRunner(router=router, template=words, limits=limits).run(attempt, env)
+        running.cancel()
+        return found
+
+    return asyncio.run(run()), engine.asked
+
+
+def guessing(words: Template, **changes: Any) -> tuple[Trajectory, list[Request]]:
+    return play(GuessNumber(Task(id="t", domain="d", seed=3)), words, **changes)
+
+
+def test_a_segment_is_what_was_said_and_what_was_sampled_end_to_end() -> None:
+    for words in (template(), template(CHAT)):
+        found, asked = guessing(words)
+        (segment,) = found.segments
+        assert len(found.turns) == 4 and found.status.valid
+        parts = [part for turn in found.turns for part in (turn.observation, turn.sampled)]
+        assert segment.ids.tolist() == np.concatenate(parts).tolist()
+        for turn, wanted, num in zip(found.turns, asked, np.cumsum([len(part) for part in parts])[::2], strict=True):
+            assert list(wanted.ids) == segment.ids[:num].tolist(), "the engine saw its own tokens, not their text"
+            assert turn.versions.tolist() == [4] * len(turn.sampled)
+
+
+def test_what_the_policy_wrote_is_trained_and_nothing_else() -> None:
+    found, _ = guessing(template(CHAT))
+    (segment,) = found.segments
+    expected = [flag for turn in found.turns for flag in [False] * len(turn.observation) + [True] * len(turn.sampled)]
+    assert segment.trained.tolist() == expected and not segment.trained[0]
+    assert (segment.sampler_logprobs[~segment.trained] == 0).all()
+    assert (segment.sampler_logprobs[segment.trained] < 0).all()
+    assert (segment.versions[~segment.trained] == -1).all()
+
+
+def test_only_what_the_environment_newly_says_is_encoded() -> None:
+    words = template()
+    found, _ = play(Echo(Task(id="t", domain="d")), words)
+    assert [words.decode(turn.observation) for turn in found.turns] == ["abc", "more", "more"]
+    assert found.reward == 1.5
+
+
+def test_an_attempt_that_fills_the_context_is_truncated() -> None:
+    found, asked = play(Echo(Task(id="t", domain="d"), turns=9), template(), context=25, max_new_tokens=10)
+    assert (found.status, found.reason) == (Status.TRUNCATED, "the context is full")
+    assert all(len(wanted.ids) + wanted.max_new_tokens <= 25 for wanted in asked)
+    assert len(found.segments[0].ids) <= 25
+
+
+def test_an_attempt_with_too_many_turns_is_truncated() -> None:
+    found, _ = play(Echo(Task(id="t", domain="d"), turns=9), template(), max_turns=2)
+    assert (found.status, found.reason, len(found.turns)) == (Status.TRUNCATED, "2 turns are over", 2)
+
+
+def test_a_template_that_rewrites_what_stood_begins_a_new_segment() -> None:
+    words = template(LAST_ONLY)
+    found, _ = play(Echo(Task(id="t", domain="d")), words)
+    assert len(found.segments) == 3 and len(found.turns) == 3
+    assert [words.decode(segment.turns[0].observation) for segment in found.segments] == ["abc=", "more=", "more="]
+    for segment in found.segments:
+        assert segment.trained.sum() == len(segment.turns[0].sampled), "each token is trained in one segment only"
+
+
+def test_a_failing_environment_is_recorded_with_what_there_was_and_closed() -> None:
+    env = Broken(Task(id="t", domain="d"))
+    found, _ = play(env, template())
+    assert found.status is Status.ENV_FAILED and "turn 1: RuntimeError: the world ended" in found.reason
+    assert len(found.turns) == 1 and env.closed == 1
+
+
+def test_turns_of_one_attempt_have_noise_of_their_own() -> None:
+    _, asked = play(Echo(Task(id="t", domain="d")), template())
+    assert len({wanted.key for wanted in asked}) == len({wanted.id for wanted in asked}) == 3
+
+
+def witness(task: Task, reply: str) -> float:
+    SEEN.append((os.getpid(), threading.current_thread()))
+    return 1.0
+
+
+def test_a_reward_runs_in_the_main_thread_of_this_process_so_a_breakpoint_works() -> None:
+    words = template()
+    limits = Limits(sampling=Sampling(), context=60, max_new_tokens=3, max_turns=1, stop=words.eos_ids)
+    task = Task(id="t", domain="d", messages=(Message("user", "1+1="),))
+    source = Source(name="d", tasks=[task], env=Call("single_turn"), reward=Call(f"{__name__}:witness"))
+
+    async def run() -> Trajectory:
+        router = Router(InlineCluster[Generator]([FakeGenerator()]))
+        running = asyncio.create_task(router.run())
+        await router.release(0)
+        runner = EpisodeRunner(router=router, template=words, limits=limits)
+        found = await source.attempt(runner, Attempt(task=task, sibling=0, number=0, purpose="train", seed=1))
+        running.cancel()
+        return found
+
+    SEEN.clear()
+    assert asyncio.run(run()).reward == 1.0
+    assert [(os.getpid(), threading.main_thread())] == SEEN

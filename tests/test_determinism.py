@@ -1,0 +1,161 @@
+"""The promise of `deterministic: true`: the same seed, the same run, to the last bit."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from roll import commands
+from roll.config.load import Loaded, load
+from roll.data.mixture import Mixture, Part
+from roll.data.templates import Template
+from roll.engines.decoder import Decoder
+from roll.pipelines.loop import Recipe
+from roll.tracking.sinks import read_lines
+from roll.types import Call, Sampling, Task
+from roll.weights.huggingface import read_tensors
+from roll.wiring import build_model, build_sources
+from tests.engines.models import generator, trainer
+from tests.reference_loop import train_plainly
+
+FUSE: list[Callable[[], None]] = []
+"""What happens at the next calls of the reward, last entry first."""
+
+RUN = f"""\
+name: run
+deterministic: true
+threads: 1
+steps: 5
+model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, context: 64}}}}
+algorithm: grpo
+tasks: [{{name: sums, data: sums.jsonl, reward: "{__name__}:even"}}]
+rollout: {{groups_per_step: 3, group_size: 3, context: 32, max_new_tokens: 8, temperature: 0.9, top_k: 12}}
+actor_train: {{tokens_per_microbatch: 50, optimizer: {{lr: 0.01, schedule: cosine, warmup_steps: 1}}}}
+actor_infer: {{slots: 3, prefill_tokens: 16}}
+validation: {{at_start: true, every: 2, tasks: [{{name: same, data: sums.jsonl, limit: 3, reward: "{__name__}:even"}}]}}
+checkpoint: {{every: 2}}
+tracking: {{tensorboard: false}}
+"""
+
+
+def even(task: Task, reply: str) -> float:
+    """How much of the reply is even digits: something that any model earns a little of."""
+    if FUSE:
+        FUSE.pop()()
+    return sum(letter in "02468" for letter in reply) / 8
+
+
+def nothing() -> None:
+    """One more call without an event."""
+
+
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def pull_the_plug() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_torch() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., Loaded]:
+    """A run file beside its tasks, with changes laid over it."""
+    tasks = [{"prompt": f"{left}+{left * 7 % 10}=", "answer": str(left + left * 7 % 10)} for left in range(11)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    (tmp_path / "run.yaml").write_text(RUN.replace("sums.jsonl", str(tmp_path / "sums.jsonl")))
+
+    def loaded(*changes: str) -> Loaded:
+        return load(tmp_path / "run.yaml", [f"directory={tmp_path}", *changes])
+
+    FUSE.clear()
+    return loaded
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return dict(read_tensors(run / "model"))
+
+
+def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Everything reported that is not about time."""
+    timed = ("time", "speed/")
+    return [
+        {name: value for name, value in line.items() if not name.startswith(timed)}
+        for line in read_lines(run / "metrics.jsonl")
+    ]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(start: Any, tmp_path: Path) -> None:
+    for name, seed in (("first", 0), ("second", 0), ("other", 1)):
+        commands.train(start(f"name={name}", f"seed={seed}"), overwrite=False)
+    assert equal(weights(tmp_path / "first"), weights(tmp_path / "second"))
+    assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
+    assert not equal(weights(tmp_path / "first"), weights(tmp_path / "other"))
+    assert len({line["loss/grad_norm"] for line in metrics(tmp_path / "first")[1:]}) == 5, "it really learns"
+
+
+@pytest.mark.parametrize("changes", [["actor_infer.slots=40"], ["actor_infer.flush_tokens=2"]])
+def test_how_requests_are_served_changes_nothing(changes: list[str], start: Any, tmp_path: Path) -> None:
+    commands.train(start("name=first"), overwrite=False)
+    commands.train(start("name=second", *changes), overwrite=False)
+    assert equal(weights(tmp_path / "first"), weights(tmp_path / "second"))
+    assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
+
+
+@pytest.mark.parametrize(("event", "kept"), [(press_ctrl_c, 3), (pull_the_plug, 2)], ids=["asked to leave", "killed"])
+def test_a_run_resumed_from_its_middle_equals_the_unbroken_one(
+    event: Callable[[], None], kept: int, start: Any, tmp_path: Path
+) -> None:
+    commands.train(start("name=whole"), overwrite=False)
+    FUSE[:] = [event, *[nothing] * (3 + 2 * 9 + 3 + 4)]  # in step 3: after two validations of 3 and two steps of 9
+    with pytest.raises(typer.Exit):
+        commands.train(start("name=broken"), overwrite=False)
+    assert not FUSE, "the interruption really came"
+    assert (tmp_path / "broken/checkpoints" / f"step-{kept}").is_dir() and not (tmp_path / "broken/model").exists()
+    commands.resume(tmp_path / "broken", [])
+    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "broken")
+
+
+def test_five_steps_equal_the_reference_loop(start: Any, tmp_path: Path) -> None:
+    loaded = start("name=run")
+    commands.train(loaded, overwrite=False)
+    assert equal(weights(tmp_path / "run"), dict(asyncio.run(reference(loaded)).named_tensors()))
+
+
+def test_the_reference_loop_is_short() -> None:
+    assert len((Path(__file__).parent / "reference_loop.py").read_text().splitlines()) < 60
+
+
+async def reference(loaded: Loaded) -> Decoder:
+    run = loaded.run
+    tokenizer, decoder = build_model(run.model, seed=run.seed)
+    (source,) = build_sources(run.tasks)
+    kind = Sampling(run.rollout.temperature, run.rollout.top_k, run.rollout.top_p)
+    learning = trainer(decoder, optimizer=run.actor_train.optimizer, budget=50, sampling=kind, total_steps=run.steps)
+    serving = generator(decoder, slots=64, context=32)
+    await learning.start()
+    await serving.start()
+    named = (run.algorithm.advantage, run.algorithm.loss, run.algorithm.aggregation)
+    advantage, loss, aggregation = (Call(part.kind, part.arguments) for part in named)
+    recipe = Recipe(advantage=advantage, loss=loss, aggregation=aggregation)
+    mixture = Mixture([Part(name=source.name, tasks=source.tasks)], seed=run.seed)
+    await train_plainly(run, recipe, mixture, Template(tokenizer), learning, serving)
+    return decoder

@@ -92,6 +92,7 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int) -> Roles:
         torch.set_num_threads(run.threads)
     if run.deterministic:
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # what is never read need not be the same
     tokenizer, decoder = build_model(run.model, seed=run.seed)
     if run.rollout.context > decoder.shape.context:
         raise ConfigError(

@@ -74,6 +74,7 @@ class Template:
             )
         self.tokenizer = tokenizer
         self.chat = kind != "plain" and bool(tokenizer.chat_template)
+        self._begin = self._prefix()
         self.eos_id = self._closing()
         """The token that ends a reply."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
@@ -84,7 +85,7 @@ class Template:
         if self.chat:
             return self._encode(self._render(messages, place=place), place=place, markup=True)
         found = self._encode("".join(message.content for message in messages), place=place)
-        return np.concatenate([self._prefix(), found]).astype(np.int32)
+        return np.concatenate([self._begin, found]).astype(np.int32)
 
     def extend(self, before: Sequence[Message], new: Sequence[Message], *, last: int, place: str) -> Ints | None:
         """The ids to append for `new` messages; None where the template would rewrite what already stands.

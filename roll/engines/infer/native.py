@@ -96,7 +96,8 @@ class NativeGenerator:
             if self._paused or not (self._queue or self._running):
                 self._changed.clear()
                 try:
-                    await asyncio.wait_for(self._changed.wait(), left)
+                    async with asyncio.timeout(left):  # wait_for swallows a cancellation that comes with the event
+                        await self._changed.wait()
                 except TimeoutError:
                     break
                 continue

@@ -14,7 +14,7 @@ from torch import Tensor
 from roll.algorithms.aggregation import weighted_sum
 from roll.config.schema import Optimizer
 from roll.data.packing import pack
-from roll.engines.attention import Ragged
+from roll.engines.attention import Ragged, sharing
 from roll.engines.base import Part
 from roll.engines.decoder import Decoder
 from roll.engines.sampling import score
@@ -69,7 +69,7 @@ class NativeTrainer:
         row = torch.zeros(batch.num_tokens)
         for rows, part in self._microbatches(batch):
             with torch.no_grad():
-                found, _ = self._forward(part)
+                found, _ = self._forward(part, torch.ones_like(part.trained))
             row[_places(batch, rows)] = found.cpu()
             await asyncio.sleep(0)
         return row
@@ -118,22 +118,26 @@ class NativeTrainer:
         for rows in pack(batch.lengths, self.settings.tokens_per_microbatch):
             yield rows, batch.select(rows)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies, entry t about token t: this is where logits are shifted, and nowhere else."""
+    def _forward(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Logprobs and entropies of the wanted tokens, 0 elsewhere, entry t about token t.
+
+        This is where logits are shifted, and nowhere else.
+        """
         device = self.decoder.device
-        ragged = Ragged(batch.lengths, device=device)
+        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
         ids = batch.ids.to(device)
-        hidden = self.decoder.hidden(ids, ragged.positions, ragged.attend)
-        inner = ragged.positions > 0
-        before = inner.nonzero().squeeze(-1) - 1
-        found = score(hidden[before], self.decoder.head, ids[inner], self.settings.sampling)
-        logprobs, entropies = (torch.zeros_like(ids, dtype=torch.float32).masked_scatter(inner, row) for row in found)
+        hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
+        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
+        before = ragged.flat[at - 1]
+        found = score(hidden.index_select(0, before), self.decoder.head, ids[at], self.settings.sampling)
+        nothing = torch.zeros(len(ids), device=device)
+        logprobs, entropies = (nothing.index_copy(0, at, row) for row in found)
         return logprobs, entropies
 
     def _accumulate(self, batch: Batch, function: Any, arguments: dict[str, Any], sums: Sums) -> None:
         """Add this micro-batch's gradient and its share of the metrics."""
         assert batch.advantages is not None and batch.weights is not None, "assign_credit comes before update"
-        logprobs, entropies = self._forward(batch)
+        logprobs, entropies = self._forward(batch, batch.trained)
         tokens = _tokens(batch, logprobs, entropies)
         row, metrics = function(tokens, **arguments)
         loss = weighted_sum(row, batch.weights.to(row.device))

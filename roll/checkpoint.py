@@ -45,21 +45,8 @@ class Checkpoints:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.recover()
         final = self.directory / f"step-{step}"
-        aside = self.directory / f".tmp-step-{step}-{os.getpid()}"
-        try:
-            aside.mkdir()
-            await fill(aside)
-            _sync_tree(aside)
-            self._put(aside, final)
-            self._mark(step, score)
-        except BaseException as cause:
-            _remove(aside)
-            if not _refused(cause):
-                raise
-            raise RunStopped(
-                f"{final}: the checkpoint could not be written ({type(cause).__name__}: {cause}); "
-                f"earlier ones are intact, free some space and resume the run"
-            ) from cause
+        await write_whole(final, fill)
+        self._mark(step, score)
         self._retain()
         return final
 
@@ -77,14 +64,6 @@ class Checkpoints:
         marked = self._best()
         path = None if marked is None else self.directory / f"step-{marked[0]}"
         return path if path and path.is_dir() else None
-
-    def _put(self, aside: Path, final: Path) -> None:
-        old = self.directory / f".old-{final.name}-{os.getpid()}"
-        if final.exists():
-            final.rename(old)  # a directory cannot be renamed over one that has files
-        aside.rename(final)
-        _sync(self.directory)
-        _remove(old)
 
     def _mark(self, step: int, score: float | None) -> None:
         marked = self._best()
@@ -110,6 +89,29 @@ class Checkpoints:
         for step in self.steps()[: -self.keep]:
             if marked is None or step != marked[0]:
                 _remove(self.directory / f"step-{step}")
+
+
+async def write_whole(final: Path, fill: Callable[[Path], Awaitable[None]]) -> None:
+    """The directory `final` with what `fill` wrote into the one it was given; what stood there goes only then."""
+    aside = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+    old = final.with_name(f".old-{final.name}-{os.getpid()}")
+    try:
+        aside.mkdir()
+        await fill(aside)
+        _sync_tree(aside)
+        if final.exists():
+            final.rename(old)  # a directory cannot be renamed over one that has files
+        aside.rename(final)
+        _sync(final.parent)
+        _remove(old)
+    except BaseException as cause:
+        _remove(aside)
+        if not _refused(cause):
+            raise
+        raise RunStopped(
+            f"{final}: could not be written ({type(cause).__name__}: {cause}); "
+            f"what was there before is intact, free some space and resume the run"
+        ) from cause
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
-from roll.types import Trajectory
+from roll.types import Sampling, Trajectory
 from roll.wiring import (
     Books,
     build_data,
@@ -59,7 +60,7 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
     with closing(RunDirectory.open(path)) as directory:
         if directory.origin.is_file():
             importable(Path(directory.origin.read_text(encoding="utf-8")))
-        loaded = load(directory.config, overrides)
+        loaded = _from_checkpoint(load(directory.config, overrides), path)
         preflight(loaded)
         if _finished(loaded.run, directory):
             _say(f"{path}: all {loaded.run.steps} steps are done already; for more of them, add steps=")
@@ -110,7 +111,7 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
 
 
 async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
-    roles = build_roles(run, run.sft.optimizer, run.sft.steps)
+    roles = build_roles(run, run.sft.optimizer, run.sft.steps, Sampling())  # answers are nobody's samples
     data = build_data(run, run.sft.tasks or run.tasks, roles.template)
     await roles.start()
     directory.begin(dump(run), origin)
@@ -186,6 +187,15 @@ def _finished(run: Run, directory: RunDirectory) -> bool:
     with closing(Reader(directory.journal)) as reader:
         ended = [entry.event for entry in reader.events(RunEnded)]
     return bool(ended) and ended[-1].why == "finished" and ended[-1].step >= run.steps
+
+
+def _from_checkpoint(loaded: Loaded, path: Path) -> Loaded:
+    """The run with its newest checkpoint as the model, so that where it once started from may be gone."""
+    newest = Checkpoints(path / "checkpoints", keep=1).latest()
+    if newest is None:
+        return loaded
+    model = loaded.run.model.model_copy(update={"path": str(newest), "shape": None})
+    return replace(loaded, run=loaded.run.model_copy(update={"model": model}))
 
 
 async def _restore(keeper: Keeper, mixture: Mixture) -> int:

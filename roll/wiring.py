@@ -85,8 +85,11 @@ class Books:
     interrupt: Interrupt
 
 
-def build_roles(run: Run, optimizer: Optimizer, total_steps: int) -> Roles:
-    """Trainer and generator in this process: over one module at `max_staleness` 0, over two above it."""
+def build_roles(run: Run, optimizer: Optimizer, total_steps: int, sampling: Sampling | None = None) -> Roles:
+    """Trainer and generator in this process: over one module at `max_staleness` 0, over two above it.
+
+    `sampling` is the distribution whose logprobs are trained; by default the one rollouts are drawn from.
+    """
     device = _device(run)
     if run.threads:
         torch.set_num_threads(run.threads)
@@ -107,7 +110,7 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int) -> Roles:
             optimizer=optimizer,
             total_steps=total_steps,
             tokens_per_microbatch=run.actor_train.tokens_per_microbatch,
-            sampling=_sampling(run),
+            sampling=sampling or _sampling(run),
             device=device,
         ),
         channel,
@@ -246,7 +249,7 @@ def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: 
 
 def build_loop(run: Run, roles: Roles, data: Data, books: Books) -> Loop:
     """The reinforcement learning loop with all its parts."""
-    buffer = Buffer(num_slots=run.rollout.num_slots)
+    buffer = Buffer(num_slots=run.rollout.num_slots, first_ticket=books.journal.last_group() + 1)
     publisher = build_publisher(roles, books.journal)
     runner = EpisodeRunner(router=roles.router, template=roles.template, limits=_limits(run, roles.template))
     scheduler = Scheduler(

@@ -98,7 +98,7 @@ def settings(folder: str, work: dict[str, Any]) -> GRPOConfig:
         max_steps=work["steps"],
         learning_rate=work["lr"],
         beta=0.0,
-        gradient_checkpointing=False,
+        gradient_checkpointing=work["gradient_checkpointing"],
         bf16=False,
         use_cpu=True,
         logging_steps=1,

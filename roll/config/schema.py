@@ -300,6 +300,12 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
+    def _accuracy_can_be_measured(self) -> Run:
+        if self.sft.stop_at is not None and not self.validation.tasks:
+            raise ValueError("sft.stop_at: there is no held-out accuracy without validation.tasks; add some")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_distinct(self) -> Run:
         for where, sources in (("tasks", self.tasks), ("validation.tasks", self.validation.tasks)):
             names = [source.name for source in sources]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """Files that hold a tokenizer's words, of which one has to be there."""
+_MOST_OPENED = 1024
+"""Openings that are remembered: siblings have the same one, and encoding it is most of what a short attempt costs."""
 _STAND_IN = "reply"
 """A reply that no template changes, to see what a template puts after one."""
 
@@ -75,6 +77,7 @@ class Template:
         self.tokenizer = tokenizer
         self.chat = kind != "plain" and bool(tokenizer.chat_template)
         self._begin = self._prefix()
+        self._opened: dict[tuple[Message, ...], Ints] = {}
         self.eos_id = self._closing()
         """The token that ends a reply."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
@@ -82,6 +85,15 @@ class Template:
 
     def open(self, messages: Sequence[Message], *, place: str) -> Ints:
         """The ids a conversation opens with, up to where the policy's reply begins. `place` is for errors."""
+        key = tuple(messages)
+        found = self._opened.get(key)
+        if found is None:
+            if len(self._opened) >= _MOST_OPENED:
+                self._opened.clear()
+            found = self._opened[key] = self._open(key, place=place)
+        return found
+
+    def _open(self, messages: Sequence[Message], *, place: str) -> Ints:
         if self.chat:
             return self._encode(self._render(messages, place=place), place=place, markup=True)
         found = self._encode("".join(message.content for message in messages), place=place)

@@ -15,7 +15,7 @@ from roll.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Which rows begin like another: the first `lengths[i]` tokens of row i are those of row `leaders[i]`, computed once."""
+    """Which rows begin like another: the first `lengths[i]` tokens of row i are those of row `leaders[i]`."""
 
     leaders: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -49,7 +49,8 @@ class Ragged:
         self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1, shared: Sharing | None = None
     ) -> None:
         sizes = np.array(lengths)
-        self.rows, self.width = len(sizes), -(-int(sizes.max()) // multiple) * multiple
+        self.rows, self.longest = len(sizes), int(sizes.max())
+        self.width = -(-self.longest // multiple) * multiple
         starts = sizes.cumsum() - sizes
         row = np.repeat(np.arange(self.rows), sizes)
         position = np.arange(sizes.sum()) - starts[row]

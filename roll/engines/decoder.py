@@ -202,7 +202,8 @@ class Decoder(nn.Module):
             if (name == "lm_head.weight" and self.shape.tied) or name.endswith("rotary_emb.inv_freq"):
                 continue
             if name not in mine or mine[name].shape != tensor.shape:
-                raise ConfigError(f"{where}: tensor {name} {tuple(tensor.shape)} does not fit config.json")
+                shape = tuple(tensor.shape)
+                raise ConfigError(f"{where}: tensor {name} {shape} does not fit config.json; take both from one model")
             mine[name].copy_(tensor)
             missing.discard(name)
         if missing:

@@ -101,6 +101,10 @@ class Reader:
         """Id of the last event."""
         return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM events").fetchone()[0])
 
+    def last_group(self) -> int:
+        """The highest ticket that was ever given out, also by an earlier process; -1 if none was."""
+        return int(self._connection.execute('SELECT COALESCE(MAX("group"), -1) FROM events').fetchone()[0])
+
     def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[Entry[E]]:
         """Events of one kind, or of all, later than the event `after`, in order."""
         chosen = "" if kind is Event else "AND kind = :kind"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType, TracebackType
 
 
@@ -26,3 +27,4 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        sys.stderr.write("finishing this step, then leaving; press Ctrl-C again to leave at once\n")

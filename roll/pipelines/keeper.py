@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from roll.checkpoint import Checkpoints, read_state, write_state
+from roll.checkpoint import Checkpoints, read_state, write_state, write_whole
 from roll.cluster.handle import Cluster
 from roll.engines.base import Trainer
 from roll.errors import ConfigError
@@ -58,9 +58,13 @@ class Keeper:
 
     async def export(self) -> Path:
         """The model as it is now, as a Hugging Face directory."""
+
+        async def fill(path: Path) -> None:
+            await self.trainers.at(0, Trainer.save, path, resumable=False)
+            self.tokenizer.save_pretrained(path)
+
         path = self.directory / "model"
-        await self.trainers.at(0, Trainer.save, path, resumable=False)
-        self.tokenizer.save_pretrained(path)
+        await write_whole(path, fill)
         return path
 
     def save_refused(self, step: int, batch: Batch) -> Path:

@@ -59,7 +59,7 @@ class WarmStart:
             if found["loss/refused"]:
                 raise RunStopped(f"step {step}: loss or gradient is not finite; lower sft.optimizer.lr")
             metrics = {"sft/loss": found["loss/policy"], "loss/grad_norm": found["loss/grad_norm"]}
-            if step % self.validate_every == 0 or step == self.steps:
+            if self.validator.sources and (step % self.validate_every == 0 or step == self.steps):
                 metrics["sft/accuracy"] = await self.accuracy(step)
             self.report(step, metrics)
             reached = self.stop_at is not None and metrics.get("sft/accuracy", 0.0) >= self.stop_at
@@ -86,8 +86,6 @@ class WarmStart:
 
     async def accuracy(self, step: int) -> float:
         """Greedy accuracy on the held-out tasks, with the weights as they are."""
-        if not self.validator.sources:
-            return 0.0
         await self.publisher.publish(step)
         with bar(self.validator.num_tasks, "validation") as advance:
             return summarise(await self.validator.run(advance)).get("validation/accuracy", 0.0)

@@ -12,9 +12,9 @@ class Buffer:
 
     A group holds a slot from `admit` until `release`, which follows the publication of the weights it helped to train;
     groups leave in the order they were admitted. With s = `max_staleness` and n groups a step there are (s + 1) n
-    slots, so a group admitted at version v has at most (s + 1) n - 1 groups ahead of it, every step takes n of them, and
-    it is trained at step v + ceil(s) at the latest. Leaving in order of completion instead would let one slow group
-    age without bound.
+    slots, so a group admitted at version v has at most (s + 1) n - 1 groups ahead of it, every step takes n of them,
+    and it is trained at step v + ceil(s) at the latest. Leaving in order of completion instead would let one slow
+    group age without bound.
 
         admit()        waits for a free slot                  woken by release(), drop()
         put(i, group)  never waits
@@ -23,10 +23,10 @@ class Buffer:
         release(n)     never waits
     """
 
-    def __init__(self, *, num_slots: int) -> None:
+    def __init__(self, *, num_slots: int, first_ticket: int = 0) -> None:
         self._free = num_slots
         self._held: dict[int, Group | None] = {}  # by ticket, in order of admission; None until put
-        self._next_ticket = 0
+        self._next_ticket = first_ticket
         self._changed = asyncio.Condition()
 
     async def admit(self) -> int:

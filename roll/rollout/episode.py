@@ -66,12 +66,13 @@ class EpisodeRunner:
         """The whole attempt, not yet scored; where environment or engine gave up, what there is of it and why."""
         script = _Script(self.template, attempt)
         try:
-            await self._play(script, env)
+            try:
+                await self._play(script, env)
+            finally:
+                with blame(EnvFailed, f"environment of {script.place}, closing"):
+                    await env.close()
         except RolloutError as error:
             return script.trajectory(_STATUS_OF[type(error)], reason=str(error))
-        finally:
-            with blame(EnvFailed, f"environment of {script.place}, closing"):
-                await env.close()
         return script.trajectory(Status.TRUNCATED if script.cut else Status.FINISHED, reason=script.cut)
 
     async def _play(self, script: _Script, env: Env) -> None:

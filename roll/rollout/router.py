@@ -114,9 +114,9 @@ class Router:
             await self._work.wait()
             self._work.clear()
             await asyncio.sleep(0)  # whoever is about to ask as well goes into the same call
-            for rank, request_id in self._abandoned:
+            abandoned, self._abandoned = self._abandoned, []
+            for rank, request_id in abandoned:
                 await self._generators.at(rank, Generator.abort, [request_id])
-            self._abandoned.clear()
             async with self._sending:
                 if not self._held:
                     await self._send([item for item in self._pending.values() if item.rank is None])

@@ -25,7 +25,8 @@ def read_config(directory: Path) -> PretrainedConfig:
     try:
         return cast(Any, AutoConfig).from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{directory}/config.json: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{directory}/config.json: cannot be read ({reason}); copy it anew from its origin") from None
 
 
 def read_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:

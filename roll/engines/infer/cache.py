@@ -29,8 +29,8 @@ class SlotCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = ragged.pad(k), ragged.pad(v)
-            self.keys[layer, slots, :, : ragged.width] = keys[sources]
-            self.values[layer, slots, :, : ragged.width] = values[sources]
+            self.keys[layer, slots, :, : ragged.longest] = keys[sources, :, : ragged.longest]
+            self.values[layer, slots, :, : ragged.longest] = values[sources, :, : ragged.longest]
             return ragged.over(ragged.pad(q), keys, values)
 
         return attend

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -91,11 +91,7 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int, sampling: Samp
     `sampling` is the distribution whose logprobs are trained; by default the one rollouts are drawn from.
     """
     device = _device(run)
-    if run.threads:
-        torch.set_num_threads(run.threads)
-    if run.deterministic:
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # what is never read need not be the same
+    _set_up_torch(run)
     tokenizer, decoder = build_model(run.model, seed=run.seed)
     if run.rollout.context > decoder.shape.context:
         raise ConfigError(
@@ -325,6 +321,16 @@ def _sampling(run: Run) -> Sampling:
 
 def _call(named: Named) -> Call:
     return Call(named.kind, named.arguments)
+
+
+def _set_up_torch(run: Run) -> None:
+    """What torch keeps for the whole process."""
+    if run.threads:
+        torch.set_num_threads(run.threads)
+    if run.deterministic:
+        torch.use_deterministic_algorithms(True)
+        # Memory that is never read need not be the same.
+        cast(Any, torch.utils.deterministic).fill_uninitialized_memory = False
 
 
 def _device(run: Run) -> torch.device:

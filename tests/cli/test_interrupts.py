@@ -55,7 +55,7 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
     process.send(signal.SIGINT)
     outcome = process.end()
     step = newest(run)
-    assert (outcome.code, outcome.err) == (130, "")
+    assert outcome.code == 130 and outcome.err.startswith("finishing this step")
     assert outcome.out.splitlines()[-1] == (f"interrupted after step {step} of 500; go on with `roll resume runs/tiny`")
     assert 2 < step < 100 and steps(run) == list(range(step + 1))
     assert events(run, RunEnded)[-1] == RunEnded(step=step, why="interrupted")
@@ -81,7 +81,8 @@ def test_a_second_interrupt_leaves_at_once_and_the_run_goes_on_from_its_last_che
     process.send(signal.SIGINT)
     outcome = process.end()
     step = newest(run)
-    assert outcome.fault(130) == f"interrupted at once; go on from step-{step} with `roll resume runs/tiny`"
+    assert outcome.code == 130
+    assert outcome.err.splitlines()[1:] == [f"interrupted at once; go on from step-{step} with `roll resume runs/tiny`"]
     (folder / "stuck").unlink()
     assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
     assert steps(run) == list(range(step + 2))
@@ -114,7 +115,7 @@ STARVED = "resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
     ("size", "limit", "said"),
     [
         (0, 20_000, "runs/tiny/journal.db: the journal could not be opened"),
-        (0, 200_000, "runs/tiny/checkpoints/step-5: the checkpoint could not be written"),
+        (0, 200_000, "runs/tiny/checkpoints/step-5: could not be written"),
         (0, 400_000, "runs/tiny/journal.db: the journal could not be written"),
         (1_000_000, 1_000_200, "runs/tiny/metrics.jsonl: the metrics could not be written"),
     ],

@@ -85,11 +85,11 @@ def test_plain_contents_stand_end_to_end():
 def test_plain_opens_with_a_begin_token_only_if_the_tokenizer_adds_one_itself():
     from tokenizers.processors import TemplateProcessing
 
-    template = plain()
-    tokenizer: Any = template.tokenizer
+    tokenizer: Any = plain().tokenizer
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
+    template = Template(tokenizer, "plain")
     assert template.open([ASKED], place="task 't'").tolist()[0] == 2
     assert template.open([ASKED], place="task 't'").tolist().count(1) == 0  # a prompt has not ended
     assert 2 not in template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, place="task 't'").tolist()

@@ -1,0 +1,14 @@
+"""Which tests are whole processes or whole runs: `make test` runs them, `make check` leaves them out."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SLOW = ("cli", "bench/test_environment.py", "test_determinism.py", "test_examples.py", "test_readme.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if str(item.path.relative_to(HERE)).startswith(SLOW):
+            item.add_marker(pytest.mark.slow)

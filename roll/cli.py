@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import roll
+from roll.allocator import keep_freed_memory
 from roll.errors import ConfigError, RunStopped
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     0 is success, 2 a fault of the user's input, 3 a run that had to stop, 130 an interrupt (which typer sees to).
     """
+    keep_freed_memory()
     try:
         app(arguments)
     except ConfigError as error:

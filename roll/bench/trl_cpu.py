@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from pathlib import Path
 import typer
 import yaml
 
+from roll.allocator import environment_of_others
 from roll.bench.environment import Unavailable, cache_directory, interpreter
 from roll.bench.result import Result
 from roll.config.load import load
@@ -50,10 +52,13 @@ def run() -> Result:
     ours: list[float] = []
     peer: list[float] = []
     lean: list[float] = []
+    tuned: list[float] = []
+    as_it_comes, like_ours = environment_of_others(), dict(os.environ)
     sides = (
         ("ours", ours, _ours),
-        ("TRL", peer, lambda: _peer(python, checkpointing=True)),
-        ("TRL without gradient checkpointing", lean, lambda: _peer(python, checkpointing=False)),
+        ("TRL", peer, lambda: _peer(python, as_it_comes, checkpointing=True)),
+        ("TRL without gradient checkpointing", lean, lambda: _peer(python, as_it_comes, checkpointing=False)),
+        ("the same with our allocator's setting", tuned, lambda: _peer(python, like_ours, checkpointing=False)),
     )
     for number in range(1, ROUNDS + 1):
         for side, steps, measured in sides:
@@ -69,7 +74,9 @@ def run() -> Result:
             "ours_step_s": [round(seconds, 3) for seconds in ours],
             "peer_step_s": [round(seconds, 3) for seconds in peer],
             "peer_without_checkpointing_step_s": [round(seconds, 3) for seconds in lean],
+            "peer_tuned_step_s": [round(seconds, 3) for seconds in tuned],
             "ratio_without_checkpointing": round(_speed(ours) / _speed(lean), 2),
+            "ratio_tuned": round(_speed(ours) / _speed(tuned), 2),
         },
     )
 
@@ -156,7 +163,7 @@ def _peer_python() -> Path:
     return interpreter(directory, REQUIREMENTS)
 
 
-def _peer(python: Path, *, checkpointing: bool) -> list[float]:
+def _peer(python: Path, environment: dict[str, str], *, checkpointing: bool) -> list[float]:
     """TRL's seconds a step; `-P` keeps our own modules out of its imports."""
     work = {
         "prompts": PROMPTS,
@@ -172,7 +179,11 @@ def _peer(python: Path, *, checkpointing: bool) -> list[float]:
     }
     script = Path(__file__).with_name("trl_peer.py")
     done = subprocess.run(
-        [str(python), "-P", str(script), json.dumps(work)], stdout=subprocess.PIPE, text=True, check=True
+        [str(python), "-P", str(script), json.dumps(work)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=environment,
     )
     found: list[float] = json.loads(done.stdout.splitlines()[-1])["step_s"]
     return found

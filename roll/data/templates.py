@@ -123,7 +123,7 @@ class Template:
 
     def decode(self, ids: Sequence[int] | Ints) -> str:
         """The text of `ids` without special tokens."""
-        numbers = [int(token) for token in ids]
+        numbers = np.asarray(ids, np.int64).tolist()
         return cast(str, self.tokenizer.decode(numbers, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _keeps(self, stood: str, before: Sequence[Message], new: Sequence[Message], place: str) -> bool:

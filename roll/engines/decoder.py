@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from roll.engines.fused import gated, rms_norm, rotated
 from roll.errors import ConfigError
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -82,6 +83,8 @@ def geometry(config: PretrainedConfig) -> Geometry:
 class Layer(nn.Module):
     """One block: attention, then a gated feed-forward, each added to what came in."""
 
+    norm_of_head: Tensor
+
     def __init__(self, shape: Geometry) -> None:
         super().__init__()
         self.shape = shape
@@ -89,8 +92,9 @@ class Layer(nn.Module):
         self.norm_in = nn.Parameter(torch.ones(shape.hidden))
         self.qkv = nn.Parameter(torch.empty(shape.hidden, q + 2 * kv))
         self.qkv_bias = nn.Parameter(torch.zeros(q + 2 * kv)) if shape.qkv_bias else None
-        self.q_norm = nn.Parameter(torch.ones(shape.head_dim)) if shape.qk_norm else None
-        self.k_norm = nn.Parameter(torch.ones(shape.head_dim)) if shape.qk_norm else None
+        self.qk_norm = nn.Parameter(torch.ones(2, shape.head_dim)) if shape.qk_norm else None
+        norm_of_head = torch.tensor([0] * shape.heads + [1] * shape.kv_heads)
+        self.register_buffer("norm_of_head", norm_of_head, persistent=False)
         self.out = nn.Parameter(torch.empty(q, shape.hidden))
         self.out_bias = nn.Parameter(torch.zeros(shape.hidden)) if shape.out_bias else None
         self.norm_mid = nn.Parameter(torch.ones(shape.hidden))
@@ -103,21 +107,17 @@ class Layer(nn.Module):
         """What attention adds."""
         shape = self.shape
         both = shape.heads + shape.kv_heads
-        mixed = _project(F.rms_norm(x, (shape.hidden,), self.norm_in, shape.eps), self.qkv, self.qkv_bias)
+        mixed = _project(rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
         heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
-        qk = heads[:, :both]
-        if self.q_norm is not None and self.k_norm is not None:
-            scale = torch.cat([self.q_norm.expand(shape.heads, -1), self.k_norm.expand(shape.kv_heads, -1)])
-            qk = F.rms_norm(qk, (shape.head_dim,), None, shape.eps) * scale
-        qk = rotate(qk)
-        mixed = attend(qk[:, : shape.heads], qk[:, shape.heads :], heads[:, both:])
-        return _project(mixed, self.out, self.out_bias)
+        qk, v = heads.split((both, shape.kv_heads), 1)
+        if self.qk_norm is not None:
+            qk = rms_norm(qk, F.embedding(self.norm_of_head, self.qk_norm), shape.eps)
+        q, k = rotate(qk).split((shape.heads, shape.kv_heads), 1)
+        return _project(attend(q, k, v), self.out, self.out_bias)
 
     def feed(self, x: Tensor) -> Tensor:
         """What the feed-forward adds."""
-        normed = F.rms_norm(x, (self.shape.hidden,), self.norm_mid, self.shape.eps)
-        gate, up = (normed @ self.gate_up).chunk(2, -1)
-        return (F.silu(gate) * up) @ self.down
+        return gated(rms_norm(x, self.norm_mid, self.shape.eps) @ self.gate_up) @ self.down
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
@@ -129,9 +129,9 @@ class Layer(nn.Module):
         if self.qkv_bias is not None:
             for name, part in zip("qkv", self.qkv_bias.split(sizes), strict=True):
                 yield f"self_attn.{name}_proj.bias", part
-        if self.q_norm is not None and self.k_norm is not None:
-            yield "self_attn.q_norm.weight", self.q_norm
-            yield "self_attn.k_norm.weight", self.k_norm
+        if self.qk_norm is not None:
+            yield "self_attn.q_norm.weight", self.qk_norm[0]
+            yield "self_attn.k_norm.weight", self.qk_norm[1]
         yield "self_attn.o_proj.weight", self.out.t()
         if self.out_bias is not None:
             yield "self_attn.o_proj.bias", self.out_bias
@@ -173,14 +173,14 @@ class Decoder(nn.Module):
         cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
         def rotate(x: Tensor) -> Tensor:
-            return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+            return rotated(x, cos, sin)
 
         x = F.embedding(ids, self.embed)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             x = x + layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v))
             x = x + layer.feed(x)
-        return F.rms_norm(x, (self.shape.hidden,), self.norm, self.shape.eps)
+        return rms_norm(x, self.norm, self.shape.eps)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Views of all parameters by their Hugging Face names; a tied head is not named twice."""
@@ -215,8 +215,8 @@ class Decoder(nn.Module):
     def initialise(self, seed: int) -> None:
         """Random weights: normal for matrices; norms stay one and biases zero."""
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.parameters():
-            if parameter.ndim == 2:
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2 and not name.endswith("norm"):
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, self.shape.init_std, generator=generator))
 
 

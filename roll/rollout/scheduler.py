@@ -128,7 +128,7 @@ class Scheduler:
         raise AssertionError("the last try returns")
 
     def _record_end(self, ticket: int, trajectory: Trajectory) -> None:
-        versions = [int(version) for turn in trajectory.turns for version in turn.versions]
+        versions = [int(turn.versions[end]) for turn in trajectory.turns if len(turn.versions) for end in (0, -1)]
         if not trajectory.status.valid:
             self.failures[trajectory.status] = self.failures.get(trajectory.status, 0) + 1
         self.journal.keep(ticket, trajectory)

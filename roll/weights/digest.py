@@ -19,10 +19,11 @@ def digest(tensors: Iterable[torch.Tensor]) -> Digest:
     """
     sums: dict[str, tuple[int, int]] = {}
     for tensor in tensors:
-        bits = tensor.detach().contiguous().view(_INTEGER_OF_SIZE[tensor.element_size()]).to(torch.int64)
+        integers = tensor.detach().contiguous().view(_INTEGER_OF_SIZE[tensor.element_size()])
+        bits = integers.to(torch.int64, copy=True)
         first, second = sums.get(str(tensor.dtype), (0, 0))
         sums[str(tensor.dtype)] = (
             (first + int(bits.sum())) % 2**64,  # int64 sums wrap, which is the modulus
-            (second + int((bits * bits).sum())) % 2**64,
+            (second + int(bits.mul_(bits).sum())) % 2**64,
         )
     return Digest(sums)

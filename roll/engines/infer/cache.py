@@ -11,16 +11,16 @@ from torch import Tensor
 from roll.engines.attention import Ragged
 from roll.engines.decoder import Attend, Geometry
 
-ALIGN = 64
+ALIGN = 16
 """Attention spans are rounded up to this, so that a request's arithmetic does not depend on how long its company is."""
 
 
 class SlotCache:
-    """[layers, slots, kv_heads, span, dim] of keys and of values; what lies past a request's length is never read."""
+    """[layers, slots, span, kv_heads, dim] of keys and of values; what lies past a request's length is never read."""
 
     def __init__(self, shape: Geometry, *, slots: int, context: int, device: torch.device) -> None:
         self.span = -(-context // ALIGN) * ALIGN
-        size = (shape.layers, slots, shape.kv_heads, self.span, shape.head_dim)
+        size = (shape.layers, slots, self.span, shape.kv_heads, shape.head_dim)
         self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
         self._index = torch.arange(max(slots, self.span), device=device)
 
@@ -29,8 +29,8 @@ class SlotCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = ragged.pad(k), ragged.pad(v)
-            self.keys[layer, slots, :, : ragged.longest] = keys[sources, :, : ragged.longest]
-            self.values[layer, slots, :, : ragged.longest] = values[sources, :, : ragged.longest]
+            self.keys[layer, slots, : ragged.longest] = keys.transpose(1, 2)[sources, : ragged.longest]
+            self.values[layer, slots, : ragged.longest] = values.transpose(1, 2)[sources, : ragged.longest]
             return ragged.over(ragged.pad(q), keys, values)
 
         return attend
@@ -41,17 +41,16 @@ class SlotCache:
         span = min(self.span, -(-(int(positions.max()) + 1) // ALIGN) * ALIGN)
         seen = self._index[:span] <= positions.unsqueeze(1)
         mask = torch.zeros_like(seen, dtype=self.keys.dtype).masked_fill_(~seen, -torch.inf)[:, None, None]
-        slots = self._index[:num]
+        places = self._index[:num] * self.span + positions
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
-            keys[slots, :, positions] = k
-            values[slots, :, positions] = v
+            keys.flatten(0, 1).index_copy_(0, places, k)
+            values.flatten(0, 1).index_copy_(0, places, v)
             # Query heads that read the same key head lie in the query axis, so keys are not repeated.
-            grouped = q.reshape(num, keys.shape[1], -1, q.shape[-1])
-            mixed = F.scaled_dot_product_attention(
-                grouped, keys[:num, :, :span], values[:num, :, :span], attn_mask=mask
-            )
+            grouped = q.reshape(num, keys.shape[2], -1, q.shape[-1])
+            seen_keys, seen_values = (row[:num, :span].transpose(1, 2) for row in (keys, values))
+            mixed = F.scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask)
             return mixed.reshape(num, -1)
 
         return attend
@@ -59,5 +58,5 @@ class SlotCache:
     def copy(self, source: int, slots: Sequence[int], length: int) -> None:
         """Give other slots the first `length` tokens of one."""
         for slot in slots:
-            self.keys[:, slot, :, :length] = self.keys[:, source, :, :length]
-            self.values[:, slot, :, :length] = self.values[:, source, :, :length]
+            self.keys[:, slot, :length] = self.keys[:, source, :length]
+            self.values[:, slot, :length] = self.values[:, source, :length]

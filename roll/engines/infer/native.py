@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import torch
@@ -53,6 +54,8 @@ class _Running:
     """[hidden] after the last token of `request.ids`: what siblings need to skip their prefill."""
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
+    due: int
+    """At so many tokens something must be said of it, whatever they are."""
     num_reported: int = 0
 
     @property
@@ -180,7 +183,8 @@ class NativeGenerator:
                 after_prompt = self._running[known[request.ids]].after_prompt
             else:
                 after_prompt = hidden[request.ids]
-            self._running.append(_Running(request=request, after_prompt=after_prompt))
+            due = min(request.max_new_tokens, self.settings.flush_tokens)
+            self._running.append(_Running(request=request, after_prompt=after_prompt, due=due))
         self._sample(torch.stack([row.after_prompt for row in self._running[first:]]), first)
 
     def _prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], Tensor]:
@@ -218,10 +222,13 @@ class NativeGenerator:
         positions = np.array([row.request.produced + len(row.ids) for row in rows], np.uint64)
         noise = torch.from_numpy(uniforms(keys, positions)).to(self.settings.device)
         ids, logprobs = _draw_each(logits, [row.request.sampling for row in rows], noise)
-        for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
+        ended: list[int] = []
+        for slot, row, token, logprob in zip(count(first), rows, ids.tolist(), logprobs.tolist(), strict=False):
             row.ids.append(token)
             row.logprobs.append(logprob)
-        self._vacate([first + at for at, row in enumerate(rows) if self._ended(row)])
+            if (len(row.ids) >= row.due or token in row.request.stop) and self._ended(row):
+                ended.append(slot)
+        self._vacate(ended)
 
     def _ended(self, row: _Running) -> bool:
         """Report what is due, and whether it was the last of it."""
@@ -230,8 +237,7 @@ class NativeGenerator:
         elif len(row.ids) == row.request.max_new_tokens:
             self._report(row, Finish.LENGTH)
         else:
-            if len(row.ids) - row.num_reported >= self.settings.flush_tokens:
-                self._report(row, None)
+            self._report(row, None)
             return False
         return True
 
@@ -247,6 +253,7 @@ class NativeGenerator:
             )
         )
         row.num_reported = len(row.ids)
+        row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.flush_tokens)
 
     @torch.inference_mode()
     def _vacate(self, slots: Sequence[int]) -> None:
@@ -261,12 +268,11 @@ class NativeGenerator:
 
 def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[Tensor, Tensor]:
     """Rows may differ in how they are sampled; each kind is drawn together."""
-    kinds = dict.fromkeys(samplings)
-    if len(kinds) == 1:
+    if all(sampling is samplings[0] for sampling in samplings):
         return draw(logits, samplings[0], noise)
     ids = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
     logprobs = torch.zeros(len(logits), device=logits.device)
-    for kind in kinds:
+    for kind in set(samplings):
         at = torch.tensor([row for row, sampling in enumerate(samplings) if sampling == kind], device=logits.device)
         ids[at], logprobs[at] = draw(logits[at], kind, noise[at])
     return ids, logprobs

@@ -1,0 +1,23 @@
+"""The allocator's setting is ours alone: a user's own stands, and other programs do not inherit it."""
+
+import os
+
+import pytest
+
+from roll.allocator import environment_of_others, keep_freed_memory
+
+
+def test_freed_memory_is_kept_unless_the_user_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "7")
+    keep_freed_memory()
+    assert os.environ["MIMALLOC_PURGE_DELAY"] == "7"
+    assert environment_of_others()["MIMALLOC_PURGE_DELAY"] == "7"
+
+
+def test_other_programs_run_without_our_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIMALLOC_PURGE_DELAY", "")
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY")
+    keep_freed_memory()
+    assert "MIMALLOC_PURGE_DELAY" in os.environ
+    assert "MIMALLOC_PURGE_DELAY" not in environment_of_others()
+    assert environment_of_others()["PATH"] == os.environ["PATH"]

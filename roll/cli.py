@@ -93,10 +93,10 @@ def check(path: File, overrides: Overrides = None) -> None:
 @app.command("explain")
 def describe(path: File, overrides: Overrides = None) -> None:
     """Say in words what a file means."""
+    loaded = _checked(path, overrides)
     from roll.config.explain import explain
-    from roll.config.load import load
 
-    typer.echo(explain(load(path, overrides or []).run))
+    typer.echo(explain(loaded.run))
 
 
 @app.command("eval")

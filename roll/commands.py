@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from roll.algorithms.credit import Memory
 from roll.checkpoint import Checkpoints
 from roll.config.load import Loaded, dump, load
 from roll.config.schema import Run
@@ -30,22 +31,15 @@ from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
-from roll.types import Sampling, Trajectory
-from roll.wiring import (
-    Books,
-    build_data,
-    build_keeper,
-    build_loop,
-    build_publisher,
-    build_reporter,
-    build_roles,
-    build_sources,
-    build_validator,
-    check_prompts,
-)
+from roll.types import Trajectory
+from roll.wiring.data import build_data, build_sources, check_prompts
+from roll.wiring.models import build_roles
+from roll.wiring.run import Books, build_keeper, build_loop, build_publisher, build_reporter, build_validator
 
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
+REFERENCE = "reference"
+"""Where a run keeps the weights it began with, if something is measured against them."""
 
 
 def train(loaded: Loaded, *, overwrite: bool) -> None:
@@ -85,7 +79,8 @@ def evaluate(loaded: Loaded, *, output: Path | None) -> None:
 async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> None:
     """A fresh run of the file `origin`, or with None one that goes on."""
     resumed = origin is None
-    roles = build_roles(run, run.actor_train.optimizer, run.steps)
+    num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
+    roles = build_roles(run, run.actor_train.optimizer, num_updates)
     data = build_data(run, run.tasks, roles.template)
     await roles.start()
     if origin is not None:
@@ -94,9 +89,11 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         keeper = build_keeper(run, directory, roles, journal)
-        start = await _restore(keeper, data.mixture) if resumed else 0
+        if not resumed and roles.models.reference is not None and run.reference.path is None:
+            await keeper.export(REFERENCE)  # the weights it starts from, which a resumed run no longer has
+        start, memory = await _restore(keeper, data.mixture) if resumed else (0, None)
         reporter = stack.enter_context(closing(build_reporter(run, directory, start if resumed else None)))
-        loop = build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt))
+        loop = build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt), memory)
         digest = hashlib.sha256(dump(run).encode()).hexdigest()
         journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
         if resumed:
@@ -111,7 +108,7 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
 
 
 async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
-    roles = build_roles(run, run.sft.optimizer, run.sft.steps, Sampling())  # answers are nobody's samples
+    roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True)
     data = build_data(run, run.sft.tasks or run.tasks, roles.template)
     await roles.start()
     directory.begin(dump(run), origin)
@@ -145,7 +142,7 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 
 async def _evaluate(run: Run, output: Path | None) -> None:
-    roles = build_roles(run, run.actor_train.optimizer, run.steps)
+    roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
     held_out = build_sources(run.validation.tasks)
     check_prompts(run, roles.template, held_out)
     await roles.start()
@@ -190,18 +187,20 @@ def _finished(run: Run, directory: RunDirectory) -> bool:
 
 
 def _from_checkpoint(loaded: Loaded, path: Path) -> Loaded:
-    """The run with its newest checkpoint as the model, so that where it once started from may be gone."""
+    """The run with its newest checkpoint as the model, and the reference it began with: its origin may be gone."""
     newest = Checkpoints(path / "checkpoints", keep=1).latest()
     if newest is None:
         return loaded
-    model = loaded.run.model.model_copy(update={"path": str(newest), "shape": None})
-    return replace(loaded, run=loaded.run.model_copy(update={"model": model}))
+    changed: dict[str, Any] = {"model": loaded.run.model.model_copy(update={"path": str(newest), "shape": None})}
+    if (path / REFERENCE).is_dir():
+        changed["reference"] = loaded.run.reference.model_copy(update={"path": str(path / REFERENCE)})
+    return replace(loaded, run=loaded.run.model_copy(update=changed))
 
 
-async def _restore(keeper: Keeper, mixture: Mixture) -> int:
-    step, state = await keeper.restore()
+async def _restore(keeper: Keeper, mixture: Mixture) -> tuple[int, Memory]:
+    step, state, memory = await keeper.restore()
     mixture.restore(state)
-    return step
+    return step, memory
 
 
 def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:

@@ -8,10 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roll.config.algorithm import Algorithm
 from roll.config.load import Loaded
 from roll.config.schema import Named, Run, Source
 from roll.errors import ConfigError
-from roll.registry import ADVANTAGES, AGGREGATIONS, DATASETS, ENVS, LOSSES, REWARDS, Table
+from roll.registry import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    CORRECTIONS,
+    DATASETS,
+    EMPHASES,
+    ENVS,
+    ESTIMATORS,
+    FILTERS,
+    LOSSES,
+    MASKS,
+    REWARDS,
+    SHAPINGS,
+    Table,
+)
 
 
 def preflight(loaded: Loaded) -> None:
@@ -38,15 +53,32 @@ def _name_faults(run: Run) -> Iterator[tuple[str, str]]:
 
 def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
     """Everything in a run that is named and imported: its key, where to look it up, and what the file says."""
-    yield "algorithm.advantage", ADVANTAGES, run.algorithm.advantage
-    yield "algorithm.loss", LOSSES, run.algorithm.loss
-    yield "algorithm.aggregation", AGGREGATIONS, run.algorithm.aggregation
+    yield from _parts(run.algorithm)
     for key, source in _sources(run):
         yield f"{key}.env", ENVS, source.env
         if source.data is not None:
             yield f"{key}.data", DATASETS, source.data
         if source.reward is not None:
             yield f"{key}.reward", REWARDS, source.reward
+
+
+def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
+    yield "algorithm.advantage", ADVANTAGES, algorithm.advantage
+    yield "algorithm.loss", LOSSES, algorithm.loss
+    yield "algorithm.aggregation", AGGREGATIONS, algorithm.aggregation
+    yield "algorithm.value_loss", LOSSES, algorithm.value_loss
+    if algorithm.correction is not None:
+        yield "algorithm.correction", CORRECTIONS, algorithm.correction
+    if algorithm.kl is not None:
+        yield "algorithm.kl.estimator", ESTIMATORS, algorithm.kl.estimator
+    for key, table, many in (
+        ("filters", FILTERS, algorithm.filters),
+        ("shaping", SHAPINGS, algorithm.shaping),
+        ("emphasis", EMPHASES, algorithm.emphasis),
+        ("masks", MASKS, algorithm.masks),
+    ):
+        for index, named in enumerate(many):
+            yield f"algorithm.{key}.{index}", table, named
 
 
 def _sources(run: Run) -> Iterator[tuple[str, Source]]:
@@ -60,13 +92,20 @@ def _sources(run: Run) -> Iterator[tuple[str, Source]]:
 
 
 def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
-    if run.model.path is not None:
-        for fault in _model_faults(Path(run.model.path)):
-            yield "model.path", fault
+    for key, path in _models(run):
+        for fault in _model_faults(Path(path)):
+            yield key, fault
     for key, source in _sources(run):
         path = source.data.arguments.get("path") if source.data is not None and source.data.kind == "jsonl" else None
         if isinstance(path, str) and not Path(path).is_file():
             yield f"{key}.data", f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
+
+
+def _models(run: Run) -> Iterator[tuple[str, str]]:
+    roles = {role: getattr(run, role) for role in ("model", "critic", "reference", "teacher", "reward_model")}
+    for role, section in roles.items():
+        if section is not None and section.path is not None:
+            yield f"{role}.path", section.path
 
 
 def _model_faults(directory: Path) -> Iterator[str]:

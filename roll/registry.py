@@ -157,21 +157,82 @@ def _bound_names(node: ast.stmt) -> set[str]:
 
 ADVANTAGES: Table[Any] = Table(
     "advantage",
-    supplied=2,
+    supplied=1,
     group_normalised="roll.algorithms.advantages:group_normalised",
+    group_centred_batch_scaled="roll.algorithms.advantages:group_centred_batch_scaled",
+    leave_one_out="roll.algorithms.advantages:leave_one_out",
     batch_centred="roll.algorithms.advantages:batch_centred",
+    batch_normalised="roll.algorithms.advantages:batch_normalised",
+    discounted="roll.algorithms.advantages:discounted",
+    gae="roll.algorithms.advantages:gae",
+    gigpo="roll.algorithms.advantages:gigpo",
+    distilled="roll.algorithms.advantages:distilled",
 )
 LOSSES: Table[Any] = Table(
     "loss",
     supplied=1,
     clipped="roll.algorithms.losses:clipped",
     policy_gradient="roll.algorithms.losses:policy_gradient",
+    sequence_clipped="roll.algorithms.losses:sequence_clipped",
+    geometric_clipped="roll.algorithms.losses:geometric_clipped",
+    cispo="roll.algorithms.losses:cispo",
+    truncated_importance="roll.algorithms.losses:truncated_importance",
+    topr="roll.algorithms.losses:topr",
+    raft="roll.algorithms.losses:raft",
+    kimi="roll.algorithms.losses:kimi",
+    sapo="roll.algorithms.losses:sapo",
+    decoupled="roll.algorithms.losses:decoupled",
+    squared_value="roll.algorithms.losses:squared_value",
+)
+CORRECTIONS: Table[Any] = Table(
+    "correction",
+    supplied=1,
+    truncate="roll.algorithms.correction:truncate",
+    mask="roll.algorithms.correction:mask",
+    reject="roll.algorithms.correction:reject",
+)
+ESTIMATORS: Table[Any] = Table(
+    "estimator of KL",
+    supplied=1,
+    k1="roll.algorithms.kl:k1",
+    k2="roll.algorithms.kl:k2",
+    k3="roll.algorithms.kl:k3",
 )
 AGGREGATIONS: Table[Any] = Table(
     "aggregation",
     supplied=1,
     token_mean="roll.algorithms.aggregation:token_mean",
     sequence_mean_token_mean="roll.algorithms.aggregation:sequence_mean_token_mean",
+    sequence_mean_token_sum="roll.algorithms.aggregation:sequence_mean_token_sum",
+    constant="roll.algorithms.aggregation:constant",
+)
+SHAPINGS: Table[Any] = Table(
+    "reward shaping",
+    supplied=2,
+    clipped="roll.algorithms.shaping:clipped",
+    scaled="roll.algorithms.shaping:scaled",
+    normalised="roll.algorithms.shaping:normalised",
+    overlong="roll.algorithms.shaping:overlong",
+    format="roll.algorithms.shaping:format",
+)
+MASKS: Table[Any] = Table(
+    "mask",
+    supplied=1,
+    truncated="roll.algorithms.masks:truncated",
+    difficulty="roll.algorithms.masks:difficulty",
+    overlong_wrong="roll.algorithms.masks:overlong_wrong",
+)
+EMPHASES: Table[Any] = Table(
+    "emphasis",
+    supplied=1,
+    difficulty="roll.algorithms.emphasis:difficulty",
+    length="roll.algorithms.emphasis:length",
+)
+FILTERS: Table[Any] = Table(
+    "group filter",
+    supplied=1,
+    mixed="roll.algorithms.filters:mixed",
+    mean_between="roll.algorithms.filters:mean_between",
 )
 DATASETS: Table[Any] = Table(
     "dataset",

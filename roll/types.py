@@ -6,7 +6,7 @@ Task -> Turn -> Segment -> Trajectory -> Group -> Batch. Entry t of every per-to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -105,6 +105,8 @@ class Turn:
     generated_s: float = 0.0
     waited_s: float = 0.0
     """Seconds until the environment answered."""
+    state: str = ""
+    """Names the state of the world in which this turn was taken; empty where the environment does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -204,22 +206,44 @@ class Batch:
     """[trajectories] int64: which group each trajectory belongs to"""
     rewards: torch.Tensor
     """[trajectories] fp32"""
+    truncated: torch.Tensor
+    """[trajectories] bool: ended by a limit, not by themselves"""
+    turn: torch.Tensor
+    """[tokens] int64: the turn each token belongs to, as observation or reply, counted over the batch"""
+    turn_trajectory: torch.Tensor
+    """[turns] int64"""
+    turn_rewards: torch.Tensor
+    """[turns] fp32; a trajectory's outcome is part of its last turn, so that they sum to its reward"""
+    turn_states: torch.Tensor | None = None
+    """[turns] int64: equal numbers are equal states of the world; None where an environment does not say"""
+    parts: Mapping[str, torch.Tensor] = field(default_factory=lambda: {})
+    """[trajectories] fp32 by name: what scores were made of, NaN where a trajectory has no such part"""
+    penalties: torch.Tensor | None = None
+    """[tokens] fp32: taken off the reward token by token; `rewards` are net of them, `turn_rewards` are not"""
     old_logprobs: torch.Tensor | None = None
     """[tokens] fp32, from the trainer before this step's first update; None when one update makes them needless"""
     ref_logprobs: torch.Tensor | None = None
+    teacher_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    """[tokens] fp32: entry t is the value of the state in which token t was chosen"""
     advantages: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
+    """[tokens] fp32: what `values` should have been"""
     weights: torch.Tensor | None = None
-    """[tokens] fp32: what each token's loss is multiplied with; carries mask and denominator of the whole batch"""
+    """[tokens] fp32: what each token's loss is multiplied with; carries mask and denominator of one optimizer step"""
 
     @property
     def num_tokens(self) -> int:
         return sum(self.lengths)
 
-    def select(self, rows: Sequence[int]) -> Batch:
-        """The given rows, in the given order. `rewards` and `group` stay whole, so ids keep their meaning."""
+    def places(self, rows: Sequence[int]) -> Any:
+        """[tokens] int64: where the tokens of these rows stand in the flat ones."""
         ends: list[int] = np.cumsum(self.lengths).tolist()
-        index: Any = np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
+        return np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
+
+    def select(self, rows: Sequence[int]) -> Batch:
+        """The given rows, in the given order. What is not a row stays whole, so ids keep their meaning."""
+        index = self.places(rows)
         cut = {
             name: value[index]
             for name in _TOKEN_ROWS
@@ -235,10 +259,14 @@ _TOKEN_ROWS = (
     "trained",
     "sampler_logprobs",
     "versions",
+    "turn",
+    "penalties",
     "old_logprobs",
     "ref_logprobs",
+    "teacher_logprobs",
     "values",
     "advantages",
+    "returns",
     "weights",
 )
 
@@ -256,8 +284,14 @@ class Tokens:
     """[tokens] int64: which sequence each token belongs to, counted from 0 within this record"""
     trajectory: torch.Tensor
     """[tokens] int64"""
+    turn: torch.Tensor
+    """[tokens] int64"""
     ref_logprobs: torch.Tensor | None = None
+    teacher_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    """A critic's, of the weights being trained; entry t is about the state in which token t was chosen."""
+    old_values: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
 
 

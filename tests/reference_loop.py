@@ -5,14 +5,14 @@ A run in deterministic mode must equal this, bit for bit.
 
 import numpy as np
 
-from roll.algorithms.credit import assign_credit
+from roll.algorithms.credit import Memory, assign_credit, weigh
+from roll.algorithms.recipe import Objective, Recipe
 from roll.config.schema import Run
 from roll.data.collate import collate
 from roll.data.mixture import Draw, Mixture
 from roll.data.templates import Template
 from roll.engines.base import Generator, Output, Request, Trainer
 from roll.engines.sampling import noise_key
-from roll.pipelines.loop import Recipe
 from roll.rewards.base import call
 from roll.types import Call, Finish, Group, Sampling, Segment, Status, Trajectory, Turn
 
@@ -39,8 +39,8 @@ async def train_plainly(
                     Trajectory(task=draw.task, sibling=sibling, segments=row, status=Status.FINISHED, score=score)
                 )
             groups.append(Group(id=number, birth=0, trajectories=tuple(attempts)))
-        batch = assign_credit(collate(groups), recipe.advantage, recipe.aggregation)
-        await trainer.update(batch, recipe.loss)
+        batch, _, _ = assign_credit(collate(groups), recipe, Memory())
+        await trainer.update(weigh(batch, recipe.aggregation), Objective(loss=recipe.loss))
 
 
 def request(run: Run, template: Template, draw: Draw, sibling: int) -> Request:

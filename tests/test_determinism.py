@@ -16,11 +16,12 @@ from roll.config.load import Loaded, load
 from roll.data.mixture import Mixture, Part
 from roll.data.templates import Template
 from roll.engines.decoder import Decoder
-from roll.pipelines.loop import Recipe
 from roll.tracking.sinks import read_lines
-from roll.types import Call, Sampling, Task
+from roll.types import Sampling, Task
 from roll.weights.huggingface import read_tensors
-from roll.wiring import build_model, build_sources
+from roll.wiring.data import build_sources
+from roll.wiring.models import build_model
+from roll.wiring.run import build_recipe
 from tests.engines.models import generator, trainer
 from tests.reference_loop import train_plainly
 
@@ -134,6 +135,23 @@ def test_a_run_resumed_from_its_middle_equals_the_unbroken_one(
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "broken")
 
 
+def test_a_resumed_run_remembers_critic_reference_and_coefficients(start: Any, tmp_path: Path) -> None:
+    algorithm = (
+        "algorithm={recipe: ppo, minibatches: 2, shaping: [{kind: normalised, mean: running, std: running}], "
+        "kl: {estimator: k1, coefficient: 0.05, place: reward, target: 0.01, horizon: 20}}"
+    )
+    commands.train(start("name=whole", algorithm), overwrite=False)
+    FUSE[:] = [pull_the_plug, *[nothing] * (3 + 2 * 9 + 3 + 4)]
+    with pytest.raises(typer.Exit):
+        commands.train(start("name=broken", algorithm), overwrite=False)
+    assert not FUSE, "the interruption really came"
+    commands.resume(tmp_path / "broken", [])
+    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "broken"))
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "broken")
+    coefficients = [line["kl/coefficient"] for line in metrics(tmp_path / "whole") if "kl/coefficient" in line]
+    assert len(set(coefficients)) > 2, "the coefficient really moves"
+
+
 def test_five_steps_equal_the_reference_loop(start: Any, tmp_path: Path) -> None:
     loaded = start("name=run")
     commands.train(loaded, overwrite=False)
@@ -153,9 +171,6 @@ async def reference(loaded: Loaded) -> Decoder:
     serving = generator(decoder, slots=64, context=32)
     await learning.start()
     await serving.start()
-    named = (run.algorithm.advantage, run.algorithm.loss, run.algorithm.aggregation)
-    advantage, loss, aggregation = (Call(part.kind, part.arguments) for part in named)
-    recipe = Recipe(advantage=advantage, loss=loss, aggregation=aggregation)
     mixture = Mixture([Part(name=source.name, tasks=source.tasks)], seed=run.seed)
-    await train_plainly(run, recipe, mixture, Template(tokenizer), learning, serving)
+    await train_plainly(run, build_recipe(run.algorithm), mixture, Template(tokenizer), learning, serving)
     return decoder

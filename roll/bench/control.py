@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from roll.algorithms.advantages import group_normalised
+from roll.types import Batch
 
 
-def shuffled(rewards: torch.Tensor, group: torch.Tensor, *, seed: int = 0) -> torch.Tensor:
+def shuffled(batch: Batch, *, seed: int = 0) -> torch.Tensor:
     """Group-normalised advantages after the rewards have changed places over the whole batch.
 
     A model that still learns with these learns from something else than its rewards.
     """
-    order = torch.randperm(len(rewards), generator=torch.Generator().manual_seed(seed))
-    return group_normalised(rewards[order.to(rewards.device)], group)
+    order = torch.randperm(len(batch.rewards), generator=torch.Generator().manual_seed(seed))
+    return group_normalised(replace(batch, rewards=batch.rewards[order.to(batch.rewards.device)]))

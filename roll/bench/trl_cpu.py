@@ -32,7 +32,9 @@ from roll.pipelines.interrupt import Interrupt
 from roll.tracking.directory import RunDirectory
 from roll.tracking.sinks import read_lines
 from roll.types import Message, Task
-from roll.wiring import Books, build_data, build_keeper, build_loop, build_reporter, build_roles
+from roll.wiring.data import build_data
+from roll.wiring.models import build_roles
+from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
 
 REQUIREMENTS = ("torch==2.13.0", "transformers==5.19.0", "trl==1.16.0")
 ROUNDS = 2

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping
-from typing import Any
 
-from roll.config.schema import Named, Run, Source
+from roll.config.algorithm import Algorithm, Kl
+from roll.config.formulas import called, in_words
+from roll.config.schema import Run, Source
+from roll.config.section import Named
 
 _WIDTH = 110
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "clipped": {"clip_low": 0.2, "clip_high": 0.2},
-    "group_normalised": {"unbiased": False, "eps": 1e-6, "scale": True},
-}
-"""What our own functions take where a file says nothing; a test holds them to the functions."""
 
 
 def explain(run: Run) -> str:
@@ -69,7 +64,7 @@ def _step(run: Run) -> list[tuple[str, str]]:
             f"{rollout.context} tokens in all",
         ),
         ("sampled from", _sampling(rollout.temperature, rollout.top_p, rollout.top_k)),
-        ("optimizer", f"1 step per batch; {_optimizer(run)}"),
+        ("optimizer", f"{_counted(_num_updates(run.algorithm), 'step')} per batch; {_optimizer(run)}"),
         (
             "micro-batches",
             f"of at most {budget} tokens: {most} if every attempt fills its context, else fewer; "
@@ -93,10 +88,9 @@ def _optimizer(run: Run) -> str:
     optimizer = run.actor_train.optimizer
     warmup = f" after {optimizer.warmup_steps} steps of warm-up" if optimizer.warmup_steps else ""
     end = "" if optimizer.schedule == "constant" else f" down to {optimizer.final_lr * optimizer.lr:g}"
-    return (
-        f"AdamW, learning rate {optimizer.lr:g}, {optimizer.schedule}{end}{warmup}, "
-        f"gradient norm clipped at {optimizer.clip_norm:g}"
-    )
+    name = "AdamW" if optimizer.kind == "adamw" else "SGD"
+    bound = "not clipped" if optimizer.clip_norm is None else f"clipped at {optimizer.clip_norm:g}"
+    return f"{name}, learning rate {optimizer.lr:g}, {optimizer.schedule}{end}{warmup}, gradient norm {bound}"
 
 
 def _staleness(run: Run) -> list[tuple[str, str]]:
@@ -145,47 +139,125 @@ def _device(devices: str) -> str:
 
 
 def _algorithm(run: Run) -> list[tuple[str, str]]:
+    """Part by part, in the order in which they act; what is not there is not mentioned."""
     algorithm = run.algorithm
     return [
         ("recipe", algorithm.recipe or "none: spelled out in the file"),
-        ("advantage", _in_words(algorithm.advantage)),
-        ("loss", _in_words(algorithm.loss)),
-        ("aggregation", _in_words(algorithm.aggregation)),
+        *_each("filters", algorithm.filters),
+        *_each("shaping", algorithm.shaping),
+        *([("KL", _kl(algorithm.kl))] if algorithm.kl else []),
+        ("advantage", in_words("advantage", algorithm.advantage)),
+        *_afterthoughts(algorithm),
+        *_each("emphasis", algorithm.emphasis),
+        *_each("masks", algorithm.masks),
+        ("loss", in_words("loss", algorithm.loss)),
+        *_correction(run),
+        *([("entropy", f"L - {algorithm.entropy:g} x entropy of the policy")] if algorithm.entropy else []),
+        ("aggregation", in_words("aggregation", algorithm.aggregation)),
+        ("updates", _updates(algorithm)),
+        *_roles(run),
     ]
 
 
-def _in_words(named: Named) -> str:
-    """Name and formula of a part of ours; name and arguments of a part that is not."""
-    if named.kind not in _FORMULAS:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in named.arguments.items())
-        return f"{named.kind}({arguments})"
-    return f"{named.kind}: {_FORMULAS[named.kind]({**DEFAULTS.get(named.kind, {}), **named.arguments})}"
+def _each(part: str, names: tuple[Named, ...]) -> list[tuple[str, str]]:
+    return [(part, in_words(part, named)) for named in names]
 
 
-def _clipped(arguments: Mapping[str, Any]) -> str:
-    low, high = arguments["clip_low"], arguments["clip_high"]
+def _kl(kl: Kl) -> str:
+    estimate = in_words("estimator", kl.estimator)
+    where = "added to the loss" if kl.place == "loss" else "taken off the reward, token by token, before advantages"
+    adapted = (
+        "fixed"
+        if kl.target is None
+        else f"adapted every step towards a mean of {kl.target:g}, over {kl.horizon} trajectories"
+    )
+    return f"{kl.coefficient:g} x {estimate}, d = logprob - reference logprob, {where}; the coefficient is {adapted}"
+
+
+def _afterthoughts(algorithm: Algorithm) -> list[tuple[str, str]]:
+    rows = [("whitening", "A = (A - mean) / std, over all trained tokens of the batch")] if algorithm.whiten else []
+    bound = algorithm.clip
+    return [*rows, *([] if bound is None else [("clip", f"A = clip(A, -{bound:g}, {bound:g})")])]
+
+
+def _correction(run: Run) -> list[tuple[str, str]]:
+    if run.algorithm.correction is not None:
+        return [("correction", in_words("correction", run.algorithm.correction))]
+    if run.rollout.num_slots == run.rollout.groups_per_step:
+        return []
+    return [("correction", "none beyond what the loss itself does, though tokens may be older than the weights")]
+
+
+def _updates(algorithm: Algorithm) -> str:
+    if _num_updates(algorithm) == 1:
+        return "1 a batch: the old weights are the current ones, so r = 1 and clipping never acts"
     return (
-        f"L = -min(r A, clip(r, 1 - {low}, 1 + {high}) A), r = exp(logprob - old logprob); with one update per batch "
-        "the old weights are the current ones, so r = 1 and clipping never acts: the gradient is that of -A logprob"
+        f"{_num_updates(algorithm)} a batch = {_counted(algorithm.epochs, 'epoch')} x "
+        f"{_counted(algorithm.minibatches, 'minibatch')}; old logprobs are those before the first"
     )
 
 
-def _group_normalised(arguments: Mapping[str, Any]) -> str:
-    deviation = "std with n - 1" if arguments["unbiased"] else "std with n"
-    divided = f" / (the group's {deviation} + {arguments['eps']:g})" if arguments["scale"] else ""
-    return f"A = (reward - mean of its group){divided}; 0 in a group whose rewards are all equal"
+def _num_updates(algorithm: Algorithm) -> int:
+    return algorithm.epochs * algorithm.minibatches
 
 
-_FORMULAS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "group_normalised": _group_normalised,
-    "batch_centred": lambda _: "A = reward - mean reward of the batch",
-    "clipped": _clipped,
-    "policy_gradient": lambda _: "L = -A logprob",
-    "token_mean": lambda _: "the mean over all trained tokens of the batch, so long replies weigh more",
-    "sequence_mean_token_mean": lambda _: (
-        "the mean over sequences of each one's mean over its trained tokens, so every sequence weighs the same"
-    ),
-}
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun == "minibatch" else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def _roles(run: Run) -> list[tuple[str, str]]:
+    """What is started or computed besides the actor, and why."""
+    needs = run.needs
+    words = {
+        "reference": _reference,
+        "critic": _critic,
+        "teacher": _teacher,
+        "reward_model": _reward_model,
+        "old_logprobs": _old_logprobs,
+        "states": _states,
+    }
+    rows = [(need.replace("_", " "), tell(run)) for need, tell in words.items() if need in needs]
+    return rows or [("roles", "the actor alone: no reference, critic, teacher or reward model is started")]
+
+
+def _reference(run: Run) -> str:
+    origin = f"weights of {run.reference.path}" if run.reference.path else "the weights the actor starts from"
+    return f"started, frozen, with {origin}: {'for the KL' if run.algorithm.kl else 'the recipe asks for it'}"
+
+
+def _critic(run: Run) -> str:
+    algorithm = run.algorithm
+    origin = f"weights of {run.critic.path}" if run.critic.path else "the actor's weights and a new head"
+    alone = f"; it learns alone for {algorithm.critic_warmup} steps" if algorithm.critic_warmup else ""
+    return (
+        f"started with {origin}, trained beside the actor: values for the advantage {algorithm.advantage.kind}; "
+        f"{in_words('loss', algorithm.value_loss)}{alone}"
+    )
+
+
+def _teacher(run: Run) -> str:
+    assert run.teacher is not None, "a run whose algorithm needs a teacher has one"
+    reason = f"logprobs for the advantage {run.algorithm.advantage.kind}"
+    return f"started, frozen, with weights of {run.teacher.path}: {reason}"
+
+
+def _reward_model(run: Run) -> str:
+    assert run.reward_model is not None, "a run whose algorithm needs a reward model has one"
+    return f"started with weights of {run.reward_model.path}: {run.reward_model.weight:g} x its score joins the reward"
+
+
+def _states(run: Run) -> str:
+    return f"named by the environments, for the advantage {run.algorithm.advantage.kind}"
+
+
+def _old_logprobs(run: Run) -> str:
+    algorithm = run.algorithm
+    num_updates = _num_updates(algorithm)
+    reasons = [f"{num_updates} updates a batch"] if num_updates > 1 else []
+    if algorithm.correction is not None and algorithm.correction.kind != "truncate":
+        reasons.append(f"the correction {algorithm.correction.kind} chooses tokens by them")
+    return f"computed once more before the update: {', '.join(reasons) or 'the recipe asks for them'}"
 
 
 def _tasks(sources: tuple[Source, ...]) -> list[tuple[str, str]]:
@@ -203,8 +275,7 @@ def _source(source: Source) -> str:
 def _called(named: Named) -> str:
     if named.kind == "jsonl" and set(named.arguments) == {"path"}:
         return str(named.arguments["path"])
-    arguments = ", ".join(f"{name}={value!r}" for name, value in named.arguments.items())
-    return f"{named.kind}({arguments})" if arguments else named.kind
+    return called(named)
 
 
 def _afterwards(run: Run) -> list[tuple[str, str]]:

@@ -108,7 +108,7 @@ def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for name, value in above.items():
         old, new = _as_section(below.get(name)), _as_section(value)
-        if old is not None and new is not None and new.get("kind", old["kind"]) == old["kind"]:
+        if old is not None and new is not None and new.get("kind", old.get("kind")) == old.get("kind"):
             merged[name] = {**old, **new}
         else:
             merged[name] = value

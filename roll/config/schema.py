@@ -9,34 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Section(BaseModel):
-    """Frozen, and strict about names and types: a key we do not know is an error, never a shrug."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-
-class Named(Section):
-    """Something importable with its arguments: `math`, `my_lab.rewards:polite`, or `{kind: math, tolerance: 0.1}`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str = Field(min_length=1)
-    """A short name of ours, or `package.module:attribute`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, given: Any) -> Any:
-        return {"kind": given} if isinstance(given, str) else given
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Everything beside `kind`."""
-        return dict(self.model_extra or {})
+from roll.config.algorithm import Algorithm
+from roll.config.section import Named, Section
 
 
 class Shape(Section):
@@ -76,19 +52,6 @@ class Model(Section):
         if (self.path is None) == (self.shape is None):
             raise ValueError("give exactly one of 'path' (a model directory) and 'shape' (a model to build)")
         return self
-
-
-class Algorithm(Section):
-    """Credit, loss and denominator. `algorithm: grpo` takes all of it from a recipe; any part may be laid over it."""
-
-    recipe: str | None = None
-    """A file of `roll/recipes`, by name; what stands beside this key is laid over it."""
-    advantage: Named
-    """Rewards to advantages."""
-    loss: Named
-    """Logprobs and advantages to a loss a token."""
-    aggregation: Named
-    """How the losses of tokens become one number."""
 
 
 class Source(Section):
@@ -151,6 +114,8 @@ class Rollout(Section):
     """How often a failed attempt is made anew before its group is given up and replaced."""
     max_failed_groups: int = Field(default=16, ge=0)
     """Groups given up in a row before the run stops: by then it is not bad luck."""
+    max_filtered_groups: int = Field(default=256, ge=0)
+    """Groups filtered in a row before the run stops: by then there is nothing left to learn from these tasks."""
 
     @property
     def num_slots(self) -> int:
@@ -159,14 +124,16 @@ class Rollout(Section):
 
 
 class Optimizer(Section):
-    """AdamW."""
+    """How gradients move the weights."""
 
+    kind: Literal["adamw", "sgd"] = "adamw"
+    """`sgd` is without momentum: weights less the learning rate times the gradient."""
     lr: float = Field(default=1e-6, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float = Field(default=1.0, gt=0)
-    """Gradients longer than this are shortened to it."""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """Gradients longer than this are shortened to it; None leaves them."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What becomes of `lr` after the warm-up, over the optimizer steps of the run."""
     warmup_steps: int = Field(default=0, ge=0)
@@ -185,6 +152,36 @@ class NativeTrain(Section):
     tokens_per_microbatch: int = Field(default=8192, gt=1)
     """Most tokens that go through the model at once; bounds memory, changes no gradient."""
     optimizer: Optimizer = Optimizer()
+
+
+class Critic(Section):
+    """The value function of recipes that need one: the actor's body with a head of its own, trained beside it."""
+
+    path: str | None = None
+    """A model directory to start from; None: the actor's weights, with a head of zeros."""
+    optimizer: Optimizer = Optimizer(lr=1e-5)
+
+
+class Reference(Section):
+    """The policy that KL pulls towards; it only scores."""
+
+    path: str | None = None
+    """A model directory; None: the weights the actor starts from."""
+
+
+class Teacher(Section):
+    """The policy that distillation learns from; it only scores."""
+
+    path: str = Field(min_length=1)
+    """A model directory with the actor's tokenizer."""
+
+
+class RewardModel(Section):
+    """A sequence classifier whose score at the last token is part of the reward."""
+
+    path: str = Field(min_length=1)
+    weight: float = 1.0
+    """What its score is multiplied with before it is added to the other rewards."""
 
 
 class NativeInfer(Section):
@@ -275,11 +272,20 @@ class Run(Section):
     rollout: Rollout = Rollout()
     actor_train: NativeTrain = NativeTrain()
     actor_infer: NativeInfer = NativeInfer()
+    critic: Critic = Critic()
+    reference: Reference = Reference()
+    teacher: Teacher | None = None
+    reward_model: RewardModel | None = None
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
     journal: Journal = Journal()
     sft: Sft = Sft()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the algorithm reads beyond the batch; a reward model is asked wherever one is named."""
+        return self.algorithm.all_needs | ({"reward_model"} if self.reward_model is not None else set())
 
     @model_validator(mode="after")
     def _sequences_fit(self) -> Run:
@@ -296,6 +302,21 @@ class Run(Section):
         if self.model.shape is not None and self.rollout.context > self.model.shape.context:
             raise ValueError(
                 f"rollout.context ({self.rollout.context}) exceeds model.shape.context ({self.model.shape.context})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _roles_are_described(self) -> Run:
+        for role in ("teacher", "reward_model"):
+            if role in self.needs and getattr(self, role) is None:
+                raise ValueError(f"{role}: the algorithm needs one; add `{role}: {{path: ...}}`")
+        if self.teacher is not None and "teacher" not in self.needs:
+            raise ValueError("teacher: nothing in the algorithm asks one; leave it out, or take the recipe `opd`")
+        trajectories = self.rollout.groups_per_step * self.rollout.group_size
+        if self.algorithm.minibatches > trajectories:
+            raise ValueError(
+                f"algorithm.minibatches ({self.algorithm.minibatches}): a step has only {trajectories} trajectories; "
+                "lower it"
             )
         return self
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from roll.algorithms.aggregation import token_mean
-from roll.types import Batch, Group, Segment
+from roll.types import Batch, Group, Segment, Status, Trajectory
 
 
 def collate(groups: Sequence[Group]) -> Batch:
@@ -26,11 +26,16 @@ def collate(groups: Sequence[Group]) -> Batch:
     for _, trajectory in attempts:
         assert trajectory.status.valid, f"task {trajectory.task.id!r}: a {trajectory.status} trajectory in a group"
     rows = [(owner, segment) for owner, (_, trajectory) in enumerate(attempts) for segment in trajectory.segments]
-    return _batch(
-        [segment for _, segment in rows],
-        trajectory=[owner for owner, _ in rows],
-        group=[index for index, _ in attempts],
-        rewards=[trajectory.reward for _, trajectory in attempts],
+    trajectories = [trajectory for _, trajectory in attempts]
+    return replace(
+        _rows([segment for _, segment in rows], [owner for owner, _ in rows]),
+        group=torch.tensor([index for index, _ in attempts], dtype=torch.int64),
+        rewards=_floats([trajectory.reward for trajectory in trajectories]),
+        truncated=torch.tensor(
+            [trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=torch.bool
+        ),
+        parts=_parts(trajectories),
+        **_turns(trajectories),
     )
 
 
@@ -51,6 +56,10 @@ def supervised(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
         trajectory=torch.arange(size),
         group=torch.arange(size),
         rewards=torch.zeros(size),
+        truncated=torch.zeros(size, dtype=torch.bool),
+        turn=torch.repeat_interleave(torch.arange(size), torch.tensor(lengths)),
+        turn_trajectory=torch.arange(size),
+        turn_rewards=torch.zeros(size),
         advantages=mask.float(),
     )
     return replace(batch, weights=token_mean(batch))
@@ -58,36 +67,102 @@ def supervised(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
 
 def split(batch: Batch, parts: int) -> list[Batch]:
     """One shard for each data-parallel rank, alike in tokens; group statistics must be in the batch already."""
-    if parts == 1:
-        return [batch]
+    return [batch] if parts == 1 else [batch.select(rows) for rows in shards(batch, parts)]
+
+
+def shards(batch: Batch, parts: int) -> list[list[int]]:
+    """The rows of each shard that `split` makes."""
     assert len(batch.lengths) >= parts, f"{len(batch.lengths)} sequences for {parts} ranks"
-    shards: list[list[int]] = [[] for _ in range(parts)]
+    found: list[list[int]] = [[] for _ in range(parts)]
     filled = [0] * parts
     for row in sorted(range(len(batch.lengths)), key=lambda row: (-batch.lengths[row], row)):
         place = filled.index(min(filled))
-        shards[place].append(row)
+        found[place].append(row)
         filled[place] += batch.lengths[row]
-    return [batch.select(sorted(rows)) for rows in shards]
+    return [sorted(rows) for rows in found]
 
 
-def _batch(
-    segments: Sequence[Segment], *, trajectory: Sequence[int], group: Sequence[int], rewards: Sequence[float]
-) -> Batch:
+def last_rows(batch: Batch) -> Batch:
+    """The last row of each trajectory with one token more, whose value is that of the whole; only to be scored."""
+    owners: list[int] = batch.trajectory.numpy().tolist()
+    ends = {owner: row for row, owner in enumerate(owners)}
+    chosen = batch.select([ends[owner] for owner in range(len(batch.rewards))])
+    pieces = [torch.cat([row, row[-1:]]) for row in torch.split(chosen.ids, list(chosen.lengths))]
+    ids = torch.cat(pieces)
+    return replace(
+        chosen,
+        ids=ids,
+        lengths=tuple(len(piece) for piece in pieces),
+        trained=torch.zeros_like(ids, dtype=torch.bool),
+        sampler_logprobs=torch.zeros(len(ids)),
+        versions=torch.full((len(ids),), -1, dtype=torch.int32),
+        turn=torch.zeros_like(ids),
+        penalties=None,
+        old_logprobs=None,
+        ref_logprobs=None,
+        teacher_logprobs=None,
+        values=None,
+        advantages=None,
+        returns=None,
+        weights=None,
+    )
+
+
+def _rows(segments: Sequence[Segment], owners: Sequence[int]) -> Batch:
+    """The tokens of a batch; what is known of whole trajectories is still empty."""
     ids = [segment.ids for segment in segments]
     trained = [segment.trained for segment in segments]
     assert all(len(mask) and not mask[0] for mask in trained), (
         "a segment begins with a sampled token: nothing scores it"
     )
+    sizes = [len(turn.observation) + len(turn.sampled) for segment in segments for turn in segment.turns]
+    nothing = torch.zeros(0)
     return Batch(
         ids=torch.as_tensor(_flat(ids, np.int64)),
         trained=torch.as_tensor(_flat(trained, np.bool_)),
         sampler_logprobs=torch.as_tensor(_flat([segment.sampler_logprobs for segment in segments], np.float32)),
         versions=torch.as_tensor(_flat([segment.versions for segment in segments], np.int32)),
         lengths=tuple(len(row) for row in ids),
-        trajectory=torch.tensor(trajectory, dtype=torch.int64),
-        group=torch.tensor(group, dtype=torch.int64),
-        rewards=torch.tensor(rewards, dtype=torch.float32),
+        trajectory=torch.tensor(owners, dtype=torch.int64),
+        turn=torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64)),
+        group=nothing,
+        rewards=nothing,
+        truncated=nothing,
+        turn_trajectory=nothing,
+        turn_rewards=nothing,
     )
+
+
+def _turns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """What is known of turns, counted over all trajectories; an outcome is part of the last one."""
+    owners: list[int] = []
+    rewards: list[float] = []
+    states: list[str] = []
+    for owner, trajectory in enumerate(trajectories):
+        assert trajectory.turns, f"task {trajectory.task.id!r}: an attempt without a turn"
+        for turn in trajectory.turns:
+            owners.append(owner)
+            rewards.append(turn.reward)
+            states.append(turn.state)
+        if trajectory.score is not None:
+            rewards[-1] += trajectory.score.value
+    number_of: dict[str, int] = {}
+    numbers = [number_of.setdefault(state, len(number_of)) for state in states]
+    return {
+        "turn_trajectory": torch.tensor(owners, dtype=torch.int64),
+        "turn_rewards": _floats(rewards),
+        "turn_states": torch.tensor(numbers, dtype=torch.int64) if all(states) else None,
+    }
+
+
+def _parts(trajectories: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
+    scores = [{} if trajectory.score is None else trajectory.score.parts for trajectory in trajectories]
+    names = dict.fromkeys(name for parts in scores for name in parts)
+    return {name: _floats([parts.get(name, float("nan")) for parts in scores]) for name in names}
+
+
+def _floats(values: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32)
 
 
 def _flat(rows: Sequence[Any], kind: Any) -> Any:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from roll.types import Batch, Call, Digest, Finish, Message, Sampling
+from roll.algorithms.recipe import Objective
+from roll.types import Batch, Digest, Finish, Message, Sampling
 from roll.weights.plan import Plan
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Scorer(Protocol):
         """[tokens] fp32, entry t about token t; 0 for the first token of a sequence."""
         ...
 
-    async def values(self, batch: Batch) -> torch.Tensor: ...
+    async def values(self, batch: Batch) -> torch.Tensor:
+        """[tokens] fp32: entry t is the value of the state in which token t was chosen; 0 for the first token."""
+        ...
 
     async def stop(self) -> None: ...
 
@@ -68,7 +71,7 @@ class Scorer(Protocol):
 class Trainer(Scorer, Protocol):
     """Owns the weights being trained."""
 
-    async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         """One optimizer step on the whole batch. A non-finite one is refused: weights stay, `loss/refused` is 1."""
         ...
 

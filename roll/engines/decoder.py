@@ -143,18 +143,21 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A whole model. `hidden` is the body, `head` turns its output into logits."""
+    """A whole model. `hidden` is the body; `head` turns its output into logits, or `score` into one number."""
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: PretrainedConfig, *, scored: bool = False) -> None:
+        """With `scored` it has a head of one number instead of one of logits: a critic or a reward model."""
         super().__init__()
         self.config, self.shape = config, geometry(config)
+        self.score = nn.Parameter(torch.zeros(1, self.shape.hidden)) if scored else None
+        tied = self.shape.tied or scored
         self.embed = nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
         self.layers = nn.ModuleList([Layer(self.shape) for _ in range(self.shape.layers)])
         self.norm = nn.Parameter(torch.ones(self.shape.hidden))
-        self.untied_head = None if self.shape.tied else nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
+        self.untied_head = None if tied else nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
         cos, sin = _rotations(config, self.shape)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -192,6 +195,8 @@ class Decoder(nn.Module):
         yield "model.norm.weight", self.norm
         if self.untied_head is not None:
             yield "lm_head.weight", self.untied_head
+        if self.score is not None:
+            yield "score.weight", self.score
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
@@ -199,7 +204,7 @@ class Decoder(nn.Module):
         mine = dict(self.named_tensors())
         missing = set(mine)
         for name, tensor in tensors:
-            if (name == "lm_head.weight" and self.shape.tied) or name.endswith("rotary_emb.inv_freq"):
+            if (name == "lm_head.weight" and self.untied_head is None) or name.endswith("rotary_emb.inv_freq"):
                 continue
             if name not in mine or mine[name].shape != tensor.shape:
                 shape = tuple(tensor.shape)
@@ -216,7 +221,7 @@ class Decoder(nn.Module):
         """Random weights: normal for matrices; norms stay one and biases zero."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2 and not name.endswith("norm"):
+            if parameter.ndim == 2 and not name.endswith(("norm", "score")):
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, self.shape.init_std, generator=generator))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Part, Request
 from roll.errors import ConfigError, EngineFailed
-from roll.types import Batch, Call, Digest, Finish, Message
+from roll.types import Batch, Digest, Finish, Message
 from roll.weights.plan import Plan
 
 
@@ -36,7 +37,7 @@ class FakeTrainer:
     async def values(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(batch.num_tokens)
 
-    async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         assert batch.advantages is not None
         self.batches.append(batch)
         await asyncio.sleep(0)

@@ -70,24 +70,36 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
     return ids, logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 
-def score(hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def score(
+    hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, *, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Logprobs and entropies [tokens] of `ids`, each under the distribution its hidden state [tokens, hidden] gives.
 
-    Logits exist for one chunk of tokens at a time; where that needs several chunks they are computed again on the way
-    back instead of being kept.
+    Entropies have a gradient only if asked for. Logits exist for one chunk of tokens at a time; where that needs more
+    than one they are computed again on the way back instead of being kept.
     """
     size = max(1, _LOGIT_BYTES // (4 * head.shape[0]))
     if len(ids) <= size:
-        return _score_chunk(hidden, head, ids, sampling)
+        return _score_chunk(hidden, head, ids, sampling, entropy_gradient)
     parts = [
-        checkpoint(_score_chunk, hidden[at : at + size], head, ids[at : at + size], sampling, use_reentrant=False)
+        checkpoint(
+            _score_chunk,
+            hidden[at : at + size],
+            head,
+            ids[at : at + size],
+            sampling,
+            entropy_gradient,
+            use_reentrant=False,
+        )
         for at in range(0, len(ids), size)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
-def _score_chunk(hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def _score_chunk(
+    hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     logprobs = restrict(F.linear(hidden, head), sampling, keep=ids).log_softmax(-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropies = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(-1)  # 0 * -inf is NaN; a clamped term is exactly 0
     return logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropies

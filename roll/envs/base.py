@@ -28,6 +28,8 @@ class Reply:
     reward: float = 0.0
     """For this turn."""
     done: bool = False
+    state: str = ""
+    """Names the state the world is in now: alike for all attempts that have come to the same one. Empty: not said."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """What was counted so far; the last reply's are the trajectory's."""
 

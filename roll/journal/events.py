@@ -78,6 +78,14 @@ class GroupFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFiltered(Event):
+    """A complete group was found not worth training on; its replacement is a new admission."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Taken(Event):
     """A step begins to train on these groups."""
 

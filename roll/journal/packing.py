@@ -62,6 +62,7 @@ def _pack_turn(turn: Turn) -> dict[str, Any]:
         "reward": turn.reward,
         "generated_s": turn.generated_s,
         "waited_s": turn.waited_s,
+        "state": turn.state,
     }
 
 
@@ -75,6 +76,7 @@ def _unpack_turn(plain: dict[str, Any]) -> Turn:
         reward=plain["reward"],
         generated_s=plain["generated_s"],
         waited_s=plain["waited_s"],
+        state=plain["state"],
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.errors import ConfigError
-from roll.journal.events import GroupFailed
+from roll.journal.events import GroupFailed, GroupFiltered
 from roll.journal.store import Kept, Reader, Wanted
 from roll.types import Status, Trajectory, Turn
 
@@ -30,6 +30,7 @@ def show(
     reader = Reader(directory / "journal.db")
     decode = _decoder(directory / "tokenizer")
     given_up = {entry.event.group: entry.event.reason for entry in reader.events(GroupFailed)}
+    given_up |= {entry.event.group: f"filtered: {entry.event.reason}" for entry in reader.events(GroupFiltered)}
     for kept in reader.trajectories(wanted):
         yield transcript(kept, decode, given_up.get(kept.group))
     reader.close()

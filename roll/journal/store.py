@@ -20,7 +20,7 @@ from roll.journal.events import KINDS, Event, RolledBack, Taken
 from roll.journal.packing import pack, unpack
 from roll.types import Status, Trajectory
 
-FORMAT = 1
+FORMAT = 2
 _BATCH = 256
 _TABLES = """
 CREATE TABLE events (

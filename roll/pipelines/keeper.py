@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
+from roll.algorithms.credit import Memory
 from roll.checkpoint import Checkpoints, read_state, write_state, write_whole
 from roll.cluster.handle import Cluster
 from roll.engines.base import Trainer
@@ -17,6 +19,8 @@ from roll.errors import ConfigError
 from roll.journal.events import Checkpointed
 from roll.journal.store import Journal
 from roll.types import Batch
+
+_CRITIC = "critic"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +31,29 @@ class Keeper:
     """Of the run."""
     checkpoints: Checkpoints
     trainers: Cluster[Trainer]
+    critic: Cluster[Trainer] | None
     journal: Journal
     tokenizer: Any
     best: str
     """The metric whose highest value marks the best checkpoint."""
 
-    async def save(self, step: int, mixture: dict[str, Any], metrics: Mapping[str, float]) -> None:
+    async def save(self, step: int, mixture: dict[str, Any], memory: Memory, metrics: Mapping[str, float]) -> None:
         """A checkpoint from which `restore` goes on exactly; it appears whole or not at all."""
 
         async def fill(path: Path) -> None:
             await self.trainers.at(0, Trainer.save, path)
             self.tokenizer.save_pretrained(path)
-            write_state(path, {"step": step, "mixture": mixture, "journal": self.journal.position()})
+            if self.critic is not None:
+                await self.critic.at(0, Trainer.save, path / _CRITIC)
+            state = {"step": step, "mixture": mixture, "memory": dataclasses.asdict(memory)}
+            write_state(path, {**state, "journal": self.journal.position()})
 
         path = await self.checkpoints.write(step, fill, score=metrics.get(self.best))
         self.journal.record(Checkpointed(step=step, path=str(path.relative_to(self.directory))))
         self.journal.flush(durable=True)
 
-    async def restore(self) -> tuple[int, dict[str, Any]]:
-        """Bring the trainers back to the newest checkpoint: its step, and where the mixture stood."""
+    async def restore(self) -> tuple[int, dict[str, Any], Memory]:
+        """Bring the trainers back to the newest checkpoint: its step, where the mixture stood, what was remembered."""
         self.checkpoints.recover()
         path = self.checkpoints.latest()
         if path is None:
@@ -54,16 +62,18 @@ class Keeper:
             )
         state = read_state(path)
         await self.trainers.each(Trainer.load, path)
-        return state["step"], state["mixture"]
+        if self.critic is not None:
+            await self.critic.each(Trainer.load, path / _CRITIC)
+        return state["step"], state["mixture"], msgspec.convert(state["memory"], Memory)
 
-    async def export(self) -> Path:
+    async def export(self, name: str = "model") -> Path:
         """The model as it is now, as a Hugging Face directory."""
 
         async def fill(path: Path) -> None:
             await self.trainers.at(0, Trainer.save, path, resumable=False)
             self.tokenizer.save_pretrained(path)
 
-        path = self.directory / "model"
+        path = self.directory / name
         await write_whole(path, fill)
         return path
 

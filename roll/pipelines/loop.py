@@ -15,14 +15,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from roll.algorithms.credit import assign_credit
-from roll.cluster.handle import Cluster
-from roll.data.collate import collate, split
-from roll.engines.base import Trainer
-from roll.errors import RunStopped, leaf
-from roll.journal.events import Released, Taken, Updated, Validated
+from roll.data.collate import collate
+from roll.errors import leaf
+from roll.journal.events import Released, Taken, Validated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
+from roll.pipelines.learner import Learner
 from roll.rollout.buffer import Buffer
 from roll.rollout.publisher import Publisher
 from roll.rollout.router import Router
@@ -31,16 +29,6 @@ from roll.rollout.statistics import describe
 from roll.rollout.validator import Validator, summarise
 from roll.tracking.meter import Meter
 from roll.tracking.progress import bar
-from roll.types import Batch, Call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """An algorithm: how rewards become advantages, and advantages a loss."""
-
-    advantage: Call
-    loss: Call
-    aggregation: Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +41,6 @@ class Pace:
     validate_at_start: bool
     checkpoint_every: int
     keep_steps: int | None
-    max_refused: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,11 +48,10 @@ class Loop:
     """Everything one run needs, already built."""
 
     pace: Pace
-    recipe: Recipe
     scheduler: Scheduler
     buffer: Buffer
     router: Router
-    trainers: Cluster[Trainer]
+    learner: Learner
     publisher: Publisher
     validator: Validator
     journal: Journal
@@ -74,8 +60,6 @@ class Loop:
     stopping: Callable[[], bool]
     """Whether someone has asked to leave after this step."""
     meter: Meter = field(default_factory=Meter)
-    _num_refused: int = 0
-    """Updates refused since the last one that was not."""
 
     async def run(self, start: int = 0) -> int:
         """Train from `start` finished steps to the last, and say how many are finished now."""
@@ -107,9 +91,11 @@ class Loop:
             meter.log(describe(groups, step=step, step_of=self.publisher.step_of))
             self.journal.record(Taken(step=step, groups=tuple(group.id for group in groups)))
             self.journal.flush(durable=True)
-            batch = assign_credit(collate(groups), self.recipe.advantage, self.recipe.aggregation)
+            with meter("score"):
+                batch = await self.learner.score(collate(groups))  # what other models say of it, where that is needed
+            batch = self.learner.credit(batch, meter)
             with meter("update"):
-                await self.update(step, batch)
+                await self.learner.update(step, batch, meter)
             with meter("publish"):
                 await self.publisher.publish(step)  # a new version; attested
             self.scheduler.forget(groups)
@@ -125,23 +111,6 @@ class Loop:
                 return step
         return self.pace.steps
 
-    async def update(self, step: int, batch: Batch) -> None:
-        """Let the trainers learn from one batch, or refuse it."""
-        shards = split(batch, self.trainers.size)
-        found = (await self.trainers.scatter(Trainer.update, shards, self.recipe.loss))[0]
-        self.meter.log(found)
-        self.meter.log({"tokens/trained": float(batch.trained.sum())})
-        refused = found["loss/refused"] > 0
-        self.journal.record(Updated(step=step, refused=refused))
-        self._num_refused = self._num_refused + 1 if refused else 0
-        if refused:
-            saved = self.keeper.save_refused(step, batch)
-            if self._num_refused >= self.pace.max_refused:
-                raise RunStopped(
-                    f"step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
-                    f"the last batch is in {saved}; lower the learning rate or look at its rewards"
-                )
-
     async def validate(self, step: int) -> None:
         """Measure the version that is being served; nothing is published meanwhile."""
         if not self.validator.sources:
@@ -155,7 +124,7 @@ class Loop:
         """Make this step durable: from here a resumed run goes on."""
         with self.meter("checkpoint"):
             self.journal.flush(durable=True)
-            await self.keeper.save(step, self.scheduler.state(), self.meter.peek())
+            await self.keeper.save(step, self.scheduler.state(), self.learner.memory, self.meter.peek())
 
     def finish(self, step: int, seconds: float) -> None:
         """Report the step and forget what is too old to keep."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from roll.algorithms.recipe import Objective
 from roll.cluster.handle import Cluster
 from roll.data.collate import split, supervised
 from roll.data.mixture import Mixture
@@ -18,7 +19,7 @@ from roll.rollout.validator import Validator, summarise
 from roll.tracking.progress import bar
 from roll.types import Batch, Call, Task
 
-_LOSS = Call("policy_gradient")
+_LOSS = Objective(loss=Call("policy_gradient"))
 """With an advantage of one on every answer token this is cross-entropy."""
 
 

@@ -122,6 +122,7 @@ class _Script:
         self._turns: list[Turn] = []
         self._segments: list[Segment] = []
         self._metrics: dict[str, float] = {}
+        self._state = "start"  # siblings attempt one task, so they begin in the same state
 
     def open(self, messages: Sequence[Message]) -> None:
         """Begin a segment with all that was said."""
@@ -141,8 +142,10 @@ class _Script:
                 reward=reply.reward,
                 generated_s=spent_s[0],
                 waited_s=spent_s[1],
+                state=self._state,
             )
         )
+        self._state = reply.state
         self.ids += sampled.ids
         self._metrics = reply.metrics
         self._messages = (*self._messages, Message("assistant", text))

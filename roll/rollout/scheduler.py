@@ -9,12 +9,13 @@ from typing import Any
 
 from roll.data.mixture import Draw, Mixture
 from roll.errors import RunStopped
-from roll.journal.events import Admitted, GroupFailed, GroupReady, Retried, TrajectoryEnded
+from roll.journal.events import Admitted, GroupFailed, GroupFiltered, GroupReady, Retried, TrajectoryEnded
 from roll.journal.store import Journal
+from roll.registry import FILTERS
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.source import Source
-from roll.types import Group, Status, Trajectory
+from roll.types import Call, Group, Status, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,9 @@ class Policy:
     group_size: int
     max_retries: int
     max_failed_groups: int
+    max_filtered_groups: int = 0
+    filters: tuple[Call, ...] = ()
+    """Say why a whole group is not worth training on."""
     seed: int
 
 
@@ -43,8 +47,12 @@ class Scheduler:
     """Failed attempts since `drain_failures`, by kind."""
     _before: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     """For each group under way, the mixture's state before it was drawn."""
+    num_filtered: int = 0
+    """Groups filtered since `drain_failures`."""
     _num_failed: int = 0
     """Groups given up since the last one that was not."""
+    _num_useless: int = 0
+    """Groups filtered since the last one that was not."""
 
     async def run(self, num_groups: int) -> None:
         """Admit as slots allow. A group that is given up does not count: another takes its place at the tail."""
@@ -71,7 +79,10 @@ class Scheduler:
     def drain_failures(self) -> dict[str, float]:
         """Failed attempts since the last call, as metrics."""
         found = {f"failed/{status}": float(count) for status, count in self.failures.items()}
+        if self.policy.filters:
+            found["filtered/groups"] = float(self.num_filtered)
         self.failures.clear()
+        self.num_filtered = 0
         return found
 
     async def _fill(self, ticket: int, draw: Draw, replaced: asyncio.Queue[None]) -> None:
@@ -93,9 +104,32 @@ class Scheduler:
             for sibling in siblings:
                 sibling.cancel()
         self._num_failed = 0
-        self.journal.record(GroupReady(group=ticket))
         trajectories.sort(key=lambda trajectory: trajectory.sibling)
-        await self.buffer.put(Group(id=ticket, birth=birth, trajectories=tuple(trajectories)))
+        group = Group(id=ticket, birth=birth, trajectories=tuple(trajectories))
+        if reason := self._useless(group):
+            await self._filter(ticket, reason)
+            await replaced.put(None)
+            return
+        self._num_useless = 0
+        self.journal.record(GroupReady(group=ticket))
+        await self.buffer.put(group)
+
+    def _useless(self, group: Group) -> str:
+        """Why there is nothing to learn from this group, if so."""
+        reasons = (FILTERS[each.name](group, **each.arguments) for each in self.policy.filters)
+        return next((reason for reason in reasons if reason), "")
+
+    async def _filter(self, ticket: int, reason: str) -> None:
+        self.journal.record(GroupFiltered(group=ticket, reason=reason))
+        self.num_filtered += 1
+        self._num_useless += 1
+        if self._num_useless > self.policy.max_filtered_groups:
+            raise RunStopped(
+                f"{self._num_useless} groups in a row were filtered, the last because {reason}; "
+                "give easier or harder tasks, or raise rollout.max_filtered_groups"
+            )
+        del self._before[ticket]
+        await self.buffer.drop(ticket)
 
     async def _give_up(self, ticket: int, reason: str) -> None:
         self.journal.record(GroupFailed(group=ticket, reason=reason))

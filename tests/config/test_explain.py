@@ -1,12 +1,41 @@
 import inspect
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from roll.config.explain import DEFAULTS, explain, headline
+from roll.config.explain import explain, headline
+from roll.config.formulas import FORMULAS
 from roll.config.load import load
 from roll.config.schema import Run
-from roll.registry import ADVANTAGES, LOSSES
+from roll.registry import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    CORRECTIONS,
+    EMPHASES,
+    ESTIMATORS,
+    FILTERS,
+    LOSSES,
+    MASKS,
+    SHAPINGS,
+    Table,
+)
+
+TABLES: dict[str, Table[Any]] = {
+    "filters": FILTERS,
+    "shaping": SHAPINGS,
+    "estimator": ESTIMATORS,
+    "advantage": ADVANTAGES,
+    "emphasis": EMPHASES,
+    "masks": MASKS,
+    "correction": CORRECTIONS,
+    "loss": LOSSES,
+    "aggregation": AGGREGATIONS,
+}
+FUNCTIONS = [(part, name) for part, table in TABLES.items() for name in table.targets]
 
 TEXT = """\
 name: demo
@@ -93,7 +122,119 @@ def test_the_headline_is_one_line(tmp_path: Path) -> None:
     assert line == "demo: 100 steps of 4 groups x 8 attempts, grpo, staleness at most 0, tasks sums, guess"
 
 
-@pytest.mark.parametrize(("table", "name"), [(LOSSES, "clipped"), (ADVANTAGES, "group_normalised")])
-def test_the_defaults_explained_are_those_of_the_functions(table: object, name: str) -> None:
-    parameters = inspect.signature(table[name]).parameters.values()  # type: ignore[index]
-    assert DEFAULTS[name] == {found.name: found.default for found in parameters if found.default is not found.empty}
+def test_every_function_that_a_file_may_name_has_a_formula() -> None:
+    assert {part: set(named) for part, named in FORMULAS.items()} == {
+        part: set(table.targets) for part, table in TABLES.items()
+    }
+
+
+@pytest.mark.parametrize(("part", "name"), FUNCTIONS)
+def test_a_formula_takes_the_arguments_and_defaults_of_its_function(part: str, name: str) -> None:
+    assert keywords(FORMULAS[part][name]) == keywords(TABLES[part][name], TABLES[part].supplied)
+
+
+def keywords(function: Callable[..., Any], supplied: int = 0) -> dict[str, Any]:
+    """What a file may give to a function, each with its default."""
+    parameters = list(inspect.signature(function).parameters.values())[supplied:]
+    return {parameter.name: parameter.default for parameter in parameters}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["loss={kind: clipped, dual_clip: 3}"], ["where A < 0, L is at most 3 |A|, r = exp(logprob - old logprob)"]),
+        (["loss=sequence_clipped"], ["L = -min(s A, clip(s, 1 - 0.0003, 1 + 0.0004) A)", "s = exp(mean of logprob - "]),
+        (["loss={kind: cispo, clip_high: 4}"], ["L = -sg(min(r, 1 + 4)) A logprob"]),
+        (["loss={kind: cispo, clip_low: 0.5}"], ["L = -sg(clip(r, 1 - 0.5, 1 + 0.2)) A logprob"]),
+        (["loss={kind: truncated_importance, cap: 5}"], ["L = -sg(min(r, 5)) A logprob"]),
+        (["loss={kind: topr, negative: 0.5}"], ["-0.5 sg(clip(q, 0.0, 1.0)) A logprob where A < 0", "sampler logprob"]),
+        (["loss={kind: kimi, tau: 0.3}"], ["L = -A logprob + 0.3 / 2 (logprob - old logprob)^2"]),
+        (["loss={kind: decoupled, cap: 4}"], ["w = exp(old logprob - sampler logprob), at most 4"]),
+        (["aggregation={kind: constant, tokens: 77}"], ["over the number of sequences x 77"]),
+        (["advantage={kind: group_normalised, unbiased: true}"], ["/ (the group's std with n - 1 + 1e-06)"]),
+        (["advantage={kind: group_normalised, scale: false}"], ["A = (reward - mean of its group); 0 in"]),
+        (["advantage={kind: gae, gamma: 0.9, bootstrap: true}"], ["0.9 x V(t + 1) - V(t)", "the last value where"]),
+        (["advantage={kind: discounted, per: token, baseline: batch}"], ["this token and", "reward of the batch"]),
+        (["advantage={kind: batch_normalised, baseline: group}"], ["the mean reward of the group taken off first"]),
+        (["advantage={kind: gigpo, step_weight: 0.5}"], ["+ 0.5 x (G - mean of G) / (their std + 1e-06)"]),
+        (["advantage={kind: distilled, weight: 2}"], ["A = 2 x (teacher logprob - logprob of the policy"]),
+        (["filters=[{kind: mean_between, low: 0.1}]"], ["filters mean_between", "unless 0.1 < its mean reward < 1.0"]),
+        (
+            ["shaping=[{kind: overlong, max_tokens: 90, buffer: 20}, {kind: clipped, low: -1, high: 1}]"],
+            ["up to 90 - 20 trained tokens", "at 90 and beyond", "shaping clipped: reward = clip(reward, -1, 1)"],
+        ),
+        (["shaping=[{kind: normalised, mean: running, std: none}]"], ["reward = (reward - mean of all rewards"]),
+        (["whiten=true", "clip=5"], ["A = (A - mean) / std, over all trained tokens", "A = clip(A, -5, 5)"]),
+        (["emphasis=[{kind: length, power: 0.5}]"], ["emphasis length: A x (mean length / own length)^0.5"]),
+        (["masks=[truncated, difficulty]"], ["attempts that a limit ended are left out", "masks difficulty: groups"]),
+        (["correction={kind: truncate, cap: 3}"], ["L x min(rho, 3), rho = exp(old logprob - sampler logprob), taken"]),
+        (["correction={kind: reject, level: geometric}"], ["averaged over the sequence's trained tokens"]),
+        (["entropy=0.01"], ["L - 0.01 x entropy of the policy"]),
+        (["kl={estimator: k3, coefficient: 0.04}"], ["0.04 x k3: exp(-d) + d - 1, d = logprob - reference"]),
+        (["kl={estimator: k1, place: reward, target: 6}"], ["taken off the reward", "towards a mean of 6,"]),
+    ],
+)  # fmt: skip
+def test_every_part_is_written_as_its_formula(tmp_path: Path, overrides: list[str], words: list[str]) -> None:
+    text = page(tmp_path, *(f"algorithm.{override}" for override in overrides))
+    assert [word for word in words if word not in text] == []
+
+
+def test_parts_that_are_not_there_are_not_mentioned(tmp_path: Path) -> None:
+    text = explain(run_of(tmp_path)).partition("\nAlgorithm\n")[2].partition("\n\n")[0]
+    labels = [line.split()[0] for line in text.splitlines() if line[2] != " "]
+    assert labels == ["recipe", "advantage", "loss", "aggregation", "updates", "roles"]
+
+
+def test_updates_a_batch_are_counted_and_what_they_mean_for_the_ratio_is_said(tmp_path: Path) -> None:
+    assert "1 a batch: the old weights are the current ones, so r = 1 and clipping never acts" in page(tmp_path)
+    text = page(tmp_path, "algorithm.epochs=2", "algorithm.minibatches=4")
+    assert "updates 8 a batch = 2 epochs x 4 minibatches" in text and "8 steps per batch" in text
+    assert "old logprobs computed once more before the update: 8 updates a batch" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], "roles the actor alone"),
+        (["algorithm.kl={coefficient: 0.1}"], "frozen, with the weights the actor starts from: for the KL"),
+        (["algorithm.kl={}", "reference={path: base}"], "reference started, frozen, with weights of base"),
+        (["algorithm.needs=[reference]"], "the recipe asks for it"),
+        (
+            ["algorithm=ppo", "algorithm.critic_warmup=5"],
+            "values for the advantage gae; squared_value: L = 1/2 (V - return)^2, or with V held within 0.2 of",
+        ),
+        (["algorithm=ppo", "algorithm.critic_warmup=5"], "it learns alone for 5 steps"),
+        (["algorithm=opd", "teacher={path: big}"], "teacher started, frozen, with weights of big: logprobs for"),
+        (
+            ["algorithm.needs=[reward_model]", "reward_model={path: judge, weight: 2.0}"],
+            "reward model started with weights of judge: 2 x its score joins the reward",
+        ),
+        (["algorithm=gigpo"], "states named by the environments, for the advantage gigpo"),
+        (["algorithm.correction=mask"], "before the update: the correction mask chooses tokens by them"),
+        (["algorithm.needs=[old_logprobs]"], "before the update: the recipe asks for them"),
+    ],
+)  # fmt: skip
+def test_what_is_started_is_told_with_its_reason(tmp_path: Path, overrides: list[str], words: str) -> None:
+    assert words in page(tmp_path, *overrides)
+
+
+def test_stale_tokens_without_a_correction_are_pointed_out(tmp_path: Path) -> None:
+    words = "correction none beyond what the loss itself does"
+    assert words not in page(tmp_path, "rollout.max_staleness=0.2")  # no more slots than groups: nothing is stale
+    assert words in page(tmp_path, "rollout.max_staleness=1")
+    assert words not in page(tmp_path, "rollout.max_staleness=1", "algorithm.correction=truncate")
+
+
+def test_arguments_that_a_function_does_not_take_are_shown_as_they_stand(tmp_path: Path) -> None:
+    assert "loss raft(clip_hgih=0.3)" in page(tmp_path, "algorithm.loss={kind: raft, clip_hgih: 0.3}")
+    assert "aggregation constant " in page(tmp_path, "algorithm.aggregation=constant")  # lacks `tokens`
+
+
+def test_another_optimizer_and_no_clipping_are_told(tmp_path: Path) -> None:
+    text = page(tmp_path, "actor_train.optimizer={kind: sgd, lr: 1.0, clip_norm: null}")
+    assert "SGD, learning rate 1, constant, gradient norm not clipped" in text
+
+
+def test_explaining_imports_no_torch() -> None:
+    code = "import sys, roll.config.explain; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

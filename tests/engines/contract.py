@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from roll.algorithms.recipe import Objective
 from roll.engines.base import Chat, Generator, Resident, Trainer
 from roll.errors import EngineFailed
 from roll.types import Call, Finish, Message
@@ -15,7 +16,7 @@ from tests.engines.models import batch_of, collect, request
 CONTEXT = 128
 """What generators under contract are made with."""
 PLAN = Plan(names=())
-LOSS = Call("policy_gradient")
+LOSS = Objective(loss=Call("policy_gradient"))
 ROWS = [[1, 2, 3, 4], [5, 6], [7, 8, 9, 10, 11]]
 
 

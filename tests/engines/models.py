@@ -164,6 +164,10 @@ def batch_of(rows: Sequence[Sequence[int]], *, prompt: int = 1, **changes: Any) 
         "weights": trained.float() / trained.sum(),
         "group": torch.zeros(len(rows), dtype=torch.long),
         "rewards": torch.zeros(len(rows)),
+        "truncated": torch.zeros(len(rows), dtype=torch.bool),
+        "turn": torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
+        "turn_trajectory": torch.arange(len(rows)),
+        "turn_rewards": changes.get("rewards", torch.zeros(len(rows))),
         **changes,
     }
     return Batch(ids=ids, trained=trained, lengths=lengths, trajectory=torch.arange(len(rows)), **fields)

@@ -296,5 +296,5 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path):
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     for opened in (Reader, Journal):
-        with pytest.raises(ConfigError, match=r"format 1 expected \(got 99\)"):
+        with pytest.raises(ConfigError, match=r"format 2 expected \(got 99\)"):
             opened(path)

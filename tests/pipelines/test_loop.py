@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from roll.algorithms.recipe import Objective
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.errors import RunStopped
 from roll.journal.events import Admitted, Checkpointed, Event, GroupFailed, Published, Released, Taken, Updated
-from roll.types import Batch, Call, Digest
+from roll.types import Batch, Digest
 from roll.weights.plan import Plan
 from tests.rollout.rig import GROUP_SIZE, Rig, Setting, keys_of
 
@@ -82,8 +83,8 @@ def test_refused_updates_are_saved_and_too_many_in_a_row_stop_the_run(tmp_path: 
 
         refused = frozenset({2, 4, 5})
 
-        async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
-            found = await super().update(batch, loss)
+        async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+            found = await super().update(batch, objective)
             return {**found, "loss/refused": float(len(self.batches) in self.refused)}
 
     with closing(Rig(tmp_path, Setting(), trainer=Refusing())) as rig:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roll.algorithms.credit import Memory
+from roll.algorithms.recipe import Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
 from roll.data.mixture import Mixture, Part
@@ -16,7 +18,9 @@ from roll.engines.sampling import noise_key
 from roll.journal.events import Event
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
-from roll.pipelines.loop import Loop, Pace, Recipe
+from roll.pipelines.learner import Learner
+from roll.pipelines.loop import Loop, Pace
+from roll.pipelines.scoring import Models
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode import EpisodeRunner, Limits
 from roll.rollout.publisher import Publisher
@@ -47,6 +51,9 @@ def keys_of(task: str, *, tries: int, epochs: int = 4) -> frozenset[int]:
     )
 
 
+RECIPE = Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=Call("token_mean"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a run on fakes may differ in."""
@@ -57,6 +64,8 @@ class Setting:
     reward: Mapping[str, Any] = field(default_factory=dict[str, Any])
     max_retries: int = 2
     max_failed_groups: int = 16
+    filters: tuple[Call, ...] = ()
+    max_filtered_groups: int = 100
     stragglers: frozenset[int] = frozenset()
     patience: int = 50
     generators: int = 1
@@ -97,12 +106,23 @@ class Rig:
                 group_size=GROUP_SIZE,
                 max_retries=setting.max_retries,
                 max_failed_groups=setting.max_failed_groups,
+                filters=setting.filters,
+                max_filtered_groups=setting.max_filtered_groups,
                 seed=SEED,
             ),
             version=lambda: self.publisher.version,
         )
         self.metrics: dict[int, Mapping[str, float]] = {}
         self.asked_to_stop = False
+        keeper = Keeper(
+            directory=path,
+            checkpoints=Checkpoints(path / "checkpoints", keep=2),
+            trainers=trainers,
+            critic=None,
+            journal=self.journal,
+            tokenizer=self.template.tokenizer,
+            best="validation/reward",
+        )
         self.loop = Loop(
             pace=Pace(
                 steps=setting.steps,
@@ -111,24 +131,24 @@ class Rig:
                 validate_at_start=False,
                 checkpoint_every=0,
                 keep_steps=None,
-                max_refused=2,
             ),
-            recipe=Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=Call("token_mean")),
             scheduler=self.scheduler,
             buffer=self.buffer,
             router=self.router,
-            trainers=trainers,
+            learner=Learner(
+                recipe=RECIPE,
+                actor=trainers,
+                models=Models(),
+                journal=self.journal,
+                keeper=keeper,
+                max_refused=2,
+                seed=SEED,
+                memory=Memory(),
+            ),
             publisher=self.publisher,
             validator=Validator(sources=[], runner=runner, seed=SEED),
             journal=self.journal,
-            keeper=Keeper(
-                directory=path,
-                checkpoints=Checkpoints(path / "checkpoints", keep=2),
-                trainers=trainers,
-                journal=self.journal,
-                tokenizer=self.template.tokenizer,
-                best="validation/reward",
-            ),
+            keeper=keeper,
             report=self.metrics.__setitem__,
             stopping=lambda: self.asked_to_stop,
         )

@@ -8,8 +8,8 @@ import pytest
 
 from roll.data.mixture import Mixture, Part
 from roll.errors import RunStopped
-from roll.journal.events import Admitted, GroupFailed, GroupReady, Retried, Taken, TrajectoryEnded
-from roll.types import Status
+from roll.journal.events import Admitted, GroupFailed, GroupFiltered, GroupReady, Retried, Taken, TrajectoryEnded
+from roll.types import Call, Group, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting
 
 
@@ -84,3 +84,30 @@ def test_its_state_draws_the_oldest_untrained_group_next(tmp_path: Path) -> None
         asyncio.run(rig.run())
         tasks = order(21)
         assert rig.next_tasks == [(step, tasks[4 * step]) for step in range(1, 6)]
+
+
+def even_tickets(group: Group) -> str:
+    return "" if group.id % 2 else "its ticket is even"
+
+
+def everything(group: Group) -> str:
+    return "nothing is good enough"
+
+
+def test_a_filtered_group_is_replaced_at_the_tail_and_counted(tmp_path: Path) -> None:
+    with closing(Rig(tmp_path, Setting(steps=3, filters=(Call(f"{__name__}:even_tickets"),)))) as rig:
+        asyncio.run(rig.run())
+        filtered = rig.events(GroupFiltered)
+        assert filtered and all(event.group % 2 == 0 and "even" in event.reason for event in filtered)
+        assert all(ticket % 2 for event in rig.events(Taken) for ticket in event.groups)
+        assert [len(event.groups) for event in rig.events(Taken)] == [4, 4, 4]
+        assert sum(metrics["filtered/groups"] for metrics in rig.metrics.values()) == len(filtered)
+        assert len(rig.events(Admitted)) == 3 * 4 + len(filtered)
+
+
+def test_the_run_stops_when_too_many_groups_in_a_row_are_filtered(tmp_path: Path) -> None:
+    setting = Setting(filters=(Call(f"{__name__}:everything"),), max_filtered_groups=5)
+    with closing(Rig(tmp_path, setting)) as rig:
+        with pytest.raises(RunStopped, match=r"6 groups in a row were filtered.*good enough.*max_filtered_groups"):
+            asyncio.run(rig.run())
+        assert rig.trainer.batches == []

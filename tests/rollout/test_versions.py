@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from roll.algorithms.recipe import Objective
 from roll.cluster.inline import InlineCluster
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Trainer
@@ -20,6 +21,7 @@ from tests.engines.models import batch_of, generator, prompts, request, small, t
 
 KIND = Sampling(temperature=0.9, top_k=30)
 NUM_VERSIONS = 4
+LOSS = Objective(loss=Call("policy_gradient"))
 
 
 def test_every_logprob_is_reproducible_from_the_version_it_carries_and_from_no_other(tmp_path: Path) -> None:
@@ -61,7 +63,9 @@ async def _run_through_versions(asked: list[list[int]], path: Path) -> tuple[lis
         for step in range(1, NUM_VERSIONS):
             for _ in range(12):
                 await asyncio.sleep(0)
-            await learning.update(batch_of(prompts(6, shortest=4, longest=12, seed=step)), Call("policy_gradient"))
+            await learning.update(
+                batch_of(prompts(6, shortest=4, longest=12, seed=step)), Objective(loss=Call("policy_gradient"))
+            )
             await publisher.publish(step)
             versions.append(twin(decoder))
         found = [await reply for reply in replies]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roll.algorithms.aggregation import weighted_sum
+from roll.algorithms.objective import evaluate
+from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.data.packing import pack
 from roll.engines.attention import Ragged, sharing
@@ -20,8 +22,7 @@ from roll.engines.decoder import Decoder
 from roll.engines.sampling import score
 from roll.engines.train.schedule import lr_at
 from roll.errors import ConfigError
-from roll.registry import LOSSES
-from roll.types import Batch, Call, Digest, Sampling, Tokens
+from roll.types import Batch, Digest, Sampling, Tokens
 from roll.weights.digest import digest
 from roll.weights.huggingface import read_tensors, write_model
 from roll.weights.plan import Channel, Plan
@@ -30,57 +31,118 @@ _STATE = "optimizer.pt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Measured:
+    """What a model says of tokens: rows of one number a token."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    values: Tensor | None
+    """From a critic, whose logprobs and entropies are 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSettings:
+    """How a native model is read."""
+
+    tokens_per_microbatch: int
+    sampling: Sampling
+    """The distribution whose logprobs are meant; the generator's own."""
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(ScoreSettings):
     """How a native trainer trains."""
 
     optimizer: Optimizer
     total_steps: int
     """Optimizer steps of the whole run, for the schedule."""
-    tokens_per_microbatch: int
-    sampling: Sampling
-    """The distribution whose logprobs are trained; the generator's own."""
-    device: torch.device
 
 
-class NativeTrainer:
-    """`Trainer` and `Resident` over one decoder."""
+class NativeScorer:
+    """`Scorer` over one decoder: logprobs from one with a language head, values from one with a score."""
 
-    def __init__(self, decoder: Decoder, settings: Settings, channel: Channel) -> None:
-        self.decoder, self.settings, self.channel = decoder, settings, channel
-        self._num_updates = 0
-        self._adam: Any = None
+    def __init__(self, decoder: Decoder, settings: ScoreSettings) -> None:
+        self.decoder, self.settings = decoder, settings
 
     async def start(self) -> None:
         self.decoder.to(self.settings.device)
-        knobs = self.settings.optimizer
-        self._adam = torch.optim.AdamW(
-            self.decoder.parameters(),
-            lr=knobs.lr,
-            betas=knobs.betas,
-            eps=knobs.eps,
-            weight_decay=knobs.weight_decay,
-            fused=True,
-        )
 
     async def stop(self) -> None:
-        self._adam = None
+        """Nothing is held that outlives the object."""
 
     async def logprobs(self, batch: Batch) -> Tensor:
+        if self.decoder.score is not None:
+            raise ConfigError("logprobs: this model has a score instead of a language head; give another model")
+        return await self._row(batch, lambda measured: measured.logprobs)
+
+    async def values(self, batch: Batch) -> Tensor:
+        if self.decoder.score is None:
+            raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
+        return await self._row(batch, lambda measured: measured.values)
+
+    async def _row(self, batch: Batch, chosen: Callable[[Measured], Tensor | None]) -> Tensor:
         row = torch.zeros(batch.num_tokens)
         for rows, part in self._microbatches(batch):
             with torch.no_grad():
-                found, _ = self._forward(part, torch.ones_like(part.trained))
-            row[_places(batch, rows)] = found.cpu()
+                found = chosen(self._measure(part, torch.ones_like(part.trained)))
+            assert found is not None
+            row[batch.places(rows)] = found.cpu()
             await asyncio.sleep(0)
         return row
 
-    async def values(self, batch: Batch) -> Tensor:
-        raise ConfigError("actor_train: this model has no value head; choose a recipe that needs no critic")
+    def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
+        for rows in pack(batch.lengths, self.settings.tokens_per_microbatch):
+            yield rows, batch.select(rows)
 
-    async def update(self, batch: Batch, loss: Call) -> dict[str, float]:
-        function, sums = LOSSES[loss.name], Sums()
+    def _measure(self, batch: Batch, wanted: Tensor, *, entropy_gradient: bool = False) -> Measured:
+        """What the model says of the wanted tokens, 0 elsewhere, entry t about token t.
+
+        This is where outputs are shifted, and nowhere else.
+        """
+        device = self.decoder.device
+        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
+        ids = batch.ids.to(device)
+        hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
+        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
+        before = hidden.index_select(0, ragged.flat[at - 1])
+        nothing = torch.zeros(len(ids), device=device)
+        if self.decoder.score is not None:
+            values = nothing.index_copy(0, at, (before @ self.decoder.score.t()).squeeze(-1).float())
+            return Measured(logprobs=nothing, entropies=nothing, values=values)
+        found = score(before, self.decoder.head, ids[at], self.settings.sampling, entropy_gradient=entropy_gradient)
+        logprobs, entropies = (nothing.index_copy(0, at, row) for row in found)
+        return Measured(logprobs=logprobs, entropies=entropies, values=None)
+
+
+class NativeTrainer(NativeScorer):
+    """`Trainer` and `Resident` over one decoder."""
+
+    settings: Settings
+
+    def __init__(self, decoder: Decoder, settings: Settings, channel: Channel) -> None:
+        super().__init__(decoder, settings)
+        self.channel = channel
+        self._num_updates = 0
+        self._optimizer: Any = None
+
+    async def start(self) -> None:
+        await super().start()
+        knobs, parameters = self.settings.optimizer, self.decoder.parameters()
+        if knobs.kind == "sgd":
+            self._optimizer = torch.optim.SGD(parameters, lr=knobs.lr, weight_decay=knobs.weight_decay)
+            return
+        self._optimizer = torch.optim.AdamW(
+            parameters, lr=knobs.lr, betas=knobs.betas, eps=knobs.eps, weight_decay=knobs.weight_decay, fused=True
+        )
+
+    async def stop(self) -> None:
+        self._optimizer = None
+
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        sums = Sums()
         for _, part in self._microbatches(batch):
-            self._accumulate(part, function, loss.arguments, sums)
+            self._accumulate(part, objective, sums)
             await asyncio.sleep(0)
         return self._step(sums)
 
@@ -91,12 +153,13 @@ class NativeTrainer:
     async def save(self, path: Path, *, resumable: bool = True) -> None:
         write_model(path, self.decoder.config, dict(self.decoder.named_tensors()))
         if resumable:
-            torch.save({"adam": self._adam.state_dict(), "num_updates": self._num_updates}, path / _STATE)
+            state = {"optimizer": self._optimizer.state_dict(), "num_updates": self._num_updates}
+            torch.save(state, path / _STATE)
 
     async def load(self, path: Path) -> None:
         self.decoder.load(read_tensors(path), where=str(path))
         state = torch.load(path / _STATE, map_location=self.settings.device, weights_only=True)
-        self._adam.load_state_dict(state["adam"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._num_updates = state["num_updates"]
 
     async def offload(self, parts: Sequence[Part]) -> None:
@@ -110,53 +173,34 @@ class NativeTrainer:
             for parameter in self.decoder.parameters():
                 parameter.data = parameter.data.to(device)
         if "optimizer" in parts:
-            for state in self._adam.state.values():
-                for name in ("exp_avg", "exp_avg_sq"):
+            for state in self._optimizer.state.values():
+                for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
                     state[name] = state[name].to(device)
 
-    def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        for rows in pack(batch.lengths, self.settings.tokens_per_microbatch):
-            yield rows, batch.select(rows)
-
-    def _forward(self, batch: Batch, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies of the wanted tokens, 0 elsewhere, entry t about token t.
-
-        This is where logits are shifted, and nowhere else.
-        """
-        device = self.decoder.device
-        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
-        ids = batch.ids.to(device)
-        hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
-        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
-        before = ragged.flat[at - 1]
-        found = score(hidden.index_select(0, before), self.decoder.head, ids[at], self.settings.sampling)
-        nothing = torch.zeros(len(ids), device=device)
-        logprobs, entropies = (nothing.index_copy(0, at, row) for row in found)
-        return logprobs, entropies
-
-    def _accumulate(self, batch: Batch, function: Any, arguments: dict[str, Any], sums: Sums) -> None:
+    def _accumulate(self, batch: Batch, objective: Objective, sums: Sums) -> None:
         """Add this micro-batch's gradient and its share of the metrics."""
-        assert batch.advantages is not None and batch.weights is not None, "assign_credit comes before update"
-        logprobs, entropies = self._forward(batch, batch.trained)
-        tokens = _tokens(batch, logprobs, entropies)
-        row, metrics = function(tokens, **arguments)
-        loss = weighted_sum(row, batch.weights.to(row.device))
+        assert batch.weights is not None, "weigh comes before update"
+        measured = self._measure(batch, batch.trained, entropy_gradient=objective.entropy > 0)
+        tokens = _tokens(batch, measured)
+        loss, metrics = evaluate(tokens, batch.weights.to(tokens.trained.device), objective)
         loss.backward()
-        gap = (tokens.logprobs - tokens.sampler_logprobs).detach().abs()
-        sums.add(loss, tokens.trained, {**metrics, "entropy": entropies, "gap": gap})
+        if measured.values is None:
+            gap = (tokens.logprobs - tokens.sampler_logprobs).detach().abs()
+            metrics = {**metrics, "entropy": measured.entropies, "gap": gap}
+        sums.add(loss, tokens.trained, metrics)
 
     def _step(self, sums: Sums) -> dict[str, float]:
         """Clip, refuse what is not finite, and let AdamW move the weights."""
         knobs = self.settings.optimizer
         lr = lr_at(self._num_updates, self.settings.total_steps, knobs)
-        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), knobs.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), knobs.clip_norm or math.inf)
         finite = bool(torch.isfinite(norm) & torch.isfinite(sums.loss))
         if finite:
-            for group in self._adam.param_groups:
+            for group in self._optimizer.param_groups:
                 group["lr"] = lr
-            self._adam.step()
+            self._optimizer.step()
             self._num_updates += 1
-        self._adam.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         return {**sums.means(), "loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
 
 
@@ -177,38 +221,38 @@ class Sums:
         for name, row in rows.items():
             total = row.detach().float().masked_fill(~trained, 0.0).sum().cpu()
             self._totals[name] = self._totals.get(name, torch.zeros(())) + total
-        self._gap_max = torch.maximum(self._gap_max, rows["gap"].masked_fill(~trained, 0.0).amax().cpu())
+        if "gap" in rows:
+            self._gap_max = torch.maximum(self._gap_max, rows["gap"].masked_fill(~trained, 0.0).amax().cpu())
 
     def means(self) -> dict[str, float]:
         """By metric name."""
         count = max(1.0, float(self._count))
         means = {f"loss/{name}": float(total) / count for name, total in self._totals.items()}
-        gap = means.pop("loss/gap", 0.0)
-        return {**means, "loss/policy": float(self.loss), "gap/mean": gap, "gap/max": float(self._gap_max)}
+        gap = means.pop("loss/gap", None)
+        measured = {} if gap is None else {"gap/mean": gap, "gap/max": float(self._gap_max)}
+        return {**means, "loss/policy": float(self.loss), **measured}
 
 
-def _tokens(batch: Batch, logprobs: Tensor, entropies: Tensor) -> Tokens:
+def _tokens(batch: Batch, measured: Measured) -> Tokens:
     """With one update a batch the update's own logprobs are the proximal ones: nothing is recomputed."""
-    device = logprobs.device
-    lengths = torch.tensor(batch.lengths)
-    row = torch.repeat_interleave(torch.arange(len(batch.lengths)), lengths)
-    assert batch.advantages is not None
+    device = measured.logprobs.device
+    row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))
+    given = {
+        name: None if (found := getattr(batch, name)) is None else found.to(device)
+        for name in ("old_logprobs", "ref_logprobs", "teacher_logprobs", "advantages", "returns")
+    }
+    old, advantages = given.pop("old_logprobs"), given.pop("advantages")
     return Tokens(
-        logprobs=logprobs,
-        old_logprobs=logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs.to(device),
+        logprobs=measured.logprobs,
+        old_logprobs=measured.logprobs.detach() if old is None else old,
         sampler_logprobs=batch.sampler_logprobs.to(device),
-        advantages=batch.advantages.to(device),
+        advantages=torch.zeros_like(measured.logprobs) if advantages is None else advantages,
         trained=batch.trained.to(device),
         row=row.to(device),
         trajectory=batch.trajectory[row].to(device),
-        ref_logprobs=None if batch.ref_logprobs is None else batch.ref_logprobs.to(device),
-        values=None if batch.values is None else batch.values.to(device),
-        entropies=entropies,
+        turn=batch.turn.to(device),
+        values=measured.values,
+        old_values=None if batch.values is None else batch.values.to(device),
+        entropies=measured.entropies,
+        **given,
     )
-
-
-def _places(batch: Batch, rows: Sequence[int]) -> Tensor:
-    """Where the tokens of these rows stand in the whole batch."""
-    lengths = torch.tensor(batch.lengths)
-    starts = lengths.cumsum(0) - lengths
-    return torch.cat([torch.arange(int(starts[row]), int(starts[row] + lengths[row])) for row in rows])

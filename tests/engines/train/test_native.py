@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from roll.algorithms.credit import assign_credit
+from roll.algorithms.credit import Memory, assign_credit, weigh
 from roll.algorithms.losses import Loss
+from roll.algorithms.recipe import Objective, Recipe
 from roll.config.schema import Optimizer
 from roll.engines.decoder import Decoder
 from roll.types import Batch, Call, Tokens
@@ -19,6 +20,8 @@ ROWS = prompts(12, shortest=2, longest=40, seed=3)
 STILL = Optimizer(lr=1e-12, clip_norm=1e9)
 """Moves weights by nothing that fp32 can hold, and clips nothing."""
 SEEN: list[Tokens] = []
+
+CLIPPED = Objective(loss=Call("clipped"))
 
 
 def rewarded(rows: list[list[int]] = ROWS, **changes: Any) -> Batch:
@@ -30,8 +33,10 @@ def rewarded(rows: list[list[int]] = ROWS, **changes: Any) -> Batch:
         advantages=None,
         weights=None,
     )
-    credited = assign_credit(batch, Call("group_normalised"), Call("sequence_mean_token_mean"))
-    return replace(credited, **changes)
+    aggregation = Call("sequence_mean_token_mean")
+    recipe = Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=aggregation)
+    credited, _, _ = assign_credit(batch, recipe, Memory())
+    return replace(weigh(credited, aggregation), **changes)
 
 
 def peek(tokens: Tokens) -> Loss:
@@ -45,8 +50,8 @@ async def gradient(decoder: Decoder, batch: Batch, *, budget: int = 4096) -> tor
     """All gradients of one update, end to end, read off AdamW's first moment."""
     engine = trainer(decoder, optimizer=STILL, budget=budget)
     await engine.start()
-    await engine.update(batch, Call("clipped"))
-    states = [engine._adam.state[parameter]["exp_avg"] for parameter in decoder.parameters()]
+    await engine.update(batch, CLIPPED)
+    states = [engine._optimizer.state[parameter]["exp_avg"] for parameter in decoder.parameters()]
     return torch.cat([state.flatten() for state in states]) * 10  # one step with beta 0.9 leaves a tenth
 
 
@@ -107,7 +112,7 @@ def test_without_old_logprobs_the_ratio_is_exactly_one() -> None:
     async def update() -> dict[str, float]:
         engine = trainer(small())
         await engine.start()
-        return await engine.update(rewarded(), Call(f"{__name__}:peek"))
+        return await engine.update(rewarded(), Objective(loss=Call(f"{__name__}:peek")))
 
     SEEN.clear()
     found = asyncio.run(update())
@@ -120,7 +125,7 @@ def test_a_loss_sees_whole_sequences_and_where_they_belong() -> None:
     async def update() -> None:
         engine = trainer(small(), budget=60)
         await engine.start()
-        await engine.update(rewarded(), Call(f"{__name__}:peek"))
+        await engine.update(rewarded(), Objective(loss=Call(f"{__name__}:peek")))
 
     SEEN.clear()
     asyncio.run(update())
@@ -139,7 +144,7 @@ def test_old_logprobs_that_were_given_are_used() -> None:
         await engine.start()
         batch = rewarded()
         old = await engine.logprobs(batch) - shift
-        return (await engine.update(replace(batch, old_logprobs=old), Call("clipped")))["loss/ratio"]
+        return (await engine.update(replace(batch, old_logprobs=old), CLIPPED))["loss/ratio"]
 
     assert asyncio.run(ratio(0.0)) == pytest.approx(1.0, abs=1e-5)
     assert asyncio.run(ratio(0.1)) == pytest.approx(math.exp(0.1), abs=1e-4)
@@ -153,7 +158,7 @@ def test_metrics_are_means_over_trained_tokens_whatever_the_cut() -> None:
         exact = await engine.logprobs(batch)
         off = torch.where(batch.trained, exact - 0.5, exact)
         off[1] -= 1.5  # the second token of the first row: trained
-        return await engine.update(replace(batch, sampler_logprobs=off), Call("clipped"))
+        return await engine.update(replace(batch, sampler_logprobs=off), CLIPPED)
 
     whole, cut = asyncio.run(metrics(4096)), asyncio.run(metrics(45))
     assert whole == pytest.approx(cut, rel=1e-4, abs=1e-6)
@@ -169,8 +174,8 @@ def test_a_long_gradient_is_shortened_to_the_clip_norm() -> None:
     async def moment(clip_norm: float) -> tuple[float, dict[str, float]]:
         engine = trainer(twin(decoder), optimizer=Optimizer(lr=1e-6, clip_norm=clip_norm))
         await engine.start()
-        metrics = await engine.update(rewarded(), Call("clipped"))
-        squares = [state["exp_avg"].square().sum() for state in engine._adam.state.values()]
+        metrics = await engine.update(rewarded(), CLIPPED)
+        squares = [state["exp_avg"].square().sum() for state in engine._optimizer.state.values()]
         return float(torch.stack(squares).sum().sqrt()) * 10, metrics
 
     free, metrics = asyncio.run(moment(1e9))
@@ -187,12 +192,12 @@ def test_a_refused_update_neither_moves_the_schedule_nor_leaves_a_gradient() -> 
         await engine.start()
         batch = rewarded()
         assert batch.advantages is not None
-        found = [await engine.update(batch, Call("clipped"))]
+        found = [await engine.update(batch, CLIPPED)]
         weights = [parameter.detach().clone() for parameter in decoder.parameters()]
-        found.append(await engine.update(replace(batch, advantages=batch.advantages * torch.inf), Call("clipped")))
+        found.append(await engine.update(replace(batch, advantages=batch.advantages * torch.inf), CLIPPED))
         for before, after in zip(weights, decoder.parameters(), strict=True):
             assert torch.equal(before, after) and after.grad is None
-        found.append(await engine.update(batch, Call("clipped")))
+        found.append(await engine.update(batch, CLIPPED))
         assert [metrics["loss/refused"] for metrics in found] == [0, 1, 0]
         return [metrics["loss/lr"] for metrics in found]
 
@@ -206,7 +211,7 @@ def test_weight_decay_and_the_rate_are_adamws() -> None:
         after = twin(before)
         engine = trainer(after, optimizer=Optimizer(lr=0.01, weight_decay=0.5, clip_norm=1e9))
         await engine.start()
-        await engine.update(rewarded(), Call("clipped"))
+        await engine.update(rewarded(), CLIPPED)
         return before, after
 
     before, after = asyncio.run(step())

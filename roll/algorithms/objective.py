@@ -1,0 +1,64 @@
+"""The number that an optimizer step makes smaller: loss, correction, KL and entropy put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from roll.algorithms.recipe import Objective
+from roll.errors import ConfigError
+from roll.registry import CORRECTIONS, ESTIMATORS, LOSSES
+from roll.types import Call, Tokens
+
+
+def evaluate(
+    tokens: Tokens, weights: torch.Tensor, objective: Objective
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The objective's sum over these tokens, and rows to average over the trained ones and log by name.
+
+    `weights` carry mask and denominator, so the sums over the parts of a cut batch add up to that of the whole.
+    """
+    row, metrics = LOSSES[objective.loss.name](tokens, **objective.loss.arguments)
+    row = _row(objective.loss, row, tokens)
+    if objective.correction is not None:
+        factor = corrected(tokens, objective.correction)
+        row, metrics = row * factor, {**metrics, "correction": factor}
+    if objective.kl is not None:
+        pull = kl_row(tokens.logprobs, tokens.ref_logprobs, tokens.trained, objective.kl)
+        row, metrics = row + objective.kl_coefficient * pull, {**metrics, "kl": pull.detach()}
+    if objective.entropy:
+        assert tokens.entropies is not None, "the engine measures entropies whenever they are asked for"
+        row = row - objective.entropy * tokens.entropies
+    return weighted_sum(row, weights), metrics
+
+
+def corrected(tokens: Tokens, correction: Call) -> torch.Tensor:
+    """[tokens] factors that make up for a sampler that was not the policy; never part of a gradient."""
+    found = CORRECTIONS[correction.name](tokens, **correction.arguments)
+    return _row(correction, found, tokens).detach()
+
+
+def kl_row(
+    logprobs: torch.Tensor, ref_logprobs: torch.Tensor | None, trained: torch.Tensor, estimator: Call
+) -> torch.Tensor:
+    """[tokens] estimates of how far the policy is from the reference; of tokens that are not trained on, 0."""
+    assert ref_logprobs is not None, "a recipe with KL needs a reference, which scores the batch before the update"
+    apart = torch.where(trained, logprobs - ref_logprobs, 0.0)
+    found: torch.Tensor = ESTIMATORS[estimator.name](apart, **estimator.arguments)
+    return found
+
+
+def weighted_sum(row: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The sum of `row` times `weights`; where a weight is zero, not even a NaN in `row` counts."""
+    return torch.where(weights != 0, row, torch.zeros_like(row)).mul(weights).sum()
+
+
+def _row(function: Call, found: Any, tokens: Tokens) -> torch.Tensor:
+    if not isinstance(found, torch.Tensor) or found.shape != tokens.trained.shape:
+        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ConfigError(
+            f"{function.name}: must return one number a token, shape {tuple(tokens.trained.shape)} (got {got}); "
+            "fix its code"
+        )
+    return found

@@ -1,0 +1,77 @@
+"""One batch becomes one or more optimizer steps, as a recipe says."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from roll.algorithms.credit import Memory, assign_credit, minibatches, weigh
+from roll.algorithms.recipe import Objective, Recipe
+from roll.cluster.handle import Cluster
+from roll.data.collate import split
+from roll.engines.base import Trainer
+from roll.errors import RunStopped
+from roll.journal.events import Updated
+from roll.journal.store import Journal
+from roll.pipelines.keeper import Keeper
+from roll.pipelines.scoring import Models, score
+from roll.tracking.meter import Meter
+from roll.types import Batch
+
+
+@dataclass(slots=True, kw_only=True)
+class Learner:
+    """The actor, the models beside it, and what the algorithm remembers from step to step."""
+
+    recipe: Recipe
+    actor: Cluster[Trainer]
+    models: Models
+    journal: Journal
+    keeper: Keeper
+    max_refused: int
+    """Updates in a row that may be refused before the run stops."""
+    seed: int
+    memory: Memory
+    _num_refused: int = 0
+    """Since the last one that was not."""
+
+    async def score(self, batch: Batch) -> Batch:
+        """The batch with what the recipe needs to know of it."""
+        return await score(batch, self.actor, self.models, self.recipe.needs)
+
+    def credit(self, batch: Batch, meter: Meter) -> Batch:
+        """The batch with its advantages."""
+        batch, self.memory, metrics = assign_credit(batch, self.recipe, self.memory)
+        meter.log(metrics)
+        return batch
+
+    async def update(self, step: int, batch: Batch, meter: Meter) -> None:
+        """Every optimizer step that this batch is good for; the last one's metrics stand for the step."""
+        policy, value = self.recipe.objective(self.memory.kl_coefficient), Objective(loss=self.recipe.value_loss)
+        for epoch in range(self.recipe.epochs):
+            seed = zlib.crc32(f"{self.seed} {step} {epoch}".encode())
+            for part in minibatches(batch, self.recipe.minibatches, seed=seed):
+                weighed = weigh(part, self.recipe.aggregation)
+                if self.models.critic is not None:
+                    found = await self._learn(self.models.critic, step, weighed, value)
+                    meter.log({name.replace("loss/", "critic/"): number for name, number in found.items()})
+                if step > self.recipe.critic_warmup:
+                    meter.log(await self._learn(self.actor, step, weighed, policy))
+        meter.log({"tokens/trained": float(batch.trained.sum())})
+
+    async def _learn(
+        self, cluster: Cluster[Trainer], step: int, batch: Batch, objective: Objective
+    ) -> dict[str, float]:
+        """One optimizer step, or its refusal."""
+        found = (await cluster.scatter(Trainer.update, split(batch, cluster.size), objective))[0]
+        refused = found["loss/refused"] > 0
+        self.journal.record(Updated(step=step, refused=refused))
+        self._num_refused = self._num_refused + 1 if refused else 0
+        if refused:
+            saved = self.keeper.save_refused(step, batch)
+            if self._num_refused >= self.max_refused:
+                raise RunStopped(
+                    f"step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
+                    f"the last batch is in {saved}; lower the learning rate or look at its rewards"
+                )
+        return found

@@ -1,0 +1,197 @@
+"""The parts of a run, from configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from roll.algorithms.credit import Memory
+from roll.algorithms.recipe import Kl, Need, Recipe
+from roll.checkpoint import Checkpoints
+from roll.config.algorithm import Algorithm
+from roll.config.schema import Run
+from roll.data.templates import Template
+from roll.errors import ConfigError
+from roll.journal.store import Journal
+from roll.pipelines.interrupt import Interrupt
+from roll.pipelines.keeper import Keeper
+from roll.pipelines.learner import Learner
+from roll.pipelines.loop import Loop, Pace
+from roll.rollout.buffer import Buffer
+from roll.rollout.episode import EpisodeRunner, Limits
+from roll.rollout.publisher import Publisher
+from roll.rollout.scheduler import Policy, Scheduler
+from roll.rollout.source import Source
+from roll.rollout.validator import Validator
+from roll.tracking.directory import RunDirectory
+from roll.tracking.progress import Progress
+from roll.tracking.reporter import Reporter
+from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
+from roll.types import Sampling
+from roll.wiring.data import Data, call_of
+from roll.wiring.models import Roles, sampling_of
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What is written down about a run, and whether someone asked it to end."""
+
+    journal: Journal
+    keeper: Keeper
+    reporter: Reporter
+    interrupt: Interrupt
+
+
+def build_publisher(roles: Roles, journal: Journal) -> Publisher:
+    """The version-change protocol between the roles."""
+    return Publisher(
+        trainers=roles.trainers,
+        generators=roles.generators,
+        router=roles.router,
+        journal=journal,
+        plan=roles.plan,
+    )
+
+
+def build_validator(run: Run, roles: Roles, sources: Sequence[Source]) -> Validator:
+    """Held-out tasks, by the validation's own sampling."""
+    limits = replace(
+        _limits(run, roles.template),
+        sampling=Sampling(temperature=run.validation.temperature),
+        max_new_tokens=run.validation.max_new_tokens or run.rollout.max_new_tokens,
+    )
+    runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits)
+    return Validator(sources=sources, runner=runner, seed=run.seed)
+
+
+def build_keeper(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Keeper:
+    """Checkpoints, and the tokenizer beside the journal for whoever reads it."""
+    tokenizer = roles.template.tokenizer
+    tokenizer.save_pretrained(directory.path / "tokenizer")
+    return Keeper(
+        directory=directory.path,
+        checkpoints=Checkpoints(directory.path / "checkpoints", keep=run.checkpoint.keep),
+        trainers=roles.trainers,
+        critic=roles.models.critic,
+        journal=journal,
+        tokenizer=tokenizer,
+        best=run.checkpoint.best,
+    )
+
+
+def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: int | None = None) -> Reporter:
+    """Terminal and sinks; with `start`, what later steps of an earlier process wrote is taken back."""
+    lines = JsonLines(directory.metrics)
+    if start is not None:
+        lines.truncate_after(start)
+    sinks: list[Sink] = [lines]
+    name, about = directory.path.name, run.model_dump(mode="json")
+    if run.tracking.tensorboard:
+        sinks.append(TensorBoard(directory.path / "tensorboard", resumed_from=start))
+    if run.tracking.wandb is not None:
+        sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=about))
+    if run.tracking.swanlab is not None:
+        sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=about))
+    return Reporter(Progress(steps or run.steps, name), sinks)
+
+
+def build_recipe(algorithm: Algorithm) -> Recipe:
+    """The algorithm as data that the loop reads."""
+    kl = algorithm.kl
+    return Recipe(
+        filters=tuple(map(call_of, algorithm.filters)),
+        shaping=tuple(map(call_of, algorithm.shaping)),
+        kl=kl
+        and Kl(
+            estimator=call_of(kl.estimator),
+            coefficient=kl.coefficient,
+            place=kl.place,
+            target=kl.target,
+            horizon=kl.horizon,
+        ),
+        advantage=call_of(algorithm.advantage),
+        whiten=algorithm.whiten,
+        clip=algorithm.clip,
+        emphasis=tuple(map(call_of, algorithm.emphasis)),
+        masks=tuple(map(call_of, algorithm.masks)),
+        correction=algorithm.correction and call_of(algorithm.correction),
+        loss=call_of(algorithm.loss),
+        entropy=algorithm.entropy,
+        aggregation=call_of(algorithm.aggregation),
+        value_loss=call_of(algorithm.value_loss),
+        epochs=algorithm.epochs,
+        minibatches=algorithm.minibatches,
+        critic_warmup=algorithm.critic_warmup,
+        needs=cast("frozenset[Need]", algorithm.all_needs),
+    )
+
+
+def build_scheduler(run: Run, roles: Roles, data: Data, books: Books, publisher: Publisher) -> Scheduler:
+    """Admission and the life of every attempt, with the buffer that bounds its age."""
+    return Scheduler(
+        mixture=data.mixture,
+        sources={source.name: source for source in data.sources},
+        runner=EpisodeRunner(router=roles.router, template=roles.template, limits=_limits(run, roles.template)),
+        buffer=Buffer(num_slots=run.rollout.num_slots, first_ticket=books.journal.last_group() + 1),
+        journal=books.journal,
+        policy=Policy(
+            group_size=run.rollout.group_size,
+            max_retries=run.rollout.max_retries,
+            max_failed_groups=run.rollout.max_failed_groups,
+            max_filtered_groups=run.rollout.max_filtered_groups,
+            filters=tuple(map(call_of, run.algorithm.filters)),
+            seed=run.seed,
+        ),
+        version=lambda: publisher.version,
+    )
+
+
+def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
+    """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
+    publisher = build_publisher(roles, books.journal)
+    scheduler = build_scheduler(run, roles, data, books, publisher)
+    recipe = build_recipe(run.algorithm)
+    learner = Learner(
+        recipe=recipe,
+        actor=roles.trainers,
+        models=roles.models,
+        journal=books.journal,
+        keeper=books.keeper,
+        max_refused=run.actor_train.optimizer.max_refused,
+        seed=run.seed,
+        memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
+    )
+    return Loop(
+        pace=Pace(
+            steps=run.steps,
+            groups_per_step=run.rollout.groups_per_step,
+            validate_every=run.validation.every,
+            validate_at_start=run.validation.at_start,
+            checkpoint_every=run.checkpoint.every,
+            keep_steps=run.journal.keep_steps,
+        ),
+        scheduler=scheduler,
+        buffer=scheduler.buffer,
+        router=roles.router,
+        learner=learner,
+        publisher=publisher,
+        validator=build_validator(run, roles, data.held_out),
+        journal=books.journal,
+        keeper=books.keeper,
+        report=books.reporter,
+        stopping=lambda: books.interrupt.requested,
+    )
+
+
+def _limits(run: Run, template: Template) -> Limits:
+    known = template.tokenizer.get_vocab()
+    if unknown := [token for token in run.rollout.stop if token not in known]:
+        raise ConfigError(f"rollout.stop: the tokenizer has no token {unknown[0]!r}; name tokens, not text")
+    return Limits(
+        sampling=sampling_of(run),
+        context=run.rollout.context,
+        max_new_tokens=run.rollout.max_new_tokens,
+        max_turns=run.rollout.max_turns,
+        stop=template.eos_ids | {known[token] for token in run.rollout.stop},
+    )

@@ -1,0 +1,61 @@
+"""Why a group is not worth a place in a batch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from roll.algorithms.filters import mean_between, mixed
+from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
+
+
+def turn(reward: float) -> Turn:
+    none = np.zeros(0, np.int32)
+    return Turn(
+        observation=none,
+        sampled=none,
+        sampler_logprobs=none.astype(np.float32),
+        versions=none,
+        finish=Finish.STOP,
+        reward=reward,
+    )
+
+
+def group(*rewards: float | Sequence[float]) -> Group:
+    """One attempt each: a number is its score, several numbers are the rewards of its turns."""
+    trajectories = [
+        Trajectory(
+            task=Task(id="t", domain="d"),
+            sibling=sibling,
+            segments=() if isinstance(given, float) else (Segment(turns=tuple(turn(each) for each in given)),),
+            status=Status.FINISHED,
+            score=Score(given) if isinstance(given, float) else None,
+        )
+        for sibling, given in enumerate(rewards)
+    ]
+    return Group(id=0, birth=0, trajectories=tuple(trajectories))
+
+
+def test_a_group_whose_rewards_differ_is_kept():
+    assert mixed(group(0.0, 0.0, 1.0)) == ""
+
+
+def test_a_group_of_equal_rewards_is_not():
+    for given in (group(1.0, 1.0), group(0.0, 0.0), group(5.0)):
+        assert mixed(given) == "all rewards are equal"
+
+
+def test_rewards_that_a_batch_cannot_tell_apart_are_equal():
+    assert mixed(group(0.3, [0.1, 0.2])) == "all rewards are equal"  # 0.1 + 0.2 is not 0.3 in double precision
+
+
+def test_the_mean_reward_must_lie_strictly_between_the_bounds():
+    assert mean_between(group(0.0, 1.0)) == ""
+    assert mean_between(group(1.0, 1.0)) == "mean reward 1 is not between 0 and 1"
+    assert mean_between(group(0.0, 0.0)) == "mean reward 0 is not between 0 and 1"
+    assert (
+        mean_between(group(0.0, 0.0, 0.0, 1.0), low=0.25, high=0.75) == "mean reward 0.25 is not between 0.25 and 0.75"
+    )
+
+
+def test_a_mean_is_not_let_in_by_rounding():
+    assert mean_between(group(*[0.1] * 10), low=0.0, high=0.1) == "mean reward 0.1 is not between 0 and 0.1"

@@ -1,0 +1,87 @@
+"""Every recipe takes finite, nonzero steps from the file to the weights; those that should improve a model do."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll import commands
+from roll.config.load import load
+from roll.preflight import preflight
+from roll.types import Task
+
+pytestmark = pytest.mark.learns
+IMPROVES = ("grpo", "rloo", "reinforce++", "dapo", "gspo", "cispo", "tis", "topr", "ppo")
+OTHERS = (
+    "dr_grpo",
+    "reinforce",
+    "reinforce++_baseline",
+    "lite_ppo",
+    "raft++",
+    "kimi15",
+    "sapo",
+    "gmpo",
+    "decoupled_ppo",
+    "gigpo",
+)
+RUN = f"""\
+deterministic: true
+threads: 2
+model:
+  shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, context: 32}}
+algorithm: grpo
+tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:sevens"}}]
+rollout: {{groups_per_step: 8, group_size: 8, context: 16, max_new_tokens: 4}}
+actor_train: {{optimizer: {{lr: 1e-2}}}}
+critic: {{optimizer: {{lr: 1e-2}}}}
+tracking: {{tensorboard: false}}
+checkpoint: {{every: 0}}
+"""
+
+
+def sevens(task: Task, reply: str) -> float:
+    """A random model earns a little of it, and more with every seven."""
+    return reply.count("7") / 4
+
+
+def train(folder: Path, name: str, *overrides: str) -> list[dict[str, float]]:
+    """What each step of a run reported."""
+    path = folder / "run.yaml"
+    path.write_text(RUN, encoding="utf-8")
+    loaded = load(path, [f"directory={folder}", f"name={name}", *overrides])
+    preflight(loaded)
+    try:
+        commands.train(loaded, overwrite=False)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["step"]]
+
+
+@pytest.mark.parametrize("recipe", IMPROVES)
+def test_a_recipe_improves_a_model(recipe: str, tmp_path: Path) -> None:
+    found = train(tmp_path, recipe, f"algorithm={recipe}", "steps=12")
+    rewards = [line["reward/mean"] for line in found]
+    assert rewards[0] < 0.15
+    assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
+
+
+@pytest.mark.parametrize("recipe", OTHERS)
+def test_a_recipe_takes_a_step(recipe: str, tmp_path: Path) -> None:
+    _took_steps(train(tmp_path, recipe, f"algorithm={recipe}", "steps=2"))
+
+
+def test_distillation_brings_a_student_to_its_teacher(tmp_path: Path) -> None:
+    train(tmp_path, "teacher", "algorithm=tis", "steps=12")
+    teacher = f"teacher={{path: {tmp_path / 'teacher' / 'model'}}}"
+    found = train(tmp_path, "student", "algorithm=opd", teacher, "steps=12")
+    _took_steps(found)
+    assert found[-1]["reward/mean"] > found[0]["reward/mean"] + 0.25, "though it never saw a reward"
+
+
+def _took_steps(found: list[dict[str, float]]) -> None:
+    for line in found:
+        assert line["loss/refused"] == 0
+        assert math.isfinite(line["loss/grad_norm"]) and line["loss/grad_norm"] > 0

@@ -3,8 +3,8 @@
 All start from the behaviour ratio: a token's probability by the trainer before the step's first update over that by
 which it was sampled. `level` says over what it is taken: `token`; `turn` and `sequence`, the product over the trained
 tokens of a turn or a sequence; `geometric`, the geometric mean over the trained tokens of a sequence. Tokens that are
-not trained on are never read, and no factor is part of a gradient. Denominators stay as they are: what is dropped here
-still counts there.
+not trained on are never read, and no factor is part of a gradient. What a factor of 0 drops is no longer trained on, so
+it leaves the denominators too: `assign_credit` sees to that, which is why such corrections need recomputed logprobs.
 """
 
 from __future__ import annotations

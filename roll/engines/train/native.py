@@ -185,7 +185,7 @@ class NativeTrainer(NativeScorer):
         loss, metrics = evaluate(tokens, batch.weights.to(tokens.trained.device), objective)
         loss.backward()
         if measured.values is None:
-            gap = (tokens.logprobs - tokens.sampler_logprobs).detach().abs()
+            gap = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
             metrics = {**metrics, "entropy": measured.entropies, "gap": gap}
         sums.add(loss, tokens.trained, metrics)
 

@@ -150,6 +150,17 @@ def test_old_logprobs_that_were_given_are_used() -> None:
     assert asyncio.run(ratio(0.1)) == pytest.approx(math.exp(0.1), abs=1e-4)
 
 
+def test_the_gap_to_the_sampler_is_that_before_the_first_update_however_many_there_were() -> None:
+    async def gap() -> float:
+        engine = trainer(small(), optimizer=STILL)
+        await engine.start()
+        batch = rewarded()
+        row = torch.where(batch.trained, -1.0, 0.0)  # far from what the model says now
+        return (await engine.update(replace(batch, old_logprobs=row, sampler_logprobs=row * 1.25), CLIPPED))["gap/max"]
+
+    assert asyncio.run(gap()) == pytest.approx(0.25)
+
+
 def test_metrics_are_means_over_trained_tokens_whatever_the_cut() -> None:
     async def metrics(budget: int) -> dict[str, float]:
         engine = trainer(small(), budget=budget)

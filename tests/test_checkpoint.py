@@ -211,8 +211,8 @@ def test_state_comes_back_as_it_was(tmp_path: Path):
     [
         ("{", "not JSON"),
         ("[]", "a JSON object expected"),
-        ('{"format": 99, "state": {}}', r"format 1 expected \(got 99\)"),
-        ('{"format": 1}', "holds no state"),
+        ('{"format": 99, "state": {}}', r"format 2 expected \(got 99\)"),
+        ('{"format": 2}', "holds no state"),
         (None, "no such file"),
     ],
 )

@@ -42,6 +42,16 @@ CATALOGUE = {
         about="gain in held-out accuracy of the demo, for three seeds and a control with shuffled rewards",
         goal="at least 0.3 for each seed; control below 0.05",
     ),
+    "algorithms": Benchmark(
+        run="roll.bench.algorithms:run",
+        about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
+        goal="under 0.25 s; GAE and GiGPO under 0.5 s",
+    ),
+    "conformance": Benchmark(
+        run="roll.bench.conformance:run",
+        about="checks of every loss, advantage and trainer of ours that find nothing wrong",
+        goal="all of them",
+    ),
 }
 BENCHMARKS: Table[Callable[[], Result]] = Table(
     "benchmark", 0, **{name: benchmark.run for name, benchmark in CATALOGUE.items()}

@@ -12,7 +12,8 @@ import typer
 from roll.bench.result import Result
 from roll.config.schema import Optimizer, Shape
 from roll.conformance.ours import check_all
-from roll.conformance.trainers import check_trainer
+from roll.conformance.trainers import Factory, check_trainer
+from roll.engines.base import Trainer
 from roll.engines.decoder import Decoder
 from roll.engines.train.native import NativeTrainer, Settings
 from roll.types import Sampling
@@ -20,13 +21,13 @@ from roll.weights.huggingface import config_of
 from roll.weights.inline import Shared
 
 VOCAB = 40
-_SGD = Optimizer(kind="sgd", lr=1.0, clip_norm=None)
 
 
 def run() -> Result:
     """How many checks found nothing wrong, against how many there are; faults are in the details."""
-    found = dict(_checks())
-    for label, faults in found.items():
+    found: dict[str, list[str]] = {}
+    for label, faults in _checks():
+        found[label] = faults
         typer.echo(f"{label}: {'; '.join(faults) if faults else 'ok'}")
     return Result(
         name="conformance",
@@ -43,5 +44,22 @@ def _checks() -> Iterator[tuple[str, list[str]]]:
     yield "trainer native", asyncio.run(check_trainer(native(), vocab=VOCAB))
 
 
-class native:  # noqa: N801
-    """placeholder"""
+def native() -> Factory:
+    """Trainers of one small random model, their logits far from flat."""
+    shape = Shape(hidden=32, layers=2, mlp=64)
+    config = config_of(shape, vocab_size=VOCAB, eos_id=0, pad_id=1, bos_id=2)
+    config.initializer_range = 0.3
+    decoder = Decoder(config)
+    decoder.initialise(0)
+
+    def make(tokens_per_microbatch: int) -> Trainer:
+        settings = Settings(
+            optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+            total_steps=100,
+            tokens_per_microbatch=tokens_per_microbatch,
+            sampling=Sampling(),
+            device=torch.device("cpu"),
+        )
+        return NativeTrainer(copy.deepcopy(decoder), settings, Shared())
+
+    return make

@@ -14,7 +14,8 @@ class GuessNumber:
     """Thinks of a number from `low` to `high`; says `higher`, `lower` or `right` to each guess.
 
     The reward is 1 for the right number within `max_turns` replies. A reply that is not a number of the range costs a
-    turn and is answered with the question again. Everything it says is short and within the default alphabet of a small
+    turn and is answered with the question again. Its state is what the secret may still be, and after how many turns.
+    Everything it says is short and within the default alphabet of a small
     model.
     """
 
@@ -28,6 +29,7 @@ class GuessNumber:
         self._range = range(low, high + 1)
         self._max_turns = max_turns
         self._secret = random.Random(task.seed).choice(self._range)
+        self._least, self._most = low, high  # what the secret may still be
         self._num_turns = self._num_valid = 0
         self._done = False
 
@@ -41,10 +43,12 @@ class GuessNumber:
         self._num_turns += 1
         self._num_valid += guess is not None
         self._done = right or self._num_turns == self._max_turns
+        answer = self._answer(guess)
         return Reply(
-            messages=(Message("user", self._answer(guess)),),
+            messages=(Message("user", answer),),
             reward=float(right),
             done=self._done,
+            state=f"{self._least}-{self._most} after {self._num_turns}",
             metrics={
                 "success": float(right),
                 "turns": float(self._num_turns),
@@ -65,4 +69,8 @@ class GuessNumber:
             return self._question
         if guess == self._secret:
             return "right"
-        return "higher" if guess < self._secret else "lower"
+        if guess < self._secret:
+            self._least = max(self._least, guess + 1)
+            return "higher"
+        self._most = min(self._most, guess - 1)
+        return "lower"

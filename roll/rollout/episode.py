@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class EpisodeRunner:
     def _request(self, attempt: Attempt, turn: int, ids: Sequence[int], room: int) -> Request:
         parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling, turn)
         return Request(
-            id="/".join(str(part) for part in parts),
+            id="/".join(quote(str(part), safe="") for part in parts),  # a name may hold a slash itself
             ids=tuple(ids),
             max_new_tokens=room,
             sampling=self.limits.sampling,

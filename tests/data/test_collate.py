@@ -1,10 +1,12 @@
 """Trajectories to flat rows, in an order that does not depend on who finished first."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from roll.data.collate import collate, supervised
+from roll.data.collate import collate, last_rows, shards, split, supervised
 from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
 
 
@@ -102,3 +104,41 @@ def test_supervised_batches_train_on_the_answers_alone():
 def test_an_answer_without_a_prompt_is_refused():
     with pytest.raises(AssertionError, match="needs a prompt"):
         supervised([([], [1])])
+
+
+def test_turns_are_counted_over_the_batch_and_an_outcome_is_part_of_the_last():
+    found = collate(GROUPS)
+    assert found.turn.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert found.turn_trajectory.tolist() == [0, 1, 1, 1, 2]
+    torch.testing.assert_close(found.turn_rewards, torch.tensor([1.0, 0.0, 0.5, 0.25, 0.1]))
+
+
+def test_states_are_numbered_by_name_and_missing_if_one_is_not_named():
+    def visiting(sibling: int, *states: str) -> Trajectory:
+        return attempt(sibling, segment(*(replace(turn([1], [2]), state=state) for state in states)))
+
+    named = Group(id=0, birth=0, trajectories=(visiting(0, "start", "left"), visiting(1, "start", "right", "left")))
+    found = collate([named]).turn_states
+    assert found is not None and found.tolist() == [0, 1, 0, 2, 1]
+    assert collate([Group(id=0, birth=0, trajectories=(visiting(0, "start", ""),))]).turn_states is None
+
+
+def test_parts_of_scores_stand_by_name_and_truncation_is_known():
+    one = replace(attempt(0, segment(turn([1], [2]))), score=Score(1.0, {"format": 1.0}))
+    other = attempt(1, segment(turn([1], [2])), score=0.0, status=Status.TRUNCATED)
+    found = collate([Group(id=0, birth=0, trajectories=(one, other))])
+    assert found.parts["format"][0] == 1.0 and found.parts["format"].isnan().tolist() == [False, True]
+    assert found.truncated.tolist() == [False, True]
+
+
+def test_the_last_row_of_each_trajectory_gets_one_token_more():
+    found = last_rows(collate(GROUPS))
+    assert found.lengths == (4, 3, 3)
+    assert found.ids.tolist() == [9, 9, 10, 10, 7, 8, 8, 1, 2, 2]
+    assert not found.trained.any()
+
+
+def test_shards_hold_every_row_once_and_are_alike_in_tokens():
+    whole = collate(GROUPS)
+    assert sorted(row for rows in shards(whole, 2) for row in rows) == [0, 1, 2, 3]
+    assert sorted(part.num_tokens for part in split(whole, 2)) == [5, 7]

@@ -55,8 +55,15 @@ def test_the_last_turn_may_still_win():
     assert play(7, "1", max_turns=1)[-1] == Reply(
         messages=(Message("user", "higher"),),
         done=True,
+        state="2-9 after 1",
         metrics={"success": 0.0, "turns": 1.0, "valid_actions": 1.0},
     )
+
+
+def test_attempts_that_know_the_same_after_as_many_turns_are_in_the_same_state():
+    one, other = play(7, "5", "8", "6"), play(7, "8", "5", "5")
+    assert [reply.state for reply in one] == ["6-9 after 1", "6-7 after 2", "7-7 after 3"]
+    assert [reply.state for reply in other] == ["1-7 after 1", "6-7 after 2", "6-7 after 3"]
 
 
 def test_every_number_of_the_range_is_somebodys_secret():

@@ -58,6 +58,9 @@ class Broken(Echo):
         return await super().step(reply)
 
 
+LIMITS = Limits(sampling=Sampling(), context=8, max_new_tokens=2, max_turns=1, stop=frozenset())
+
+
 class Listening(NativeGenerator):
     """Remembers every context it was given."""
 
@@ -121,6 +124,12 @@ def test_what_the_policy_wrote_is_trained_and_nothing_else() -> None:
     assert (segment.versions[~segment.trained] == -1).all()
 
 
+def test_a_turn_carries_the_state_it_was_taken_in() -> None:
+    found, _ = guessing(template())
+    states = [turn.state for turn in found.turns]
+    assert states[0] == "start" and all("after" in state for state in states[1:])
+
+
 def test_only_what_the_environment_newly_says_is_encoded() -> None:
     words = template()
     found, _ = play(Echo(Task(id="t", domain="d")), words)
@@ -154,6 +163,15 @@ def test_a_failing_environment_is_recorded_with_what_there_was_and_closed() -> N
     found, _ = play(env, template())
     assert found.status is Status.ENV_FAILED and "turn 1: RuntimeError: the world ended" in found.reason
     assert len(found.turns) == 1 and env.closed == 1
+
+
+def test_requests_of_tasks_whose_names_hold_slashes_do_not_meet() -> None:
+    def name(domain: str, task: str) -> str:
+        runner = EpisodeRunner(router=None, template=template(), limits=LIMITS)  # type: ignore[arg-type]
+        attempt = Attempt(task=Task(id=task, domain=domain), sibling=0, number=0, purpose="train", seed=1)
+        return runner._request(attempt, 0, [1], 1).id
+
+    assert name("a/b", "c") != name("a", "b/c")
 
 
 def test_turns_of_one_attempt_have_noise_of_their_own() -> None:

@@ -93,9 +93,12 @@ def check(path: File, overrides: Overrides = None) -> None:
 @app.command("explain")
 def describe(path: File, overrides: Overrides = None) -> None:
     """Say in words what a file means."""
-    loaded = _checked(path, overrides)
     from roll.config.explain import explain
+    from roll.config.load import load
+    from roll.preflight import preflight
 
+    loaded = load(path, overrides or [])
+    preflight(loaded, files=False)
     typer.echo(explain(loaded.run))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Coroutine, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.sft import WarmStart
 from roll.preflight import importable, preflight
+from roll.rewards.base import call
+from roll.rollout.pool import RewardPool
 from roll.rollout.validator import summarise
 from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
 from roll.types import Trajectory
-from roll.wiring.data import build_data, build_sources, check_prompts
-from roll.wiring.models import build_roles
+from roll.wiring.data import build_data, build_pool, build_sources, check_prompts
+from roll.wiring.models import Roles, build_roles
 from roll.wiring.run import Books, build_keeper, build_loop, build_publisher, build_reporter, build_validator
 
 INTERRUPTED = 130
@@ -82,10 +84,10 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
     roles = build_roles(run, run.actor_train.optimizer, num_updates)
     data = build_data(run, run.tasks, roles.template)
-    await roles.start()
-    if origin is not None:
-        directory.begin(dump(run), origin)
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_running(roles, data.pool))
+        if origin is not None:
+            directory.begin(dump(run), origin)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         keeper = build_keeper(run, directory, roles, journal)
@@ -103,16 +105,15 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
         if finished == run.steps:
             await keeper.export()
         journal.record(RunEnded(step=finished, why="finished" if finished == run.steps else "interrupted"))
-    await roles.stop()
     _conclude(run, directory, finished)
 
 
 async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True)
     data = build_data(run, run.sft.tasks or run.tasks, roles.template)
-    await roles.start()
-    directory.begin(dump(run), origin)
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(_running(roles, data.pool))
+        directory.begin(dump(run), origin)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         reporter = stack.enter_context(closing(build_reporter(run, directory, None, steps=run.sft.steps)))
@@ -133,7 +134,6 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
         )
         steps = await warm.run()
         path = await build_keeper(run, directory, roles, journal).export()
-    await roles.stop()
     found = [line["sft/accuracy"] for line in read_lines(directory.metrics) if "sft/accuracy" in line]
     reached = f" at held-out accuracy {found[-1]:.3f}" if found else ""
     _say(f"warm start: {steps} steps{reached}; the model is in {path}")
@@ -143,27 +143,41 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 async def _evaluate(run: Run, output: Path | None) -> None:
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
-    held_out = build_sources(run.validation.tasks)
+    pool = build_pool(run)
+    held_out = build_sources(run.validation.tasks, call if pool is None else pool.score)
     check_prompts(run, roles.template, held_out)
-    await roles.start()
     validator = build_validator(run, roles, held_out)
-    routing = asyncio.create_task(roles.router.run())
-    await roles.router.release(0)
-    with bar(validator.num_tasks, "evaluation") as advance:
-        evaluating = asyncio.ensure_future(validator.run(advance))
-        await asyncio.wait([routing, evaluating], return_when=asyncio.FIRST_COMPLETED)
-        if routing.done():
-            evaluating.cancel()
-            await routing  # raises what ended it
-        found = await evaluating
-    routing.cancel()
-    await roles.stop()
+    async with _running(roles, pool):
+        routing = asyncio.create_task(roles.router.run())
+        await roles.router.release(0)
+        with bar(validator.num_tasks, "evaluation") as advance:
+            evaluating = asyncio.ensure_future(validator.run(advance))
+            await asyncio.wait([routing, evaluating], return_when=asyncio.FIRST_COMPLETED)
+            if routing.done():
+                evaluating.cancel()
+                await routing  # raises what ended it
+            found = await evaluating
+        routing.cancel()
     for name, value in summarise(found).items():
         _say(f"{name.removeprefix('validation/')}: {value:.4f}")
     if output is not None:
         rows = [_row(name, trajectory, roles.template) for name, each in found.items() for trajectory in each]
         output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
         _say(f"{len(rows)} attempts: {output}")
+
+
+@asynccontextmanager
+async def _running(roles: Roles, pool: RewardPool | None) -> AsyncGenerator[None]:
+    """Models and processes that score, up inside this block and gone after it, however it ends."""
+    await roles.start()
+    try:
+        if pool is not None:
+            await pool.start()
+        yield
+    finally:
+        if pool is not None:
+            await pool.stop()
+        await roles.stop()
 
 
 def _see_through(work: Coroutine[Any, Any, None], directory: RunDirectory) -> None:

@@ -29,10 +29,13 @@ from roll.registry import (
 )
 
 
-def preflight(loaded: Loaded) -> None:
-    """Raise every fault that names and files show, each at its place; make the user's modules importable."""
+def preflight(loaded: Loaded, *, files: bool = True) -> None:
+    """Raise every fault that names and files show, each at its place; make the user's modules importable.
+
+    Without `files` data and models may be elsewhere.
+    """
     importable(loaded.path)
-    found = (*_name_faults(loaded.run), *_file_faults(loaded.run))
+    found = (*_name_faults(loaded.run), *(_file_faults(loaded.run) if files else ()))
     faults = [f"{loaded.place(key)}: {key}: {fault}" for key, fault in found]
     if faults:
         raise ConfigError("\n".join(faults))

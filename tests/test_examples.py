@@ -94,6 +94,7 @@ def test_the_example_loss_weighs_by_how_likely_a_token_is_now_up_to_its_cap() ->
         trained=torch.ones(3, dtype=torch.bool),
         row=torch.zeros(3, dtype=torch.int64),
         trajectory=torch.zeros(3, dtype=torch.int64),
+        turn=torch.zeros(3, dtype=torch.int64),
     )
     loss, metrics = LOSSES["my_loss:capped"](tokens, cap=2.0)
     assert metrics["weight"].tolist() == pytest.approx([1.0, 2.0, 0.5])  # 0.4 / 0.1 is 4, and the cap is 2

@@ -198,6 +198,17 @@ class NativeInfer(Section):
     """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
 
 
+class Rewards(Section):
+    """Where replies are scored."""
+
+    workers: int = Field(default=0, ge=0)
+    """Processes that score; 0 scores in the controller's own thread: a breakpoint works, and what hangs, hangs."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds after which a score that has not come is given up and its process killed; needs workers."""
+    max_retries: int = Field(default=2, ge=0)
+    """How often a score is asked for again when its process dies."""
+
+
 class Validation(Section):
     """Greedy evaluation on held-out tasks, pinned to one version of the weights."""
 
@@ -276,6 +287,7 @@ class Run(Section):
     reference: Reference = Reference()
     teacher: Teacher | None = None
     reward_model: RewardModel | None = None
+    rewards: Rewards = Rewards()
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
@@ -285,7 +297,8 @@ class Run(Section):
     @property
     def needs(self) -> frozenset[str]:
         """What the algorithm reads beyond the batch; a reward model is asked wherever one is named."""
-        return self.algorithm.all_needs | ({"reward_model"} if self.reward_model is not None else set())
+        judged = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
+        return self.algorithm.all_needs | judged
 
     @model_validator(mode="after")
     def _sequences_fit(self) -> Run:
@@ -340,5 +353,10 @@ class Run(Section):
             raise ValueError(
                 f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
                 "above it the clock decides which weights sample a token"
+            )
+        if self.deterministic and self.rewards.workers:
+            raise ValueError(
+                f"deterministic needs rewards.workers 0 (got {self.rewards.workers}): "
+                "with a limit of time the clock decides which scores there are"
             )
         return self

@@ -10,6 +10,7 @@ from roll.errors import EnvFailed, RewardFailed, blame
 from roll.registry import ENVS
 from roll.rewards.base import call
 from roll.rollout.episode import Attempt, EpisodeRunner
+from roll.rollout.pool import Judge
 from roll.types import Call, Status, Task, Trajectory
 
 
@@ -22,6 +23,8 @@ class Source:
     env: Call
     reward: Call | None
     share: float = 1.0
+    judge: Judge = call
+    """Who asks the reward."""
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
@@ -37,7 +40,7 @@ class Source:
             return trajectory
         reply = runner.template.decode(trajectory.turns[-1].sampled)
         try:
-            return replace(trajectory, score=await call(self.reward, attempt.task, reply))
+            return replace(trajectory, score=await self.judge(self.reward, attempt.task, reply))
         except RewardFailed as error:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=str(error))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from roll.cluster.processes import ProcessCluster
 from roll.config.schema import Named, Run
 from roll.config.schema import Source as SourceConfig
 from roll.data.mixture import Mixture, Part
@@ -12,6 +13,9 @@ from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.registry import DATASETS
+from roll.rewards.base import call
+from roll.rewards.worker import RewardWorker
+from roll.rollout.pool import Judge, RewardPool
 from roll.rollout.source import Source
 from roll.tracking.progress import bar
 from roll.types import Call, Task
@@ -24,9 +28,24 @@ class Data:
     sources: list[Source]
     held_out: list[Source]
     mixture: Mixture
+    pool: RewardPool | None
+    """The processes that score, if there are any; to be started and stopped."""
 
 
-def build_sources(configs: Sequence[SourceConfig]) -> list[Source]:
+def build_pool(run: Run) -> RewardPool | None:
+    """The processes that score, if there are to be any."""
+    if not run.rewards.workers:
+        return None
+    workers = ProcessCluster[RewardWorker](
+        Call("roll.rewards.worker:RewardWorker"),
+        run.rewards.workers,
+        name="reward worker",
+        limit_s=run.rewards.timeout_s,
+    )
+    return RewardPool(workers=workers, max_retries=run.rewards.max_retries)
+
+
+def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[Source]:
     """Tasks with their environments and rewards; a task's domain is its source's name."""
     return [
         Source(
@@ -35,6 +54,7 @@ def build_sources(configs: Sequence[SourceConfig]) -> list[Source]:
             env=call_of(config.env),
             reward=None if config.reward is None else call_of(config.reward),
             share=config.share,
+            judge=judge,
         )
         for config in configs
     ]
@@ -42,10 +62,12 @@ def build_sources(configs: Sequence[SourceConfig]) -> list[Source]:
 
 def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template) -> Data:
     """Everything to learn from and to be measured on, once it is known to fit the context."""
-    sources, held_out = build_sources(tasks), build_sources(run.validation.tasks)
+    pool = build_pool(run)
+    judge = call if pool is None else pool.score
+    sources, held_out = build_sources(tasks, judge), build_sources(run.validation.tasks, judge)
     check_prompts(run, template, [*sources, *held_out])
     parts = [Part(name=source.name, tasks=source.tasks, share=source.share) for source in sources]
-    return Data(sources=sources, held_out=held_out, mixture=Mixture(parts, seed=run.seed))
+    return Data(sources=sources, held_out=held_out, mixture=Mixture(parts, seed=run.seed), pool=pool)
 
 
 def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> None:

@@ -33,7 +33,7 @@ def test_a_broken_yaml_is_told_with_its_line(roll: Callable, folder: Path) -> No
         ("tasks.0.reward=exactly", "tasks.0.reward: no reward named 'exactly'; did you mean 'exact'?"),
         ("tasks.0.env=guess_numbr", "tasks.0.env: no environment named 'guess_numbr'; did you mean 'guess_number'?"),
         ("algorithm.loss=cliped", "algorithm.loss: no loss named 'cliped'; did you mean 'clipped'?"),
-        ("algorithm=gpro", "algorithm: no recipe named 'gpro'; did you mean 'grpo'?"),
+        ("algorithm=grpoo", "algorithm: no recipe named 'grpoo'; did you mean 'grpo'?"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key(roll: Callable, folder: Path, override: str, said: str) -> None:

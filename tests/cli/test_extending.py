@@ -36,7 +36,7 @@ def test_a_reward_beside_the_file_is_used_with_its_arguments_and_its_parts_are_l
 def test_a_loss_and_an_advantage_beside_the_file_are_used_with_their_arguments(roll: Callable, folder: Path) -> None:
     (folder / "learning_beside.py").write_text(
         "import torch\n\n"
-        "def same(rewards, group, *, value):\n    return torch.full_like(rewards, value)\n\n"
+        "def same(batch, *, value):\n    return torch.full((batch.num_tokens,), value)\n\n"
         "def surprise(tokens, *, scale):\n"
         "    return -scale * tokens.advantages * tokens.logprobs, {'surprise': -tokens.logprobs.detach()}\n"
     )

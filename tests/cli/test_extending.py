@@ -122,3 +122,26 @@ def test_a_run_can_be_followed_offline(child: Callable, folder: Path, service: s
     assert outcome.code == 0, outcome
     (record,) = (folder / "runs" / "tiny" / service).rglob(f"*.{service}")
     assert b"reward/mean" in record.read_bytes()
+
+
+def test_a_reward_that_hangs_is_told_against_its_sample_and_the_run_goes_on(roll: Callable, folder: Path) -> None:
+    (folder / "hanging_beside.py").write_text(
+        "import os, time\n\n"
+        "def once(task, reply, *, witness):\n"
+        "    if not os.path.exists(witness):\n"
+        "        open(witness, 'w').close()\n"
+        "        time.sleep(1000)\n"
+        "    return float(len(reply))\n"
+    )
+    witness = folder / "hung"
+    outcome = roll(
+        *ONE_STEP,
+        f"tasks.0.reward={{kind: 'hanging_beside:once', witness: {witness}}}",
+        "rewards={workers: 1, timeout_s: 2.0}",
+        "deterministic=false",
+    )
+    assert outcome.code == 0, outcome
+    assert witness.exists(), "it really hung"
+    assert last(folder)["failed/reward_failed"] == 1
+    shown = roll("samples", "runs/tiny", "--status", "reward_failed")
+    assert "timed out after 2 s and was killed" in shown.out

@@ -130,8 +130,16 @@ def _devices(run: Run) -> list[tuple[str, str]]:
             f"{run.actor_infer.backend} on {_device(run.actor_infer.devices)}, {run.actor_infer.slots} slots",
         ),
         ("parameters", shared),
+        ("rewards", _judges(run)),
         ("overlap", "no computing overlaps; only waiting for environments and judges is hidden"),
     ]
+
+
+def _judges(run: Run) -> str:
+    rewards = run.rewards
+    if not rewards.workers:
+        return "scored in the controller's thread, without a limit of time"
+    return f"scored in {_counted(rewards.workers, 'process')} of their own; one that takes over {rewards.timeout_s:g} s is killed"
 
 
 def _device(devices: str) -> str:
@@ -202,7 +210,7 @@ def _num_updates(algorithm: Algorithm) -> int:
 
 
 def _counted(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun == "minibatch" else f"{noun}s"
+    plural = f"{noun}es" if noun in ("minibatch", "process") else f"{noun}s"
     return f"{number} {noun if number == 1 else plural}"
 
 

@@ -139,7 +139,8 @@ def _judges(run: Run) -> str:
     rewards = run.rewards
     if not rewards.workers:
         return "scored in the controller's thread, without a limit of time"
-    return f"scored in {_counted(rewards.workers, 'process')} of their own; one that takes over {rewards.timeout_s:g} s is killed"
+    where = f"in {_counted(rewards.workers, 'process')} of their own"
+    return f"scored {where}; one that takes over {rewards.timeout_s:g} s is killed"
 
 
 def _device(devices: str) -> str:

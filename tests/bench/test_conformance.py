@@ -1,9 +1,10 @@
-"""The benchmark that counts checks without a fault. It is whole only where it is run; here the trainer's part is."""
+"""The benchmark that counts checks without a fault."""
 
 import asyncio
 
-from roll.bench.catalogue import CATALOGUE
-from roll.bench.conformance import VOCAB, native
+import pytest
+
+from roll.bench.conformance import VOCAB, counted, native
 from roll.conformance.trainers import check_logprobs
 
 
@@ -13,6 +14,7 @@ def test_its_trainers_are_fresh_and_keep_the_laws_of_logprobs() -> None:
     assert asyncio.run(check_logprobs(make, vocab=VOCAB)) == []
 
 
-def test_nothing_less_than_all_is_its_goal() -> None:
-    assert CATALOGUE["conformance"].goal == "all of them"
-    assert not CATALOGUE["conformance"].needs_gpu
+def test_a_fault_is_told_counted_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    result = counted([("loss a()", []), ("loss b()", ["b: differs", "b: depends"]), ("loss c()", [])])
+    assert (result.ours, result.bound, result.details) == (2.0, 3.0, {"faults": ["b: differs", "b: depends"]})
+    assert capsys.readouterr().out.splitlines() == ["loss a(): ok", "loss b(): b: differs; b: depends", "loss c(): ok"]

@@ -1,0 +1,253 @@
+"""Random ragged batches with everything in them that has ever gone wrong somewhere; a seed gives the same one always.
+
+Several rows a trajectory, several turns a row with observations between and behind them, empty and all-masked rows,
+groups of one, groups whose rewards are all equal, group ids and trajectories in no order, and garbage, NaN among it,
+wherever a token is not trained on. Rewards need 17 bits, so half precision cannot hold them; sums of them are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from roll.conformance.exact import exact_batch
+from roll.conformance.oracle_rewards import token_mean
+from roll.types import Batch, Tokens
+
+_GARBAGE = (np.nan, np.inf, -np.inf, 1e30, -7.0)
+_GRAIN = 2.0**-14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """A whole batch, with advantages and weights, and what a policy and a critic say about its tokens just now."""
+
+    seed: int
+    batch: Batch
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    entropies: torch.Tensor
+
+    @property
+    def rows(self) -> list[int]:
+        return list(range(len(self.batch.lengths)))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    observed: int
+    sampled: int
+    """Tokens it has of each kind."""
+    reward: float
+    state: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    group: int
+    segments: list[list[_Turn]]
+    masked: bool
+    """Nothing of it is trained on."""
+
+
+@lru_cache(maxsize=64)
+def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) -> Case:
+    """A batch of 1 to `max_rows` rows; `long` replies have dozens of tokens instead of a few."""
+    noise = np.random.default_rng(seed)
+    num_rows = int(max_rows ** noise.random() + 0.5)  # as many small batches as large ones
+    attempts = _attempts(noise, num_rows, most=40 if long else 6)
+    trained = _flat(attempts, lambda attempt, turn: [False] * turn.observed + [not attempt.masked] * turn.sampled)
+    mask = np.array(trained, np.bool_)
+    old = -noise.exponential(1.0, len(mask))
+    sampler = old + _drift(noise, len(mask))
+    penalties = _penalties(noise, attempts, mask) if noise.random() < 0.5 else None
+    batch = Batch(
+        ids=torch.as_tensor(noise.integers(0, vocab, len(mask))),
+        trained=torch.as_tensor(mask),
+        sampler_logprobs=_hidden(noise, sampler, mask),
+        versions=torch.as_tensor(np.where(mask, 3, -1).astype(np.int32)),
+        lengths=tuple(_length(turns) for attempt in attempts for turns in attempt.segments),
+        trajectory=_ints([owner for owner, attempt in enumerate(attempts) for _ in attempt.segments]),
+        group=_ints(_group_ids(noise, attempts)),
+        truncated=torch.as_tensor(noise.random(len(attempts)) < 0.3),
+        parts={"format": _part(noise, len(attempts))},
+        penalties=None if penalties is None else _hidden(noise, penalties, mask),
+        old_logprobs=_hidden(noise, old, mask),
+        ref_logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
+        teacher_logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
+        values=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
+        returns=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
+        **_turn_fields(attempts, penalties, mask),
+    )
+    return _finished(seed, noise, batch, mask, old)
+
+
+def tokens(case: Case, rows: list[int] | None = None) -> Tokens:
+    """What a loss sees of these rows, of all if None; `logprobs`, `values` and `entropies` take gradients."""
+    rows = case.rows if rows is None else rows
+    places = case.batch.places(rows)
+    batch = case.batch.select(rows)
+    lengths = _ints(batch.lengths)
+    row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    assert batch.old_logprobs is not None and batch.advantages is not None
+    return Tokens(
+        logprobs=case.logprobs[places].clone().requires_grad_(),
+        old_logprobs=batch.old_logprobs,
+        sampler_logprobs=batch.sampler_logprobs,
+        advantages=batch.advantages,
+        trained=batch.trained,
+        row=row,
+        trajectory=batch.trajectory[row],
+        turn=batch.turn,
+        ref_logprobs=batch.ref_logprobs,
+        teacher_logprobs=batch.teacher_logprobs,
+        values=case.values[places].clone().requires_grad_(),
+        old_values=batch.values,
+        returns=batch.returns,
+        entropies=case.entropies[places].clone().requires_grad_(),
+    )
+
+
+def _finished(seed: int, noise: np.random.Generator, batch: Batch, mask: Any, old: Any) -> Case:
+    """With advantages of either sign, none for some rows, and the weights of the mean over trained tokens."""
+    by_row = noise.choice([0.0, 1.0, 1.0, 1.0], len(batch.lengths))
+    size = noise.uniform(0.1, 2.0, len(mask)) * noise.choice([-1.0, 1.0], len(mask))
+    advantages = size * np.repeat(by_row, batch.lengths)
+    whole = {
+        "advantages": _hidden(noise, advantages, mask),
+        "weights": torch.as_tensor(token_mean(exact_batch(batch)).astype(np.float32)),
+    }
+    return Case(
+        seed=seed,
+        batch=replace(batch, **whole),
+        logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
+        values=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
+        entropies=_hidden(noise, noise.exponential(1.0, len(mask)), mask),
+    )
+
+
+def _attempts(noise: np.random.Generator, num_rows: int, *, most: int) -> list[_Attempt]:
+    """Trajectories of `num_rows` rows in all, siblings not beside each other."""
+    found: list[_Attempt] = []
+    group, left = 0, num_rows
+    while left:
+        equal = float(np.float32(noise.normal())) if noise.random() < 0.25 else None
+        for _ in range(int(noise.choice([1, 2, 3, 5, 8]))):
+            size = min(left, int(noise.choice([1, 1, 1, 2, 3])))
+            if size:
+                found.append(_attempt(noise, group, size, equal, most))
+                left -= size
+        group += 1
+    return [found[place] for place in noise.permutation(len(found))]
+
+
+def _attempt(noise: np.random.Generator, group: int, size: int, equal: float | None, most: int) -> _Attempt:
+    """One trajectory of `size` rows; its rewards sum to `equal` if that is given."""
+    segments = [_segment(noise, most) for _ in range(size)]
+    attempt = _Attempt(group=group, segments=segments, masked=bool(noise.random() < 0.1))
+    turns = [turn for segment in segments for turn in segment]
+    if not turns:  # an attempt has a turn, though nothing need have been said in it
+        turns = [_Turn(observed=0, sampled=0, reward=0.0, state=0)]
+        segments[0].extend(turns)
+    for turn in turns[:-1]:
+        turn.reward = 0.0 if equal is not None or noise.random() < 0.5 else _grains(noise)
+    turns[-1].reward = _grains(noise) if equal is None else equal
+    return attempt
+
+
+def _segment(noise: np.random.Generator, most: int) -> list[_Turn]:
+    """None to three turns; a row begins with an observation, and one in four ends with one."""
+    size = int(noise.choice([0, 1, 1, 2, 3]))
+    turns = [
+        _Turn(
+            observed=int(noise.integers(0 if place else 1, 4)),
+            sampled=int(noise.integers(0 if noise.random() < 0.2 else 1, most)),
+            reward=0.0,
+            state=int(noise.integers(0, 4)),
+        )
+        for place in range(size)
+    ]
+    if turns and noise.random() < 0.25:
+        turns.append(_Turn(observed=2, sampled=0, reward=0.0, state=int(noise.integers(0, 4))))
+    return turns
+
+
+def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[str, Any]:
+    """Turns counted over the batch, what they earned, and what trajectories earned by them less penalties."""
+    owned = [
+        (owner, turn) for owner, attempt in enumerate(attempts) for segment in attempt.segments for turn in segment
+    ]
+    sizes = [turn.observed + turn.sampled for _, turn in owned]
+    turn = np.repeat(np.arange(len(owned)), sizes)
+    owners = np.array([owner for owner, _ in owned])
+    rewards = np.zeros(len(attempts))
+    np.add.at(rewards, owners, [turn.reward for _, turn in owned])
+    if penalties is not None:
+        np.subtract.at(rewards, owners[turn[mask]], penalties[mask])
+    return {
+        "turn": _ints(turn),
+        "turn_trajectory": _ints(owners),
+        "turn_rewards": torch.tensor([turn.reward for _, turn in owned]),
+        "turn_states": _ints([turn.state for _, turn in owned]),
+        "rewards": torch.as_tensor(rewards.astype(np.float32)),
+    }
+
+
+def _penalties(noise: np.random.Generator, attempts: list[_Attempt], mask: Any) -> Any:
+    """Of either sign; none in groups whose rewards are equal, which they would make unequal."""
+    sums: dict[int, set[float]] = {}
+    for attempt in attempts:
+        total = sum(turn.reward for segment in attempt.segments for turn in segment)
+        sums.setdefault(attempt.group, set()).add(total)
+    free = _flat(attempts, lambda attempt, turn: [len(sums[attempt.group]) > 1] * (turn.observed + turn.sampled))
+    return np.where(free, noise.integers(-256, 257, len(mask)) * _GRAIN, 0.0)
+
+
+def _part(noise: np.random.Generator, size: int) -> torch.Tensor:
+    """0, 1 or not there; the first trajectory has it."""
+    found = noise.choice([0.0, 1.0, np.nan], size)
+    found[0] = noise.choice([0.0, 1.0])
+    return torch.as_tensor(found.astype(np.float32))
+
+
+def _group_ids(noise: np.random.Generator, attempts: list[_Attempt]) -> list[int]:
+    """Ids that neither begin at 0 nor follow each other."""
+    names = noise.permutation(1000)
+    return [int(names[attempt.group]) for attempt in attempts]
+
+
+def _grains(noise: np.random.Generator) -> float:
+    return float(noise.integers(-(2**16), 2**16 + 1) * _GRAIN)
+
+
+def _drift(noise: np.random.Generator, size: int) -> Any:
+    """How much logprobs of two policies differ: mostly little, sometimes far beyond any clip."""
+    return noise.normal(0, 1, size) * noise.choice([0.01, 0.2, 0.2, 1.0], size)
+
+
+def _hidden(noise: np.random.Generator, row: Any, mask: Any) -> torch.Tensor:
+    """In fp32, with garbage where the mask is False."""
+    return torch.as_tensor(np.where(mask, row, noise.choice(_GARBAGE, len(row))).astype(np.float32))
+
+
+def _flat(attempts: list[_Attempt], of_turn: Callable[[_Attempt, _Turn], list[bool]]) -> list[bool]:
+    return [
+        item
+        for attempt in attempts
+        for segment in attempt.segments
+        for turn in segment
+        for item in of_turn(attempt, turn)
+    ]
+
+
+def _length(turns: list[_Turn]) -> int:
+    return sum(turn.observed + turn.sampled for turn in turns)
+
+
+def _ints(items: Any) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(items, np.int64))

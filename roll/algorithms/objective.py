@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ def evaluate(
 
     `weights` carry mask and denominator, so the sums over the parts of a cut batch add up to that of the whole.
     """
+    tokens = clean(tokens)
     row, metrics = LOSSES[objective.loss.name](tokens, **objective.loss.arguments)
     row = _row(objective.loss, row, tokens)
     if objective.correction is not None:
@@ -31,6 +33,28 @@ def evaluate(
         assert tokens.entropies is not None, "the engine measures entropies whenever they are asked for"
         row = row - objective.entropy * tokens.entropies
     return weighted_sum(row, weights), metrics
+
+
+def clean(tokens: Tokens) -> Tokens:
+    """With 0 in every row where a token is not trained on: no formula meets what an engine may have left there."""
+    rows = {name: getattr(tokens, name) for name in _ROWS}
+    return replace(
+        tokens, **{name: torch.where(tokens.trained, row, 0.0) for name, row in rows.items() if row is not None}
+    )
+
+
+_ROWS = (
+    "logprobs",
+    "old_logprobs",
+    "sampler_logprobs",
+    "advantages",
+    "ref_logprobs",
+    "teacher_logprobs",
+    "values",
+    "old_values",
+    "returns",
+    "entropies",
+)
 
 
 def corrected(tokens: Tokens, correction: Call) -> torch.Tensor:

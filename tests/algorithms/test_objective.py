@@ -1,0 +1,60 @@
+"""The number an optimizer step makes smaller, put together from its parts."""
+
+import math
+
+import pytest
+import torch
+
+from roll.algorithms.objective import evaluate
+from roll.algorithms.recipe import Objective
+from roll.errors import ConfigError
+from roll.types import Call, Tokens
+from tests.algorithms.build import tokens
+
+GRADIENT = Call("policy_gradient")
+
+
+def careless(seen: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What a user might write: it looks at no mask."""
+    return -(seen.logprobs - seen.old_logprobs).exp() * seen.advantages * seen.sampler_logprobs.square(), {}
+
+
+def total(seen: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return seen.logprobs.sum(), {}
+
+
+def test_loss_kl_and_entropy_add_up_under_the_weights() -> None:
+    seen = tokens([-1.0, -2.0], advantages=[1.0, 3.0], ref_logprobs=[-1.5, -2.0], entropies=[0.5, 0.25])
+    objective = Objective(loss=GRADIENT, kl=Call("k2"), kl_coefficient=2.0, entropy=4.0)
+    found, metrics = evaluate(seen, torch.tensor([0.5, 0.25]), objective)
+    # 0.5 (1 + 2 x 0.125 - 4 x 0.5) + 0.25 (6 + 0 - 4 x 0.25)
+    assert found.item() == pytest.approx(0.5 * (1 + 0.25 - 2) + 0.25 * (6 - 1))
+    assert metrics["kl"].tolist() == [0.125, 0.0]
+
+
+def test_a_correction_weighs_the_loss_and_not_the_kl() -> None:
+    seen = tokens([-1.0], advantages=[1.0], old_logprobs=[math.log(2)], sampler_logprobs=[0.0], ref_logprobs=[-2.0])
+    objective = Objective(loss=GRADIENT, correction=Call("truncate", {"cap": 5.0}), kl=Call("k1"), kl_coefficient=1.0)
+    found, metrics = evaluate(seen, torch.ones(1), objective)
+    assert found.item() == pytest.approx(2.0 * 1.0 + 1.0)
+    assert metrics["correction"].tolist() == pytest.approx([2.0])
+
+
+def test_no_loss_however_careless_meets_what_stands_at_untrained_tokens() -> None:
+    nan = math.nan
+    seen = tokens(
+        [-1.0, nan, math.inf],
+        trained=[1, 0, 0],
+        advantages=[2.0, nan, 1.0],
+        old_logprobs=[-1.0, 0.0, nan],
+        sampler_logprobs=[-3.0, nan, nan],
+    )
+    found, _ = evaluate(seen, torch.tensor([1.0, 0.0, 0.0]), Objective(loss=Call(f"{__name__}:careless")))
+    found.backward()
+    assert found.item() == pytest.approx(-18.0)
+    assert seen.logprobs.grad is not None and seen.logprobs.grad.tolist() == pytest.approx([-18.0, 0.0, 0.0])
+
+
+def test_a_loss_that_does_not_return_a_row_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"total: must return one number a token, shape \(2,\) \(got \(\)\)"):
+        evaluate(tokens([-1.0, -2.0]), torch.ones(2), Objective(loss=Call(f"{__name__}:total")))

@@ -245,6 +245,15 @@ REWARDS: Table[Any] = Table(
     supplied=2,
     exact="roll.rewards.exact:score",
     math="roll.rewards.math:score",
+    choice="roll.rewards.choice:score",
+    f1="roll.rewards.f1:score",
+    ifeval="roll.rewards.ifeval:score",
+    regex="roll.rewards.regex:score",
+    json_schema="roll.rewards.json_schema:score",
+    format="roll.rewards.format:score",
+    length="roll.rewards.length:score",
+    repetition="roll.rewards.repetition:score",
+    reasoning_gym="roll.rewards.reasoning_gym:score",
 )
 ENVS: Table[Any] = Table(
     "environment",

@@ -1,0 +1,56 @@
+"""Open questions: how many words a reply and the answer share, case, punctuation and articles aside."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from typing import cast
+
+from roll.errors import ConfigError
+from roll.rewards.reply import spoken
+from roll.types import Score, Task
+
+_LONGEST = 10_000
+"""Characters beyond which a reply is no answer: the work on combining marks grows with the square of their number."""
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_UNSPACED = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff])")
+
+
+def score(task: Task, reply: str, *, threshold: float | None = None) -> Score:
+    """The F1 of the reply's words against the nearest of the task's answers; with a threshold, 1 from there on, else 0.
+
+    Parts: `f1`, and `exact`, which is 1 if the words are those of an answer in the same order. Characters of Chinese
+    and Japanese count as words.
+    """
+    if threshold is not None and not 0 < threshold <= 1:
+        raise ConfigError(f"reward 'f1': threshold is not above 0 and at most 1 (got {threshold}); change it")
+    said = spoken(reply).strip()
+    words = _words(said) if len(said) <= _LONGEST else []
+    answers = [_words(alias) for alias in _aliases(task)]
+    best = max(_f1(words, answer) for answer in answers)
+    exact = float(bool(words) and words in answers)
+    return Score(best if threshold is None else float(best >= threshold), {"f1": best, "exact": exact})
+
+
+def _aliases(task: Task) -> list[str]:
+    answer: object = task.answer
+    aliases = cast(list[object], answer) if isinstance(answer, list) else [] if answer is None else [answer]
+    texts = [str(alias) for alias in aliases]
+    if not texts or not all(text.strip() for text in texts):
+        raise ConfigError(f"task {task.id!r}: no answer to compare with (got {answer!r}); give it one or several")
+    return texts
+
+
+def _words(text: str) -> list[str]:
+    """The words that are compared; articles and punctuation are kept where there is nothing else."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    marks = {ord(char): None for char in set(text) if unicodedata.category(char)[0] in "PS"}
+    words = _UNSPACED.sub(r" \1 ", text.translate(marks)).split()
+    return [word for word in words if word not in _ARTICLES] or words or text.split()
+
+
+def _f1(words: list[str], answer: list[str]) -> float:
+    shared = (Counter(words) & Counter(answer)).total()
+    return 2 * shared / (len(words) + len(answer)) if shared else 0.0

@@ -1,0 +1,339 @@
+"""The code verifier: every form of tests, languages, hostile replies, and passes that are forged."""
+
+# ruff: noqa: E501 - programs in one line each
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.errors import ConfigError
+from roll.rewards.code import code_in, score
+from roll.rewards.wire import read, write
+from roll.sandbox.level import TRUSTED, why_not
+from roll.types import Score, Task
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+
+
+def scored(reply: str, options: dict[str, Any] | None = None, **metadata: Any) -> Score:
+    task = Task(id="t", domain="code", metadata=metadata)
+    return asyncio.run(score(task, reply, **(options or {})))
+
+
+def passes(reply: str, *tests: str, **metadata: Any) -> bool:
+    return scored(reply, tests=list(tests), **metadata).value == 1.0
+
+
+def test_code_is_the_last_fenced_block_after_thinking_or_everything() -> None:
+    assert code_in("x = 1") == "x = 1"
+    assert code_in("First\n```\na\n```\nthen\n```python\nb\nc\n```\ndone") == "b\nc"
+    assert code_in("```python\nopen") == "open"
+    assert code_in("<think>```python\nbad\n```</think>good") == "good"
+    assert code_in("<think>```python\nstill thinking\n```") == ""
+
+
+def test_asserts_pass_and_fail_one_by_one() -> None:
+    code = "```python\ndef double(x):\n    return 2 * x\n```"
+    assert scored(code, tests=["assert double(2) == 4"]) == Score(1.0, {"passed": 1.0})
+    tests = ["assert double(2) == 4", "assert double(2) == 5", "assert double('a') == 'aa'", "assert doubled(1) == 2"]
+    assert scored(code, tests=tests) == Score(0.0, {"passed": 0.5})
+    assert scored(code, {"partial": True}, tests=tests) == Score(0.5, {"passed": 0.5})
+
+
+def test_setup_runs_before_the_tests_and_may_use_the_reply() -> None:
+    node = "class Node:\n    def __init__(self, v): self.v, self.next = v, None\ndef last(n):\n"
+    node += "    while n.next: n = n.next\n    return n.v"
+    assert passes(node, "assert last(a) == 2", setup="a = Node(1)\r\na.next = Node(2)")
+    assert passes("def f(x): return x", "assert math.isclose(f(0.1), 0.1)", test_setup="import math")
+    assert not passes("def last(n): return 2", "assert last(a) == 2", setup="a = Node(1)")
+
+
+def test_values_of_all_kinds_cross_and_keep_their_types() -> None:
+    same = "def same(x): return x"
+    for value in ("None", "True", "-3", "2**80", "1.5", "float('inf')", "'é\\ud800'", "b'\\x00'", "1j", "(1, (2,))",
+                  "[1, [2]]", "{1, 2}", "frozenset({1})", "{'a': [1], 2: None}", "range(3)", "int"):  # fmt: skip
+        assert passes(same, f"assert same({value}) == {value} and type(same({value})) is type({value})"), value
+    assert not passes(same, "assert same((1, 2)) == [1, 2]")
+    assert passes("import collections\ndef f(): return collections.Counter('aab')", "assert f() == {'a': 2, 'b': 1}")
+    assert passes("import decimal\ndef f(): return decimal.Decimal('1.5')", "assert f() == 1.5")
+
+
+def test_what_a_function_does_to_its_arguments_is_seen() -> None:
+    assert passes("def sort(x): x.sort()", "a = [3, 1, 2]\nsort(a)\nassert a == [1, 2, 3]")
+    assert passes("def put(d): d['a'] = 1", "d = {}\nput(d)\nassert d == {'a': 1}")
+
+
+def test_functions_iterators_errors_and_objects_cross() -> None:
+    assert passes("def twice(f, x): return f(f(x))", "assert twice(lambda x: x + 1, 1) == 3")
+    assert passes("def adder(n): return lambda x: x + n", "assert adder(2)(3) == 5")
+    assert passes(
+        "def count():\n    n = 0\n    while True:\n        yield n\n        n += 1", "c = count()\nassert next(c) == 0"
+    )
+    assert passes("def up(n): yield from range(n)", "assert list(up(3)) == [0, 1, 2]\nassert 2 in up(3)")
+    raises = "try:\n    f()\n    raise SystemExit(1)\nexcept {}: pass"
+    assert passes("def f(): raise ValueError('x')", raises.format("ValueError"))
+    assert passes("class Bad(ValueError): pass\ndef f(): raise Bad('x')", raises.format("Bad"))
+    assert not passes("def f(): raise KeyError('x')", raises.format("ValueError"))
+    stack = "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
+    stack += "    def __len__(self): return len(self.items)\n    def __eq__(self, o): return self.items == o.items\n"
+    stack += "    def __add__(self, o):\n        s = Stack(); s.items = self.items + o.items; return s"
+    test = (
+        "a, b = Stack(), Stack()\na.push(1)\nassert len(a) == 1 and a.items == [1] and a != b and isinstance(a, Stack)"
+    )
+    assert passes(stack, test, "b.push(1)\nassert a == b and len(a + b) == 2")
+
+
+def test_functions_with_arguments_and_expected_values() -> None:
+    tests = [
+        {"args": [2, 3], "expected": 5},
+        {"args": [0.1, 0.2], "expected": 0.3},
+        {"args": [[1], [2]], "expected": [1, 2]},
+    ]
+    assert scored("def add(a, b): return a + b", tests=tests, entry_point="add").value == 1.0
+    assert scored("def add(a, b): return 5", tests=tests, entry_point="add").parts["passed"] == pytest.approx(1 / 3)
+    listing = [{"args": [2], "expected": [[0, "a"], [1, "a"]]}]
+    assert scored("def f(n):\n    for i in range(n): yield i, 'a'", tests=listing, entry_point="f").value == 1.0
+    for wrong in ("1", "'True'", "None", "[True]"):
+        assert scored(f"def f(): return {wrong}", tests=[{"args": [], "expected": True}], entry_point="f").value == 0.0
+
+
+def test_a_builtin_name_is_the_replys_only_when_it_is_what_was_asked_for() -> None:
+    assert passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3", entry_point="sum")
+    assert not passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3")
+
+
+SCRIPT = """
+import unittest
+from solution import f
+class T(unittest.TestCase):
+    def test_one(self): self.assertEqual(f(1), 2)
+    def test_near(self): self.assertAlmostEqual(f(0.5), 1.5)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        SCRIPT,
+        SCRIPT + "if __name__ == '__main__': unittest.main()",
+        "def check(candidate):\n    assert candidate(1) == 2",
+        "def test_it():\n    assert f(1) == 2",
+        "import sys\nsys.exit(0 if f(1) == 2 else 1)",
+    ],
+)
+def test_whole_scripts(script: str) -> None:
+    assert scored("def f(x): return x + 1", tests=script, entry_point="f").value == 1.0
+    assert scored("def f(x): return x + 2", tests=script, entry_point="f").value == 0.0
+    assert scored("def g(x): return x + 1", tests=script, entry_point="f").value == 0.0
+    assert scored("import os\ndef f(x): os._exit(0)", tests=script, entry_point="f").value == 0.0
+
+
+def test_input_and_output_in_several_languages() -> None:
+    cases = [{"stdin": "2 3\n", "stdout": "5"}, {"stdin": "-1 1\n", "stdout": "0\n"}]
+    for language, code in (
+        ("python", "a, b = map(int, input().split())\nprint(a + b, end=' \\n\\n')"),
+        ("bash", "read a b\necho $((a + b))"),
+        ("sh {file}", "read a b; echo $((a + b))"),
+    ):
+        assert scored(code, {"language": language}, cases=cases) == Score(1.0, {"passed": 1.0}), language
+    assert scored("print(5)", {"partial": True}, cases=cases) == Score(0.5, {"passed": 0.5})
+    assert scored("print(5)\nraise SystemExit(1)", cases=cases).parts["passed"] == 0.0
+
+
+def test_a_run_out_of_time_fails_what_is_left_and_no_more() -> None:
+    slow = "def f(x):\n    while x: pass\n    return x"
+    started = time.monotonic()
+    found = scored(slow, {"timeout_s": 1.0}, tests=["assert f(0) == 0", "assert f(1) == 1", "assert f(0) == 0"])
+    assert found.parts["passed"] == pytest.approx(1 / 3)
+    cases = [{"stdin": "0", "stdout": "0"}, {"stdin": "1", "stdout": "1"}, {"stdin": "0", "stdout": "0"}]
+    found = scored("x = int(input())\nwhile x: pass\nprint(x)", {"timeout_s": 1.0}, cases=cases)
+    assert found.parts["passed"] == pytest.approx(1 / 3)
+    assert time.monotonic() - started < 6
+
+
+FORGERIES = {
+    "prints": "print('pass'); print('ok'); print('0 pass')",
+    "exits": "import sys; sys.exit(0)",
+    "exits at once": "import os; os._exit(0)",
+    "exits later": "import os\ndef f(x): os._exit(0)",
+    "raises SystemExit later": "def f(x): raise SystemExit(0)",
+    "exits at the end": "import atexit, os\natexit.register(os._exit, 0)\ndef f(x): return 0",
+    "equals everything": "class A:\n    def __eq__(self, o): return True\n    __hash__ = None\ndef f(x): return A()",
+    "is an int that equals everything": "class A(int):\n    def __eq__(self, o): return True\ndef f(x): return A()",
+    "is a type that equals everything": (
+        "class M(type):\n    def __eq__(self, o): return True\n    __hash__ = type.__hash__\n"
+        "class A(metaclass=M): pass\ndef f(x): return A"
+    ),
+    "is less, more and nothing": (
+        "class A:\n    def __getattr__(self, n): return lambda *a: True\n    def __sub__(self, o): return 0\n"
+        "    def __rsub__(self, o): return 0\n    def __lt__(self, o): return True\n    def __gt__(self, o): return True\n"
+        "    def __contains__(self, o): return True\ndef f(x): return A()"
+    ),
+    "changes builtins": (
+        "import builtins, math\nbuiltins.AssertionError = ValueError\nbuiltins.abs = lambda x: 0\n"
+        "math.isclose = lambda *a, **k: True\nbuiltins.exec = builtins.compile = lambda *a: None\ndef f(x): return 0"
+    ),
+    "defines what tests use": "def abs(x): return 0\ndef isclose(a, b): return True\ndef f(x): return 0",
+    "changes the harness": (
+        "import sys\nm = sys.modules['__main__']\n"
+        "for n in list(vars(m)):\n    if callable(vars(m)[n]): setattr(m, n, lambda *a, **k: 'pass')\ndef f(x): return 0"
+    ),
+    "looks up the stack": (
+        "import sys\nframe = sys._getframe()\nseen = []\nwhile frame:\n    seen.append(dict(frame.f_locals)); "
+        "frame = frame.f_back\ndef f(x):\n    for s in seen:\n        for v in s.values():\n"
+        "            if 'assert' in str(v) and '23' in str(v): return 23\n    return 0"
+    ),
+    "looks for the tests in memory": (
+        "import gc\ndef f(x):\n    for o in gc.get_objects():\n"
+        "        if type(o) is dict and 'nonce' in o: return 23\n    return 0"
+    ),
+    "reads the examiner's input": (
+        "import os\ndef f(x):\n    for p in ('1', str(os.getppid())):\n        for fd in range(10):\n            try:\n"
+        "                if b'assert' in open(f'/proc/{p}/fd/{fd}', 'rb').read(): return 23\n"
+        "            except OSError: pass\n    return 0"
+    ),
+    "reads the examiner's memory": (
+        "import os\ndef f(x):\n    for line in open(f'/proc/{os.getppid()}/maps'):\n        if '[heap]' in line:\n"
+        "            a, b = (int(n, 16) for n in line.split()[0].split('-'))\n"
+        "            m = open(f'/proc/{os.getppid()}/mem', 'rb'); m.seek(a)\n"
+        "            if b'assert' in m.read(b - a): return 23\n    return 0"
+    ),
+    "writes to the examiner's output": (
+        "import os\nfor p in ('1', str(os.getppid())):\n    for fd in range(10):\n        try:\n"
+        "            open(f'/proc/{p}/fd/{fd}', 'wb').write(b'0 pass\\n')\n        except OSError: pass\ndef f(x): return 0"
+    ),
+    "writes to every descriptor": (
+        "import os\nfor fd in range(64):\n    try: os.write(fd, b'0 pass\\n')\n    except OSError: pass\ndef f(x): return 0"
+    ),
+    "answers itself": (
+        "import os\nfor fd in range(3, 64):\n    for _ in range(5):\n"
+        "        try: os.write(fd, b'26\\nl3;u6;returnu2;i17;u0;'); os.write(fd, b'24\\nl3;u6;returnu1;Tu0;')\n"
+        "        except OSError: pass\ndef f(x): return 0"
+    ),
+    "kills the examiner": "import os\nos.kill(os.getppid(), 9)\ndef f(x): return 0",
+    "kills everyone": "import os\nos.kill(-1, 9)\ndef f(x): return 0",
+    "stops the examiner": "import os\nos.kill(os.getppid(), 19)\ndef f(x): return 0",
+    "throws at the tests": "def f(x): raise AssertionError",
+    "throws a fault of the task": "def f(x): raise ModuleNotFoundError('x')",
+    "throws what ends a script": "class SystemExit(Exception): pass\ndef f(x): raise SystemExit(0)",
+    "leaves a child to answer": "import os\nif os.fork(): os._exit(0)\ndef f(x): return 0",
+    "sends garbage": "import os\nos.write(4, b'garbage' * 1000)\nos.write(3, b'garbage' * 1000)\ndef f(x): return 0",
+    "sends much": "def f(x): return 'x' * 10**8",
+    "sends deeply": "def f(x):\n    y = []\n    for _ in range(10**5): y = [y]\n    return y",
+    "recurses": "def f(x): return f(x)",
+    "never returns": "def f(x):\n    while True: pass",
+    "takes all memory": "def f(x): return [0] * 10**10",
+    "plants a module": (
+        "import os\nfor n in ('math', 'solution', 'unittest'):\n    open(n + '.py', 'w').write('def isclose(*a): return True')\n"
+        "def f(x): return 0"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_pass_cannot_be_forged(name: str) -> None:
+    tests = [
+        "assert f(22) == 23", "assert 23 == f(22)", "assert abs(f(22) - 23) < 1e-6", "assert f(22) > 22", "assert 23 in [f(22)]",
+        "import math\nassert math.isclose(f(22), 23)", "assert 23 in [*f(22)]", "assert str(f(22)).endswith('23')",
+        "assert f('a').startswith('ab')", "assert 5 in f(22)", "assert 1 < f(22) < 99", "assert f(22) + 1 == 24",
+    ]  # fmt: skip
+    assert scored(FORGERIES[name], {"timeout_s": 2.0}, tests=tests) == Score(0.0, {"passed": 0.0})
+
+
+@pytest.mark.parametrize("name", ["equals everything", "exits later", "kills the examiner", "changes the harness"])
+def test_a_pass_of_calls_and_scripts_cannot_be_forged(name: str) -> None:
+    assert scored(FORGERIES[name], tests=[{"args": [22], "expected": 23}], entry_point="f").value == 0.0
+    assert scored(FORGERIES[name], tests=SCRIPT).value == 0.0
+
+
+def test_hostile_replies_score_0() -> None:
+    nested = "(" * 100_000
+    for reply in ("", "```", "```python", "\0", "\ud800", "def f(x): return '\ud800'", nested, "é" * 10, "x" * 2**20):
+        assert scored(reply, tests=["assert f(1) == 2"]).value == 0.0
+        assert scored(reply, cases=[{"stdin": "", "stdout": "1"}]).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({}, "'tests'"),
+        ({"tests": []}, "'tests'"),
+        ({"tests": [3]}, "neither text nor an object"),
+        ({"tests": [{"args": []}], "entry_point": "f"}, "'expected'"),
+        ({"tests": [{"args": [], "expected": 1}]}, "'entry_point'"),
+        ({"cases": "x"}, "'cases'"),
+        ({"cases": [{"stdin": "x"}]}, "'stdout'"),
+        ({"tests": ["assert f(1 == 2"]}, "not Python"),
+        ({"tests": ["import no_such_module"]}, "no_such_module"),
+        ({"tests": ["class A: pass\nf(A())"]}, "type 'A'"),
+    ],
+)
+def test_tests_that_cannot_be_used_are_the_tasks_fault(metadata: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        scored("def f(x): return 1", **metadata)
+
+
+def test_options_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no language 'cobol'"):
+        scored("x", {"language": "cobol"}, cases=[{"stdin": "", "stdout": ""}])
+    with pytest.raises(ConfigError, match="give it 'cases'"):
+        scored("x", {"language": "bash"}, tests=["x"])
+    with pytest.raises(ConfigError, match="no such option"):
+        scored("x", {"sandbox": "off"}, tests=["x"])
+
+
+def test_code_that_is_trusted_in_words_runs_without_isolation() -> None:
+    assert scored("def f(x): return x", {"sandbox": TRUSTED}, tests=["assert f(1) == 1"]).value == 1.0
+
+
+PLAIN_DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=8,
+)
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(PLAIN_DATA)
+def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+    found = read(write(value, repr), lambda *found: None)
+    assert found == value and repr(found) == repr(value)
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(st.text(alphabet="NTFiurltsfdbackxmo0123456789;,.-e", max_size=40))
+def test_garbage_is_refused_or_read_as_plain_data(text: str) -> None:
+    try:
+        read(text, lambda *found: None)
+    except Exception as error:  # noqa: BLE001 - which one does not matter; the reader catches them all
+        assert not isinstance(error, MemoryError)
+
+
+def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
+    root = os.environ.get("ROLL_DATA")
+    if not root:
+        pytest.skip("ROLL_DATA is not set: no real tasks to try")
+    found = [json.loads(line) for line in Path(root, name).read_text(encoding="utf-8").splitlines()]
+    return [row for row in found if all(row[key] == value for key, value in wanted.items())]
+
+
+def test_references_pass_and_wrong_ones_fail() -> None:
+    """A sample; the benchmark takes all of them."""
+    for row in rows("code/mbpp_test.jsonl", usable=True)[::13][:40]:
+        entry = row["entry_point"]
+        assert scored(row["reference"], **row).value == 1.0, row["id"]
+        wrong = f"{row['reference']}\n_right = {entry}\ndef {entry}(*a, **k):\n    _right(*a, **k)\n    return object()"
+        assert scored(wrong, **row).parts["passed"] == 0.0, row["id"]
+
+
+def test_repaired_programs_pass_and_broken_ones_fail() -> None:
+    for row in rows("swe/quixbugs_test.jsonl")[:12]:
+        assert scored(row["reference"], **row).value == 1.0, row["id"]
+        assert scored(row["buggy_code"], {"timeout_s": 2.0}, **row).value == 0.0, row["id"]

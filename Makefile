@@ -7,7 +7,7 @@ ROLL_DATA ?= $(wildcard ../shared/data)
 export ROLL_DATA
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo sandbox test check bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,7 +27,13 @@ demo: $(VENV)/.core
 	$(BIN)/roll sft examples/arithmetic.yaml --overwrite
 	$(BIN)/roll train examples/arithmetic.yaml "model={path: runs/arithmetic-sft/model}" --overwrite
 
-test: $(VENV)/.dev
+# What runs untrusted code is tested at the highest level of isolation that there is; bubblewrap is installed where it can be.
+sandbox: $(VENV)/.dev
+	@command -v bwrap >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y bubblewrap >/dev/null 2>&1 || true
+	@$(BIN)/python -c "from roll.sandbox.level import available, why_not; \
+	print('sandbox level under test:', available().name, why_not())"
+
+test: $(VENV)/.dev sandbox
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.dev

@@ -35,7 +35,8 @@ class Table(Generic[T]):
                 raise  # the module is there; something it imports is not
             raise ConfigError(self._missing(name, module)) from None
         if not hasattr(found, attribute):
-            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}")
+            offer = did_you_mean(attribute, [known for known in vars(found) if not known.startswith("_")])
+            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return cast(T, getattr(found, attribute))
 
     def locate(self, name: str) -> tuple[str, str]:
@@ -72,9 +73,11 @@ class Table(Generic[T]):
             spec = None
         if spec is None or spec.origin is None:
             raise ConfigError(self._missing(name, module))
-        signature = _signature(Path(spec.origin), attribute, self.supplied)
+        source = Path(spec.origin)
+        signature = _signature(source, attribute, self.supplied)
         if signature is None:
-            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}")
+            offer = did_you_mean(attribute, _defined(source))
+            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
 
     def _missing(self, name: str, module: str) -> str:
@@ -111,6 +114,13 @@ def _signature(source: Path, attribute: str, supplied: int) -> _Signature | None
         if _bound_names(node) & {attribute, "*"}:
             return _Signature(open=True)
     return None
+
+
+def _defined(source: Path) -> list[str]:
+    """Functions and classes of a file that can be read."""
+    body = ast.parse(source.read_text(encoding="utf-8")).body
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in _statements(body) if isinstance(node, kinds) and not node.name.startswith("_")]
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -245,6 +255,7 @@ REWARDS: Table[Any] = Table(
     supplied=2,
     exact="roll.rewards.exact:score",
     math="roll.rewards.math:score",
+    code="roll.rewards.code:score",
     choice="roll.rewards.choice:score",
     f1="roll.rewards.f1:score",
     ifeval="roll.rewards.ifeval:score",

@@ -5,7 +5,21 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-SLOW = ("cli", "bench/test_environment.py", "test_determinism.py", "test_examples.py", "test_readme.py")
+SLOW = (
+    "bench/test_environment.py",
+    "cli",
+    "cluster/test_processes.py",
+    "conformance",
+    "rewards/test_code.py",
+    "rewards/test_hostile.py",
+    "rewards/test_ifeval.py",
+    "rewards/test_patterns.py",
+    "rollout/test_pool.py",
+    "sandbox",
+    "test_determinism.py",
+    "test_examples.py",
+    "test_readme.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

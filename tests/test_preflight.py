@@ -68,8 +68,9 @@ def test_modules_beside_the_file_are_read_but_not_run(tmp_path: Path) -> None:
     assert faults(tmp_path, "tasks.0.reward='manners_beside:polite'") == [
         "command line: tasks.0.reward: reward 'manners_beside:polite' needs 'word'; add it"
     ]
-    assert faults(tmp_path, "tasks.0.reward='manners_beside:rude'") == [
-        "command line: tasks.0.reward: reward 'manners_beside:rude': module manners_beside has no 'rude'"
+    assert faults(tmp_path, "tasks.0.reward='manners_beside:polit'") == [
+        "command line: tasks.0.reward: reward 'manners_beside:polit': module manners_beside has no 'polit'; "
+        "did you mean 'polite'?"
     ]
 
 

@@ -76,7 +76,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        others = [other.name for other in path.parent.glob("*.y*ml")]
+        others = [other.name for other in path.parent.glob("[!.]*.y*ml")]
         advice = did_you_mean(path.name, others) or "; give the path of a YAML file"
         raise ConfigError(f"no such file: {path}{advice}") from None
     except UnicodeDecodeError as error:

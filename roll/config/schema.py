@@ -352,11 +352,11 @@ class Run(Section):
         if self.deterministic and self.rollout.max_staleness > 0:
             raise ValueError(
                 f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
-                "above it the clock decides which weights sample a token"
+                "above it the clock decides which weights sample a token; set one of the two to 0 or false"
             )
         if self.deterministic and self.rewards.workers:
             raise ValueError(
                 f"deterministic needs rewards.workers 0 (got {self.rewards.workers}): "
-                "with a limit of time the clock decides which scores there are"
+                "with a limit of time the clock decides which scores there are; set one of the two to 0 or false"
             )
         return self

@@ -136,8 +136,8 @@ class Scheduler:
         self._num_failed += 1
         if self._num_failed > self.policy.max_failed_groups:
             raise RunStopped(
-                f"{self._num_failed} groups in a row failed, the last with: {reason}; mend that and `roll resume`, "
-                "or raise rollout.max_failed_groups"
+                f"{self._num_failed} groups in a row failed, the last with: {reason}; mend that and `roll resume` "
+                "the run (without a checkpoint start it again, with --overwrite), or raise rollout.max_failed_groups"
             )
         del self._before[ticket]
         await self.buffer.drop(ticket)

@@ -132,7 +132,7 @@ def test_rewards_and_environments_that_keep_failing_stop_the_run_and_cost_no_che
     (made.parents[1] / "failing.py").write_text(FAILING)
     line = roll("resume", "runs/tiny", "steps=6", override).fault(3)
     assert line.startswith("3 groups in a row failed, the last with: ") and said in line
-    assert line.endswith("mend that and `roll resume`, or raise rollout.max_failed_groups")
+    assert "mend that and `roll resume` the run" in line and line.endswith("or raise rollout.max_failed_groups")
     assert checkpoints(made) == ["step-3", "step-4"]
     assert roll("resume", "runs/tiny", "steps=5").code == 0
 

@@ -35,7 +35,7 @@ class Table(Generic[T]):
                 raise  # the module is there; something it imports is not
             raise ConfigError(self._missing(name, module)) from None
         if not hasattr(found, attribute):
-            offer = did_you_mean(attribute, [known for known in vars(found) if not known.startswith("_")])
+            offer = did_you_mean(attribute, [known for known in dir(found) if not known.startswith("_")])
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return cast(T, getattr(found, attribute))
 

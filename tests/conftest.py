@@ -16,6 +16,7 @@ SLOW = (
     "rewards/test_patterns.py",
     "rollout/test_pool.py",
     "sandbox",
+    "tracking/test_sinks.py",
     "test_determinism.py",
     "test_examples.py",
     "test_readme.py",

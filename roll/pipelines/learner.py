@@ -35,9 +35,12 @@ class Learner:
     _num_refused: int = 0
     """Since the last one that was not."""
 
-    async def score(self, batch: Batch) -> Batch:
+    async def score(self, batch: Batch, meter: Meter) -> Batch:
         """The batch with what the recipe needs to know of it."""
-        return await score(batch, self.actor, self.models, self.recipe.needs)
+        scored = await score(batch, self.actor, self.models, self.recipe.needs)
+        if self.models.reward_model is not None:
+            meter.log({"reward/model": float((scored.rewards - batch.rewards).mean())})
+        return scored
 
     def credit(self, batch: Batch, meter: Meter) -> Batch:
         """The batch with its advantages."""

@@ -92,7 +92,7 @@ class Loop:
             self.journal.record(Taken(step=step, groups=tuple(group.id for group in groups)))
             self.journal.flush(durable=True)
             with meter("score"):
-                batch = await self.learner.score(collate(groups))  # what other models say of it, where that is needed
+                batch = await self.learner.score(collate(groups), meter)  # what other models say of it, where needed
             batch = self.learner.credit(batch, meter)
             with meter("update"):
                 await self.learner.update(step, batch, meter)

@@ -32,6 +32,7 @@ GLOSSARY: dict[str, str] = {
     "critic/*": "As `loss/*` has it for the policy, of the critic.",
     "kl/reference": "Mean over trained tokens of the estimated KL of the sampling policy to the reference, in nats.",
     "kl/coefficient": "What KL was multiplied with in this step.",
+    "reward/model": "Mean of what the reward model added to the rewards, its weight included.",
     "reward/masked": "Part of the trained tokens that masks and corrections left out of the loss, 0 to 1.",
     "filtered/groups": "Complete groups that were replaced since the last step instead of being trained on.",
     "gap/mean": "Mean over trained tokens of |trainer logprob - sampler logprob|, in nats.",

@@ -10,9 +10,10 @@ import torch
 
 from roll import commands
 from roll.config.load import Loaded, load
+from roll.engines.decoder import Decoder
 from roll.preflight import preflight
 from roll.types import Task
-from roll.weights.huggingface import read_tensors
+from roll.weights.huggingface import read_tensors, write_model
 from roll.wiring.models import build_model
 
 pytestmark = pytest.mark.learns
@@ -108,6 +109,23 @@ def test_distillation_brings_a_student_to_its_teacher(tmp_path: Path) -> None:
     found = train(tmp_path, "student", "algorithm=opd", teacher, "steps=12")
     _took_steps(found)
     assert found[-1]["reward/mean"] > found[0]["reward/mean"] + 0.25, "though it never saw a reward"
+
+
+def test_a_reward_model_is_learned_from(tmp_path: Path) -> None:
+    """A classifier with random weights says nothing sensible, but a policy can learn to please it."""
+    (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
+    tokenizer, body = build_model(load(tmp_path / "run.yaml").run.model, seed=0)
+    judge = Decoder(body.config, scored=True)
+    score = torch.randn(1, body.shape.hidden, generator=torch.Generator().manual_seed(3))
+    judge.load([*body.named_tensors(), ("score.weight", score)], where="test")
+    directory = tmp_path / "judge"
+    directory.mkdir()
+    write_model(directory, body.config, dict(judge.named_tensors()))
+    tokenizer.save_pretrained(directory)
+    named = f"reward_model={{path: {directory}, weight: 2.0}}"
+    found = train(tmp_path, "pleasing", "algorithm=tis", "steps=12", named)
+    pleased = [line["reward/model"] for line in found]
+    assert sum(pleased[-3:]) / 3 > sum(pleased[:3]) / 3 + 1.0
 
 
 def _took_steps(found: list[dict[str, float]]) -> None:

@@ -76,7 +76,7 @@ def learn(
             memory=Memory(),
         )
         meter = Meter()
-        credited = learner.credit(await learner.score(batch()), meter)
+        credited = learner.credit(await learner.score(batch(), meter), meter)
         await learner.update(step, credited, meter)
         return credited, meter.flush()
 
@@ -138,6 +138,7 @@ def test_a_reward_model_adds_its_score_of_the_whole(tmp_path: Path) -> None:
             return torch.cat([torch.arange(length) for length in batch.lengths]).float()
 
     judge: Scorer = Counting()
-    credited, _ = learn(tmp_path, PLAIN, Witness(), reward_model=judge)
+    credited, found = learn(tmp_path, PLAIN, Witness(), reward_model=judge)
+    assert found["reward/model"] == pytest.approx(sum(len(row) for row in ROWS) / len(ROWS))
     expected = [reward + len(row) for reward, row in zip([1, 0, 0, 1, 0, 0], ROWS, strict=True)]
     assert credited.rewards.tolist() == expected

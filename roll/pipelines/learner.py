@@ -32,6 +32,8 @@ class Learner:
     """Updates in a row that may be refused before the run stops."""
     seed: int
     memory: Memory
+    _kl_coefficient: float = 0.0
+    """Of this step; what it is adapted to counts from the next on."""
     _num_refused: int = 0
     """Since the last one that was not."""
 
@@ -44,13 +46,14 @@ class Learner:
 
     def credit(self, batch: Batch, meter: Meter) -> Batch:
         """The batch with its advantages."""
+        self._kl_coefficient = self.memory.kl_coefficient
         batch, self.memory, metrics = assign_credit(batch, self.recipe, self.memory)
         meter.log(metrics)
         return batch
 
     async def update(self, step: int, batch: Batch, meter: Meter) -> None:
         """Every optimizer step that this batch is good for; the last one's metrics stand for the step."""
-        policy, value = self.recipe.objective(self.memory.kl_coefficient), Objective(loss=self.recipe.value_loss)
+        policy, value = self.recipe.objective(self._kl_coefficient), Objective(loss=self.recipe.value_loss)
         for epoch in range(self.recipe.epochs):
             seed = zlib.crc32(f"{self.seed} {step} {epoch}".encode())
             for part in minibatches(batch, self.recipe.minibatches, seed=seed):

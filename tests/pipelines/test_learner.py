@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from roll.algorithms.credit import Memory
-from roll.algorithms.recipe import Kl, Recipe
+from roll.algorithms.recipe import Kl, Objective, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Scorer, Trainer
@@ -28,11 +28,16 @@ ROWS = [[1, 2, 3], [4, 5], [6, 7, 8, 9], [1, 3], [2, 4, 6], [3, 5]]
 
 
 class Witness(FakeTrainer):
-    """Counts what it is asked, and answers every question with one number."""
+    """Counts what it is asked, keeps what it is to minimise, and answers every question with one number."""
 
     def __init__(self, answer: float = -1.0) -> None:
         super().__init__()
         self.answer, self.asked = answer, list[str]()
+        self.objectives: list[Objective] = []
+
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        self.objectives.append(objective)
+        return await super().update(batch, objective)
 
     async def logprobs(self, batch: Batch) -> torch.Tensor:
         self.asked.append("logprobs")
@@ -49,7 +54,7 @@ def batch() -> Batch:
 
 
 def learn(
-    path: Path, recipe: Recipe, actor: Witness, *, step: int = 1, **models: Any
+    path: Path, recipe: Recipe, actor: Witness, *, step: int = 1, memory: Memory | None = None, **models: Any
 ) -> tuple[Batch, dict[str, float]]:
     """One step on one batch."""
     actors = InlineCluster[Trainer]([actor])
@@ -73,7 +78,7 @@ def learn(
             keeper=keeper,
             max_refused=1,
             seed=0,
-            memory=Memory(),
+            memory=memory or Memory(),
         )
         meter = Meter()
         credited = learner.credit(await learner.score(batch(), meter), meter)
@@ -128,6 +133,14 @@ def test_reference_and_teacher_score_the_batch_where_they_are(tmp_path: Path) ->
     assert credited.ref_logprobs is not None and set(credited.ref_logprobs.tolist()) == {-3.0}
     assert credited.teacher_logprobs is not None and set(credited.teacher_logprobs.tolist()) == {-4.0}
     assert found["kl/reference"] == pytest.approx(3.0)
+
+
+def test_a_coefficient_that_adapts_is_the_reported_one_in_this_step_and_another_in_the_next(tmp_path: Path) -> None:
+    kl = Kl(estimator=Call("k1"), coefficient=0.1, place="loss", target=0.5, horizon=6)
+    actor = Witness()
+    _, found = learn(tmp_path, replace(PLAIN, kl=kl), actor, memory=Memory(kl_coefficient=0.1), reference=Witness(-3.0))
+    assert found["kl/coefficient"] == 0.1
+    assert [objective.kl_coefficient for objective in actor.objectives] == [0.1]
 
 
 def test_a_reward_model_adds_its_score_of_the_whole(tmp_path: Path) -> None:

@@ -127,7 +127,9 @@ def build_recipe(algorithm: Algorithm) -> Recipe:
     )
 
 
-def build_scheduler(run: Run, roles: Roles, data: Data, books: Books, publisher: Publisher) -> Scheduler:
+def build_scheduler(
+    run: Run, recipe: Recipe, roles: Roles, data: Data, books: Books, publisher: Publisher
+) -> Scheduler:
     """Admission and the life of every attempt, with the buffer that bounds its age."""
     return Scheduler(
         mixture=data.mixture,
@@ -140,7 +142,7 @@ def build_scheduler(run: Run, roles: Roles, data: Data, books: Books, publisher:
             max_retries=run.rollout.max_retries,
             max_failed_groups=run.rollout.max_failed_groups,
             max_filtered_groups=run.rollout.max_filtered_groups,
-            filters=tuple(map(call_of, run.algorithm.filters)),
+            filters=recipe.filters,
             seed=run.seed,
         ),
         version=lambda: publisher.version,
@@ -150,8 +152,8 @@ def build_scheduler(run: Run, roles: Roles, data: Data, books: Books, publisher:
 def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
     """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
     publisher = build_publisher(roles, books.journal)
-    scheduler = build_scheduler(run, roles, data, books, publisher)
     recipe = build_recipe(run.algorithm)
+    scheduler = build_scheduler(run, recipe, roles, data, books, publisher)
     learner = Learner(
         recipe=recipe,
         actor=roles.trainers,

@@ -76,7 +76,7 @@ def test_a_recipe_improves_a_model(recipe: str, tmp_path: Path) -> None:
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
 
 
-@pytest.mark.parametrize("recipe", (*IMPROVES, *OTHERS))
+@pytest.mark.parametrize("recipe", (*IMPROVES, *OTHERS, "opd"))
 def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tmp_path: Path) -> None:
     """Plain SGD, so that what the weights have moved is the gradient."""
     changes = [
@@ -88,6 +88,8 @@ def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tm
         "sft.stop_at=null",
         "actor_train.optimizer={kind: sgd, lr: 1e-3, clip_norm: null}",
     ]
+    if recipe == "opd":
+        changes.append(f"teacher={{path: {_other_model(tmp_path / 'teacher')}}}")
     moved: list[dict[str, torch.Tensor]] = []
     for name, budget in (("whole", 8192), ("cut", 32)):
         loaded = load(EXAMPLE, [f"directory={tmp_path}", f"name={name}", *changes])
@@ -126,6 +128,15 @@ def test_a_reward_model_is_learned_from(tmp_path: Path) -> None:
     found = train(tmp_path, "pleasing", "algorithm=tis", "steps=12", named)
     pleased = [line["reward/model"] for line in found]
     assert sum(pleased[-3:]) / 3 > sum(pleased[:3]) / 3 + 1.0
+
+
+def _other_model(directory: Path) -> Path:
+    """The demo's shape with other weights."""
+    tokenizer, decoder = build_model(load(EXAMPLE).run.model, seed=1)
+    directory.mkdir()
+    write_model(directory, decoder.config, dict(decoder.named_tensors()))
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 def _took_steps(found: list[dict[str, float]]) -> None:

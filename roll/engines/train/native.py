@@ -101,10 +101,11 @@ class NativeScorer:
         This is where outputs are shifted, and nowhere else.
         """
         device = self.decoder.device
-        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
+        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch), ends=False)
         ids = batch.ids.to(device)
         hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
-        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
+        sizes = torch.tensor(batch.lengths)
+        at = wanted.index_fill(0, sizes.cumsum(0) - sizes, False).nonzero().squeeze(-1).to(device)
         before = hidden.index_select(0, ragged.flat[at - 1])
         nothing = torch.zeros(len(ids), device=device)
         if self.decoder.score is not None:

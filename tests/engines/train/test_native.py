@@ -230,6 +230,17 @@ def test_weight_decay_and_the_rate_are_adamws() -> None:
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-2, atol=0)
 
 
+def test_siblings_lean_on_one_prompt_even_where_its_owner_ends_with_it() -> None:
+    prompt = [5, 6, 7, 8]
+    rows = [prompt, [*prompt, 9, 10], [*prompt, 11], [5], [*prompt, 9, 12, 13]]
+    decoder = small()
+    batch = batch_of(rows, prompt=len(prompt))
+    with torch.no_grad():
+        found = trainer(decoder)._measure(batch, torch.ones_like(batch.trained)).logprobs
+        for row, part in zip(rows, found.split(batch.lengths), strict=True):
+            torch.testing.assert_close(part, _logprobs(decoder, row), atol=1e-5, rtol=0)
+
+
 def _logprobs(decoder: Decoder, row: list[int]) -> torch.Tensor:
     """Of one sequence, by the shortest way there is."""
     ids, positions = torch.tensor(row), torch.arange(len(row))

@@ -6,7 +6,7 @@ of step N contains the steps 1 to N.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from roll.types import Status
 
@@ -67,6 +67,8 @@ class GroupReady(Event):
     """All siblings are valid."""
 
     group: int
+    siblings: tuple[int, ...] = ()
+    """Those that make it up, where more were attempted; empty where none was to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,23 @@ class GroupFiltered(Event):
 
     group: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStale(Event):
+    """A group became too old to be trained on; its task is attempted again before others."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged(Event):
+    """After a restart an environment said something else than before; what was sampled from this turn on is void."""
+
+    group: int
+    sibling: int
+    turn: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +128,34 @@ class Published(Event):
     step: int
     digest: str
     """What the receivers attested, as text."""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """What the change took, by part: hold, send, receive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    """Replies that a change of version had cut go on with it."""
+
+    version: int
+    requests: int
+    tokens: int
+    """Contexts and partial replies that had to be read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated(Event):
+    """What all generators sampled since the last such event."""
+
+    step: int
+    tokens: int
+    aborted: int
+    """Of these, tokens that belong to no attempt any more: broken off, or answered too late."""
+    late: int
+    """Answers that nobody was waiting for."""
+    bad: int
+    """Answers that could not be true."""
+    redispatched: int
+    """Requests sent elsewhere for want of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +173,8 @@ class Validated(Event):
     version: int
     metrics: dict[str, float | None]
     """None where a number was not finite."""
+    num_tokens: int = 0
+    """Sampled for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roll.errors import ConfigError
 from roll.journal.events import GroupFailed, GroupFiltered
-from roll.journal.store import Kept, Reader, Wanted
+from roll.journal.records import Kept, Wanted
+from roll.journal.store import Reader
 from roll.types import Status, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def _fate(kept: Kept, given_up: str | None) -> str:
         return "not trained: its step was rolled back"
     if given_up is not None:
         return f"not trained: the group was given up: {given_up}"
+    if kept.spare:
+        return "not trained: others of its group ended first"
     if not kept.status.valid:
         return f"not trained: {kept.status}"
     return "not trained: its group has not been taken"

@@ -3,6 +3,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.journal.events import Admitted, GroupReady, Published, Released, RolledBack, Taken
-from roll.journal.store import Journal, Reader, Wanted
+from roll.journal.batch import MARK_TAKEN, PRUNE
+from roll.journal.events import Admitted, GroupFailed, GroupReady, Published, Released, RolledBack, Taken
+from roll.journal.records import Chunk, Wanted
+from roll.journal.store import Journal, Reader
 from roll.types import Finish, Message, Score, Segment, Status, Task, Trajectory, Turn
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +47,20 @@ def start_python(code: str, directory: Path, **options: Any) -> subprocess.Popen
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True, **options
     )
+
+
+def chunk(group: int, sibling: int) -> Chunk:
+    return Chunk(group=group, sibling=sibling, attempt=0, turn=0, context=1, ids=(5,), logprobs=(-0.5,), version=0)
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Whether it becomes true in that time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def test_events_come_back_typed_in_order_and_by_kind(tmp_path: Path):
@@ -97,6 +116,7 @@ def test_a_trajectory_comes_back_to_the_bit(tmp_path: Path):
         given.status,
         given.metrics,
     )
+    assert (kept.num_tokens, kept.versions) == (9, {3: 6, 4: 3})
     assert [segment.agent for segment in found.segments] == ["policy", "other"]
     for row in ("ids", "trained", "sampler_logprobs", "versions"):
         for one, other in zip(found.segments, given.segments, strict=True):
@@ -112,11 +132,14 @@ def test_a_failure_has_no_reward(tmp_path: Path):
 
 
 def test_a_task_that_cannot_be_recorded_is_named(tmp_path: Path):
-    journal = Journal(tmp_path / "journal.db")
-    with pytest.raises(ConfigError, match=r"task 't-1': .*got a complex"):
-        journal.keep(1, attempt(metadata={"z": 1j}))
-    with pytest.raises(ConfigError, match=r"task 't-1': .*64 bits"):
-        journal.keep(1, attempt(metadata={"big": 2**70}))
+    for name, metadata, fault in (("z", {"z": 1j}, "got a complex"), ("big", {"big": 2**70}, "64 bits")):
+        journal = Journal(tmp_path / f"{name}.db")
+        journal.record(Released(step=1))
+        journal.keep(1, attempt(metadata=metadata))
+        journal.record(Released(step=2))
+        with pytest.raises(ConfigError, match=rf"task 't-1': .*{fault}"):
+            journal.flush()
+        assert [entry.event.step for entry in Reader(tmp_path / f"{name}.db").events(Released)] == [1]
 
 
 def test_trajectories_are_found_by_step_domain_status_and_number(tmp_path: Path):
@@ -144,6 +167,20 @@ def test_only_the_attempt_that_replaced_a_failed_one_counts_as_trained(tmp_path:
     assert [(kept.status, kept.step) for kept in journal.trajectories()] == [
         (Status.ENV_FAILED, None),
         (Status.FINISHED, 2),
+    ]
+
+
+def test_attempts_to_spare_and_failed_ones_of_a_taken_group_are_not_trained(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    for sibling, status in enumerate((Status.FINISHED, Status.ENV_FAILED, Status.TRUNCATED, Status.FINISHED)):
+        journal.keep(1, attempt(sibling, status=status))
+    journal.record(GroupReady(group=1, siblings=(0, 2)))
+    journal.record(Taken(step=3, groups=(1,)))
+    assert [(kept.step, kept.spare) for kept in journal.trajectories()] == [
+        (3, False),
+        (None, True),
+        (3, False),
+        (None, True),
     ]
 
 
@@ -180,20 +217,82 @@ def test_pruning_drops_old_tokens_and_keeps_events_and_what_is_not_yet_trained(t
         journal.keep(group, attempt(1))
         journal.record(Taken(step=group, groups=(group,)))
     journal.keep(4, attempt())
+    for group in (2, 3, 4):
+        journal.note(chunk(group, 9))  # of attempts that never ended
     journal.prune(before_step=3)
+    assert journal.progress() == [chunk(3, 9), chunk(4, 9)]
     assert [kept.group for kept in journal.trajectories() if kept.trajectory] == [3, 3, 3, 4]
     assert [kept.group for kept in journal.trajectories()] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert len(list(journal.events())) == 3
 
 
-def test_many_events_reach_the_file_without_a_flush(tmp_path: Path):
-    journal = Journal(tmp_path / "journal.db")
+def test_pruning_and_marking_look_at_no_more_than_they_change(tmp_path: Path):
+    Journal(tmp_path / "journal.db").close()
+    connection = sqlite3.connect(tmp_path / "journal.db")
+    for statement in (*PRUNE, MARK_TAKEN):
+        values: Any = {"step": 1} if ":step" in statement else (1, 2)
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+        assert not [step for step in plan if step.startswith("SCAN trajectories")], (statement, plan)
+
+
+def test_events_reach_the_file_without_a_flush(tmp_path: Path):
+    journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
     for step in range(1000):
         journal.record(Released(step=step))
-    seen = Reader(tmp_path / "journal.db").position()
-    assert 700 < seen <= 1000
+    assert within(10, lambda: reader.position() == 1000)
+    journal.record(Released(step=1000))  # alone in its batch
+    assert within(10, lambda: reader.position() == 1001)
+
+
+def test_a_reader_always_sees_a_prefix(tmp_path: Path):
+    journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
+    seen = set[int]()
+    for group in range(3000):
+        journal.keep(group, attempt())
+        assert journal.record(GroupReady(group=group)) == group + 1
+        if group % 100 == 0:
+            with reader.steady():
+                kept = [found.group for found in reader.trajectories(Wanted(bodies=False))]
+                ready = [entry.event.group for entry in reader.events(GroupReady)]
+            assert kept == list(range(len(kept))) and ready == list(range(len(ready)))
+            assert len(kept) - len(ready) in (0, 1)
+            seen.add(len(ready))
+    assert len(seen) > 2  # it really was read in between
+    journal.close()
+    assert len(list(reader.events())) == 3000
+
+
+def test_what_a_reader_left_half_read_does_not_hide_what_comes_later(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    for step in range(600):
+        journal.record(Released(step=step))
+    half_read = journal.events()
+    assert next(half_read).id == 1
+    journal.record(Released(step=600))
+    assert [entry.id for entry in journal.events()][-1] == 601
+    assert [entry.id for entry in half_read][-1] == 601
+
+
+def test_within_a_steady_block_nothing_changes(tmp_path: Path):
+    journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
+    journal.record(Released(step=1))
     journal.flush()
-    assert Reader(tmp_path / "journal.db").position() == 1000
+    with reader.steady():
+        assert reader.position() == 1
+        journal.record(Released(step=2))
+        journal.flush()
+        assert reader.position() == 1
+    assert reader.position() == 2
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    journal.record(Released(step=1))
+    before = threading.active_count()
+    journal.close()
+    journal.close()
+    assert threading.active_count() == before - 1
+    assert Reader(tmp_path / "journal.db").position() == 1
 
 
 def test_another_process_reads_while_the_run_writes(tmp_path: Path):
@@ -264,19 +363,28 @@ journal = Journal(Path("journal.db"))
 journal.record(GroupFailed(group=1, reason="early"))
 journal.flush()
 size = Path("journal.db-wal").stat().st_size + 5000
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 try:
     for group in range(2, 300):
         journal.record(GroupFailed(group=group, reason="x" * 1000))
+    journal.flush()
 except RunStopped as error:
     print(error, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+for late in (lambda: journal.record(GroupFailed(group=0, reason="late")), journal.events().__next__, journal.close):
+    try:
+        late()
+    except RunStopped as error:
+        print("again", flush=True)
+journal.close()
 import os
 os._exit(0)
 """
     other = start_python(code, tmp_path)
     said = other.communicate(timeout=60)[0]
     assert "the journal could not be written" in said and "resume the run" in said
-    assert [entry.event.group for entry in Reader(tmp_path / "journal.db").events()] == [1]  # type: ignore[attr-defined]
+    assert said.count("again") == 3  # at every call after it, though there is space again
+    assert [entry.event.group for entry in Reader(tmp_path / "journal.db").events(GroupFailed)] == [1]
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path):
@@ -296,5 +404,5 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path):
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     for opened in (Reader, Journal):
-        with pytest.raises(ConfigError, match=r"format 2 expected \(got 99\)"):
+        with pytest.raises(ConfigError, match=r"format 3 expected \(got 99\)"):
             opened(path)

@@ -1,0 +1,58 @@
+"""The journal's file: its tables, and how it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from roll.errors import ConfigError, RunStopped
+
+FORMAT = 3
+_TABLES = """
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER, version INTEGER, "group" INTEGER,
+    body TEXT NOT NULL);
+CREATE INDEX events_by_kind ON events (kind, id);
+CREATE TABLE trajectories (
+    id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, task TEXT NOT NULL,
+    domain TEXT NOT NULL, ended REAL NOT NULL, status TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL,
+    noted INTEGER NOT NULL, versions TEXT NOT NULL, step INTEGER, undone INTEGER NOT NULL DEFAULT 0,
+    spare INTEGER NOT NULL DEFAULT 0, body BLOB);
+CREATE INDEX trajectories_by_group ON trajectories ("group");
+CREATE INDEX trajectories_by_step ON trajectories (step) WHERE step IS NOT NULL;
+CREATE INDEX trained_with_body ON trajectories (step) WHERE step IS NOT NULL AND body IS NOT NULL;
+CREATE INDEX failed_with_body ON trajectories ("group")
+    WHERE step IS NULL AND body IS NOT NULL AND status NOT IN ('finished', 'truncated');
+CREATE TABLE progress (
+    id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    turn INTEGER NOT NULL, context INTEGER NOT NULL, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
+    version INTEGER NOT NULL);
+CREATE INDEX progress_by_group ON progress ("group", sibling);
+CREATE TABLE spans (
+    id INTEGER PRIMARY KEY, worker TEXT NOT NULL, doing TEXT NOT NULL, began REAL NOT NULL, ended REAL NOT NULL);
+CREATE TABLE durable (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+"""
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """An open journal of this format; written, an empty file becomes one, and any one thread may use it."""
+    try:
+        mode = "rwc" if write else "ro"
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=not write
+        )
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if write:
+            connection.execute("PRAGMA journal_mode = WAL")
+            if found == 0:
+                connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+                found = FORMAT
+    except sqlite3.OperationalError as error:
+        raise RunStopped(
+            f"{path}: the journal could not be opened ({error}); free some space, or see who may write there"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path}: not a journal ({error}); give another run, or move the file away") from None
+    if found != FORMAT:
+        raise ConfigError(f"{path}: a journal of format {FORMAT} expected (got {found}); use the version that wrote it")
+    return connection

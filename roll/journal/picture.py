@@ -1,0 +1,114 @@
+"""A trace as an SVG picture: workers above, attempts below, time to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.sax.saxutils import escape
+
+_WIDTH, _LEFT, _TOP = 1200, 110, 34
+_WORKER, _SAMPLE = 22, 6
+"""Heights of a track."""
+_MOST_SAMPLES = 64
+_COLOURS = {
+    "generat": "#4c78a8",
+    "environment": "#f2cf5b",
+    "scor": "#b279a2",
+    "ready": "#bab0ac",
+    "trained": "#72b7b2",
+    "update": "#e45756",
+    "publish": "#f58518",
+    "checkpoint": "#9d755d",
+    "the controller": "#8c8c8c",
+    "idle": "#ececec",
+}
+"""By how a name begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """One stretch of one track, in microseconds."""
+
+    name: str
+    began: int
+    ended: int
+
+
+def draw(events: Sequence[dict[str, Any]]) -> str:
+    """The picture of a trace's events; of many attempts, evenly chosen ones."""
+    workers, samples = _workers(events), _samples(events)
+    shown = samples[:: max(1, -(-len(samples) // _MOST_SAMPLES))]
+    bars = [bar for _, track in workers for bar in track] + [bar for track in shown for bar in track]
+    begin, end = min((bar.began for bar in bars), default=0), max((bar.ended for bar in bars), default=1)
+    height = _TOP + len(workers) * (_WORKER + 4) + 14 + len(shown) * _SAMPLE + 30
+    scale = (_WIDTH - _LEFT - 10) / max(1, end - begin)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        *_legend(bars),
+    ]
+    y = _TOP
+    for name, track in workers:
+        lines.append(f'<text x="4" y="{y + 15}" font-size="12">{escape(name)}</text>')
+        lines += [_rectangle(bar, y, _WORKER, begin, scale) for bar in track]
+        y += _WORKER + 4
+    y += 14
+    lines.append(f'<text x="4" y="{y + 10}" font-size="12">{len(shown)} attempts</text>')
+    for track in shown:
+        lines += [_rectangle(bar, y, _SAMPLE - 1, begin, scale) for bar in track]
+        y += _SAMPLE
+    lines += _axis(begin, end, y + 14, scale)
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _workers(events: Sequence[dict[str, Any]]) -> list[tuple[str, list[_Bar]]]:
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    tracks: dict[int, list[_Bar]] = {track: [] for track in names}
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["tid"]].append(_Bar(event["name"], event["ts"], event["ts"] + event["dur"]))
+    return [(names[track], bars) for track, bars in tracks.items()]
+
+
+def _samples(events: Sequence[dict[str, Any]]) -> list[list[_Bar]]:
+    """The phases of each attempt, in the order attempts began."""
+    tracks: dict[int, list[_Bar]] = {}
+    began: dict[tuple[int, str], int] = {}
+    for event in events:
+        if event["ph"] == "b" and "args" not in event:
+            began[event["id"], event["name"]] = event["ts"]
+        if event["ph"] == "e" and (event["id"], event["name"]) in began:
+            bar = _Bar(event["name"], began[event["id"], event["name"]], event["ts"])
+            tracks.setdefault(event["id"], []).append(bar)
+    return sorted(tracks.values(), key=lambda bars: bars[0].began)
+
+
+def _rectangle(bar: _Bar, y: int, height: int, begin: int, scale: float) -> str:
+    x, width = _LEFT + (bar.began - begin) * scale, max(0.3, (bar.ended - bar.began) * scale)
+    title = f"<title>{escape(bar.name)}, {(bar.ended - bar.began) / 1e6:.3f} s</title>"
+    place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"'
+    return f'<rect {place} fill="{_colour(bar.name)}">{title}</rect>'
+
+
+def _colour(name: str) -> str:
+    return next((colour for begin, colour in _COLOURS.items() if name.startswith(begin)), "#555555")
+
+
+def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
+    names = {"generat": "generating", "scor": "scoring", "trained": "training on it", "idle": "waiting"}
+    x = _LEFT
+    for begin, colour in _COLOURS.items():
+        if any(bar.name.startswith(begin) for bar in bars):
+            yield f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>'
+            yield f'<text x="{x + 16}" y="18" font-size="12">{names.get(begin, begin)}</text>'
+            x += 120
+
+
+def _axis(begin: int, end: int, y: int, scale: float) -> Iterator[str]:
+    """About eight round marks, in seconds since the picture begins."""
+    seconds = (end - begin) / 1e6
+    step = next((size for size in (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 600, 3600) if seconds / size <= 10), 36_000)
+    for mark in range(int(seconds / step) + 1):
+        x = _LEFT + mark * step * 1e6 * scale
+        yield f'<text x="{x:.0f}" y="{y}" font-size="11" text-anchor="middle">{mark * step:g} s</text>'

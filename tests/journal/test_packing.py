@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from roll.journal.packing import pack, unpack, version_runs
+from roll.types import Finish, Message, Segment, Status, Task, Trajectory, Turn
+
+
+def attempt(ids: list[int], *, text: str = "1+1=") -> Trajectory:
+    turn = Turn(
+        observation=np.array(ids[::-1], np.int32),
+        sampled=np.array(ids, np.int32),
+        sampler_logprobs=np.linspace(-9, 0, len(ids), dtype=np.float32),
+        versions=np.full(len(ids), 7, np.int32),
+        finish=Finish.LENGTH,
+    )
+    task = Task(id="t", domain="math", messages=(Message("user", text),))
+    return Trajectory(task=task, sibling=0, segments=(Segment(turns=(turn,)),), status=Status.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("highest", "width"), [(0, 2), (2**16 - 1, 2), (2**16, 3), (2**24 - 1, 3), (2**24, 4), (2**31 - 1, 4), (-200, 4)]
+)
+def test_ids_come_back_whatever_their_width_and_take_no_more_room_than_that(highest: int, width: int):
+    given = attempt([1, highest] * 500)
+    found = unpack(pack(given).body)
+    for name in ("observation", "sampled", "sampler_logprobs", "versions"):
+        one, other = getattr(found.turns[0], name), getattr(given.turns[0], name)
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    assert len(pack(given).body) < 1000 * (2 * width + 4) + 200
+
+
+def test_a_turn_without_tokens_comes_back():
+    assert len(unpack(pack(attempt([])).body).turns[0].sampled) == 0
+    assert pack(attempt([])).versions == {}
+
+
+def test_arrays_that_are_views_come_back():
+    turn = attempt(list(range(100))).turns[0]
+    turn = replace(
+        turn, sampled=turn.sampled[::2], sampler_logprobs=turn.sampler_logprobs[::2], versions=turn.versions[::2]
+    )
+    found = unpack(pack(replace(attempt([]), segments=(Segment(turns=(turn,)),))).body).turns[0]
+    assert found.sampled.tolist() == list(range(0, 100, 2))
+    np.testing.assert_array_equal(found.sampler_logprobs, turn.sampler_logprobs)
+
+
+def test_versions_are_runs():
+    assert version_runs(np.array([3, 3, 4, 4, 4, 9], np.int32)) == [(3, 2), (4, 3), (9, 1)]
+    assert version_runs(np.array([5, 5], np.int32)) == [(5, 2)]
+    assert version_runs(np.zeros(0, np.int32)) == []
+
+
+def test_long_texts_are_deflated_and_come_back():
+    given = attempt([1], text="the same words again and " * 400)
+    packed = pack(given).body
+    assert len(packed) < 1000 and unpack(packed).task == given.task

@@ -1,0 +1,81 @@
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from roll.journal.events import Released
+from roll.journal.records import Chunk
+from roll.journal.store import Journal, Reader
+from roll.types import Segment, Status, Task, Trajectory
+
+
+def chunk(group: int, sibling: int, first: int = 1, *, attempt: int = 0) -> Chunk:
+    logprobs = (float(np.float32(-0.1)), -0.5)
+    return Chunk(
+        group=group,
+        sibling=sibling,
+        attempt=attempt,
+        turn=2,
+        context=0xFFFFFFFF,
+        ids=(first, first + 1),
+        logprobs=logprobs,
+        version=3,
+    )
+
+
+def ended(sibling: int) -> Trajectory:
+    return Trajectory(
+        task=Task(id="t", domain="math"), sibling=sibling, segments=(Segment(turns=()),), status=Status.ENV_FAILED
+    )
+
+
+def test_what_was_sampled_so_far_comes_back_in_order(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    given = [chunk(4, 0, 1), chunk(4, 0, 3), chunk(4, 1, 11), chunk(5, 0, 21)]
+    for index in (2, 0, 3, 1):
+        journal.note(given[index])
+    assert journal.progress(4) == given[:3]
+    assert journal.progress() == given
+    journal.close()
+    assert Reader(tmp_path / "journal.db").progress(5) == given[3:]
+
+
+def test_progress_vanishes_with_the_trajectory_that_has_it_all(tmp_path: Path):
+    for flushed in (False, True):  # in one batch with what is kept, or on disk before it
+        journal = Journal(tmp_path / f"{flushed}.db")
+        journal.note(chunk(4, 0))
+        journal.note(chunk(4, 1))
+        if flushed:
+            journal.flush()
+        journal.keep(4, ended(0))
+        journal.note(chunk(4, 0, attempt=1))  # it is made anew
+        assert journal.progress(4) == [chunk(4, 0, attempt=1), chunk(4, 1)]
+        journal.keep(4, ended(0))
+        assert journal.progress(4) == [chunk(4, 1)]
+
+
+def test_a_process_that_goes_on_ends_what_another_began(tmp_path: Path):
+    first = Journal(tmp_path / "journal.db")
+    first.note(chunk(4, 0))
+    first.close()
+    second = Journal(tmp_path / "journal.db")
+    second.note(replace(chunk(4, 0), version=8))
+    assert [each.version for each in second.progress(4)] == [3, 8]
+    second.keep(4, ended(0))
+    assert second.progress(4) == []
+
+
+def test_no_reader_ever_sees_a_trajectory_beside_its_progress(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    other = sqlite3.connect(tmp_path / "journal.db")
+    query = 'SELECT COUNT(*) FROM trajectories JOIN progress USING ("group", sibling)'
+    for group in range(500):
+        journal.note(chunk(group, 0))
+        if group % 3 == 0:
+            journal.flush()
+        journal.keep(group, ended(0))
+        journal.record(Released(step=group))
+        assert other.execute(query).fetchone() == (0,)
+    journal.close()
+    assert other.execute("SELECT COUNT(*) FROM progress").fetchone() == (0,)

@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roll.cli import main
+from roll.journal.events import Admitted, Generated, Published, RunStarted, Taken, TrajectoryEnded, Updated
+from roll.journal.store import Journal
+from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
+
+
+def run(directory: Path) -> None:
+    """One group of one attempt, trained in one step; a generator busy for 3 of 4 seconds."""
+    journal = Journal(directory / "journal.db")
+    journal.record(RunStarted(config_digest=""))
+    began = next(journal.events()).time
+    journal.span("generator 0", "generate", began, began + 3)
+    journal.span("generator 0", "idle: groups", began + 3, began + 3.5)
+    journal.span("trainer", "update", began + 1, began + 4)
+    journal.record(Published(version=0, step=0, digest="", seconds={"hold": 0.25}))
+    journal.record(Admitted(group=0, task="t", domain="math", birth=0))
+    turn = Turn(
+        observation=np.zeros(2, np.int32),
+        sampled=np.zeros(8, np.int32),
+        sampler_logprobs=np.zeros(8, np.float32),
+        versions=np.zeros(8, np.int32),
+        finish=Finish.STOP,
+    )
+    trajectory = Trajectory(
+        task=Task(id="t", domain="math"),
+        sibling=0,
+        segments=(Segment(turns=(turn,)),),
+        status=Status.FINISHED,
+        score=Score(0.5),
+    )
+    journal.keep(0, trajectory)
+    journal.record(
+        TrajectoryEnded(
+            group=0, sibling=0, status=Status.FINISHED, reward=0.5, reason="", num_tokens=8, versions=(0, 0)
+        )
+    )
+    journal.record(Taken(step=1, groups=(0,)))
+    journal.record(Updated(step=1, refused=False))
+    journal.record(Generated(step=1, tokens=10, aborted=1, late=0, bad=0, redispatched=0))
+    journal.close()
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_a_report_accounts_for_time_tokens_attempts_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run(tmp_path)
+    text = said(capsys, "report", str(tmp_path))
+    assert text.startswith("time: 4.0 s of wall clock in 1 process; 0.0 s not running\n")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "generator 0 generate 3.0 75.0 %" in lines
+    assert "idle: groups 0.5 12.5 %" in lines
+    assert "unaccounted 0.5 12.5 %" in lines and "unaccounted 1.5 18.8 %" in lines  # of one worker, and of both
+    assert "trained 8 80.0 % 1 100.0 % 1 100.0 %" in lines
+    assert "aborted 1 10.0 % 0 0.0 % 0 0.0 %" in lines
+    assert "unaccounted 1 10.0 % 0 0.0 % 0 0.0 %" in lines
+    assert "versions: 1 published; 0 requests resumed, 0 tokens prefilled again" in lines
+    assert "hold 0.25 0.250" in lines
+    assert "0 8 100.0 %" in lines
+    assert "trained 1 0.500 8.0 100.0 %" in lines
+
+
+def test_a_report_is_one_json_object_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run(tmp_path)
+    found = json.loads(said(capsys, "report", str(tmp_path), "--json"))
+    assert (found["tokens"]["total"], found["tokens"]["unaccounted"]) == (10, 1)
+    assert found["hours"]["total"]["doing_s"] == {"generate": 3.0, "update": 3.0, "idle: groups": 0.5}
+    assert found["hours"]["total"]["unaccounted_s"] == pytest.approx(1.5)
+
+
+def test_a_timeline_is_written_where_it_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run(tmp_path)
+    target = tmp_path / "trace.json"
+    assert said(capsys, "timeline", str(tmp_path), "--output", str(target)) == f"1 attempts: {target}\n"
+    assert json.loads(target.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("command", ["report", "timeline"])
+def test_a_place_without_a_run_is_told_in_a_line(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left:
+        main([command, str(tmp_path / "nowhere")])
+    assert left.value.code == 2
+    assert "no journal here" in capsys.readouterr().err

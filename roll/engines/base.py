@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.algorithms.recipe import Objective
-from roll.types import Batch, Digest, Finish, Message, Sampling
+from roll.types import Batch, Digest, Finish, Sampling
 from roll.weights.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Request:
     """Where this reply's noise comes from; see `noise_key`."""
     produced: int = 0
     """Tokens of this reply that are already in `ids`, so that noise goes on where it stopped."""
+    family: str = ""
+    """Requests of one family begin alike, so a generator that has one of them warm does less for the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,16 @@ class Output:
     """Of the weights that sampled all of these."""
     finish: Finish | None = None
     """None while the request goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What a generator has counted since it started."""
+
+    busy_s: float
+    """Seconds in which it computed."""
+    preempted: int = 0
+    """Requests it had to push out of memory and begin again: a sign that it was given too many."""
 
 
 class Scorer(Protocol):
@@ -112,15 +124,15 @@ class Generator(Protocol):
     async def stop(self) -> None: ...
 
 
+class Counting(Protocol):
+    """A generator that says how it fares."""
+
+    async def statistics(self) -> Statistics: ...
+
+
 class Resident(Protocol):
     """Whatever shares a device and can make room on it."""
 
     async def offload(self, parts: Sequence[Part]) -> None: ...
 
     async def onload(self, parts: Sequence[Part]) -> None: ...
-
-
-class Chat(Protocol):
-    """A language model that is talked to: judges, external teachers, evaluation."""
-
-    async def complete(self, messages: Sequence[Message], **options: Any) -> str: ...

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from roll.algorithms.recipe import Objective
-from roll.engines.base import Output, Part, Request
-from roll.errors import ConfigError, EngineFailed
-from roll.types import Batch, Digest, Finish, Message
+from roll.engines.base import Output, Part, Request, Statistics
+from roll.errors import EngineFailed
+from roll.types import Batch, Digest, Finish
 from roll.weights.plan import Plan
 
 
@@ -76,9 +75,13 @@ class FakeGenerator:
         self._requests: dict[str, tuple[Request, list[int], int]] = {}
         self._outputs: list[Output] = []
         self.received: list[int] = []
+        self.preempted = 0
 
     async def start(self) -> None:
         self.resident = {"weights", "kv"}
+
+    async def statistics(self) -> Statistics:
+        return Statistics(busy_s=0.0, preempted=self.preempted)
 
     async def stop(self) -> None:
         self.resident = set()
@@ -134,16 +137,3 @@ class FakeGenerator:
 
     async def onload(self, parts: Sequence[Part]) -> None:
         self.resident |= set(parts)
-
-
-class FakeChat:
-    """`Chat` that gives the prepared answers in turn, and remembers what it was asked."""
-
-    def __init__(self, answers: Sequence[str]) -> None:
-        self.answers, self.asked = list(answers), list[tuple[Message, ...]]()
-
-    async def complete(self, messages: Sequence[Message], **options: Any) -> str:
-        if not self.answers:
-            raise ConfigError("FakeChat: no answer is left; prepare as many as will be asked")
-        self.asked.append(tuple(messages))
-        return self.answers.pop(0)

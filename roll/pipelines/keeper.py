@@ -37,7 +37,7 @@ class Keeper:
     best: str
     """The metric whose highest value marks the best checkpoint."""
 
-    async def save(self, step: int, mixture: dict[str, Any], memory: Memory, metrics: Mapping[str, float]) -> None:
+    async def save(self, step: int, rollout: dict[str, Any], memory: Memory, metrics: Mapping[str, float]) -> None:
         """A checkpoint from which `restore` goes on exactly; it appears whole or not at all."""
 
         async def fill(path: Path) -> None:
@@ -45,15 +45,17 @@ class Keeper:
             self.tokenizer.save_pretrained(path)
             if self.critic is not None:
                 await self.critic.at(0, Trainer.save, path / _CRITIC)
-            state = {"step": step, "mixture": mixture, "memory": dataclasses.asdict(memory)}
-            write_state(path, {**state, "journal": self.journal.position()})
+            state = {"step": step, "rollout": rollout, "memory": dataclasses.asdict(memory)}
+            write_state(path, {**state, "journal": position})
+
+        position = self.journal.position()  # what `rollout` contains
 
         path = await self.checkpoints.write(step, fill, score=metrics.get(self.best))
         self.journal.record(Checkpointed(step=step, path=str(path.relative_to(self.directory))))
         self.journal.flush(durable=True)
 
-    async def restore(self) -> tuple[int, dict[str, Any], Memory]:
-        """Bring the trainers back to the newest checkpoint: its step, where the mixture stood, what was remembered."""
+    async def restore(self) -> tuple[dict[str, Any], Memory]:
+        """Bring the trainers back to the newest checkpoint: where the rollout stood, and what was remembered."""
         self.checkpoints.recover()
         path = self.checkpoints.latest()
         if path is None:
@@ -64,7 +66,8 @@ class Keeper:
         await self.trainers.each(Trainer.load, path)
         if self.critic is not None:
             await self.critic.each(Trainer.load, path / _CRITIC)
-        return state["step"], state["mixture"], msgspec.convert(state["memory"], Memory)
+        about = {**state["rollout"], "step": state["step"], "journal": state["journal"]}
+        return about, msgspec.convert(state["memory"], Memory)
 
     async def export(self, name: str = "model") -> Path:
         """The model as it is now, as a Hugging Face directory."""

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from roll.data.collate import collate
 from roll.errors import leaf
-from roll.journal.events import Released, Taken, Validated
+from roll.journal.events import Generated, Released, Taken, Validated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
 from roll.rollout.buffer import Buffer
+from roll.rollout.held import Held
 from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.rollout.router import Router, Tally
 from roll.rollout.scheduler import Scheduler
-from roll.rollout.statistics import describe
+from roll.rollout.statistics import compare, describe
 from roll.rollout.validator import Validator, summarise
 from roll.tracking.meter import Meter
 from roll.tracking.progress import bar
@@ -61,21 +62,25 @@ class Loop:
     """Whether someone has asked to leave after this step."""
     meter: Meter = field(default_factory=Meter)
 
-    async def run(self, start: int = 0) -> int:
-        """Train from `start` finished steps to the last, and say how many are finished now."""
+    async def run(self, start: int = 0, held: Sequence[Held] = ()) -> int:
+        """Train from `start` finished steps to the last, and say how many are finished now.
+
+        `held` are groups that an earlier process had under way.
+        """
         num_groups = (self.pace.steps - start) * self.pace.groups_per_step
         await self.publisher.publish(start)  # before the first admission, which needs a version to be born at
         try:
             async with asyncio.TaskGroup() as background:  # if one dies, the run dies
                 tasks = [
                     background.create_task(self.router.run()),
-                    background.create_task(self.scheduler.run(num_groups)),
+                    background.create_task(self.scheduler.run(num_groups, held)),
                 ]
                 finished = await self.train(start)
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
             raise leaf(group) from None
+        self._account(finished)
         return finished
 
     async def train(self, start: int) -> int:
@@ -87,8 +92,10 @@ class Loop:
         for step in range(start + 1, self.pace.steps + 1):
             began = time.perf_counter()
             with meter("wait"):
-                groups = await self.buffer.take(num_groups)  # oldest admitted first
+                groups, late = await self.buffer.take(num_groups, step - 1)  # oldest admitted first
+            self.scheduler.abandon(late)
             meter.log(describe(groups, step=step, step_of=self.publisher.step_of))
+            meter.log(compare(groups, self.buffer.ready()))
             self.journal.record(Taken(step=step, groups=tuple(group.id for group in groups)))
             self.journal.flush(durable=True)
             with meter("score"):
@@ -104,7 +111,7 @@ class Loop:
                 await self.validate(step)
             if _due(step, self.pace.checkpoint_every) or last:
                 await self.checkpoint(step)
-            await self.buffer.release(num_groups)  # only now may fresher groups start
+            await self.buffer.release(num_groups + len(late))  # only now may fresher groups start
             self.journal.record(Released(step=step))
             self.finish(step, time.perf_counter() - began)
             if last:
@@ -116,9 +123,12 @@ class Loop:
         if not self.validator.sources:
             return
         with self.meter("validate"), bar(self.validator.num_tasks, "validation") as advance:
-            metrics = summarise(await self.validator.run(advance))
+            found = await self.validator.run(advance)
+        metrics = summarise(found)
         self.meter.log(metrics)
-        self.journal.record(Validated(step=step, version=self.publisher.version, metrics=dict(metrics)))
+        num_tokens = sum(each.num_sampled for attempts in found.values() for each in attempts)
+        version = self.publisher.version
+        self.journal.record(Validated(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens))
 
     async def checkpoint(self, step: int) -> None:
         """Make this step durable: from here a resumed run goes on."""
@@ -128,11 +138,17 @@ class Loop:
 
     def finish(self, step: int, seconds: float) -> None:
         """Report the step and forget what is too old to keep."""
-        metrics = {**self.meter.flush(), **self.scheduler.drain_failures(), "time/step": seconds}
+        metrics = {**self.meter.flush(), **self.scheduler.drain_counts(), "time/step": seconds}
+        self._account(step)
         metrics["speed/tokens_per_s"] = metrics["tokens/generated"] / seconds
         self.report(step, metrics)
         if self.pace.keep_steps is not None:
             self.journal.prune(step - self.pace.keep_steps)
+
+    def _account(self, step: int) -> None:
+        """Note what was sampled since the last time."""
+        tally, self.router.tally = self.router.tally, Tally()
+        self.journal.record(Generated(step=step, **asdict(tally)))
 
 
 def _due(step: int, every: int) -> bool:

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from roll.types import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the generators hold."""
+
+    version: int
+    step: int
+    """Steps that these weights have seen. Versions only grow; steps go back when a run is resumed."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A group under way."""
+
+    born: int
+    """Steps that the weights served at its admission had seen."""
+    group: Group | None = None
+    """None until put."""
 
 
 class Buffer:
@@ -16,32 +37,51 @@ class Buffer:
     and it is trained at step v + ceil(s) at the latest. Leaving in order of completion instead would let one slow
     group age without bound.
 
+    With r `redundant` slots more, the first to be complete win, those born first before others. What is `max_age`
+    steps old by then and not taken is late: it can no longer be trained on. There are never more than r late groups
+    a step; for the others, `take` waits.
+
         admit()        waits for a free slot                  woken by release(), drop()
-        put(i, group)  never waits
+        put(group)     never waits
         drop(i)        never waits; its replacement is a new admission at the tail
-        take(n)        waits until the n oldest were put      woken by put(), drop()
+        take(n)        waits until n groups may leave         woken by put(), drop()
         release(n)     never waits
     """
 
-    def __init__(self, *, num_slots: int, first_ticket: int = 0) -> None:
-        self._free = num_slots
-        self._held: dict[int, Group | None] = {}  # by ticket, in order of admission; None until put
+    def __init__(self, *, num_slots: int, first_ticket: int = 0, redundant: int = 0, max_age: int = 0) -> None:
+        self._free = num_slots + redundant
+        self._redundant, self._max_age = redundant, max_age
+        self._held: dict[int, _Held] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket
         self._changed = asyncio.Condition()
 
-    async def admit(self) -> int:
-        """A ticket, once there is a slot for it."""
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody holds."""
+        return self._free
+
+    def restore(self, ticket: int, born: int) -> None:
+        """A group that holds its slot since an earlier process; oldest first, and before any admission."""
+        assert self._free > 0 and all(ticket > other for other in self._held), "restored out of order"
+        self._free -= 1
+        self._held[ticket] = _Held(born)
+        self._next_ticket = max(self._next_ticket, ticket + 1)
+
+    async def admit(self, serving: Callable[[], Serving]) -> tuple[int, Serving]:
+        """A ticket, once there is a slot for it, and what is served then."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._free > 0)
             ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
             self._free -= 1
-            self._held[ticket] = None
-            return ticket
+            birth = serving()
+            self._held[ticket] = _Held(birth.step)
+            return ticket, birth
 
     async def put(self, group: Group) -> None:
         async with self._changed:
-            assert self._held.get(group.id, group) is None, f"group {group.id} was not admitted, or put twice"
-            self._held[group.id] = group
+            held = self._held.get(group.id)
+            assert held is not None and held.group is None, f"group {group.id} was not admitted, or put twice"
+            held.group = group
             self._changed.notify_all()
 
     async def drop(self, ticket: int) -> None:
@@ -51,19 +91,40 @@ class Buffer:
             self._free += 1
             self._changed.notify_all()
 
-    async def take(self, num_groups: int) -> list[Group]:
-        """The oldest groups, for one step. Their slots stay taken until `release`."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self._ready(num_groups)) == num_groups)
-            groups = self._ready(num_groups)
-            for group in groups:
-                del self._held[group.id]
-            return groups
+    async def take(self, num_groups: int, step: int) -> tuple[list[Group], list[int]]:
+        """The groups of the step after `step` finished ones, and the tickets that are late for good.
 
-    async def release(self, num_groups: int) -> None:
+        The slots of both stay taken until `release`: what starts before the step's weights are served would be born too
+        old.
+        """
         async with self._changed:
-            self._free += num_groups
+            await self._changed.wait_for(lambda: self._choice(num_groups, step) is not None)
+            groups, late = self._choice(num_groups, step) or ([], [])
+            for ticket in (*(group.id for group in groups), *late):
+                del self._held[ticket]
+            return groups, late
+
+    async def release(self, num_slots: int) -> None:
+        async with self._changed:
+            self._free += num_slots
             self._changed.notify_all()
 
-    def _ready(self, num_groups: int) -> list[Group]:
-        return [group for group in list(self._held.values())[:num_groups] if group is not None]
+    def ready(self) -> list[Group]:
+        """Complete groups that no step has taken yet."""
+        return [held.group for held in self._held.values() if held.group is not None]
+
+    def _choice(self, num_groups: int, step: int) -> tuple[list[Group], list[int]] | None:
+        """What a step may take now, if it may."""
+        if self._redundant == 0:
+            oldest = _complete(list(self._held.values())[:num_groups])
+            return (oldest, []) if len(oldest) == num_groups else None
+        groups = _complete(sorted(self._held.values(), key=lambda held: held.born))[:num_groups]
+        chosen = {group.id for group in groups}
+        late = [
+            ticket for ticket, held in self._held.items() if ticket not in chosen and step - held.born >= self._max_age
+        ]
+        return (groups, late) if len(groups) == num_groups and len(late) <= self._redundant else None
+
+
+def _complete(held: Sequence[_Held]) -> list[Group]:
+    return [each.group for each in held if each.group is not None]

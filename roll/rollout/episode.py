@@ -6,21 +6,25 @@ already stands begins a new segment.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import numpy as np
 
 from roll.data.templates import Template
-from roll.engines.base import Request
+from roll.engines.base import Output, Request
 from roll.engines.sampling import noise_key
 from roll.envs.base import Env
 from roll.envs.base import Reply as EnvReply
 from roll.errors import EngineFailed, EnvFailed, RolloutError, blame
-from roll.rollout.router import Router, Sampled
+from roll.rollout.pending import Sampled
+from roll.rollout.router import Router
 from roll.types import Finish, Message, Sampling, Segment, Status, Task, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -42,6 +46,27 @@ class Limits:
     """Ids that end a reply."""
 
 
+class Scribe(Protocol):
+    """Writes down what an attempt has before it ends, so that a restart of the run does not lose it."""
+
+    def part(self, turn: int, context: int, output: Output) -> None:
+        """This came of the reply to a context with that checksum."""
+        ...
+
+    def diverged(self, turn: int) -> None:
+        """The environment has said something else than before the restart: what was sampled from here on is void."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What an earlier process has of one turn."""
+
+    context: int
+    """Checksum of the ids it was sampled after."""
+    so_far: Sampled
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """Which attempt this is; together with the turn it decides the noise of every token."""
@@ -53,6 +78,16 @@ class Attempt:
     purpose: str
     """Keeps the noise of training and validation apart; names requests together with what follows."""
     seed: int
+    order: int = 0
+    """Where generators are busy, requests of lower ones go first."""
+    past: tuple[Said, ...] = ()
+    """Turns that were sampled before a restart: they are played again without sampling, as long as they fit."""
+    scribe: Scribe | None = None
+
+
+def checksum(ids: Sequence[int]) -> int:
+    """Of a context, to know it again."""
+    return zlib.crc32(np.array(ids, np.int32).tobytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +97,11 @@ class EpisodeRunner:
     router: Router
     template: Template
     limits: Limits
+    limits_of: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
+    """By domain, for those that have limits of their own."""
 
-    async def run(self, attempt: Attempt, env: Env) -> Trajectory:
-        """The whole attempt, not yet scored; where environment or engine gave up, what there is of it and why."""
+    async def run(self, attempt: Attempt, env: Env) -> tuple[Trajectory, str]:
+        """The whole attempt, not yet scored, and its last reply; where something gave up, what there is and why."""
         script = _Script(self.template, attempt)
         try:
             try:
@@ -72,41 +109,73 @@ class EpisodeRunner:
             finally:
                 with blame(EnvFailed, f"environment of {script.place}, closing"):
                     await env.close()
+        except asyncio.CancelledError:
+            self.router.tally.aborted += script.num_sampled
+            raise
         except RolloutError as error:
-            return script.trajectory(_STATUS_OF[type(error)], reason=str(error))
-        return script.trajectory(Status.TRUNCATED if script.cut else Status.FINISHED, reason=script.cut)
+            return script.trajectory(_STATUS_OF[type(error)], reason=str(error)), script.reply
+        return script.trajectory(Status.TRUNCATED if script.cut else Status.FINISHED, reason=script.cut), script.reply
 
     async def _play(self, script: _Script, env: Env) -> None:
-        with blame(EnvFailed, f"environment of {script.place}, starting"):
+        past, waits = script.attempt.past, self.router.waits
+        limits = self.limits_of.get(script.attempt.task.domain, self.limits)
+        with blame(EnvFailed, f"environment of {script.place}, starting"), waits.on("environments"):
             script.open(await env.start())
-        for number in range(self.limits.max_turns):
-            room = min(self.limits.max_new_tokens, self.limits.context - len(script.ids))
+        for number in range(limits.max_turns):
+            room = min(limits.max_new_tokens, limits.context - len(script.ids))
             if room <= 0:
                 script.cut = "the context is full"
                 return
             began = time.perf_counter()
-            sampled = await self.router.sample(self._request(script.attempt, number, script.ids, room))
+            if past[number : number + 1] and past[number].context != checksum(script.ids):
+                past = past[:number]
+                if script.attempt.scribe is not None:
+                    script.attempt.scribe.diverged(number)
+            so_far = past[number].so_far if number < len(past) else None
+            sampled = await self._sample(script, number, limits, room, so_far)
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
-            with blame(EnvFailed, f"environment of {script.place}, turn {number}"):
+            with blame(EnvFailed, f"environment of {script.place}, turn {number}"), waits.on("environments"):
                 reply = await env.step(text)
             script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
                 return
             script.hear(reply.messages)
-        script.cut = f"{self.limits.max_turns} turns are over"
+        script.cut = f"{limits.max_turns} turns are over"
 
-    def _request(self, attempt: Attempt, turn: int, ids: Sequence[int], room: int) -> Request:
-        parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling, turn)
-        return Request(
-            id="/".join(quote(str(part), safe="") for part in parts),  # a name may hold a slash itself
-            ids=tuple(ids),
-            max_new_tokens=room,
-            sampling=self.limits.sampling,
-            stop=self.limits.stop,
-            key=noise_key(attempt.seed, *parts),
-        )
+    async def _sample(self, script: _Script, turn: int, limits: Limits, room: int, so_far: Sampled | None) -> Sampled:
+        request, scribe = _request(script.attempt, turn, script.ids, limits, room), script.attempt.scribe
+        if scribe is None:
+            return await self.router.sample(request, so_far=so_far)
+        context = checksum(request.ids)
+        return await self.router.sample(request, so_far=so_far, note=lambda output: scribe.part(turn, context, output))
+
+
+def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:
+    parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling, turn)
+    return Request(
+        id="/".join(map(_name, parts)),
+        ids=tuple(ids),
+        max_new_tokens=room,
+        sampling=limits.sampling,
+        stop=limits.stop,
+        key=noise_key(attempt.seed, *parts),
+        family="/".join((attempt.task.domain, attempt.task.id)),
+    )
+
+
+def _name(part: str | int) -> str:
+    """As it stands in a request's id: a name may hold a slash itself."""
+    text = str(part)
+    return text if text.isalnum() else quote(text, safe="")
+
+
+def _versions(versions: Sequence[int]) -> Ints:
+    """They only grow within a reply, so where the ends are equal all are."""
+    if versions and versions[0] == versions[-1]:
+        return np.full(len(versions), versions[0], np.int32)
+    return np.array(versions, np.int32)
 
 
 class _Script:
@@ -117,6 +186,8 @@ class _Script:
         self.cut = ""
         """Why the attempt ended before its end, if it did."""
         self.ids: list[int] = []
+        self.reply = ""
+        """The text of the last one."""
         self._template = template
         self._messages: tuple[Message, ...] = ()
         self._heard: Ints = np.zeros(0, np.int32)
@@ -124,6 +195,12 @@ class _Script:
         self._segments: list[Segment] = []
         self._metrics: dict[str, float] = {}
         self._state = "start"  # siblings attempt one task, so they begin in the same state
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens of whole turns."""
+        segments = [*self._segments, Segment(turns=tuple(self._turns))]
+        return sum(len(turn.sampled) for segment in segments for turn in segment.turns)
 
     def open(self, messages: Sequence[Message]) -> None:
         """Begin a segment with all that was said."""
@@ -136,9 +213,9 @@ class _Script:
         self._turns.append(
             Turn(
                 observation=self._heard,
-                sampled=np.array(sampled.ids, np.int32),
-                sampler_logprobs=np.array(sampled.logprobs, np.float32),
-                versions=np.array(sampled.versions, np.int32),
+                sampled=np.frombuffer(array("i", sampled.ids), np.int32),
+                sampler_logprobs=np.frombuffer(array("f", sampled.logprobs), np.float32),
+                versions=_versions(sampled.versions),
                 finish=sampled.finish,
                 reward=reply.reward,
                 generated_s=spent_s[0],
@@ -149,6 +226,7 @@ class _Script:
         self._state = reply.state
         self.ids += sampled.ids
         self._metrics = reply.metrics
+        self.reply = text
         self._messages = (*self._messages, Message("assistant", text))
 
     def hear(self, new: Sequence[Message]) -> None:

@@ -1,18 +1,58 @@
-"""Where replies are scored: here, or in processes that can be killed when a reward never ends."""
+"""Where replies are scored: here, or in processes that can be killed when a reward never ends.
+
+| call | waits for | woken by |
+|---|---|---|
+| `start` | every process | their first answer |
+| `score` | a free worker, the reward's start in it, its answer | the answer; the limits of time; the worker's death |
+| `stop` | the calls under way, the end of every reward | their answers, or their limits of time |
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
+from roll.cluster.handle import Cluster
+from roll.cluster.inline import InlineCluster
 from roll.cluster.processes import ProcessCluster, TimedOut
-from roll.errors import RewardFailed, WorkerDied
-from roll.rewards.worker import RewardWorker
-from roll.types import Call, Score, Task
+from roll.errors import WorkerDied
+from roll.rewards.outcome import Fault, Outcome
+from roll.rewards.worker import RewardWorker, Unready
+from roll.types import Call, Task
 
-Judge: TypeAlias = Callable[[Call, Task, str], Awaitable[Score]]
-"""Scores a reply to a task by the reward of that name; raises `RewardFailed` where there is no score."""
+Judge: TypeAlias = Callable[[Call, Task, str], Awaitable[Outcome]]
+"""What the reward of that name thinks of a reply to a task; raises `ConfigError` where there is no such reward."""
+
+
+class Scorer(Protocol):
+    """Something with a lifetime that has a `Judge`. An instance of a reward lives as long as the worker it is in."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def score(self, reward: Call, task: Task, reply: str) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineRewards:
+    """Scores in the caller's own thread: a breakpoint works, and what hangs, hangs."""
+
+    max_retries: int
+    worker: RewardWorker = field(default_factory=lambda: RewardWorker(0))
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        await self.worker.stop()
+
+    async def score(self, reward: Call, task: Task, reply: str) -> Outcome:
+        """A `Judge`; a failure of ours is tried again."""
+        here = InlineCluster([self.worker])
+        return await _persistently(lambda: _asked(here, reward, task, reply), self.max_retries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +66,48 @@ class RewardPool:
         await self.workers.start()
 
     async def stop(self) -> None:
-        await self.workers.stop()
+        try:
+            await asyncio.gather(*(self._end(rank) for rank in self.workers.alive))
+        finally:
+            await self.workers.stop()
 
-    async def score(self, reward: Call, task: Task, reply: str) -> Score:
+    async def score(self, reward: Call, task: Task, reply: str) -> Outcome:
         """A `Judge`: in the first process that is free, within the pool's limit of time."""
+        return await _persistently(lambda: self._tried(reward, task, reply), self.max_retries)
+
+    async def _tried(self, reward: Call, task: Task, reply: str) -> Outcome:
         place = f"reward {reward.name!r} on task {task.id!r}"
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await self.workers.any(RewardWorker.score, reward, task, reply)
-            except TimedOut:
-                limit_s = self.workers.limit_s
-                raise RewardFailed(f"{place}: timed out after {limit_s:g} s and was killed; see why it hangs") from None
-            except WorkerDied as error:
-                if tries > self.max_retries:
-                    raise RewardFailed(f"{place}: its process died {tries} times; see what kills it") from error
+        try:
+            return await _asked(self.workers, reward, task, reply)
+        except TimedOut:
+            limit_s = self.workers.limit_s
+            return Outcome.timed_out(f"{place}: timed out after {limit_s:g} s and was killed; see why it hangs")
+        except WorkerDied as error:
+            return Outcome.failed(Fault.INFRASTRUCTURE, f"{place}: {error}; see what kills it")
+
+    async def _end(self, rank: int) -> None:
+        with contextlib.suppress(WorkerDied):  # it is about to be killed anyway
+            await self.workers.at(rank, RewardWorker.stop)
+
+
+async def _asked(workers: Cluster[RewardWorker], reward: Call, task: Task, reply: str) -> Outcome:
+    """What a free worker answers, once the reward has been started in it."""
+    while True:
+        found = await workers.any(RewardWorker.score, reward, task, reply)
+        if not isinstance(found, Unready):
+            return found
+        try:
+            failed = await workers.at(found.rank, RewardWorker.start, reward)
+        except TimedOut as error:
+            return Outcome.timed_out(f"reward {reward.name!r}: {error}; raise rewards.start_timeout_s")
+        if failed is not None:
+            return failed
+
+
+async def _persistently(ask: Callable[[], Awaitable[Outcome]], max_retries: int) -> Outcome:
+    """The first outcome that is no failure of ours, or the last there is."""
+    for _ in range(max_retries):
+        found = await ask()
+        if found.fault is not Fault.INFRASTRUCTURE:
+            return found
+    return await ask()

@@ -1,113 +1,159 @@
-"""One view over all generators of a pool: requests go in, replies come out, versions change in between."""
+"""One view over all generators of a pool: requests go in, replies come out, versions change in between.
+
+Nothing a generator says is believed unseen. An answer that is late, comes twice, is longer than was asked for or has
+logprobs that are no numbers reaches nobody, and a request of which nothing is heard is sent elsewhere with its tokens.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+import heapq
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TypeVar
 
 from roll.cluster.handle import Cluster
-from roll.engines.base import Generator, Output, Request
-from roll.errors import EngineFailed
+from roll.engines.base import Counting, Generator, Output, Request
+from roll.errors import EngineFailed, RunStopped
+from roll.journal.activity import Activity
+from roll.journal.records import IDLE
+from roll.rollout.balance import Balance, Concurrency
+from roll.rollout.pending import Note, Pending, Sampled
+from roll.rollout.waits import Waits
 from roll.types import Finish
 
-if TYPE_CHECKING:
-    Future = asyncio.Future["Sampled"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """Everything sampled for one request, over however many versions it took."""
+class Patience:
+    """How long the router waits, and for what."""
 
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    finish: Finish
+    request_s: float = 600.0
+    """For any sign of life of a request, before it is sent elsewhere."""
+    call_s: float = 600.0
+    """For a generator to take an order; after that it counts as lost, and the run stops."""
+    max_redispatches: int = 3
+    """How often one request is sent elsewhere for want of an answer."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    """A request on its way, with what it has so far."""
+@dataclass(slots=True)
+class Tally:
+    """What the router has seen since it was last asked."""
 
-    request: Request
-    future: Future
-    rank: int | None = None
-    """The generator that has it; None while it waits for dispatch."""
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    versions: list[int] = field(default_factory=list[int])
-
-    @property
-    def left(self) -> int:
-        return self.request.max_new_tokens - len(self.ids)
-
-    def remainder(self) -> Request:
-        """What is still to be sampled: prompt and partial reply in, the rest of the budget out."""
-        return replace(
-            self.request,
-            ids=(*self.request.ids, *self.ids),
-            max_new_tokens=self.left,
-            produced=self.request.produced + len(self.ids),
-        )
+    tokens: int = 0
+    """Sampled, whatever became of them."""
+    aborted: int = 0
+    """Of these, tokens of attempts that were broken off, and of answers that came too late."""
+    late: int = 0
+    """Answers that nobody was waiting for."""
+    bad: int = 0
+    """Answers that cannot be true."""
+    redispatched: int = 0
 
 
 class Router:
-    """Sends each request to the generator with the fewest tokens outstanding, and carries it across versions.
+    """Sends each request where it costs least, and carries it across versions.
 
     sample(request)   waits for the whole reply                woken by the generator's outputs
-    hold()            waits until every dispatched request     woken by the generator's outputs
-                      has come back, partial tokens kept
+    hold()            waits until every dispatched request     woken by the generator's outputs; after
+                      has come back, partial tokens kept       `Patience.request_s` what is missing is lost
     release(version)  never waits; what was held goes out again
     """
 
-    def __init__(self, generators: Cluster[Generator], *, max_wait_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        generators: Cluster[Generator],
+        *,
+        max_wait_s: float = 1.0,
+        patience: Patience | None = None,
+        concurrency: Concurrency | None = None,
+    ) -> None:
         self._generators, self._max_wait_s = generators, max_wait_s
-        self._pending: dict[str, _Pending] = {}
-        self._outstanding = [0] * generators.size
+        self._patience, self.balance = patience or Patience(), Balance(generators.size, concurrency)
+        self._adaptive = concurrency is not None and concurrency.adaptive
+        self._pending: dict[str, Pending] = {}
+        self._in_flight: dict[str, Pending] = {}  # by the name of their dispatch
+        self._waiting: list[tuple[tuple[int, int], Pending]] = []  # a heap
         self._abandoned: list[tuple[int, str]] = []
+        self._numbers, self._names = count(), count()
         self._held = True
         """Nothing goes out before the first `release` says which version is served."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self.tally, self.waits = Tally(), Waits(self._tell_soon)
+        self._telling = False
+        self.activities: Sequence[Activity] = ()
+        """Where it is written down what each generator does, if it is."""
+
+    @property
+    def held(self) -> bool:
+        """Whether dispatch is stopped for a change of version."""
+        return self._held
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._dispatch())
+            tasks.create_task(self._watch())
             for rank in range(self._generators.size):
                 tasks.create_task(self._collect(rank))
 
-    async def sample(self, request: Request) -> Sampled:
-        """The reply to one request. Cancelling this aborts the request."""
+    async def sample(
+        self, request: Request, *, order: int = 0, so_far: Sampled | None = None, note: Note | None = None
+    ) -> Sampled:
+        """The reply to one request, going on from `so_far`; lower orders go first. Cancelling this aborts it."""
         assert request.id not in self._pending, f"request {request.id} is under way already"
-        pending = _Pending(request=request, future=asyncio.get_running_loop().create_future())
-        self._pending[request.id] = pending
-        self._work.set()
+        past = so_far or Sampled()
+        item = Pending(
+            request=request,
+            place=(order, next(self._numbers)),
+            future=asyncio.get_running_loop().create_future(),
+            note=note,
+            parts=[past] if past.ids else [],
+            num=len(past.ids),
+        )
+        if (finish := item.complete) is not None:
+            return replace(past, finish=finish)
+        self._pending[request.id] = item
+        self._queue(item)
         try:
-            return await pending.future
+            return await item.future
         finally:
             del self._pending[request.id]
-            if pending.rank is not None:  # cancelled while a generator has it
-                self._abandoned.append((pending.rank, request.id))
-                self._outstanding[pending.rank] -= pending.left
-                self._work.set()
-                self._returned.set()
+            if item.rank is not None:  # cancelled while a generator has it
+                self._abandon(item)
+            if item.future.cancelled():
+                self.tally.aborted += item.num - len(past.ids)
+
+    def num_waiting(self) -> int:
+        """Requests that no generator has."""
+        return len(self._pending) - len(self._in_flight)
 
     async def hold(self) -> None:
         """Stop dispatch and take back all that runs or queues."""
         self._held = True
+        self._tell_idle()
         async with self._sending:  # a request handed over after the abort would never come back
-            await self._generators.each(Generator.pause)
-            await self._generators.each(Generator.abort, None)
-        while any(item.rank is not None for item in self._pending.values()):
-            self._returned.clear()
-            await self._returned.wait()
+            await self._order(self._generators.each(Generator.pause), "pause")
+            await self._order(self._generators.each(Generator.abort, None), "abort")
+        try:
+            async with asyncio.timeout(self._patience.request_s):
+                while self._in_flight:
+                    self._returned.clear()
+                    await self._returned.wait()
+        except TimeoutError:
+            for item in list(self._in_flight.values()):
+                self._redispatch(item, "the change of version")
 
-    async def release(self, version: int) -> None:
-        """Go on, with every generator at this version."""
-        await self._generators.each(Generator.resume, version)
+    async def release(self, version: int) -> tuple[int, int]:
+        """Go on, with every generator at this version; requests that go on, and tokens they have to be given again."""
+        resumed = [item for item in self._pending.values() if item.num]
+        await self._order(self._generators.each(Generator.resume, version), "resume")
         self._held = False
+        self._tell_idle()
         self._work.set()
+        return len(resumed), sum(len(item.request.ids) + item.num for item in resumed)
 
     async def _dispatch(self) -> None:
         while True:
@@ -115,60 +161,160 @@ class Router:
             self._work.clear()
             await asyncio.sleep(0)  # whoever is about to ask as well goes into the same call
             abandoned, self._abandoned = self._abandoned, []
-            for rank, request_id in abandoned:
-                await self._generators.at(rank, Generator.abort, [request_id])
+            names: dict[int, list[str]] = {}
+            for rank, name in abandoned:
+                names.setdefault(rank, []).append(name)
+            for rank, found in names.items():
+                await self._order(self._generators.at(rank, Generator.abort, found), f"abort on generator {rank}")
             async with self._sending:
                 if not self._held:
-                    await self._send([item for item in self._pending.values() if item.rank is None])
+                    await self._send()
 
-    async def _send(self, waiting: Sequence[_Pending]) -> None:
-        shares: list[list[_Pending]] = [[] for _ in self._outstanding]
-        for item in waiting:
-            item.rank = self._outstanding.index(min(self._outstanding))
-            self._outstanding[item.rank] += item.left
-            shares[item.rank].append(item)
-        for rank, share in enumerate(shares):
-            if share:
-                await self._submit(rank, share)
+    async def _send(self) -> None:
+        """Hand out what waits, oldest first, as far as the generators may take it."""
+        shares: dict[int, list[Pending]] = {}
+        while self._waiting:
+            item = self._waiting[0][1]
+            if item.future.done():
+                heapq.heappop(self._waiting)
+                continue
+            rank = self.balance.choose(len(item.request.ids) + item.num, item.request.family, item.avoid)
+            if rank is None:
+                break
+            heapq.heappop(self._waiting)
+            item.rank, item.name, item.seen = rank, f"{item.request.id}~{next(self._names)}", _now()
+            self._in_flight[item.name] = item
+            self.balance.enter(rank, item.left, item.request.family)
+            self._tell(rank)
+            shares.setdefault(rank, []).append(item)
+        await asyncio.gather(*(self._submit(rank, share) for rank, share in shares.items()))
 
-    async def _submit(self, rank: int, share: Sequence[_Pending]) -> None:
+    async def _submit(self, rank: int, share: Sequence[Pending]) -> None:
         """Hand over a share; where the generator refuses it, one by one, so that each fails for itself alone."""
+        requests = [item.remainder() for item in share]
         try:
-            await self._generators.at(rank, Generator.submit, [item.remainder() for item in share])
+            await self._order(self._generators.at(rank, Generator.submit, requests), f"submit on generator {rank}")
         except EngineFailed as error:
             if len(share) > 1:
                 for item in share:
                     await self._submit(rank, [item])
-            elif not share[0].future.done():  # cancelled meanwhile: it has left already
-                self._outstanding[rank] -= share[0].left
-                share[0].rank = None
-                share[0].future.set_exception(error)
+            elif share[0].rank is not None:  # not cancelled meanwhile
+                self._drop(share[0])
+                if not share[0].future.done():
+                    share[0].future.set_exception(error)
 
     async def _collect(self, rank: int) -> None:
         while True:
             for output in await self._generators.at(rank, Generator.events, self._max_wait_s):
-                if output.id in self._pending:
-                    self._take(self._pending[output.id], output)
+                item = self._in_flight.get(output.id)
+                if item is None:
+                    self.tally.late += 1
+                    self.tally.tokens += len(output.ids)
+                    self.tally.aborted += len(output.ids)
+                elif fault := item.fault(output):
+                    self.tally.bad += 1
+                    self._abandon(item)
+                    item.fail(f"generator {rank} answered with {fault}")
+                else:
+                    self._take(item, output)
+            if self._adaptive:
+                self.balance.pressed(rank, (await self._generators.at(rank, Counting.statistics)).preempted)
 
-    def _take(self, item: _Pending, output: Output) -> None:
+    def _take(self, item: Pending, output: Output) -> None:
         assert item.rank is not None
-        item.ids.extend(output.ids)
-        item.logprobs.extend(output.logprobs)
-        item.versions.extend([output.version] * len(output.ids))
-        self._outstanding[item.rank] -= len(output.ids)
+        if output.ids:
+            versions = (output.version,) * len(output.ids)
+            item.parts.append(Sampled(ids=output.ids, logprobs=output.logprobs, versions=versions))
+            item.num += len(output.ids)
+        item.seen = _now()
+        self.tally.tokens += len(output.ids)
+        self.balance.progress(item.rank, len(output.ids))
+        if item.note is not None and output.ids:
+            item.note(output)
         if output.finish is None:
             return
-        self._outstanding[item.rank] -= item.left
+        self._drop(item, ended=output.finish is not Finish.ABORT)
+        if output.finish is Finish.ABORT:
+            self._queue(item)
+        else:
+            item.resolve(output.finish)
+
+    async def _watch(self) -> None:
+        """Send elsewhere what no generator has said anything of for too long."""
+        limit = self._patience.request_s
+        while True:
+            await asyncio.sleep(limit / 4)
+            silent = [item for item in self._in_flight.values() if _now() - item.seen > limit]
+            for item in silent:
+                self._redispatch(item, f"{limit:g} s")
+
+    def _redispatch(self, item: Pending, waited: str) -> None:
+        rank = item.rank
+        self._abandon(item)
+        item.redispatches += 1
+        if item.redispatches > self._patience.max_redispatches:
+            item.fail(f"no answer from generator {rank} in {waited}, nor from others before")
+            return
+        self.tally.redispatched += 1
+        item.avoid = rank
+        self._queue(item)
+
+    def _queue(self, item: Pending) -> None:
+        if (finish := item.complete) is not None:  # cut off right at its end
+            item.resolve(finish)
+            return
+        heapq.heappush(self._waiting, (item.place, item))
+        self._work.set()
+
+    def _abandon(self, item: Pending) -> None:
+        """Take a request from its generator, which may not know yet."""
+        assert item.rank is not None
+        self._abandoned.append((item.rank, item.name))
+        self._drop(item)
+
+    def _drop(self, item: Pending, *, ended: bool = False) -> None:
+        """No generator has it any more."""
+        assert item.rank is not None
+        del self._in_flight[item.name]
+        self.balance.leave(item.rank, item.left, ended=ended)
+        self._tell(item.rank)
         item.rank = None
         self._returned.set()
-        if output.finish is Finish.ABORT:
-            self._work.set()
-        elif not item.future.done():
-            item.future.set_result(
-                Sampled(
-                    ids=tuple(item.ids),
-                    logprobs=tuple(item.logprobs),
-                    versions=tuple(item.versions),
-                    finish=output.finish,
-                )
-            )
+        self._work.set()
+
+    def _tell(self, rank: int) -> None:
+        """Write down what this generator does now."""
+        if not self.activities:
+            return
+        if self.balance.held[rank]:
+            doing = "generate"
+        else:
+            doing = IDLE + ("version change" if self._held else self.waits.reason())
+        self.activities[rank].enter(doing)
+
+    def _tell_soon(self) -> None:
+        """Once for all that changes until the event loop comes round again."""
+        if self.activities and not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell_idle)
+
+    def _tell_idle(self) -> None:
+        self._telling = False
+        for rank in range(len(self.activities)):
+            if not self.balance.held[rank]:
+                self._tell(rank)
+
+    async def _order(self, call: Awaitable[T], what: str) -> T:
+        """An order that a generator takes at once, if it lives."""
+        try:
+            async with asyncio.timeout(self._patience.call_s):
+                return await call
+        except TimeoutError:
+            raise RunStopped(
+                f"no generator answered to {what} for {self._patience.call_s:g} s; "
+                "see its log, then `roll resume` the run"
+            ) from None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

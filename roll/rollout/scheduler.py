@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roll.data.mixture import Draw, Mixture
+from roll.engines.base import Output
 from roll.errors import RunStopped
-from roll.journal.events import Admitted, GroupFailed, GroupFiltered, GroupReady, Retried, TrajectoryEnded
+from roll.journal.events import (
+    Admitted,
+    Diverged,
+    GroupFailed,
+    GroupFiltered,
+    GroupReady,
+    GroupStale,
+    Retried,
+    TrajectoryEnded,
+)
+from roll.journal.records import Chunk
 from roll.journal.store import Journal
 from roll.registry import FILTERS
-from roll.rollout.buffer import Buffer
+from roll.rollout.buffer import Buffer, Serving
 from roll.rollout.episode import Attempt, EpisodeRunner
+from roll.rollout.held import Held, Past, given_back
 from roll.rollout.source import Source
 from roll.types import Call, Group, Status, Trajectory
 
@@ -28,7 +41,17 @@ class Policy:
     max_filtered_groups: int = 0
     filters: tuple[Call, ...] = ()
     """Say why a whole group is not worth training on."""
+    filters_of: Mapping[str, tuple[Call, ...]] = field(default_factory=dict[str, tuple[Call, ...]])
+    """By domain, for those that have filters of their own."""
+    redundant_groups: int = 0
+    """Groups under way beyond the slots; the first to be complete win."""
+    redundant_siblings: int = 0
+    """Attempts of a group beyond its size; the first to end well win."""
     seed: int
+
+    @property
+    def num_siblings(self) -> int:
+        return self.group_size + self.redundant_siblings
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,86 +64,140 @@ class Scheduler:
     buffer: Buffer
     journal: Journal
     policy: Policy
-    version: Callable[[], int]
-    """The version that is published now."""
+    serving: Callable[[], Serving]
+    """What is published now."""
+    returned: deque[Draw] = field(default_factory=deque[Draw])
+    """Tasks whose groups came too late; they are drawn again before any other."""
     failures: dict[Status, int] = field(default_factory=dict[Status, int])
-    """Failed attempts since `drain_failures`, by kind."""
-    _before: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
-    """For each group under way, the mixture's state before it was drawn."""
+    """Failed attempts since `drain_counts`, by kind."""
     num_filtered: int = 0
-    """Groups filtered since `drain_failures`."""
+    num_stale: int = 0
+    """Groups since `drain_counts`."""
+    _held: dict[int, Held] = field(default_factory=dict[int, Held])
+    """Every group that is not part of published weights yet."""
+    _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, "asyncio.Task[None]"])
+    """Those of them that are not complete."""
+    _replaced: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     _num_failed: int = 0
     """Groups given up since the last one that was not."""
     _num_useless: int = 0
     """Groups filtered since the last one that was not."""
 
-    async def run(self, num_groups: int) -> None:
-        """Admit as slots allow. A group that is given up does not count: another takes its place at the tail."""
-        wanted = num_groups
+    async def run(self, num_groups: int, held: Sequence[Held] = ()) -> None:
+        """Go on with the groups of an earlier process, then admit as slots allow.
+
+        A group that is given up does not count: another takes its place at the tail.
+        """
+        wanted = num_groups + self.policy.redundant_groups - len(held)
         async with asyncio.TaskGroup() as under_way:
-            replaced = asyncio.Queue[None]()
+            for each in held:
+                self.buffer.restore(each.ticket, each.birth.step)
+                self._start(under_way, each)
             while True:
                 for _ in range(wanted):
-                    ticket = await self.buffer.admit()
-                    self._before[ticket] = self.mixture.state()
-                    under_way.create_task(self._fill(ticket, self.mixture.draw(), replaced))
-                await replaced.get()
+                    ticket, birth = await self.buffer.admit(self.serving)
+                    draw = self._draw()
+                    self.journal.record(
+                        Admitted(group=ticket, task=draw.task.id, domain=draw.task.domain, birth=birth.version)
+                    )
+                    self._start(under_way, Held(ticket=ticket, draw=draw, birth=birth))
+                await self._replaced.acquire()
                 wanted = 1
 
-    def forget(self, groups: list[Group]) -> None:
-        """These groups are part of the weights now; a resumed run need not draw them again."""
+    def forget(self, groups: Iterable[Group]) -> None:
+        """These groups are part of the weights now; a resumed run need not attempt them again."""
         for group in groups:
-            del self._before[group.id]
+            del self._held[group.id]
+
+    def abandon(self, tickets: Iterable[int]) -> None:
+        """These groups are too old to be trained on: stop them, and attempt their tasks again, before others."""
+        for ticket in tickets:
+            held = self._held.pop(ticket)
+            if (task := self._tasks.pop(ticket, None)) is not None:
+                task.cancel()
+            self.journal.record(
+                GroupStale(group=ticket, reason=f"born at version {held.birth.version}, and others won")
+            )
+            self.num_stale += 1
+            self.returned.append(given_back(held.draw))
+            self._replaced.release()
 
     def state(self) -> dict[str, Any]:
-        """The mixture as of the oldest group that is not trained yet: a resumed run draws that one next."""
-        return self._before[min(self._before)] if self._before else self.mixture.state()
+        """All that a resumed run needs to go on with the same groups; JSON can hold it."""
+        return {
+            "mixture": self.mixture.state(),
+            "returned": [_plain(draw) for draw in self.returned],
+            "held": [
+                {"ticket": each.ticket, "birth": each.birth.version, **_plain(each.draw)}
+                for each in self._held.values()
+            ],
+        }
 
-    def drain_failures(self) -> dict[str, float]:
-        """Failed attempts since the last call, as metrics."""
+    def drain_counts(self) -> dict[str, float]:
+        """What was lost since the last call, as metrics."""
         found = {f"failed/{status}": float(count) for status, count in self.failures.items()}
-        if self.policy.filters:
+        if self.policy.filters or any(self.policy.filters_of.values()):
             found["filtered/groups"] = float(self.num_filtered)
+        if self.policy.redundant_groups:
+            found["stale/groups"] = float(self.num_stale)
         self.failures.clear()
-        self.num_filtered = 0
+        self.num_filtered = self.num_stale = 0
         return found
 
-    async def _fill(self, ticket: int, draw: Draw, replaced: asyncio.Queue[None]) -> None:
+    def _draw(self) -> Draw:
+        return self.returned.popleft() if self.returned else self.mixture.draw()
+
+    def _start(self, under_way: asyncio.TaskGroup, held: Held) -> None:
+        self._held[held.ticket] = held
+        self._tasks[held.ticket] = under_way.create_task(self._fill(held))
+
+    async def _fill(self, held: Held) -> None:
         """One group from its admission until it is ready or given up."""
-        birth = self.version()
-        self.journal.record(Admitted(group=ticket, task=draw.task.id, domain=draw.task.domain, birth=birth))
-        trajectories: list[Trajectory] = []
-        siblings = [
-            asyncio.create_task(self._sibling(ticket, draw, number)) for number in range(self.policy.group_size)
-        ]
+        found = await self._siblings(held)
+        if isinstance(found, str):
+            await self._give_up(held, found)
+            return
+        self._num_failed = 0
+        group = Group(id=held.ticket, birth=held.birth.version, trajectories=tuple(found))
+        if not held.observed:
+            self.mixture.observe(held.draw, [trajectory.reward for trajectory in found])
+        if reason := self._useless(group):
+            await self._filter(held, reason)
+            return
+        self._num_useless = 0
+        self.journal.record(GroupReady(group=held.ticket, siblings=_chosen(group)))
+        self._tasks.pop(held.ticket, None)
+        await self.buffer.put(group)
+
+    async def _siblings(self, held: Held) -> list[Trajectory] | str:
+        """The first valid trajectories, in the order of siblings; or why there cannot be enough of them."""
+        policy, found, num_bad = self.policy, list[Trajectory](), 0
+        siblings = [asyncio.create_task(self._sibling(held, number)) for number in range(policy.num_siblings)]
         try:
             for ended in asyncio.as_completed(siblings):
-                trajectories.append(await ended)
-                if not trajectories[-1].status.valid:
-                    await self._give_up(ticket, trajectories[-1].reason)
-                    await replaced.put(None)
-                    return
+                trajectory = await ended
+                if trajectory.status.valid:
+                    found.append(trajectory)
+                else:
+                    num_bad += 1
+                if len(found) == policy.group_size:
+                    break
+                if num_bad > policy.redundant_siblings:
+                    return trajectory.reason
         finally:
             for sibling in siblings:
                 sibling.cancel()
-        self._num_failed = 0
-        trajectories.sort(key=lambda trajectory: trajectory.sibling)
-        group = Group(id=ticket, birth=birth, trajectories=tuple(trajectories))
-        if reason := self._useless(group):
-            await self._filter(ticket, reason)
-            await replaced.put(None)
-            return
-        self._num_useless = 0
-        self.journal.record(GroupReady(group=ticket))
-        await self.buffer.put(group)
+        return sorted(found, key=lambda trajectory: trajectory.sibling)
 
     def _useless(self, group: Group) -> str:
         """Why there is nothing to learn from this group, if so."""
-        reasons = (FILTERS[each.name](group, **each.arguments) for each in self.policy.filters)
+        domain = group.trajectories[0].task.domain
+        filters = self.policy.filters_of.get(domain, self.policy.filters)
+        reasons = (FILTERS[each.name](group, **each.arguments) for each in filters)
         return next((reason for reason in reasons if reason), "")
 
-    async def _filter(self, ticket: int, reason: str) -> None:
-        self.journal.record(GroupFiltered(group=ticket, reason=reason))
+    async def _filter(self, held: Held, reason: str) -> None:
+        self.journal.record(GroupFiltered(group=held.ticket, reason=reason))
         self.num_filtered += 1
         self._num_useless += 1
         if self._num_useless > self.policy.max_filtered_groups:
@@ -128,37 +205,49 @@ class Scheduler:
                 f"{self._num_useless} groups in a row were filtered, the last because {reason}; "
                 "give easier or harder tasks, or raise rollout.max_filtered_groups"
             )
-        del self._before[ticket]
-        await self.buffer.drop(ticket)
+        await self._replace(held)
 
-    async def _give_up(self, ticket: int, reason: str) -> None:
-        self.journal.record(GroupFailed(group=ticket, reason=reason))
+    async def _give_up(self, held: Held, reason: str) -> None:
+        self.journal.record(GroupFailed(group=held.ticket, reason=reason))
         self._num_failed += 1
         if self._num_failed > self.policy.max_failed_groups:
             raise RunStopped(
                 f"{self._num_failed} groups in a row failed, the last with: {reason}; mend that and `roll resume` "
                 "the run (without a checkpoint start it again, with --overwrite), or raise rollout.max_failed_groups"
             )
-        del self._before[ticket]
-        await self.buffer.drop(ticket)
+        await self._replace(held)
 
-    async def _sibling(self, ticket: int, draw: Draw, number: int) -> Trajectory:
+    async def _replace(self, held: Held) -> None:
+        """Another group of the same source takes its place, at the tail: shares hold over what is trained."""
+        del self._held[held.ticket]
+        self._tasks.pop(held.ticket, None)
+        self.mixture.forgo(held.draw)
+        await self.buffer.drop(held.ticket)
+        self._replaced.release()
+
+    async def _sibling(self, held: Held, number: int) -> Trajectory:
         """A valid trajectory, or the failure of the last try."""
-        tries = self.policy.max_retries + 1
-        for retry in range(tries):
+        tries, draw = self.policy.max_retries + 1, held.draw
+        past = held.past.get(number, Past())
+        if past.whole is not None:
+            return past.whole
+        for retry in range(min(past.num_failed, tries - 1), tries):
             attempt = Attempt(
                 task=draw.task,
                 sibling=number,
                 number=draw.attempt * tries + retry,
-                purpose="train",
+                purpose=f"train+{draw.returned}" if draw.returned else "train",
+                order=held.ticket,
                 seed=self.policy.seed,
+                past=past.turns if retry == past.num_failed else (),
+                scribe=_Scribe(self.journal, held.ticket, number, draw.attempt * tries + retry),
             )
             trajectory = await self.sources[draw.source].attempt(self.runner, attempt)
-            self._record_end(ticket, trajectory)
+            self._record_end(held.ticket, trajectory)
             if trajectory.status.valid or retry == self.policy.max_retries:
                 return trajectory
             status, reason = trajectory.status, trajectory.reason
-            self.journal.record(Retried(group=ticket, sibling=number, status=status, reason=reason))
+            self.journal.record(Retried(group=held.ticket, sibling=number, status=status, reason=reason))
         raise AssertionError("the last try returns")
 
     def _record_end(self, ticket: int, trajectory: Trajectory) -> None:
@@ -177,3 +266,38 @@ class Scheduler:
                 versions=(min(versions), max(versions)) if versions else None,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scribe:
+    """Keeps in the journal what an attempt has before it ends."""
+
+    journal: Journal
+    group: int
+    sibling: int
+    attempt: int
+
+    def part(self, turn: int, context: int, output: Output) -> None:
+        self.journal.note(
+            Chunk(
+                group=self.group,
+                sibling=self.sibling,
+                attempt=self.attempt,
+                turn=turn,
+                context=context,
+                ids=output.ids,
+                logprobs=output.logprobs,
+                version=output.version,
+            )
+        )
+
+    def diverged(self, turn: int) -> None:
+        self.journal.record(Diverged(group=self.group, sibling=self.sibling, turn=turn))
+
+
+def _chosen(group: Group) -> tuple[int, ...]:
+    return tuple(trajectory.sibling for trajectory in group.trajectories)
+
+
+def _plain(draw: Draw) -> dict[str, Any]:
+    return {"source": draw.source, "index": draw.index, "attempt": draw.attempt, "returned": draw.returned}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from roll.envs.base import Env
-from roll.errors import EnvFailed, RewardFailed, blame
+from roll.errors import EnvFailed, blame
 from roll.registry import ENVS
 from roll.rewards.base import call
 from roll.rollout.episode import Attempt, EpisodeRunner
@@ -35,14 +36,18 @@ class Source:
             return Trajectory(
                 task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
             )
-        trajectory = await runner.run(attempt, env)
+        trajectory, reply = await runner.run(attempt, env)
         if self.reward is None or not trajectory.status.valid:
             return trajectory
-        reply = runner.template.decode(trajectory.turns[-1].sampled)
         try:
-            return replace(trajectory, score=await self.judge(self.reward, attempt.task, reply))
-        except RewardFailed as error:
-            return replace(trajectory, status=Status.REWARD_FAILED, reason=str(error))
+            with runner.router.waits.on("rewards"):
+                outcome = await self.judge(self.reward, attempt.task, reply)
+        except asyncio.CancelledError:
+            runner.router.tally.aborted += trajectory.num_sampled
+            raise
+        if outcome.score is None:
+            return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
+        return replace(trajectory, score=outcome.score)
 
     def _make_env(self, task: Task) -> Env:
         with blame(EnvFailed, f"environment {self.env.name!r} of task {task.id!r}"):

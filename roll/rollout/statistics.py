@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roll.types import Group, Status, Trajectory
+
+if TYPE_CHECKING:
+    from roll.types import Ints
 
 
 def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) -> dict[str, float]:
@@ -15,7 +19,8 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
     versions = np.concatenate([turn.versions for trajectory in trajectories for turn in trajectory.turns])
-    ages = step - 1 - np.array([step_of[version] for version in versions.tolist()])
+    known, which = np.unique(versions, return_inverse=True)
+    ages = step - 1 - np.array([step_of[version] for version in known.tolist()])[which]
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
@@ -24,9 +29,37 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
         "length/truncated": float(np.mean([item.status is Status.TRUNCATED for item in trajectories])),
         "age/mean": float(ages.mean()),
         "age/max": float(ages.max()),
+        **_histogram(ages),
         "tokens/generated": float(lengths.sum()),
         **_by_domain(trajectories),
     }
+
+
+def compare(trained: Sequence[Group], waiting: Sequence[Group]) -> dict[str, float]:
+    """What is trained beside what is complete and waits, so that a choice by length, reward or domain is seen."""
+    if not waiting:
+        return {"waiting/groups": 0.0}
+    found = {"waiting/groups": float(len(waiting))}
+    sides = [[each for group in groups for each in group.trajectories] for groups in (trained, waiting)]
+    measures: dict[str, Callable[[Trajectory], float]] = {
+        "length": lambda each: float(each.num_sampled),
+        "reward": lambda each: each.reward,
+        **{f"share/{name}": _is_of(name) for name in sorted({each.task.domain for side in sides for each in side})},
+    }
+    for name, measure in measures.items():
+        ours, theirs = (float(np.mean([measure(each) for each in side])) for side in sides)
+        found |= {f"waiting/{name}": theirs, f"bias/{name}": ours - theirs}
+    return found
+
+
+def _is_of(domain: str) -> Callable[[Trajectory], float]:
+    return lambda each: float(each.task.domain == domain)
+
+
+def _histogram(ages: Ints) -> dict[str, float]:
+    """The part of all tokens that has each age."""
+    found, counts = np.unique(ages, return_counts=True)
+    return {f"age/{int(age)}": float(count / len(ages)) for age, count in zip(found, counts, strict=True)}
 
 
 def _by_domain(trajectories: Sequence[Trajectory]) -> dict[str, float]:

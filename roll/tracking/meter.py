@@ -13,14 +13,18 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._metrics: dict[str, float] = {}
+        self.tell: Callable[[str], None] = _nobody
+        """Hears of each phase as it begins, and of "" as it ends."""
 
     @contextmanager
     def __call__(self, phase: str) -> Generator[None]:
         """Add the seconds this block takes to `time/<phase>`, also when it raises."""
         began = self._clock()
+        self.tell(phase)
         try:
             yield
         finally:
+            self.tell("")
             self.count(f"time/{phase}", self._clock() - began)
 
     def log(self, metrics: Mapping[str, float]) -> None:
@@ -39,3 +43,6 @@ class Meter:
     def peek(self) -> dict[str, float]:
         """The metrics since the last flush, which stay."""
         return dict(self._metrics)
+
+
+def _nobody(phase: str) -> None: ...

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
-from roll.engines.base import Chat, Generator, Resident, Trainer
+from roll.engines.base import Generator, Resident, Trainer
 from roll.errors import EngineFailed
-from roll.types import Call, Finish, Message
+from roll.types import Call, Finish
 from roll.weights.plan import Plan
 from tests.engines.models import batch_of, collect, request
 
@@ -194,11 +194,6 @@ async def updates_are_the_same_after_offload_and_onload(engine: Trainer, other: 
         await resident.onload(["optimizer", "weights"])
         assert await engine.update(batch_of(ROWS), LOSS) == await other.update(batch_of(ROWS), LOSS)
     assert await engine.send(PLAN, 1) == await other.send(PLAN, 1)
-
-
-async def a_chat_answers_in_words(engine: Chat) -> None:
-    answer = await engine.complete([Message("user", "Is this right?")])
-    assert isinstance(answer, str) and answer
 
 
 async def _work(engine: Generator, steps: int) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from roll.engines.fake import FakeChat, FakeGenerator, FakeTrainer
+from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.errors import ConfigError
-from roll.types import Message
 from tests.engines import contract
 from tests.engines.models import generator, small, trainer
 
@@ -66,19 +65,6 @@ def test_every_trainer_goes_on_from_what_it_saved(make: Callable[[], Any], tmp_p
 def test_every_trainer_gives_room_and_takes_it_back(make: Callable[[], Any]) -> None:
     engine = make()
     asyncio.run(contract.updates_are_the_same_after_offload_and_onload(engine, make(), engine))
-
-
-def test_every_chat_keeps_its_contract() -> None:
-    asyncio.run(contract.a_chat_answers_in_words(FakeChat(["yes"])))
-
-
-def test_a_fake_chat_remembers_what_it_was_asked_and_says_when_it_has_no_answer() -> None:
-    chat = FakeChat(["yes"])
-    question = (Message("user", "Is this right?"),)
-    assert asyncio.run(chat.complete(question)) == "yes"
-    assert chat.asked == [question]
-    with pytest.raises(ConfigError, match="no answer is left"):
-        asyncio.run(chat.complete(question))
 
 
 def test_a_trainer_without_a_value_head_says_so() -> None:

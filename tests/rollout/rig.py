@@ -15,7 +15,7 @@ from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.engines.sampling import noise_key
-from roll.journal.events import Event
+from roll.journal.events import Event, Published, RolledBack
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
@@ -23,10 +23,12 @@ from roll.pipelines.loop import Loop, Pace
 from roll.pipelines.scoring import Models
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode import EpisodeRunner, Limits
+from roll.rollout.held import Held
 from roll.rollout.publisher import Publisher
 from roll.rollout.router import Router
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
+from roll.rollout.standing import standing
 from roll.rollout.validator import Validator
 from roll.types import Call, Message, Sampling, Task
 from roll.weights.plan import Plan
@@ -69,6 +71,11 @@ class Setting:
     stragglers: frozenset[int] = frozenset()
     patience: int = 50
     generators: int = 1
+    redundant_groups: int = 0
+    redundant_siblings: int = 0
+    max_age: int = 0
+    max_new_tokens: int = 3
+    checkpoint_every: int = 0
 
 
 class Rig:
@@ -87,11 +94,18 @@ class Rig:
         self.template = Template(character_tokenizer("+=()?!0123456789"))
         trainers, generators = InlineCluster[Trainer]([self.trainer]), InlineCluster[Generator](self.engines)
         self.router = Router(generators, max_wait_s=0.1)
-        self.buffer = Buffer(num_slots=setting.num_slots)
+        self.buffer = Buffer(
+            num_slots=setting.num_slots,
+            first_ticket=self.journal.last_group() + 1,
+            redundant=setting.redundant_groups,
+            max_age=setting.max_age,
+        )
         self.publisher = Publisher(
             trainers=trainers, generators=generators, router=self.router, journal=self.journal, plan=Plan(names=())
         )
-        limits = Limits(sampling=Sampling(), context=64, max_new_tokens=3, max_turns=1, stop=frozenset({1}))
+        limits = Limits(
+            sampling=Sampling(), context=64, max_new_tokens=setting.max_new_tokens, max_turns=1, stop=frozenset({1})
+        )
         runner = EpisodeRunner(router=self.router, template=self.template, limits=limits)
         reward = Call(f"{__name__}:digit", dict(setting.reward))
         source = Source(name="d", tasks=TASKS, env=Call("single_turn"), reward=reward)
@@ -108,13 +122,15 @@ class Rig:
                 max_failed_groups=setting.max_failed_groups,
                 filters=setting.filters,
                 max_filtered_groups=setting.max_filtered_groups,
+                redundant_groups=setting.redundant_groups,
+                redundant_siblings=setting.redundant_siblings,
                 seed=SEED,
             ),
-            version=lambda: self.publisher.version,
+            serving=self.publisher.serving,
         )
         self.metrics: dict[int, Mapping[str, float]] = {}
         self.asked_to_stop = False
-        keeper = Keeper(
+        keeper = self.keeper = Keeper(
             directory=path,
             checkpoints=Checkpoints(path / "checkpoints", keep=2),
             trainers=trainers,
@@ -129,7 +145,7 @@ class Rig:
                 groups_per_step=setting.groups_per_step,
                 validate_every=0,
                 validate_at_start=False,
-                checkpoint_every=0,
+                checkpoint_every=setting.checkpoint_every,
                 keep_steps=None,
             ),
             scheduler=self.scheduler,
@@ -166,3 +182,15 @@ class Rig:
         await self.trainer.start()
         async with asyncio.timeout(20):
             return await self.loop.run()
+
+    async def resume(self) -> list[Held]:
+        """Go on from the newest checkpoint to the end; the groups that were found under way."""
+        await self.trainer.start()
+        before, _ = await self.keeper.restore()
+        found = standing(before, self.mixture, self.journal)
+        self.scheduler.returned, self.publisher.step_of = found.returned, found.step_of
+        self.journal.record(RolledBack(to_step=before["step"], why="resumed"))
+        self.publisher.version = max(entry.event.version for entry in self.journal.events(Published))
+        async with asyncio.timeout(20):
+            await self.loop.run(before["step"], found.held)
+        return found.held

@@ -4,12 +4,17 @@ import asyncio
 
 import pytest
 
-from roll.rollout.buffer import Buffer
+from roll.rollout.buffer import Buffer, Serving
 from roll.types import Group
 
 
 def group(ticket: int) -> Group:
     return Group(id=ticket, birth=0, trajectories=())
+
+
+def zero() -> Serving:
+    """What is served."""
+    return Serving(0, 0)
 
 
 async def settle() -> None:
@@ -20,14 +25,14 @@ async def settle() -> None:
 def test_groups_leave_in_the_order_they_were_admitted() -> None:
     async def run() -> list[int]:
         buffer = Buffer(num_slots=4)
-        tickets = [await buffer.admit() for _ in range(4)]
-        taking = asyncio.create_task(buffer.take(2))
+        tickets = [(await buffer.admit(zero))[0] for _ in range(4)]
+        taking = asyncio.create_task(buffer.take(2, 0))
         for ticket in (3, 1, 2):
             await buffer.put(group(tickets[ticket]))
         await settle()
         assert not taking.done(), "the oldest is not there yet"
         await buffer.put(group(tickets[0]))
-        return [found.id for found in [*await taking, *await buffer.take(2)]]
+        return [found.id for found in [*(await taking)[0], *(await buffer.take(2, 0))[0]]]
 
     assert asyncio.run(run()) == [0, 1, 2, 3]
 
@@ -36,13 +41,13 @@ def test_a_slot_frees_at_release_and_not_when_its_group_is_taken() -> None:
     async def run() -> None:
         buffer = Buffer(num_slots=2)
         for _ in range(2):
-            await buffer.put(group(await buffer.admit()))
-        waiting = asyncio.create_task(buffer.admit())
-        await buffer.take(2)
+            await buffer.put(group((await buffer.admit(zero))[0]))
+        waiting = asyncio.create_task(buffer.admit(zero))
+        await buffer.take(2, 0)
         await settle()
         assert not waiting.done()
         await buffer.release(2)
-        assert await waiting == 2
+        assert (await waiting)[0] == 2
 
     asyncio.run(run())
 
@@ -50,15 +55,15 @@ def test_a_slot_frees_at_release_and_not_when_its_group_is_taken() -> None:
 def test_a_dropped_group_makes_room_at_the_tail_and_is_not_waited_for() -> None:
     async def run() -> list[int]:
         buffer = Buffer(num_slots=2)
-        first, second = await buffer.admit(), await buffer.admit()
+        first, second = (await buffer.admit(zero))[0], (await buffer.admit(zero))[0]
         await buffer.put(group(second))
-        waiting = asyncio.create_task(buffer.admit())
+        waiting = asyncio.create_task(buffer.admit(zero))
         await settle()
         assert not waiting.done()
         await buffer.drop(first)
-        third = await waiting
+        third, _ = await waiting
         await buffer.put(group(third))
-        return [found.id for found in await buffer.take(2)]
+        return [found.id for found in (await buffer.take(2, 0))[0]]
 
     assert asyncio.run(run()) == [1, 2]
 
@@ -68,9 +73,75 @@ def test_a_group_nobody_admitted_is_a_bug() -> None:
         buffer = Buffer(num_slots=2)
         with pytest.raises(AssertionError, match="not admitted"):
             await buffer.put(group(0))
-        ticket = await buffer.admit()
+        ticket = (await buffer.admit(zero))[0]
         await buffer.put(group(ticket))
         with pytest.raises(AssertionError, match="put twice"):
             await buffer.put(group(ticket))
+
+    asyncio.run(run())
+
+
+def test_with_redundancy_the_first_to_be_complete_win_and_the_rest_is_late() -> None:
+    async def run() -> None:
+        buffer = Buffer(num_slots=2, redundant=1, max_age=0)
+        for _ in range(3):
+            await buffer.admit(zero)
+        waiting = asyncio.create_task(buffer.admit(zero))
+        taking = asyncio.create_task(buffer.take(2, 0))
+        await buffer.put(group(2))
+        await settle()
+        assert not taking.done()
+        await buffer.put(group(1))
+        groups, late = await taking
+        assert ([found.id for found in groups], late) == ([1, 2], [0])
+        await settle()
+        assert not waiting.done(), "a slot of a late group too is free only when newer weights are served"
+        await buffer.release(3)
+        assert (await waiting)[0] == 3
+
+    asyncio.run(run())
+
+
+def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_first() -> None:
+    async def run() -> None:
+        buffer = Buffer(num_slots=4, redundant=1, max_age=1)
+        for _ in range(5):
+            await buffer.admit(zero)
+        for ticket in (4, 3):
+            await buffer.put(group(ticket))
+        groups, late = await buffer.take(2, 0)
+        assert ([found.id for found in groups], late) == ([3, 4], []), "in order of birth and ticket, none too old yet"
+        await buffer.release(2)
+        for _ in range(2):
+            await buffer.admit(lambda: Serving(1, 1))
+        for ticket in (5, 6):
+            await buffer.put(group(ticket))
+        taking = asyncio.create_task(buffer.take(2, 1))
+        await settle()
+        assert not taking.done(), "three would be late now, and only one may be"
+        await buffer.put(group(1))
+        await settle()
+        assert not taking.done()
+        await buffer.put(group(2))
+        groups, late = await taking
+        assert ([found.id for found in groups], late) == ([1, 2], [0])
+
+    asyncio.run(run())
+
+
+def test_groups_of_an_earlier_process_hold_their_slots_and_places() -> None:
+    async def run() -> None:
+        buffer = Buffer(num_slots=3, first_ticket=9)
+        buffer.restore(4, 0)
+        buffer.restore(7, 1)
+        ticket, _ = await buffer.admit(zero)
+        assert ticket == 9 and buffer.num_free == 0
+        for number in (9, 7):
+            await buffer.put(group(number))
+        taking = asyncio.create_task(buffer.take(2, 1))
+        await settle()
+        assert not taking.done()
+        await buffer.put(group(4))
+        assert [found.id for found in (await taking)[0]] == [4, 7] and [found.id for found in buffer.ready()] == [9]
 
     asyncio.run(run())

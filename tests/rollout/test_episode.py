@@ -15,7 +15,7 @@ from roll.engines.fake import FakeGenerator
 from roll.engines.infer.native import NativeGenerator
 from roll.envs.base import Reply
 from roll.envs.guess_number import GuessNumber
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode import Attempt, EpisodeRunner, Limits, _request
 from roll.rollout.router import Router
 from roll.rollout.source import Source
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
@@ -91,7 +91,7 @@ def play(env: Any, words: Template, **changes: Any) -> tuple[Trajectory, list[Re
         await router.release(4)
         task = Task(id="t", domain="d", seed=3)
         attempt = Attempt(task=task, sibling=0, number=0, purpose="train", seed=1)
-        found = await EpisodeRunner(router=router, template=words, limits=limits).run(attempt, env)
+        found, _ = await EpisodeRunner(router=router, template=words, limits=limits).run(attempt, env)
         running.cancel()
         return found
 
@@ -167,9 +167,8 @@ def test_a_failing_environment_is_recorded_with_what_there_was_and_closed() -> N
 
 def test_requests_of_tasks_whose_names_hold_slashes_do_not_meet() -> None:
     def name(domain: str, task: str) -> str:
-        runner = EpisodeRunner(router=None, template=template(), limits=LIMITS)  # type: ignore[arg-type]
         attempt = Attempt(task=Task(id=task, domain=domain), sibling=0, number=0, purpose="train", seed=1)
-        return runner._request(attempt, 0, [1], 1).id
+        return _request(attempt, 0, [1], LIMITS, 1).id
 
     assert name("a/b", "c") != name("a", "b/c")
 

@@ -3,17 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from roll.cluster.inline import InlineCluster
-from roll.engines.base import Request
+from roll.engines.base import Output, Request
 from roll.engines.fake import FakeGenerator
 from roll.errors import EngineFailed
-from roll.rollout.router import Router, Sampled
+from roll.rollout.balance import Balance, Concurrency
+from roll.rollout.pending import Sampled
+from roll.rollout.router import Patience, Router
 from roll.types import Finish
 from tests.engines.models import request
+
+
+def plain(name: str) -> str:
+    """A request's own name, without the number of its dispatch."""
+    return name.rpartition("~")[0]
 
 
 class Watched(FakeGenerator):
@@ -26,7 +34,7 @@ class Watched(FakeGenerator):
 
     def num_sampled(self, name: str) -> int:
         """Tokens of a request under way."""
-        return len(self._requests[name][1]) if name in self._requests else 0
+        return sum(len(entry[1]) for known, entry in self._requests.items() if plain(known) == name)
 
     @property
     def empty(self) -> bool:
@@ -34,11 +42,11 @@ class Watched(FakeGenerator):
 
     async def submit(self, requests: Sequence[Request]) -> None:
         await super().submit(requests)
-        self.submitted += requests
+        self.submitted += [replace(request, id=plain(request.id)) for request in requests]
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         await super().abort(ids)
-        self.aborted += ids or ()
+        self.aborted += map(plain, ids or ())
 
 
 class Slow(Watched):
@@ -57,8 +65,8 @@ class Slow(Watched):
 
 
 @asynccontextmanager
-async def routing(*engines: FakeGenerator, version: int | None = 0) -> AsyncIterator[Router]:
-    router = Router(InlineCluster(engines))
+async def routing(*engines: FakeGenerator, version: int | None = 0, **settings: Any) -> AsyncIterator[Router]:
+    router = Router(InlineCluster(engines), **settings)
     running = asyncio.create_task(router.run())
     if version is not None:
         await router.release(version)
@@ -229,5 +237,189 @@ def test_the_same_request_twice_at_once_is_a_bug() -> None:
             with pytest.raises(AssertionError, match="under way already"):
                 await router.sample(request("r", [1], 50))
             first.cancel()
+
+    asyncio.run(run())
+
+
+class Liar(Watched):
+    """Changes what it says by a rule."""
+
+    def __init__(self, rule: Callable[[list[Output]], list[Output]]) -> None:
+        super().__init__()
+        self.rule = rule
+
+    async def events(self, max_wait_s: float) -> list[Output]:
+        return self.rule(await super().events(max_wait_s))
+
+
+class Mute(Watched):
+    """Takes requests and never says anything of them, until it is allowed to."""
+
+    speaking = False
+
+    async def events(self, max_wait_s: float) -> list[Output]:
+        await asyncio.sleep(0.001)
+        return await super().events(max_wait_s) if self.speaking else []
+
+
+def test_an_answer_that_comes_twice_is_heard_once() -> None:
+    async def run() -> None:
+        async with routing(Liar(lambda outputs: outputs * 2)) as router:
+            found = await asyncio.gather(*(router.sample(request(f"r{key}", [1], 4, key=key)) for key in range(5)))
+            assert [one.ids[0] for one in found] == [10, 11, 12, 13, 14] and all(len(one.ids) == 4 for one in found)
+            again = await router.sample(request("r0", [1], 4, key=3))
+            assert again.ids == (13, 14, 15, 16)
+            assert (router.tally.late, router.tally.tokens, router.tally.aborted) == (6, 48, 24), "repeats are waste"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        (lambda output: replace(output, ids=(*output.ids, 1), logprobs=(*output.logprobs, -1.0)), "5 tokens where 4"),
+        (lambda output: replace(output, logprobs=(-1.0, float("nan"), -1.0, -1.0)), "not finite"),
+        (lambda output: replace(output, logprobs=output.logprobs[1:]), "4 tokens and 3 logprobs"),
+    ],
+)
+def test_an_answer_that_cannot_be_true_fails_its_request_alone(rule: Callable[[Output], Output], fault: str) -> None:
+    def spoil(outputs: list[Output]) -> list[Output]:
+        return [rule(output) if output.id.startswith("bad") else output for output in outputs]
+
+    async def run() -> None:
+        async with routing(Liar(spoil)) as router:
+            asked = [router.sample(request(name, [1], 4)) for name in ("bad", "good")]
+            bad, good = await asyncio.gather(*asked, return_exceptions=True)
+            assert isinstance(bad, EngineFailed) and fault in str(bad) and "generator 0" in str(bad)
+            assert isinstance(good, Sampled) and router.tally.bad == 1
+            assert router.balance.tokens == [0] and router.balance.held == [0]
+
+    asyncio.run(run())
+
+
+def test_a_request_of_which_nothing_is_heard_goes_elsewhere_and_a_late_answer_finds_nobody() -> None:
+    async def run() -> None:
+        mute, other = Mute(), Watched()
+        async with routing(mute, other, patience=Patience(request_s=0.05)) as router:
+            found = await router.sample(request("r", [1], 4, key=5))
+            assert found.ids == (15, 16, 17, 18)
+            assert [one.id for one in mute.submitted] == [one.id for one in other.submitted] == ["r"]
+            assert mute.aborted == ["r"] and router.tally.redispatched == 1 and router.tally.late == 0
+            mute.speaking = True
+            await until(lambda: router.tally.late == 1)
+            assert router.balance.tokens == [0, 0] and router.balance.held == [0, 0]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_nobody_answers_fails_by_name() -> None:
+    async def run() -> None:
+        async with routing(Mute(), patience=Patience(request_s=0.02, max_redispatches=2)) as router:
+            with pytest.raises(EngineFailed, match=r"request r: no answer from generator 0 in 0.02 s"):
+                await router.sample(request("r", [1], 4))
+            assert router.tally.redispatched == 2
+
+    asyncio.run(run())
+
+
+def test_a_change_of_version_does_not_wait_for_ever_for_a_request_that_is_lost() -> None:
+    async def run() -> None:
+        mute, other = Mute(), Watched()
+        async with routing(mute, other, patience=Patience(request_s=0.2)) as router:
+            asked = asyncio.create_task(router.sample(request("r", [1], 4)))
+            await until(lambda: mute.submitted)
+            await router.hold()
+            await router.release(1)
+            assert (await asked).versions == (1,) * 4 and [one.id for one in other.submitted] == ["r"]
+
+    asyncio.run(run())
+
+
+def test_tokens_from_before_are_not_sampled_again_and_a_whole_reply_needs_no_generator() -> None:
+    past = Sampled(ids=(15, 16), logprobs=(-1.0, -1.0), versions=(3, 4))
+
+    async def run() -> None:
+        engine = Watched()
+        async with routing(engine, version=5) as router:
+            found = await router.sample(request("r", [7], 4, key=5), so_far=past)
+            assert found.ids == (15, 16, 17, 18) and found.versions == (3, 4, 5, 5)
+            (asked,) = engine.submitted
+            assert asked.ids == (7, 15, 16) and asked.max_new_tokens == 2 and asked.produced == 2
+            whole = await router.sample(request("s", [7], 2), so_far=past)
+            assert whole == replace(past, finish=Finish.LENGTH) and len(engine.submitted) == 1
+
+    asyncio.run(run())
+
+
+def test_every_part_of_a_reply_is_noted_as_it_comes() -> None:
+    noted: list[Output] = []
+
+    async def run() -> Sampled:
+        engine = Watched()
+        async with routing(engine, version=1) as router:
+            asked = asyncio.create_task(router.sample(request("r", [1], 30, key=5), note=noted.append))
+            await until(lambda: engine.num_sampled("r") > 3)
+            await router.hold()
+            assert len(noted) == 1
+            await router.release(2)
+            return await asked
+
+    found = asyncio.run(run())
+    assert len(noted) == 2 and noted[0].ids + noted[1].ids == found.ids
+    assert [output.version for output in noted] == [1, 2]
+
+
+def test_siblings_go_where_their_beginning_is_warm_unless_that_costs_more() -> None:
+    balance = Balance(3)
+
+    def send(prompt: int, tokens: int, family: str) -> int:
+        rank = balance.choose(prompt, family)
+        assert rank is not None
+        balance.enter(rank, tokens, family)
+        return rank
+
+    assert send(100, 40, "a") == 0 and send(100, 40, "a") == 0, "40 more tokens cost less than a prefill of 100"
+    assert send(100, 40, "b") == 1
+    assert send(100, 40, "a") == 0, "80 against 0 and a prefill of 100"
+    assert send(100, 40, "a") == 2, "120 outstanding are more than a prefill elsewhere"
+
+
+def test_a_generator_holds_no_more_requests_than_it_may_and_the_oldest_go_first() -> None:
+    async def run() -> list[str]:
+        engine = Watched()
+        async with routing(engine, concurrency=Concurrency(limit=2)) as router:
+            asked = [asyncio.create_task(router.sample(request(f"r{key}", [1], 3))) for key in range(6)]
+            for _ in range(40):
+                assert len(engine._requests) <= 2
+                await asyncio.sleep(0)
+            await asyncio.gather(*asked)
+        return [one.id for one in engine.submitted]
+
+    assert asyncio.run(run()) == [f"r{key}" for key in range(6)]
+
+
+def test_an_adaptive_limit_grows_with_what_ends_and_shrinks_under_pressure() -> None:
+    balance = Balance(1, Concurrency(limit=10, adaptive=True))
+    for _ in range(10):
+        balance.enter(0, 1, "")
+        balance.leave(0, 1, ended=True)
+    assert balance.limits[0] == pytest.approx(10.96, abs=0.01)  # ten times 1/limit
+    balance.pressed(0, 1)
+    assert balance.limits[0] == pytest.approx(0.7 * 10.96, abs=0.01)
+    balance.pressed(0, 1)
+    assert balance.limits[0] == pytest.approx(0.7 * 10.96, abs=0.01), "nothing new was pushed out"
+    for number in range(2, 40):
+        balance.pressed(0, number)
+    assert balance.limits[0] == 1.0
+
+
+def test_pressure_reaches_the_limit_of_the_generator_that_reports_it() -> None:
+    async def run() -> None:
+        engines = [Watched(), Watched()]
+        async with routing(*engines, concurrency=Concurrency(limit=10, adaptive=True)) as router:
+            engines[1].preempted = 3
+            await asyncio.gather(*(router.sample(request(f"r{key}", [1], 3)) for key in range(4)))
+            left, right = router.balance.limits
+            assert left is not None and right is not None and right < 8 < 10 <= left
 
     asyncio.run(run())

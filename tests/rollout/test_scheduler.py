@@ -1,16 +1,32 @@
 """Groups from admission to the buffer, with attempts that fail."""
 
 import asyncio
+from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from roll.data.mixture import Mixture, Part
+from roll.engines.sampling import noise_key
 from roll.errors import RunStopped
-from roll.journal.events import Admitted, GroupFailed, GroupFiltered, GroupReady, Retried, Taken, TrajectoryEnded
+from roll.journal.events import (
+    Admitted,
+    GroupFailed,
+    GroupFiltered,
+    GroupReady,
+    GroupStale,
+    Retried,
+    Taken,
+    TrajectoryEnded,
+)
+from roll.journal.records import Wanted
+from roll.rollout.source import Source
 from roll.types import Call, Group, Status
-from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting
+from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
+
+RIG = "tests.rollout.rig"
 
 
 def order(num: int) -> list[str]:
@@ -66,26 +82,6 @@ def test_groups_that_fail_now_and_then_stop_nothing(tmp_path: Path) -> None:
         assert len(rig.events(GroupFailed)) > 12, "more failures than the limit, but never so many in a row"
 
 
-def test_its_state_draws_the_oldest_untrained_group_next(tmp_path: Path) -> None:
-    class Noted(Rig):
-        """Asks for the state at every checkpoint, while later groups are under way."""
-
-        def __init__(self, path: Path, setting: Setting) -> None:
-            super().__init__(path, setting)
-            self.next_tasks: list[tuple[int, str]] = []
-            self.loop.report = self.note
-
-        def note(self, step: int, metrics: object) -> None:
-            mixture = Mixture([Part(name="d", tasks=TASKS)], seed=SEED)
-            mixture.restore(self.scheduler.state())
-            self.next_tasks.append((step, mixture.draw().task.id))
-
-    with closing(Noted(tmp_path, Setting(steps=5, num_slots=12))) as rig:
-        asyncio.run(rig.run())
-        tasks = order(21)
-        assert rig.next_tasks == [(step, tasks[4 * step]) for step in range(1, 6)]
-
-
 def even_tickets(group: Group) -> str:
     return "" if group.id % 2 else "its ticket is even"
 
@@ -111,3 +107,80 @@ def test_the_run_stops_when_too_many_groups_in_a_row_are_filtered(tmp_path: Path
         with pytest.raises(RunStopped, match=r"6 groups in a row were filtered.*good enough.*max_filtered_groups"):
             asyncio.run(rig.run())
         assert rig.trainer.batches == []
+
+
+STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 5)))
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_redundant_groups_lose_to_faster_ones_and_no_age_exceeds_its_bound(staleness: int, tmp_path: Path) -> None:
+    setting = Setting(
+        steps=10,
+        num_slots=4 * (staleness + 1),
+        redundant_groups=2,
+        max_age=staleness,
+        stragglers=STRAGGLERS,
+        patience=60,
+        generators=2,
+        reward={"refuse": "1"},
+    )
+    with closing(Rig(tmp_path, setting)) as rig:
+        asyncio.run(rig.run())
+        births = {event.group: event.birth for event in rig.events(Admitted)}
+        tasks = {event.group: event.task for event in rig.events(Admitted)}
+        stale = [event.group for event in rig.events(GroupStale)]
+        taken = [(event.step, group) for event in rig.events(Taken) for group in event.groups]
+        assert len(taken) == len({group for _, group in taken}) == 40 and not {group for _, group in taken} & set(stale)
+        assert max(step - 1 - births[group] for step, group in taken) <= staleness
+        for batch in rig.trainer.batches:
+            assert len(batch.rewards) == 4 * GROUP_SIZE
+        assert stale and sum(metrics["stale/groups"] for metrics in rig.metrics.values()) == len(stale)
+        assert staleness > 0 or len(stale) >= 10 * 2 - 2, "at staleness 0 nothing is carried over"
+        for lost in stale[:-2]:  # the last step's need not be drawn again
+            again = [group for group, task in tasks.items() if task == tasks[lost] and group > lost]
+            assert again, f"the task of group {lost} is forgotten"
+
+
+def test_redundant_siblings_make_up_for_slow_and_for_failed_ones(tmp_path: Path) -> None:
+    slow = frozenset(
+        noise_key(SEED, "train", "d", f"t{task}", number, 1, 0) for task in range(30) for number in range(12)
+    )
+    setting = Setting(steps=3, redundant_siblings=2, stragglers=slow, patience=10_000, max_retries=0)
+    with closing(Rig(tmp_path, setting)) as rig:
+        asyncio.run(rig.run())  # with sibling 1 it would take for ever
+        assert all(len(batch.rewards) == 4 * GROUP_SIZE for batch in rig.trainer.batches)
+        assert {event.sibling for event in rig.events(TrajectoryEnded)} <= {0, 2, 3}
+        chosen = {event.group: event.siblings for event in rig.events(GroupReady)}
+        assert all(len(siblings) == GROUP_SIZE and 1 not in siblings for siblings in chosen.values())
+        trained = [kept for step in (1, 2, 3) for kept in rig.journal.trajectories(Wanted(step=step))]
+        assert len(trained) == 3 * 4 * GROUP_SIZE, "those that were too many are kept, but were not trained on"
+        assert all(kept.sibling in chosen[kept.group] for kept in trained)
+
+
+def test_a_group_with_spare_siblings_fails_only_when_too_many_of_them_do(tmp_path: Path) -> None:
+    setting = Setting(steps=4, redundant_siblings=2, max_retries=0, reward={"refuse": "0123"}, max_failed_groups=100)
+    with closing(Rig(tmp_path, setting)) as rig:
+        asyncio.run(rig.run())
+        bad = Counter(event.group for event in rig.events(TrajectoryEnded) if not event.status.valid)
+        failed = {event.group for event in rig.events(GroupFailed)}
+        assert failed and all(bad[group] >= 3 for group in failed), "two of four may fail"
+        assert any(bad[event.group] in (1, 2) for event in rig.events(GroupReady))
+
+
+def test_shares_hold_over_what_is_trained_whatever_fails(tmp_path: Path) -> None:
+    easy = [replace(task, domain="easy") for task in TASKS]
+    hard = [replace(task, id=f"h{task.id}", domain="hard") for task in TASKS]
+    with closing(Rig(tmp_path, Setting(steps=9, num_slots=8))) as rig:
+        sources = {
+            name: Source(name=name, tasks=tasks, env=Call("single_turn"), reward=Call(f"{RIG}:digit", refused))
+            for name, tasks, refused in (("easy", easy, {}), ("hard", hard, {"refuse": "01234"}))
+        }
+        rig.scheduler.sources = sources
+        rig.scheduler.mixture = Mixture(
+            [Part(name="easy", tasks=easy, share=2), Part(name="hard", tasks=hard, share=1)], seed=SEED
+        )
+        asyncio.run(rig.run())
+        domains = {event.group: event.domain for event in rig.events(Admitted)}
+        taken = [domains[group] for event in rig.events(Taken) for group in event.groups]
+        assert len(rig.events(GroupFailed)) > 3 and len(taken) == 36
+        assert abs(taken.count("hard") - 12) <= 2, "a third, although most that failed were hard"

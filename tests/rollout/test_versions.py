@@ -12,8 +12,9 @@ from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.decoder import Decoder
 from roll.journal.store import Journal
+from roll.rollout.pending import Sampled
 from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router, Sampled
+from roll.rollout.router import Router
 from roll.types import Call, Sampling
 from roll.weights.inline import Mailbox
 from roll.weights.plan import Plan

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
 from roll.engines.attention import Ragged
-from roll.engines.base import Output, Part, Request
+from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.decoder import Decoder
 from roll.engines.infer.cache import ALIGN, SlotCache
 from roll.engines.sampling import draw, uniforms
@@ -73,7 +73,7 @@ class NativeGenerator:
         self._running: list[_Running] = []  # by slot
         self._outputs: list[Output] = []
         self._cache: SlotCache | None = None
-        self._version, self._paused = 0, False
+        self._version, self._paused, self._busy_s = 0, False, 0.0
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -104,7 +104,9 @@ class NativeGenerator:
                 except TimeoutError:
                     break
                 continue
+            began = time.perf_counter()
             self._advance()
+            self._busy_s += time.perf_counter() - began
             await asyncio.sleep(0)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -134,6 +136,9 @@ class NativeGenerator:
         if tensors:
             self.decoder.load(tensors, where=f"version {version}")
         return digest(self.decoder.parameters())
+
+    async def statistics(self) -> Statistics:
+        return Statistics(busy_s=self._busy_s)
 
     async def offload(self, parts: Sequence[Part]) -> None:
         assert not self._running, "abort before offloading"

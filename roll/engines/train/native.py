@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class ScoreSettings:
     tokens_per_microbatch: int
     sampling: Sampling
     """The distribution whose logprobs are meant; the generator's own."""
+    sampling_of: Mapping[str, Sampling] = field(default_factory=dict[str, Sampling])
+    """By domain, for those that are sampled in their own way."""
     device: torch.device
 
 
@@ -111,9 +113,34 @@ class NativeScorer:
         if self.decoder.score is not None:
             values = nothing.index_copy(0, at, (before @ self.decoder.score.t()).squeeze(-1).float())
             return Measured(logprobs=nothing, entropies=nothing, values=values)
-        found = score(before, self.decoder.head, ids[at], self.settings.sampling, entropy_gradient=entropy_gradient)
-        logprobs, entropies = (nothing.index_copy(0, at, row) for row in found)
+        logprobs = entropies = nothing
+        for sampling, chosen in self._kinds(batch, at):
+            found = score(
+                before if chosen is None else before[chosen],
+                self.decoder.head,
+                ids[at] if chosen is None else ids[at[chosen]],
+                sampling,
+                entropy_gradient=entropy_gradient,
+            )
+            places = at if chosen is None else at[chosen]
+            logprobs, entropies = (
+                row.index_copy(0, places, part) for row, part in zip((logprobs, entropies), found, strict=True)
+            )
         return Measured(logprobs=logprobs, entropies=entropies, values=None)
+
+    def _kinds(self, batch: Batch, at: Tensor) -> list[tuple[Sampling, Tensor | None]]:
+        """The distributions that tokens were drawn from, with which of `at` are theirs; None: all of them."""
+        common, own = self.settings.sampling, self.settings.sampling_of
+        kinds = [own.get(domain, common) for domain in batch.domains] or [common]
+        if len(set(kinds)) == 1:
+            return [(kinds[0], None)]
+        owner = torch.repeat_interleave(batch.trajectory, torch.tensor(batch.lengths))[at.cpu()].tolist()
+        places = {kind: [place for place, which in enumerate(owner) if kinds[which] == kind] for kind in set(kinds)}
+        return [
+            (kind, torch.tensor(places[kind], dtype=torch.int64, device=at.device))
+            for kind in sorted(places, key=kinds.index)
+            if places[kind]
+        ]
 
 
 class NativeTrainer(NativeScorer):

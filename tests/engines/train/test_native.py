@@ -13,7 +13,7 @@ from roll.algorithms.losses import Loss
 from roll.algorithms.recipe import Objective, Recipe
 from roll.config.schema import Optimizer
 from roll.engines.decoder import Decoder
-from roll.types import Batch, Call, Tokens
+from roll.types import Batch, Call, Sampling, Tokens
 from tests.engines.models import batch_of, prompts, small, trainer, twin
 
 ROWS = prompts(12, shortest=2, longest=40, seed=3)
@@ -239,6 +239,29 @@ def test_siblings_lean_on_one_prompt_even_where_its_owner_ends_with_it() -> None
         found = trainer(decoder)._measure(batch, torch.ones_like(batch.trained)).logprobs
         for row, part in zip(rows, found.split(batch.lengths), strict=True):
             torch.testing.assert_close(part, _logprobs(decoder, row), atol=1e-5, rtol=0)
+
+
+def test_each_domain_is_scored_under_the_distribution_it_was_sampled_from() -> None:
+    decoder, rows = small(), ROWS[:4]
+    sharp = Sampling(temperature=0.5, top_k=3)
+    engine = trainer(decoder)
+    engine.settings = replace(engine.settings, sampling_of={"sharp": sharp})
+    mixed = batch_of(rows, domains=("plain", "sharp", "sharp", "plain"))
+    everything = torch.ones_like(mixed.trained)
+    with torch.no_grad():
+        found = engine._measure(mixed, everything)
+        plain = trainer(decoder)._measure(mixed, everything)
+        engine.settings = replace(engine.settings, sampling=sharp)
+        sharply = engine._measure(replace(mixed, domains=()), everything)
+    own = torch.repeat_interleave(torch.tensor([0, 1, 1, 0]), torch.tensor(mixed.lengths)).bool()
+    for name in ("logprobs", "entropies"):
+        wanted = torch.where(own, getattr(sharply, name), getattr(plain, name))
+        torch.testing.assert_close(getattr(found, name), wanted, atol=1e-6, rtol=0)
+    assert not torch.allclose(plain.logprobs, sharply.logprobs)
+    engine.settings = replace(engine.settings, sampling=Sampling())
+    with torch.no_grad():  # a micro-batch may hold nothing of a domain
+        alone = engine._measure(mixed.select([0, 3]), torch.ones(mixed.lengths[0] + mixed.lengths[3], dtype=torch.bool))
+    torch.testing.assert_close(alone.logprobs[1 : mixed.lengths[0]], plain.logprobs[1 : mixed.lengths[0]])
 
 
 def _logprobs(decoder: Decoder, row: list[int]) -> torch.Tensor:

@@ -1,0 +1,158 @@
+"""Runs on fake engines that die at a given moment and go on, in processes of their own; see `test_killed.py`.
+
+    python -m tests.rollout.killed FOLDER STALENESS REDUNDANT MOMENT...
+
+Each moment is a number of journal events after which the process is gone as by SIGKILL: no handler runs, nothing is
+flushed. The run is resumed until it is through, dying once more on the way. Prints one JSON object a moment.
+"""
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from roll.data.templates import character_tokenizer
+from roll.errors import ConfigError
+from roll.journal.events import (
+    Admitted,
+    Event,
+    GroupFailed,
+    GroupStale,
+    Published,
+    RolledBack,
+    Taken,
+)
+from roll.journal.records import Wanted
+from roll.journal.store import Journal, Reader
+from tests.rollout.rig import Rig, Setting, keys_of
+
+STEPS, GROUPS = 6, 4
+STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 4)))
+
+
+def setting(staleness: float, redundant: int) -> Setting:
+    return Setting(
+        steps=STEPS,
+        groups_per_step=GROUPS,
+        num_slots=math.floor((staleness + 1) * GROUPS),
+        redundant_groups=redundant,
+        max_age=math.ceil(staleness),
+        reward={"refuse": "3"},
+        max_retries=1,
+        stragglers=STRAGGLERS,
+        patience=7,
+        generators=2,
+        max_new_tokens=12,
+        checkpoint_every=2,
+    )
+
+
+def dying(journal: Journal, moment: int) -> None:
+    """After so many more events this process is no more."""
+    record, left = journal.record, [moment]
+
+    def counted(event: Event) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return record(event)
+
+    journal.record = counted  # type: ignore[method-assign]
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """The exit status of a process that does this."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except ConfigError:  # no checkpoint yet
+            os._exit(2)
+        except Exception as error:  # noqa: BLE001 - a child says what it died of
+            sys.stderr.write(f"{error!r}\n")
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def attempt(path: Path, made: Setting, moment: int | None, *, resumed: bool) -> None:
+    with closing(Rig(path, made)) as rig:
+        if moment is not None:
+            dying(rig.journal, moment)
+        if not resumed:
+            asyncio.run(rig.run())
+            return
+        held = asyncio.run(rig.resume())
+        past = [each for group in held for each in group.past.values()]
+        found = {
+            "held": len(held),
+            "whole": sum(each.whole is not None for each in past),
+            "tokens": sum(len(said.so_far.ids) for each in past for said in each.turns),
+        }
+        (path / "carried.json").write_text(json.dumps(found))
+
+
+def account(path: Path) -> dict[str, Any]:
+    """What became of the whole run, as its journal has it."""
+    taken: dict[int, tuple[int, ...]] = {}
+    births: dict[int, int] = {}
+    tasks: dict[int, str] = {}
+    step_of: dict[int, int] = {}
+    with closing(Reader(path / "journal.db")) as reader:
+        for entry in reader.events():
+            match entry.event:
+                case Taken(step=step, groups=groups):
+                    taken[step] = groups
+                case RolledBack(to_step=to_step):
+                    taken = {step: groups for step, groups in taken.items() if step <= to_step}
+                case Admitted(group=group, birth=birth, task=task):
+                    births[group], tasks[group] = birth, task
+                case Published(version=version, step=step):
+                    step_of[version] = step
+                case _:
+                    pass
+        lost = [entry.event.group for kind in (GroupFailed, GroupStale) for entry in reader.events(kind)]
+        trained = [kept for step in taken for kept in reader.trajectories(Wanted(step=step))]
+    groups = [group for step in sorted(taken) for group in taken[step]]
+    replies = [turn for kept in trained if kept.trajectory for turn in kept.trajectory.turns]
+    return {
+        "steps": sorted(taken),
+        "groups": groups,
+        "tasks": [tasks[group] for group in groups],
+        "lost": lost,
+        "oldest": max(step - 1 - step_of[births[group]] for step in taken for group in taken[step]),
+        "trajectories": len(trained),
+        "broken": sum(
+            [int(id) for id in turn.sampled] != [10 + (int(turn.sampled[0]) - 10 + at) % 10 for at in range(12)]
+            for turn in replies
+        ),
+    }
+
+
+def main() -> None:
+    folder, staleness, redundant = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    made = setting(staleness, redundant)
+    character_tokenizer("0")  # what it imports is imported once, not in every child
+    for moment in map(int, sys.argv[4:]):
+        path = folder / str(moment)
+        path.mkdir()
+        first = in_a_child(lambda: attempt(path, made, moment, resumed=False))  # noqa: B023 - called at once
+        again = in_a_child(lambda: attempt(path, made, 40, resumed=True))  # noqa: B023
+        if again == 2:  # there was no checkpoint yet: the user starts again
+            shutil.rmtree(path)
+            path.mkdir()
+        last = in_a_child(lambda: attempt(path, made, None, resumed=again != 2))  # noqa: B023
+        found = path / "carried.json"
+        carried = json.loads(found.read_text()) if found.exists() else {"held": 0, "whole": 0, "tokens": 0}
+        about = {"moment": moment, "exits": [first, again, last], **account(path), "carried": carried}
+        sys.stdout.write(json.dumps(about) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic
 
@@ -63,13 +63,22 @@ class _Worker:
 class ProcessCluster(Generic[W]):
     """`Cluster` over `size` child processes; each makes its worker as `worker` names it, and does one call at a time.
 
-    Arguments and answers are pickled. A call that lasts longer than `limit_s` raises `TimedOut`, one whose process ends
-    under it raises `WorkerDied`; either way the next call finds a fresh worker.
+    Arguments and answers are pickled. A call that lasts longer than `limit_s`, or than `limits` has for the method of
+    that name, raises `TimedOut`, one whose process ends under it raises `WorkerDied`; either way the next call finds a
+    fresh worker.
     """
 
-    def __init__(self, worker: Call, size: int, *, name: str, limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        worker: Call,
+        size: int,
+        *,
+        name: str,
+        limit_s: float | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> None:
         assert size > 0, "a cluster has at least one worker"
-        self.name, self.limit_s = name, limit_s
+        self.name, self.limit_s, self.limits = name, limit_s, limits or {}
         self._worker = worker
         self._workers: list[_Worker | None] = [None] * size
         self._turns = [asyncio.Lock() for _ in range(size)]
@@ -80,6 +89,11 @@ class ProcessCluster(Generic[W]):
     @property
     def size(self) -> int:
         return len(self._workers)
+
+    @property
+    def alive(self) -> list[int]:
+        """Ranks whose process is up; the others have one made when they are called."""
+        return [rank for rank, worker in enumerate(self._workers) if worker is not None]
 
     async def start(self) -> None:
         """Bring all workers up; raises what keeps one from starting."""
@@ -109,12 +123,13 @@ class ProcessCluster(Generic[W]):
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         async with self._turns[rank]:
             worker = await self._alive(rank)
+            limit_s = self.limits.get(method.__name__, self.limit_s)
             try:
-                async with asyncio.timeout(self.limit_s):
+                async with asyncio.timeout(limit_s):
                     return await worker.ask((method.__name__, args, kwargs))
             except TimeoutError:
                 self._lose(rank)
-                what = f"{method.__name__} did not end within {self.limit_s:g} s"
+                what = f"{method.__name__} did not end within {limit_s:g} s"
                 raise TimedOut(f"{self.name} {rank}: {what}; its worker was killed") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._lose(rank)
@@ -144,6 +159,9 @@ class ProcessCluster(Generic[W]):
             except (asyncio.IncompleteReadError, ConnectionError):
                 self._lose(rank)
                 raise WorkerDied(f"{self.name} {rank}: its process ended before it had started") from None
+            except BaseException:  # cancelled, or told why it cannot start: whoever calls next needs a fresh one
+                self._lose(rank)
+                raise
         return found
 
 
@@ -156,5 +174,10 @@ async def _spawn() -> _Worker:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    reader, writer = await asyncio.open_connection(sock=ours)
+    try:
+        reader, writer = await asyncio.open_connection(sock=ours)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return _Worker(process, reader, writer)

@@ -208,3 +208,30 @@ def test_workers_end_with_the_process_that_started_them() -> None:
             return
         time.sleep(0.05)
     raise AssertionError("the worker outlived the process that started it")
+
+
+def test_a_call_cancelled_while_its_worker_starts_leaves_no_answer_for_the_next() -> None:
+    async def use(cluster: ProcessCluster[Worker]) -> None:
+        for moment_s in (0.0, 0.001, 0.01, 0.05, 0.2):
+            with pytest.raises(WorkerDied):
+                await cluster.at(0, Worker.die)  # the next call has to start a worker first
+            asked = asyncio.create_task(cluster.at(0, Worker.add, 1000))
+            await asyncio.sleep(moment_s)
+            asked.cancel()
+            await asyncio.wait([asked])
+            assert [await cluster.at(0, Worker.add, number) for number in (1, 2)] == [1, 2]
+
+    within(use, size=1)
+
+
+def test_a_worker_that_could_not_start_is_not_taken_for_one_that_did() -> None:
+    async def run() -> None:
+        cluster = ProcessCluster[Worker](Call(f"{__name__}:Broken"), 1, name="worker", limit_s=20.0)
+        try:
+            for _ in range(2):
+                with pytest.raises(Exception, match="worker 0 cannot be made"):
+                    await cluster.at(0, Worker.add, 1)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(run())

@@ -223,7 +223,8 @@ def _opened(held: Any, parts: Sequence[str]) -> Any:
         return held
     if tuple(parts) == ("algorithm",):
         return {"recipe": held}
-    if section_at(parts) is not Named:
+    section = section_at(parts)
+    if section is None or not issubclass(section, Named):
         return held
     return {"kind": "jsonl", "path": held} if held.endswith((".jsonl", ".jsonl.gz")) else {"kind": held}
 

@@ -6,11 +6,14 @@ import math
 import textwrap
 
 from roll.config.algorithm import Algorithm, Kl
-from roll.config.formulas import called, in_words
-from roll.config.schema import Run, Source
+from roll.config.domains import replies_of, sampled_from, sources_in_words
+from roll.config.formulas import in_words
+from roll.config.schema import Rollout, Run
 from roll.config.section import Named
 
 _WIDTH = 110
+_CORRECTING = ("decoupled", "topr")
+"""Losses that read the sampler's logprobs themselves."""
 
 
 def explain(run: Run) -> str:
@@ -21,7 +24,7 @@ def explain(run: Run) -> str:
         ("Staleness", _staleness(run)),
         ("Devices", _devices(run)),
         ("Algorithm", _algorithm(run)),
-        ("Tasks", _tasks(run.tasks)),
+        ("Tasks", sources_in_words(run)),
         ("Afterwards", _afterwards(run)),
     ]
     return "\n\n".join(f"{title}\n{_aligned(rows)}" for title, rows in blocks)
@@ -60,10 +63,10 @@ def _step(run: Run) -> list[tuple[str, str]]:
         ),
         (
             "each attempt",
-            f"at most {rollout.max_new_tokens} new tokens a reply, {rollout.max_turns} replies, "
-            f"{rollout.context} tokens in all",
+            f"at most {rollout.max_new_tokens} new tokens a reply, {replies_of(run)}, {rollout.context} tokens in all",
         ),
-        ("sampled from", _sampling(rollout.temperature, rollout.top_p, rollout.top_k)),
+        *_redundancy(rollout),
+        ("sampled from", sampled_from(rollout.temperature, rollout.top_p, rollout.top_k)),
         ("optimizer", f"{_counted(_num_updates(run.algorithm), 'step')} per batch; {_optimizer(run)}"),
         (
             "micro-batches",
@@ -73,15 +76,21 @@ def _step(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _sampling(temperature: float, top_p: float, top_k: int) -> str:
-    if temperature == 0:
-        return "nothing: greedy, always the likeliest token"
-    cuts = [f"the {top_k} likeliest tokens"] if top_k else []
-    cuts += [f"the fewest tokens that hold {top_p:g} of the probability"] if top_p < 1 else []
-    start = (
-        f"softmax(logits / {temperature:g})" if temperature != 1 else "softmax(logits), the model's own distribution"
-    )
-    return f"{start}, cut to {' and '.join(cuts)}, in sampler and trainer alike" if cuts else start
+def _redundancy(rollout: Rollout) -> list[tuple[str, str]]:
+    """What is generated beyond the batch, and how much at once; nothing where the file does not say."""
+    rows: list[tuple[str, str]] = []
+    if rollout.redundant_groups:
+        more = f"{_counted(rollout.redundant_groups, 'group')} more than the slots are under way"
+        rows.append(("redundancy", f"{more}; the first to be complete are trained on, which favours short replies"))
+    if rollout.redundant_siblings:
+        started = f"{rollout.group_size + rollout.redundant_siblings} attempts at each task are begun"
+        first = f"the first {rollout.group_size} to end well are trained on, which favours short replies"
+        rows.append(("redundancy", f"{started}; {first}"))
+    if rollout.concurrency == "adaptive":
+        rows.append(("concurrency", "as many requests in a generator as it holds without running out of memory"))
+    elif rollout.concurrency is not None:
+        rows.append(("concurrency", f"at most {_counted(rollout.concurrency, 'request')} in a generator at once"))
+    return rows
 
 
 def _optimizer(run: Run) -> str:
@@ -105,7 +114,7 @@ def _staleness(run: Run) -> list[tuple[str, str]]:
 
 def _age(num_slots: int, count: int) -> str:
     """What the number of slots says about the oldest samples of a batch of `count` groups."""
-    oldest = math.ceil(num_slots / count) - 1
+    oldest = _oldest(num_slots, count)
     if oldest == 0:
         return "synchronous: every token is sampled by the weights that the step then trains"
     updates = "one update old" if oldest == 1 else f"{oldest} updates old"
@@ -115,6 +124,11 @@ def _age(num_slots: int, count: int) -> str:
     some = "half" if 2 * num_oldest == count else f"{num_oldest} of {count}"
     rest = "fresh" if oldest == 1 else "fresher"
     return f"at most {some} of the groups are {updates}, the others are {rest}"
+
+
+def _oldest(num_slots: int, count: int) -> int:
+    """Updates that the oldest groups of a batch have not seen."""
+    return math.ceil(num_slots / count) - 1
 
 
 def _devices(run: Run) -> list[tuple[str, str]]:
@@ -192,9 +206,13 @@ def _afterthoughts(algorithm: Algorithm) -> list[tuple[str, str]]:
 def _correction(run: Run) -> list[tuple[str, str]]:
     if run.algorithm.correction is not None:
         return [("correction", in_words("correction", run.algorithm.correction))]
-    if run.rollout.num_slots == run.rollout.groups_per_step:
+    oldest, loss = _oldest(run.rollout.num_slots, run.rollout.groups_per_step), run.algorithm.loss.kind
+    if oldest == 0:
         return []
-    return [("correction", "none beyond what the loss itself does, though tokens may be older than the weights")]
+    if loss in _CORRECTING:
+        return [("correction", f"none beside the loss {loss}, which weighs tokens by who sampled them")]
+    old = f"tokens up to {_counted(oldest, 'step')} old are trained on as if they were fresh"
+    return [("correction", f"none: {old}; set algorithm.correction")]
 
 
 def _updates(algorithm: Algorithm) -> str:
@@ -267,24 +285,6 @@ def _old_logprobs(run: Run) -> str:
     if algorithm.correction is not None and algorithm.correction.kind != "truncate":
         reasons.append(f"the correction {algorithm.correction.kind} chooses tokens by them")
     return f"computed once more before the update: {', '.join(reasons) or 'the recipe asks for them'}"
-
-
-def _tasks(sources: tuple[Source, ...]) -> list[tuple[str, str]]:
-    total = sum(source.share for source in sources)
-    return [(source.name, f"{100 * source.share / total:.3g} % of the groups; {_source(source)}") for source in sources]
-
-
-def _source(source: Source) -> str:
-    data = "made by the environment" if source.data is None else f"from {_called(source.data)}"
-    limit = f", the first {source.limit}" if source.limit else ""
-    judge = "rewards from the environment" if source.reward is None else f"rewarded by {_called(source.reward)}"
-    return f"{data}{limit}; env {_called(source.env)}; {judge}"
-
-
-def _called(named: Named) -> str:
-    if named.kind == "jsonl" and set(named.arguments) == {"path"}:
-        return str(named.arguments["path"])
-    return called(named)
 
 
 def _afterwards(run: Run) -> list[tuple[str, str]]:

@@ -7,12 +7,14 @@ Validation is pure: no environment, clock, device or file. What can only be know
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import Algorithm
-from roll.config.section import Named, Section
+from roll.config.section import Named as Named
+from roll.config.section import Section
+from roll.config.sources import Source
 
 
 class Shape(Section):
@@ -54,42 +56,6 @@ class Model(Section):
         return self
 
 
-class Source(Section):
-    """Where tasks of one domain come from, and how attempts at them are judged."""
-
-    name: str = Field(min_length=1)
-    """The domain; metrics carry it."""
-    data: Named | None = None
-    """A .jsonl file, a dataset of ours, or a function that returns tasks. None: the environment makes them itself."""
-    env: Named = Named(kind="single_turn")
-    """What answers the policy; `single_turn` ends after one reply."""
-    reward: Named | None = None
-    """Scores the last reply; None when the environment gives the rewards."""
-    share: float = Field(default=1.0, gt=0)
-    """Part of the groups of a step, relative to the other sources."""
-    limit: int | None = Field(default=None, gt=0)
-    """Use only so many tasks."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_file(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        section = cast(dict[str, Any], given)
-        data = section.get("data")
-        if isinstance(data, str) and data.endswith((".jsonl", ".jsonl.gz")):
-            return {**section, "data": {"kind": "jsonl", "path": data}}
-        return section
-
-    @model_validator(mode="after")
-    def _judged(self) -> Source:
-        if self.env.kind == "single_turn" and self.data is None:
-            raise ValueError("needs 'data': a .jsonl file or a dataset by name (or an 'env' that makes its own tasks)")
-        if self.env.kind == "single_turn" and self.reward is None:
-            raise ValueError("needs 'reward': a verifier by name, or package.module:function")
-        return self
-
-
 class Rollout(Section):
     """How much is generated for one step, how, and how far ahead."""
 
@@ -116,6 +82,14 @@ class Rollout(Section):
     """Groups given up in a row before the run stops: by then it is not bad luck."""
     max_filtered_groups: int = Field(default=256, ge=0)
     """Groups filtered in a row before the run stops: by then there is nothing left to learn from these tasks."""
+    redundant_groups: int = Field(default=0, ge=0)
+    """Groups under way beyond those that staleness allows; the first to be complete are trained on."""
+    redundant_siblings: int = Field(default=0, ge=0)
+    """Attempts of a group beyond `group_size`; the first to end well are trained on."""
+    concurrency: Annotated[int, Field(gt=0)] | Literal["adaptive"] | None = None
+    """Most requests that one generator holds; `adaptive` finds it by how often memory runs out. None: no limit."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds without a sign of life after which a request is sent to another generator, with its tokens."""
 
     @property
     def num_slots(self) -> int:
@@ -205,12 +179,14 @@ class Rewards(Section):
     """Processes that score; 0 scores in the controller's own thread: a breakpoint works, and what hangs, hangs."""
     timeout_s: float = Field(default=10.0, gt=0)
     """Seconds after which a score that has not come is given up and its process killed; needs workers."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """The same for the start of a reward in a process: its import, and its `start` if it is a class that has one."""
     max_retries: int = Field(default=2, ge=0)
-    """How often a score is asked for again when its process dies."""
+    """How often a score is asked for again after a failure of ours: its process died, a sandbox or a service failed."""
 
 
 class Validation(Section):
-    """Greedy evaluation on held-out tasks, pinned to one version of the weights."""
+    """Evaluation on held-out tasks, greedy unless said, pinned to one version of the weights."""
 
     tasks: tuple[Source, ...] = ()
     every: int = Field(default=0, ge=0)
@@ -220,6 +196,16 @@ class Validation(Section):
     """None: as in training."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy."""
+    samples: int = Field(default=1, gt=0)
+    """Attempts at each task; with several, pass@k and the majority's accuracy are measured too."""
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> Validation:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"samples ({self.samples}) would all be the same at temperature 0; set a temperature, or samples to 1"
+            )
+        return self
 
 
 class Checkpoint(Section):
@@ -348,11 +334,41 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
+    def _settings_are_read(self) -> Run:
+        sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "sampling")
+        for where, sources, unread in (
+            ("validation.tasks", self.validation.tasks, (*sampled, "curriculum")),
+            ("sft.tasks", self.sft.tasks, sampled),
+        ):
+            for source in sources:
+                if found := source.given(*unread):
+                    raise ValueError(
+                        f"{where}: {source.name!r} has {', '.join(found)}, which only training reads; remove it"
+                    )
+        for source in self.tasks:
+            if (source.max_new_tokens or 0) >= self.rollout.context:
+                raise ValueError(
+                    f"tasks: max_new_tokens of {source.name!r} ({source.max_new_tokens}) leaves no room for a prompt "
+                    f"in rollout.context ({self.rollout.context})"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _promise_can_be_kept(self) -> Run:
         if self.deterministic and self.rollout.max_staleness > 0:
             raise ValueError(
                 f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
                 "above it the clock decides which weights sample a token; set one of the two to 0 or false"
+            )
+        for name in ("redundant_groups", "redundant_siblings"):
+            if self.deterministic and getattr(self.rollout, name):
+                raise ValueError(
+                    f"deterministic needs rollout.{name} 0 (got {getattr(self.rollout, name)}): "
+                    "otherwise the clock decides who wins; set one of the two to 0 or false"
+                )
+        if self.deterministic and self.rollout.concurrency == "adaptive":
+            raise ValueError(
+                "deterministic: rollout.concurrency is adaptive to the clock; give a number, or leave it out"
             )
         if self.deterministic and self.rewards.workers:
             raise ValueError(

@@ -34,6 +34,7 @@ def collate(groups: Sequence[Group]) -> Batch:
         truncated=torch.tensor(
             [trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=torch.bool
         ),
+        domains=tuple(trajectory.task.domain for trajectory in trajectories),
         parts=_parts(trajectories),
         **_turns(trajectories),
     )

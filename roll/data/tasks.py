@@ -7,47 +7,24 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
+from roll.data.fields import PLAIN, Fields, tasks_from
 from roll.errors import ConfigError
-from roll.types import Message, Task
-
-_CHECKED_BY = frozenset({"answer", "tests", "instruction_id_list", "rg", "level", "receptacles", "actions", "chosen"})
-"""Fields that say how an attempt is judged; a row needs one of them."""
-_STAGED_BY = frozenset({"level", "receptacles"})
-"""Fields from which an environment makes its own opening words."""
-_OWN = frozenset({"id", "domain", "prompt", "messages", "answer", "seed"})
-_MOST_FAULTS = 10
+from roll.types import Task
 
 
-def jsonl(path: str) -> list[Task]:
+def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
     """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object a line.
 
-    A row has `prompt` (text) or `messages` (a list of role and content) and, as a rule, `answer`. `id` and `seed`
-    default to the line number, `domain` to the file's name; every other field is metadata. Blank lines are skipped.
+    A row has `prompt` (text) or `messages` (a list of role and content) and, as a rule, `answer`, unless `fields` says
+    what it calls them. `id` and `seed` default to the line number, `domain` to the file's name; every other field is
+    metadata. Blank lines are skipped.
     """
     file = Path(path)
-    tasks: list[Task] = []
-    faults: list[str] = []
-    first_line: dict[str, int] = {}
-    for line, text in _lines(file):
-        try:
-            task = _task(text, file, line)
-        except ValueError as fault:
-            faults.append(f"{file}:{line}: {fault}")
-            continue
-        if task.id in first_line:
-            faults.append(f"{file}:{line}: id {task.id!r} is line {first_line[task.id]}'s already; give each its own")
-        first_line.setdefault(task.id, line)
-        tasks.append(task)
-    if faults:
-        more = (
-            [f"{file}: {len(faults) - _MOST_FAULTS} more faults; fix these first"] if len(faults) > _MOST_FAULTS else []
-        )
-        raise ConfigError("\n".join([*faults[:_MOST_FAULTS], *more]))
-    if not tasks:
-        raise ConfigError(f"{file}: no tasks in it; put one JSON object on each line")
-    return tasks
+    domain = file.name.removesuffix(".gz").removesuffix(".jsonl")
+    rows = ((line, _parsed(text)) for line, text in _lines(file))
+    return tasks_from(rows, fields, place=str(file), domain=domain, unit="line")
 
 
 class Seeds(Sequence[Task]):
@@ -98,53 +75,9 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         ) from None
 
 
-def _task(text: str, file: Path, line: int) -> Task:
-    """One row as a task; ValueError says what is wrong with it and what to do."""
+def _parsed(text: str) -> Any:
+    """The value on a line; where there is none, the fault as `tasks_from` takes it."""
     try:
-        found: Any = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line"
-        ) from None
-    if not isinstance(found, dict):
-        raise ValueError(f"not a JSON object (got {type(found).__name__}); put one object on each line")
-    row = cast(dict[str, Any], found)
-    messages = _messages(row)
-    if not _CHECKED_BY & row.keys() or ("answer" in row and row["answer"] in (None, "")):
-        raise ValueError("no 'answer'; add what a right attempt is compared with")
-    seed = row.get("seed", line)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"'seed' is not a whole number (got {seed!r}); write one, 0 or more")
-    return Task(
-        id=str(row.get("id", line)),
-        domain=str(row.get("domain", file.name.removesuffix(".gz").removesuffix(".jsonl"))),
-        messages=messages,
-        answer=row.get("answer"),
-        metadata={key: value for key, value in row.items() if key not in _OWN},
-        seed=seed,
-    )
-
-
-def _messages(row: dict[str, Any]) -> tuple[Message, ...]:
-    prompt, messages = row.get("prompt"), row.get("messages")
-    if isinstance(prompt, str) and prompt and messages is None:
-        return (Message("user", prompt),)
-    if prompt is None and isinstance(messages, list) and messages:
-        return tuple(_message(entry) for entry in cast(list[Any], messages))
-    if prompt is None and messages is None and _STAGED_BY & row.keys():
-        return ()
-    if prompt is None and messages is None:
-        raise ValueError("neither 'prompt' nor 'messages'; add one of them")
-    if prompt is not None and messages is not None:
-        raise ValueError("both 'prompt' and 'messages'; keep one of them")
-    raise ValueError("'prompt' must be text and 'messages' a list, neither of them empty; correct it")
-
-
-def _message(entry: Any) -> Message:
-    if not isinstance(entry, dict):
-        raise ValueError(f"a message is not an object (got {entry!r}); write {{role, content}}")
-    fields = cast(dict[str, Any], entry)
-    role, content = fields.get("role"), fields.get("content")
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise ValueError(f"a message needs 'role' and 'content' as text (got {fields!r}); write both")
-    return Message(role, content)
+        return ValueError(f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line")

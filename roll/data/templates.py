@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import jinja2
 import numpy as np
 
+from roll.data.detokenizer import detokenizer
 from roll.errors import ConfigError
 from roll.types import Message
 
@@ -75,6 +76,7 @@ class Template:
                 "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
             )
         self.tokenizer = tokenizer
+        self._decode = detokenizer(tokenizer)
         self.chat = kind != "plain" and bool(tokenizer.chat_template)
         self._begin = self._prefix()
         self._opened: dict[tuple[Message, ...], Ints] = {}
@@ -123,8 +125,7 @@ class Template:
 
     def decode(self, ids: Sequence[int] | Ints) -> str:
         """The text of `ids` without special tokens."""
-        numbers = np.asarray(ids, np.int64).tolist()
-        return cast(str, self.tokenizer.decode(numbers, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return self._decode(ids.tolist() if isinstance(ids, np.ndarray) else ids)
 
     def _keeps(self, stood: str, before: Sequence[Message], new: Sequence[Message], place: str) -> bool:
         """Whether the rendered conversation still holds the reply as it was, spaces around it aside."""

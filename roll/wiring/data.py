@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from roll.cluster.processes import ProcessCluster
 from roll.config.schema import Named, Run
 from roll.config.schema import Source as SourceConfig
+from roll.data.fields import Fields
 from roll.data.mixture import Mixture, Part
+from roll.data.orders import Curriculum, Difficulty
+from roll.data.screening import Screened, Screening, screen
+from roll.data.settings import SourceSettings
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.registry import DATASETS
 from roll.rewards.base import call
-from roll.rewards.worker import RewardWorker
-from roll.rollout.pool import Judge, RewardPool
+from roll.rollout.pool import Judge, Scorer
 from roll.rollout.source import Source
 from roll.tracking.progress import bar
-from roll.types import Call, Task
+from roll.types import Call, Sampling, Task
+from roll.wiring.rewards import build_scorer
+
+_SAMPLED = ("temperature", "top_k", "top_p", "max_new_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +33,12 @@ class Data:
     sources: list[Source]
     held_out: list[Source]
     mixture: Mixture
-    pool: RewardPool | None
-    """The processes that score, if there are any; to be started and stopped."""
-
-
-def build_pool(run: Run) -> RewardPool | None:
-    """The processes that score, if there are to be any."""
-    if not run.rewards.workers:
-        return None
-    workers = ProcessCluster[RewardWorker](
-        Call("roll.rewards.worker:RewardWorker"),
-        run.rewards.workers,
-        name="reward worker",
-        limit_s=run.rewards.timeout_s,
-    )
-    return RewardPool(workers=workers, max_retries=run.rewards.max_retries)
+    scorer: Scorer
+    """Who asks the rewards; to be started and stopped."""
+    screened: list[Screened]
+    """What was left out of each source, those of validation after the others."""
+    settings: dict[str, SourceSettings]
+    """How each source is sampled and filtered in training, by its name."""
 
 
 def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[Source]:
@@ -62,12 +58,43 @@ def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[
 
 def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template) -> Data:
     """Everything to learn from and to be measured on, once it is known to fit the context."""
-    pool = build_pool(run)
-    judge = call if pool is None else pool.score
-    sources, held_out = build_sources(tasks, judge), build_sources(run.validation.tasks, judge)
-    check_prompts(run, template, [*sources, *held_out])
-    parts = [Part(name=source.name, tasks=source.tasks, share=source.share) for source in sources]
-    return Data(sources=sources, held_out=held_out, mixture=Mixture(parts, seed=run.seed), pool=pool)
+    scorer = build_scorer(run.rewards)
+    held_out, held_screened = build_held_out(run, template, scorer.score)
+    withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
+    sources, screened = _screened(tasks, build_sources(tasks, scorer.score), template, withheld)
+    check_prompts(run, template, _unmeasured(run, tasks, sources))
+    parts = [_part(config, source) for config, source in zip(tasks, sources, strict=True)]
+    return Data(
+        sources=sources,
+        held_out=held_out,
+        mixture=Mixture(parts, seed=run.seed),
+        scorer=scorer,
+        screened=[*screened, *held_screened],
+        settings={config.name: settings_of(run, config) for config in tasks},
+    )
+
+
+def build_held_out(run: Run, template: Template, judge: Judge) -> tuple[list[Source], list[Screened]]:
+    """What to be measured on, and what was left out of it."""
+    configs = run.validation.tasks
+    sources, screened = _screened(configs, build_sources(configs, judge), template)
+    check_prompts(run, template, _unmeasured(run, configs, sources))
+    return sources, [replace(each, source=f"validation {each.source}") for each in screened]
+
+
+def settings_of(run: Run, config: SourceConfig) -> SourceSettings:
+    """How a source is sampled and filtered: as it says itself, else as the run does."""
+    given, below = config.model_dump(include=set(_SAMPLED), exclude_none=True), run.rollout
+    filters = run.algorithm.filters if config.filters is None else config.filters
+    return SourceSettings(
+        sampling=Sampling(
+            temperature=given.get("temperature", below.temperature),
+            top_k=given.get("top_k", below.top_k),
+            top_p=given.get("top_p", below.top_p),
+        ),
+        max_new_tokens=given.get("max_new_tokens", below.max_new_tokens),
+        filters=tuple(map(call_of, filters)),
+    )
 
 
 def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> None:
@@ -89,15 +116,68 @@ def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> No
 
 
 def _tasks(config: SourceConfig) -> Sequence[Task]:
-    found: Sequence[Task] = (
-        DATASETS["seeds"]() if config.data is None else DATASETS[config.data.kind](**config.data.arguments)
-    )
+    found = _read(config)
     found = found if config.limit is None else found[: config.limit]
     if not found:
         raise ConfigError(f"tasks: source {config.name!r} has no tasks; give it some")
     if isinstance(found, Seeds):
         return found.within(config.name)
     return [replace(task, domain=config.name) for task in found]
+
+
+def _read(config: SourceConfig) -> Sequence[Task]:
+    if config.data is None:
+        return DATASETS["seeds"]()
+    if config.fields is None:
+        return DATASETS[config.data.kind](**config.data.arguments)
+    if any(key == "fields" for key, _ in DATASETS.faults(config.data.kind, {"fields": None})):
+        raise ConfigError(
+            f"tasks: source {config.name!r}: dataset {config.data.kind!r} gives whole tasks and has no rows to map; "
+            "remove 'fields', or let the function take it"
+        )
+    fields = Fields(**config.fields.model_dump())
+    return DATASETS[config.data.kind](**config.data.arguments, fields=fields)
+
+
+def _screened(
+    configs: Sequence[SourceConfig], sources: Sequence[Source], template: Template, withheld: Sequence[Task] = ()
+) -> tuple[list[Source], list[Screened]]:
+    """The sources without what their configuration leaves out, and the account of it."""
+
+    def length_of(task: Task) -> int:
+        return len(template.open(task.messages, place=f"task {task.id!r}"))
+
+    found = [
+        screen(
+            config.name,
+            source.tasks,
+            Screening(dedup=config.dedup, max_prompt_tokens=config.max_prompt_tokens),
+            held_out=withheld,
+            length_of=length_of,
+        )
+        for config, source in zip(configs, sources, strict=True)
+    ]
+    for _, account in found:
+        if not account.kept:
+            raise ConfigError(f"tasks: nothing is left of source {account}; keep more of it")
+    kept = [replace(source, tasks=tasks) for source, (tasks, _) in zip(sources, found, strict=True)]
+    return kept, [account for _, account in found]
+
+
+def _unmeasured(run: Run, configs: Sequence[SourceConfig], sources: Sequence[Source]) -> list[Source]:
+    """Those of whose prompts it is not known yet that they fit the context."""
+    limits = [config.max_prompt_tokens or run.rollout.context for config in configs]
+    return [source for source, limit in zip(sources, limits, strict=True) if limit >= run.rollout.context]
+
+
+def _part(config: SourceConfig, source: Source) -> Part:
+    return Part(
+        name=source.name,
+        tasks=source.tasks,
+        share=source.share,
+        difficulty=config.sampling and Difficulty(**config.sampling.model_dump(exclude={"kind"})),
+        curriculum=config.curriculum and Curriculum(**config.curriculum.model_dump()),
+    )
 
 
 def call_of(named: Named) -> Call:

@@ -22,11 +22,13 @@ from roll.engines.train.native import NativeScorer, NativeTrainer, ScoreSettings
 from roll.engines.train.native import Settings as TrainSettings
 from roll.errors import ConfigError
 from roll.pipelines.scoring import Models
-from roll.rollout.router import Router
+from roll.rollout.balance import Concurrency
+from roll.rollout.router import Patience, Router
 from roll.types import Sampling
 from roll.weights.huggingface import config_of, read_config, read_tensors
 from roll.weights.inline import Mailbox, Shared
 from roll.weights.plan import Plan, plan
+from roll.wiring.data import settings_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
     reading = ScoreSettings(
         tokens_per_microbatch=run.actor_train.tokens_per_microbatch,
         sampling=Sampling() if supervised else sampling_of(run),
+        sampling_of={} if supervised else {each.name: settings_of(run, each).sampling for each in run.tasks},
         device=device,
     )
     shared = run.rollout.max_staleness == 0
@@ -92,8 +95,18 @@ def build_roles(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
         generators=generators,
         models=models,
         plan=plan(*layouts),
-        router=Router(generators),
+        router=build_router(run, generators),
         template=Template(tokenizer, run.model.template),
+    )
+
+
+def build_router(run: Run, generators: Cluster[Generator]) -> Router:
+    """The one way to all generators."""
+    limit = run.rollout.concurrency
+    return Router(
+        generators,
+        patience=Patience(request_s=run.rollout.request_timeout_s),
+        concurrency=Concurrency(limit=None if limit == "adaptive" else limit, adaptive=limit == "adaptive"),
     )
 
 
@@ -155,6 +168,7 @@ def _training(reading: ScoreSettings, optimizer: Optimizer, total_steps: int) ->
         total_steps=total_steps,
         tokens_per_microbatch=reading.tokens_per_microbatch,
         sampling=reading.sampling,
+        sampling_of=reading.sampling_of,
         device=reading.device,
     )
 

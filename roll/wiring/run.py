@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -13,6 +14,8 @@ from roll.config.algorithm import Algorithm
 from roll.config.schema import Run
 from roll.data.templates import Template
 from roll.errors import ConfigError
+from roll.journal.activity import Activity
+from roll.journal.records import IDLE
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.keeper import Keeper
@@ -25,6 +28,7 @@ from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
 from roll.rollout.validator import Validator
 from roll.tracking.directory import RunDirectory
+from roll.tracking.meter import Meter
 from roll.tracking.progress import Progress
 from roll.tracking.reporter import Reporter
 from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
@@ -62,7 +66,7 @@ def build_validator(run: Run, roles: Roles, sources: Sequence[Source]) -> Valida
         max_new_tokens=run.validation.max_new_tokens or run.rollout.max_new_tokens,
     )
     runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits)
-    return Validator(sources=sources, runner=runner, seed=run.seed)
+    return Validator(sources=sources, runner=runner, seed=run.seed, samples=run.validation.samples)
 
 
 def build_keeper(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Keeper:
@@ -131,11 +135,25 @@ def build_scheduler(
     run: Run, recipe: Recipe, roles: Roles, data: Data, books: Books, publisher: Publisher
 ) -> Scheduler:
     """Admission and the life of every attempt, with the buffer that bounds its age."""
+    limits = _limits(run, roles.template)
     return Scheduler(
         mixture=data.mixture,
         sources={source.name: source for source in data.sources},
-        runner=EpisodeRunner(router=roles.router, template=roles.template, limits=_limits(run, roles.template)),
-        buffer=Buffer(num_slots=run.rollout.num_slots, first_ticket=books.journal.last_group() + 1),
+        runner=EpisodeRunner(
+            router=roles.router,
+            template=roles.template,
+            limits=limits,
+            limits_of={
+                name: replace(limits, sampling=each.sampling, max_new_tokens=each.max_new_tokens)
+                for name, each in data.settings.items()
+            },
+        ),
+        buffer=Buffer(
+            num_slots=run.rollout.num_slots,
+            first_ticket=books.journal.last_group() + 1,
+            redundant=run.rollout.redundant_groups,
+            max_age=math.ceil(run.rollout.max_staleness),
+        ),
         journal=books.journal,
         policy=Policy(
             group_size=run.rollout.group_size,
@@ -143,9 +161,12 @@ def build_scheduler(
             max_failed_groups=run.rollout.max_failed_groups,
             max_filtered_groups=run.rollout.max_filtered_groups,
             filters=recipe.filters,
+            filters_of={name: each.filters for name, each in data.settings.items()},
+            redundant_groups=run.rollout.redundant_groups,
+            redundant_siblings=run.rollout.redundant_siblings,
             seed=run.seed,
         ),
-        version=lambda: publisher.version,
+        serving=publisher.serving,
     )
 
 
@@ -164,7 +185,10 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         seed=run.seed,
         memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
     )
+    meter = Meter()
+    meter.tell = _write_down(roles, books.journal)
     return Loop(
+        meter=meter,
         pace=Pace(
             steps=run.steps,
             groups_per_step=run.rollout.groups_per_step,
@@ -184,6 +208,21 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         report=books.reporter,
         stopping=lambda: books.interrupt.requested,
     )
+
+
+def _write_down(roles: Roles, journal: Journal) -> Callable[[str], None]:
+    """What every worker does goes into the journal; gives who is told what the loop, and so the trainer, does."""
+    generators = [Activity(journal, f"generator-{rank}") for rank in range(roles.generators.size)]
+    trainer = Activity(journal, "trainer-0")
+    for activity in (*generators, trainer):
+        activity.enter(f"{IDLE}the start")
+    roles.router.activities = generators
+    waits = {"wait": "groups", "validate": "validation", "": "the controller"}
+
+    def tell(phase: str) -> None:
+        trainer.enter(IDLE + waits[phase] if phase in waits else phase)
+
+    return tell
 
 
 def _limits(run: Run, template: Template) -> Limits:

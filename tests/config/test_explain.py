@@ -219,10 +219,62 @@ def test_what_is_started_is_told_with_its_reason(tmp_path: Path, overrides: list
 
 
 def test_stale_tokens_without_a_correction_are_pointed_out(tmp_path: Path) -> None:
-    words = "correction none beyond what the loss itself does"
+    words = "are trained on as if they were fresh; set algorithm.correction"
     assert words not in page(tmp_path, "rollout.max_staleness=0.2")  # no more slots than groups: nothing is stale
-    assert words in page(tmp_path, "rollout.max_staleness=1")
+    assert f"correction none: tokens up to 1 step old {words}" in page(tmp_path, "rollout.max_staleness=0.5")
+    assert f"correction none: tokens up to 2 steps old {words}" in page(tmp_path, "rollout.max_staleness=2")
     assert words not in page(tmp_path, "rollout.max_staleness=1", "algorithm.correction=truncate")
+    text = page(tmp_path, "rollout.max_staleness=1", "algorithm.loss=decoupled")
+    assert words not in text and "none beside the loss decoupled" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], "a reply, 32 replies (1 in sums), 512 tokens"),
+        (["tasks.1.env=single_turn", "tasks.1.data=arithmetic", "tasks.1.reward=exact"], "a reply, 1 reply, 512"),
+        (["tasks.0.env=guess_number", "rollout.max_turns=3"], "a reply, 3 replies, 512 tokens"),
+    ],
+)
+def test_attempts_at_tasks_of_one_turn_have_one_reply(tmp_path: Path, overrides: list[str], words: str) -> None:
+    assert words in page(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("redundant_groups=2", "redundancy 2 groups more than the slots are under way; the first to be complete are"),
+        ("redundant_siblings=3", "redundancy 11 attempts at each task are begun; the first 8 to end well are trained"),
+        ("concurrency=adaptive", "concurrency as many requests in a generator as it holds"),
+        ("concurrency=12", "concurrency at most 12 requests in a generator at once"),
+    ],
+)
+def test_what_is_begun_beyond_the_batch_and_held_at_once_is_told(tmp_path: Path, override: str, words: str) -> None:
+    assert words in page(tmp_path, f"rollout.{override}")
+    assert words.split()[0] not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("max_new_tokens=9", "at most 9 new tokens a reply, not 256"),
+        ("temperature=0.5", "sampled from softmax(logits / 0.5), cut to the 7 likeliest tokens"),
+        ("top_k=0", "sampled from softmax(logits / 0.9)"),
+        ("filters=[mixed]", "filters of its own: mixed: a group whose rewards are all equal"),
+        ("filters=[]", "no filters, whatever the algorithm's are"),
+        ("dedup=true", "prompts that came before or are held out are left out"),
+        ("dedup=normalised", "are left out, up to case, spaces and forms of characters"),
+        ("max_prompt_tokens=99", "prompts of over 99 tokens are left out"),
+        ("sampling={target: 0.4}", "nearer their pass rate is to 0.4, 20 % of the draws from those drawn least often"),
+        ("curriculum={by: level, steps: 50}", "easy ones first, by 'level': after 50 draws all can be drawn"),
+    ],
+)
+def test_what_a_source_has_of_its_own_is_told_there_alone(tmp_path: Path, override: str, words: str) -> None:
+    shared = ("rollout.temperature=0.9", "rollout.top_k=7")
+    tasks = page(tmp_path, *shared, f"tasks.0.{override}").partition(" Tasks ")[2]
+    own, _, other = tasks.partition(" guess 25 %")
+    assert words in own and words not in other
+    assert words not in page(tmp_path, *shared).partition(" Tasks ")[2]
 
 
 def test_arguments_that_a_function_does_not_take_are_shown_as_they_stand(tmp_path: Path) -> None:

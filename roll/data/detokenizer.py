@@ -1,0 +1,72 @@
+"""Ids to text, quickly: where a tokenizer's decoder only puts pieces end to end, so do we, without asking it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+_IDS = 1 << 18
+"""More than any vocabulary is padded to."""
+
+
+def detokenizer(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+    """The text of ids without special tokens, as the tokenizer's own `decode` has it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return lambda ids: cast(
+            str, tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+    kind = type(backend.decoder).__name__
+    if kind == "Fuse":
+        return _strings(tokenizer)
+    if kind == "ByteLevel":
+        return _bytes(tokenizer)
+    return lambda ids: cast(str, backend.decode(list(ids), skip_special_tokens=True))
+
+
+def _strings(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+    """Each token is its own text."""
+    known = _table(_tokens(tokenizer), "")
+
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(map(known.__getitem__, ids))
+
+    return decode
+
+
+def _bytes(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+    """Each token stands for bytes, which make characters only together."""
+    letters = _letters()
+
+    def spelled(token: str) -> bytes:
+        known = all(letter in letters for letter in token)
+        return bytes(letters[letter] for letter in token) if known else token.encode()
+
+    known = _table([(id, spelled(token)) for id, token in _tokens(tokenizer)], b"")
+
+    def decode(ids: Sequence[int]) -> str:
+        return b"".join(map(known.__getitem__, ids)).decode("utf-8", "replace")
+
+    return decode
+
+
+def _table(pieces: Sequence[tuple[int, T]], nothing: T) -> list[T]:
+    """By id; models have ids that no tokenizer knows, which are nothing."""
+    table = [nothing] * max(_IDS, 1 + max(id for id, _ in pieces))
+    for id, piece in pieces:
+        table[id] = piece
+    return table
+
+
+def _tokens(tokenizer: Any) -> list[tuple[int, str]]:
+    """Every token that is not special, by id."""
+    special = set(tokenizer.all_special_ids)
+    return [(id, token) for token, id in tokenizer.get_vocab().items() if id not in special]
+
+
+def _letters() -> dict[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for: printable ones for themselves."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    shifted = [byte for byte in range(256) if byte not in set(plain)]
+    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(shifted)}

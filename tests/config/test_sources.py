@@ -1,0 +1,89 @@
+"""What a file may say of its sources, and what it may not."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.config.load import dump, load
+from roll.config.schema import Run
+from roll.errors import ConfigError
+
+TEXT = """\
+model: {shape: {hidden: 64}}
+algorithm: grpo
+tasks:
+  - name: sums
+    data: arithmetic
+    reward: exact
+rollout: {context: 512}
+"""
+
+
+def read(tmp_path: Path, *overrides: str) -> Run:
+    path = tmp_path / "run.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return load(path, overrides).run
+
+
+def fault(tmp_path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, *overrides)
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.jsonl", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.parquet", "parquet"), ("lab:rows", "lab:rows")],
+)
+def test_a_file_is_known_by_how_its_name_ends(tmp_path: Path, name: str, kind: str) -> None:
+    data = read(tmp_path, f"tasks.0.data={name}").tasks[0].data
+    assert data is not None and data.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("true", "exact"), ("false", None), ("exact", "exact"), ("normalised", "normalised")]
+)
+def test_dedup_may_be_said_short(tmp_path: Path, said: str, meant: str | None) -> None:
+    assert read(tmp_path, f"tasks.0.dedup={said}").tasks[0].dedup == meant
+    assert "must be 'exact' or 'normalised'" in fault(tmp_path, "tasks.0.dedup=fuzzy")
+
+
+def test_all_of_a_source_survives_being_written_down(tmp_path: Path) -> None:
+    run = read(
+        tmp_path,
+        'tasks.0.fields={template: "Q: {question}\\nA:", system: s, metadata: {options: o}, constants: {level: 1}}',
+        "tasks.0.dedup=true",
+        "tasks.0.sampling={kind: difficulty, target: 0.4}",
+        "tasks.0.curriculum={by: level, steps: 10}",
+        "tasks.0.filters=[mixed]",
+        "validation.samples=4",
+        "validation.temperature=0.7",
+    )
+    (tmp_path / "again.yaml").write_text(dump(run), encoding="utf-8")
+    assert load(tmp_path / "again.yaml").run == run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["tasks.0.fields={prompt: q, template: '{q}'}"], "'prompt' and 'template' both make the prompt"),
+        (["tasks.0.fields={template: 'in \\boxed{}'}"], "{} names no field"),
+        (["tasks.0.fields={template: '{q!r}'}"], "{q} names no field"),
+        (["tasks.0.fields={template: 'open { brace'}"], "write {{ and }} for braces"),
+        (["tasks.0.fields={promt: q}"], "did you mean 'prompt'?"),
+        (["tasks.0.data={kind: jsonl, path: x, fields: {}}"], "'fields' stands beside 'data'"),
+        (["tasks.0.sampling={kind: hardness}"], "must be 'difficulty'"),
+        (["tasks.0.sampling={exploration: 0}"], "must be greater than 0"),
+        (["tasks.0.curriculum={by: level}"], "missing key 'tasks.0.curriculum.steps'"),
+        (["tasks.0.max_new_tokens=512"], "leaves no room for a prompt in rollout.context (512)"),
+        (["validation.samples=4"], "would all be the same at temperature 0"),
+        (
+            ["validation.tasks=[{name: v, data: arithmetic, reward: exact, temperature: 0.5, top_k: 3}]"],
+            "validation.tasks: 'v' has temperature, top_k, which only training reads",
+        ),
+        (["sft.tasks=[{name: v, data: arithmetic, reward: exact, filters: []}]"], "sft.tasks: 'v' has filters"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, overrides: list[str], told: str) -> None:
+    assert told in fault(tmp_path, *overrides)

@@ -1,0 +1,56 @@
+"""Text from ids must be what the tokenizer itself would say, whatever the ids."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from roll.data.detokenizer import detokenizer
+from roll.data.templates import character_tokenizer
+
+
+def byte_level() -> Any:
+    """A small tokenizer whose tokens are bytes, as those of most models are, with words and a special token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<end>"])
+    tokenizer.train_from_iterator(["the cat sat on the mat, naïve café 東京 тест 🙂 "] * 20, trainer)
+    found = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", clean_up_tokenization_spaces=False)
+    found.add_tokens(["<tool>", "größe"])
+    return found
+
+
+def metaspace() -> Any:
+    """One whose decoder does more than put pieces end to end."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(models.WordLevel({"<unk>": 0, "▁a": 1, "▁b": 2, "c": 3}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", clean_up_tokenization_spaces=False)
+
+
+TOKENIZERS = {"byte level": byte_level(), "characters": character_tokenizer("abc +=é東"), "metaspace": metaspace()}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(data=some.data())
+def test_the_text_is_the_tokenizers_own(name: str, data: some.DataObject) -> None:
+    tokenizer = TOKENIZERS[name]
+    ids = data.draw(some.lists(some.integers(0, len(tokenizer) - 1), max_size=30))
+    theirs = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert detokenizer(tokenizer)(ids) == theirs
+
+
+def test_real_text_survives() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    text = "a naïve 🙂 <tool> in 東京\n\t!"
+    assert detokenizer(tokenizer)(tokenizer.encode(text)) == text

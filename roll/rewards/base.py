@@ -1,38 +1,186 @@
-"""The border to reward code: any function of a task and a reply becomes a finite score, or a failure with a name."""
+"""The border to reward code: a function or an object of the user's becomes a number to train on, or a reason.
+
+A reward is a function `score(task, reply, **options)`, or a class made as `Reward(**options)` with a method
+`score(task, reply)` and, if it likes, `async start()` before the first score and `async stop()` after the last. What
+it returns is a number or a `Score`; it may be `async`.
+
+| what reward code does | what becomes of it |
+|---|---|
+| its name or its options do not fit, its import or `__init__` raises | `ConfigError`: no task could be scored |
+| `start` raises | failed, infrastructure: what it reaches for is not there; the next score tries again |
+| `score` raises `ConfigError` | failed, the task's fault: it cannot be judged as it stands |
+| `score` raises another `RollError` | failed, infrastructure: a sandbox, a service, a judge |
+| `score` raises anything else, or returns no number | failed, the reward's fault, with the line that raised |
+
+A `ConfigError` out of `score` costs one attempt and not the run: as a rule it is about one task (no answer, broken
+tests), and one bad row among thousands should not end a night's work. One that is about all of them soon ends it all
+the same: too many groups in a row fail.
+"""
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable
+import reprlib
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard, cast
 
-from roll.errors import RewardFailed, blame
+import numpy as np
+
+from roll.errors import ConfigError, RollError
 from roll.registry import REWARDS
+from roll.rewards.outcome import Fault, Outcome, Unscored
 from roll.types import Call, Score, Task
 
-
-async def call(reward: Call, task: Task, reply: str) -> Score:
-    """What the named reward thinks of `reply`; raises `RewardFailed` when it raises or returns no finite number.
-
-    The function may be `async`. It runs in the caller's thread, so a breakpoint inside it works.
-    """
-    place = f"reward {reward.name!r} on task {task.id!r}"
-    function: Callable[..., Any] = REWARDS[reward.name]
-    with blame(RewardFailed, place):
-        found = function(task, reply, **reward.arguments)
-        if inspect.isawaitable(found):
-            found = await found
-    return _finite(found, place)
+LARGEST = 1e6
+"""Most that a score or a part may be away from 0: far above any meant, and far below what spoils sums in fp32."""
+_LONGEST_REASON = 500
 
 
-def _finite(found: Any, place: str) -> Score:
-    if isinstance(found, Real):
-        found = Score(float(found))
-    if not isinstance(found, Score):
-        raise RewardFailed(f"{place}: not a number (got {found!r}); return a float or a Score")
-    for name, value in (("value", found.value), *found.parts.items()):
-        if not math.isfinite(value):
-            raise RewardFailed(f"{place}: {name} is not finite (got {value}); return a finite number or raise")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """A reward that can be asked."""
+
+    name: str
+    ask: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    instance: Any = None
+    """What has the lifecycle; None for a function."""
+
+    @classmethod
+    def made(cls, reward: Call) -> Reward:
+        """The reward of that name with its options; raises `ConfigError` if there can be none."""
+        place = f"reward {reward.name!r}"
+        try:
+            found: Any = REWARDS[reward.name]
+            if not inspect.isclass(found):
+                return cls(name=reward.name, ask=_callable(found, place), arguments=reward.arguments)
+            instance = found(**reward.arguments)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{place}: cannot be made: {described(error)}; mend it or its options") from error
+        return cls(
+            name=reward.name, ask=_callable(getattr(instance, "score", None), place), arguments={}, instance=instance
+        )
+
+    async def start(self) -> Outcome | None:
+        """Let it begin, if it has a beginning; None, or why it could not."""
+        try:
+            await _settled(getattr(self.instance, "start", _nothing)())
+        except ConfigError:
+            raise
+        except Unscored as error:
+            return Outcome.failed(error.fault, str(error))
+        except Exception as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
+            reason = f"reward {self.name!r}: could not start: {described(error, self._source)}; see what it needs"
+            return Outcome.failed(Fault.INFRASTRUCTURE, reason)
+        return None
+
+    async def stop(self) -> None:
+        """Let it end, if it has an end."""
+        await _settled(getattr(self.instance, "stop", _nothing)())
+
+    async def score(self, task: Task, reply: str) -> Outcome:
+        """What it thinks of `reply`. It runs in the caller's thread, so a breakpoint inside it works."""
+        place = f"reward {self.name!r} on task {task.id!r}"
+        try:
+            found = await _settled(self.ask(task, reply, **self.arguments))
+        except Unscored as error:
+            return Outcome.failed(error.fault, str(error))
+        except ConfigError as error:
+            return Outcome.failed(Fault.TASK, f"{place}: {_one_line(str(error))}")
+        except RollError as error:
+            return Outcome.failed(Fault.INFRASTRUCTURE, f"{place}: {_one_line(str(error))}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
+            return Outcome.failed(Fault.REWARD, f"{place}: {described(error, self._source)}; mend the reward")
+        wrong = _wrong(found)
+        if wrong:
+            return Outcome.failed(Fault.REWARD, f"{place}: {wrong}")
+        return Outcome.of(_plain(found))
+
+    @property
+    def _source(self) -> str | None:
+        return _source_of(self.ask if self.instance is None else type(self.instance))
+
+
+async def call(reward: Call, task: Task, reply: str) -> Outcome:
+    """What the named reward thinks of one reply; one with a lifecycle is made, started and stopped for it alone."""
+    made = Reward.made(reward)
+    unready = await made.start()
+    if unready is not None:
+        return unready
+    try:
+        return await made.score(task, reply)
+    finally:
+        await made.stop()
+
+
+def described(error: BaseException, source: str | None = None) -> str:
+    """An error in one line, with the last line of the file `source` that led to it, or where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if frame.filename == source] or frames
+    where = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    return _one_line("".join(traceback.format_exception_only(error))) + where
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+
+
+def _source_of(found: Any) -> str | None:
+    return getattr(sys.modules.get(getattr(found, "__module__", None) or ""), "__file__", None)
+
+
+def _callable(found: Any, place: str) -> Callable[..., Any]:
+    if not callable(found):
+        what = "has no method `score`" if found is None else f"is no function (got {reprlib.repr(found)})"
+        raise ConfigError(f"{place}: {what}; name a function, or a class with a method `score`")
     return found
+
+
+async def _settled(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found
+
+
+def _nothing() -> None:
+    """Stands for a `start` or a `stop` that a reward does not have."""
+
+
+def _wrong(found: Any) -> str:
+    """Why what a reward returned cannot be trained on, if so."""
+    if _number(found):
+        return _out_of_bounds("value", found)
+    if not isinstance(found, Score):
+        return f"not a number (got {reprlib.repr(found)}); return a float or a Score"
+    parts: Any = found.parts
+    if not isinstance(parts, dict) or not all(isinstance(name, str) for name in cast(dict[Any, Any], parts)):
+        return f"parts are not numbers by name (got {reprlib.repr(found.parts)}); give Score a dict"
+    named: dict[str, Any] = {"value": found.value, **{f"part {name!r}": value for name, value in found.parts.items()}}
+    for name, value in named.items():
+        if not _number(value):
+            return f"{name} is not a number (got {reprlib.repr(value)}); give Score floats"
+        if wrong := _out_of_bounds(name, value):
+            return wrong
+    return ""
+
+
+def _number(found: Any) -> TypeGuard[Real]:
+    return isinstance(found, Real | np.bool_)
+
+
+def _out_of_bounds(name: str, value: Any) -> str:
+    if abs(value.item() if hasattr(value, "item") else value) <= LARGEST:  # the bound does not fit numpy's halves
+        return ""
+    got = reprlib.repr(value)
+    return f"{name} is not finite and at most {LARGEST:g} (got {got}); return such a number or raise"
+
+
+def _plain(found: Any) -> Score:
+    if isinstance(found, Score):
+        return Score(float(found.value), {name: float(value) for name, value in found.parts.items()})
+    return Score(float(found))

@@ -38,6 +38,8 @@ _DELIMITED = re.compile(r"\s*[.:,;)\]-]|\s*$")
 _ARTICLE = re.compile(r"\s+(?!(?:or|and|is|was|fits)\b)[a-z]")
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\u3002")
 _LABEL = re.compile(r"\s*[(\[]?([A-Za-z])[)\].:]\s*")
+_LEADING = " \t\r\n:={_-"
+"""What may stand between a statement and what it states."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
 
@@ -48,8 +50,24 @@ def score(task: Task, reply: str, *, options: Any = None) -> Score:
     task's own, its field `options`, where none are given. The answer is a letter or an option's text.
     """
     texts = _texts(task, task.metadata.get("options") if options is None else options)
-    claimed = _claimed(spoken(reply).translate(_NARROW), texts)
+    text = spoken(reply).translate(_NARROW)
+    claimed = _claimed(text, texts) or _at_the_end(text, texts)
     return Score(float(claimed == {_gold(task, texts)}))
+
+
+def answer_of(reply: str) -> str | None:
+    """The letter that a reply commits to, A to J, else the text it gives in place of one; None where it gives neither.
+
+    The task's options are not known here, so that a letter and the text it stands for are two answers.
+    """
+    text, texts = spoken(reply).translate(_NARROW), dict.fromkeys(_UNLISTED, "")
+    claims = next(_claims(text), list[str]())
+    letters = _claimed(text, texts) if claims else _at_the_end(text, texts)
+    if letters:
+        return letters.pop() if len(letters) == 1 else None
+    claim = claims[-1] if claims else text.rstrip().rpartition("\n")[2][:_LONGEST]
+    line = _cleaned(claim).lstrip(_LEADING).partition("\n")[0]
+    return _comparable(_SENTENCE.split(line, maxsplit=1)[0]) or None
 
 
 def _texts(task: Task, options: Any) -> dict[str, str]:
@@ -95,12 +113,12 @@ def _gold(task: Task, texts: dict[str, str]) -> str:
 
 
 def _claimed(text: str, texts: dict[str, str]) -> set[str]:
-    """The letters that a reply claims last; more than one where it claims several at once."""
+    """The letters of the last box or statement that has any; more than one where it claims several at once."""
     for claims in _claims(text):
         found = {letter for claim in claims for letter in _named(claim, texts)}
         if found:
             return found
-    return _at_the_end(text, texts)
+    return set()
 
 
 def _claims(text: str) -> Iterator[list[str]]:
@@ -119,7 +137,7 @@ def _claims(text: str) -> Iterator[list[str]]:
 
 def _named(claim: str, texts: dict[str, str]) -> set[str]:
     """The letters of the options that a claim begins with, is the text of, or else has in its first sentence."""
-    line = _cleaned(claim).lstrip(" \t\r\n:={_-").partition("\n")[0]
+    line = _cleaned(claim).lstrip(_LEADING).partition("\n")[0]
     if line[:4].casefold() in ("not ", "not:"):
         return set()
     sentence = _SENTENCE.split(line, maxsplit=1)[0]

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
-from roll.rewards.base import call
-from roll.types import Call, Score, Task
+import asyncio
+from dataclasses import dataclass
+
+from roll.rewards.base import Reward
+from roll.rewards.outcome import Outcome
+from roll.types import Call, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Unready:
+    """The reward has not been started in the worker of this rank; nothing was asked."""
+
+    rank: int
 
 
 class RewardWorker:
-    """Scores one reply at a time, in the main thread of whatever process it lives in."""
+    """Scores in the main thread of whatever process it lives in; keeps one instance of each reward with its options.
+
+    Starting is a call of its own, because it may rightly take longer than a score may.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self._ready: dict[str, Reward] = {}
+        self._starting = asyncio.Lock()
 
-    async def score(self, reward: Call, task: Task, reply: str) -> Score:
-        """As `call` has it."""
-        return await call(reward, task, reply)
+    async def start(self, reward: Call) -> Outcome | None:
+        """Make the reward and start it, unless it runs already; None, or why it could not."""
+        async with self._starting:
+            if repr(reward) in self._ready:
+                return None
+            made = Reward.made(reward)
+            failed = await made.start()
+            if failed is None:
+                self._ready[repr(reward)] = made
+            return failed
+
+    async def score(self, reward: Call, task: Task, reply: str) -> Outcome | Unready:
+        """What the reward thinks of `reply`."""
+        made = self._ready.get(repr(reward))
+        return Unready(self.rank) if made is None else await made.score(task, reply)
+
+    async def stop(self) -> None:
+        """Let every reward end, the last started first."""
+        while self._ready:
+            _, made = self._ready.popitem()
+            await made.stop()

@@ -1,0 +1,104 @@
+"""How a reward compares with people: numbers worked by hand, and the command over a real judge on a local server."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from roll.chat.fake import FakeChat
+from roll.errors import ConfigError
+from roll.rewards.base import Reward
+from roll.rewards.calibration import Labelled, calibrate, compared, main, read_labelled
+from roll.rewards.judge import Judge
+from roll.types import Message, Task
+from tests.chat.server import Said, server, words
+
+
+def test_the_numbers_are_those_of_the_textbook() -> None:
+    # 20 right called right, 5 right called wrong, 10 wrong called right, 15 wrong called wrong: kappa is 0.4.
+    pairs = [(1.0, 1.0)] * 20 + [(0.0, 1.0)] * 5 + [(1.0, 0.0)] * 10 + [(0.0, 0.0)] * 15
+    found = compared(pairs, (), threshold=0.5)
+    assert (found.right_called_right, found.right_called_wrong) == (20, 5)
+    assert (found.wrong_called_right, found.wrong_called_wrong) == (10, 15)
+    assert found.accuracy == pytest.approx(0.7)
+    assert found.kappa == pytest.approx(0.4)
+    assert found.correlation == pytest.approx((20 * 15 - 5 * 10) / (25 * 25 * 30 * 20) ** 0.5)
+    assert [(level.label, level.count, level.mean) for level in found.levels] == [(0.0, 25, 0.4), (1.0, 25, 0.8)]
+    assert found.levels[1].spread == pytest.approx(0.4)
+
+
+def test_what_cannot_be_told_is_not_made_up() -> None:
+    found = compared([(1.0, 1.0)] * 3, (), threshold=0.5)
+    assert (found.accuracy, found.kappa, found.correlation) == (1.0, None, None)
+    assert "kappa -, correlation -" in found.table()
+
+
+def test_failures_are_counted_and_left_out() -> None:
+    answers = ["<verdict>yes</verdict>", "<verdict>no</verdict>", "", "", ""]  # the third reply has three answers
+    judge = Judge(chat=FakeChat(answers))
+    labelled = [
+        Labelled(task=Task(id=str(number), domain="d", messages=(Message("user", "?"),)), reply=reply, label=label)
+        for number, (reply, label) in enumerate((("a", 1.0), ("b", 0.0), ("c", 1.0)))
+    ]
+    reward = Reward(name="judge", ask=judge.score, arguments={}, instance=judge)
+    found = asyncio.run(calibrate(reward.score, labelled))
+    assert (found.count, len(found.failures), found.accuracy) == (2, 1, 1.0)
+    assert "no verdict in 3 answers" in found.failures[0]
+
+
+def test_labels_are_read_from_a_file_and_faults_have_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "labelled.jsonl"
+    good = {"id": "a", "prompt": "6 x 7?", "answer": "42", "reply": "42\u2028", "label": True, "level": 3}
+    path.write_text(json.dumps(good, ensure_ascii=False) + "\n\n", encoding="utf-8")
+    task = Task(id="a", domain="labelled", messages=(Message("user", "6 x 7?"),), answer="42", metadata={"level": 3})
+    assert read_labelled(str(path)) == [Labelled(task=task, reply="42\u2028", label=1.0)]
+    path.write_text(
+        '{"prompt": "?", "reply": "x", "label": 2}\n{"prompt": "?", "reply": "x"}\nnone\n[]\n', encoding="utf-8"
+    )
+    with pytest.raises(ConfigError) as refused:
+        read_labelled(str(path))
+    assert [line.partition("jsonl:")[2][:2] for line in str(refused.value).split("\n")] == ["1:", "2:", "3:", "4:"]
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no replies"):
+        read_labelled(str(path))
+
+
+def test_the_command_prints_the_report_of_a_judge_on_a_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labelled, reward = tmp_path / "labelled.jsonl", tmp_path / "judge.yaml"
+    rows = [{"prompt": "?", "reply": reply, "label": label} for reply, label in (("a", 1), ("b", 0), ("c", 0))]
+    labelled.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    with server(words("Fine. <verdict>yes</verdict>")) as served:
+        reward.write_text(
+            f"reward: {{kind: 'roll.rewards.judge:Judge', chat: {{url: '{served.url}', model: m}}}}", encoding="utf-8"
+        )
+        assert main([str(labelled), str(reward)]) == 0
+    shown = capsys.readouterr().out
+    assert "scored 3, failed 0" in shown and "accuracy 0.333, kappa 0.000, correlation -" in shown
+    assert [line.split() for line in shown.splitlines()[-2:]] == [
+        ["0", "2", "1.000", "0.000"],
+        ["1", "1", "1.000", "0.000"],
+    ]
+
+
+def test_the_command_says_what_is_wrong_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labelled, reward = tmp_path / "labelled.jsonl", tmp_path / "judge.yaml"
+    assert main([str(labelled), str(reward)]) == 2
+    labelled.write_text('{"prompt": "?", "reply": "x", "label": 1}', encoding="utf-8")
+    assert main([str(labelled), str(reward)]) == 2
+    with server(Said(status=400, body={})) as served:
+        reward.write_text(
+            f"reward: {{kind: 'roll.rewards.judge:Judge', chat: {{url: '{served.url}', model: m}}}}", encoding="utf-8"
+        )
+        assert main([str(labelled), str(reward)]) == 2
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    for why in (
+        "labelled.jsonl: cannot be read",
+        "judge.yaml: no reward in it",
+        "none of 1 replies was scored",
+        "usage:",
+    ):
+        assert why in shown

@@ -1,0 +1,218 @@
+"""A generator that takes time and computes nothing: it jumps from one end of a reply to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from roll.engines.base import Output, Request, Statistics
+from roll.sim.clock import VirtualLoop
+from roll.sim.lengths import Lengths
+from roll.types import Digest, Finish
+from roll.weights.plan import Plan
+
+EOS = 1
+_ZERO = 4
+"""The id of `0`; those of the other digits follow."""
+_NUM_DIGITS = 12
+"""A reply begins with so many digits of its key, so that no two are alike."""
+_EARLY_S = 1e-9
+"""A timer may ring this much before its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """What one generator can do."""
+
+    slots: int
+    """Sequences decoded together; more wait inside the generator."""
+    tokens_per_s: float
+    """Of each sequence, however many there are."""
+    receive_s: float = 0.0
+    """To take over a version of the weights."""
+    resume_s: float = 0.0
+    """To serve again after that."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A sequence in a slot."""
+
+    request: Request
+    num_tokens: int
+    """That it will have sampled at its end."""
+    finish: Finish
+    number: int
+    began: float
+
+
+class SimGenerator:
+    """`Generator` whose replies have the lengths that belong to their keys, wherever and however often they resume.
+
+    It works whether or not anyone asks: a slot is filled again at the very moment it falls free, even if the controller
+    hears of it late. Only whole tokens count; what was begun of one when it is aborted is lost.
+    """
+
+    def __init__(self, lengths: Lengths, speed: Speed, loop: VirtualLoop) -> None:
+        self._lengths, self._speed, self._loop = lengths, speed, loop
+        self._version = -1
+        self._paused_at: float | None = None
+        self._waiting: deque[Request] = deque()
+        self._running: dict[str, _Running] = {}
+        self._ends: list[tuple[float, int, str]] = []  # a heap; what was aborted is still in it
+        self._outputs: list[Output] = []
+        self._numbers = count()
+        self._alarm: asyncio.Future[None] | None = None
+        self._rings_at = math.inf
+        self._busy_s = self._busy_since = 0.0
+        self.num_tokens = self.num_replies = 0
+        """Sampled; whole replies among them."""
+        self.slot_s = 0.0
+        """Seconds in which a slot decoded, over all slots."""
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def stop(self) -> None:
+        """Nothing to do."""
+
+    async def statistics(self) -> Statistics:
+        return Statistics(busy_s=self._busy_s)
+
+    async def submit(self, requests: Sequence[Request]) -> None:
+        with self._loop.elsewhere():
+            self._settle()
+            self._waiting.extend(requests)
+            self._fill(self._now())
+            self._wake()
+
+    async def events(self, max_wait_s: float) -> list[Output]:
+        deadline = self._loop.time() + max_wait_s
+        while True:
+            with self._loop.elsewhere():
+                self._settle()
+            if self._outputs or self._loop.time() >= deadline - _EARLY_S:
+                outputs, self._outputs = self._outputs, []
+                return outputs
+            await self._sleep_until(min(deadline, self._next_end()))
+
+    async def abort(self, ids: Sequence[str] | None = None) -> None:
+        with self._loop.elsewhere():
+            self._settle()
+            wanted = None if ids is None else set(ids)
+            for id, item in list(self._running.items()):
+                if wanted is None or id in wanted:
+                    done = math.floor((self._now() - item.began) * self._speed.tokens_per_s + _EARLY_S)
+                    self._end(item, self._now(), min(done, item.num_tokens - 1), Finish.ABORT)
+            queued, self._waiting = self._waiting, deque()
+            for request in queued:
+                if wanted is None or request.id in wanted:
+                    self._outputs.append(self._output(request, 0, Finish.ABORT))
+                else:
+                    self._waiting.append(request)
+            self._fill(self._now())
+            self._wake()
+
+    async def pause(self) -> None:
+        self._settle()
+        self._paused_at = self._loop.time()
+
+    async def resume(self, version: int) -> None:
+        await asyncio.sleep(self._speed.resume_s)
+        assert version == self._version or not self._running, "a sequence goes on with the weights it began with"
+        self._version = version
+        if self._paused_at is None:
+            return
+        slept_s, self._paused_at = self._loop.time() - self._paused_at, None
+        for item in self._running.values():
+            item.began += slept_s
+        self._ends = [(end + slept_s, number, id) for end, number, id in self._ends]
+        self._fill(self._loop.time())
+        self._wake()
+
+    async def receive(self, plan: Plan, version: int) -> Digest:
+        assert self._paused_at is not None, "weights change only while nothing is served"
+        assert not self._running and not self._waiting, "weights change only while nothing is served"
+        await asyncio.sleep(self._speed.receive_s)
+        return Digest({"fake": (version, version * version)})
+
+    def _now(self) -> float:
+        """Where decoding stands."""
+        return self._loop.time() if self._paused_at is None else self._paused_at
+
+    def _settle(self) -> None:
+        """Let everything happen that should have happened by now."""
+        now = self._now() + _EARLY_S
+        while self._ends and self._ends[0][0] <= now:
+            ended, number, id = heapq.heappop(self._ends)
+            item = self._running.get(id)
+            if item is not None and item.number == number:
+                self._end(item, ended, item.num_tokens, item.finish)
+                self._fill(ended)
+
+    def _fill(self, at: float) -> None:
+        while self._waiting and len(self._running) < self._speed.slots and self._paused_at is None:
+            self._begin(self._waiting.popleft(), at)
+
+    def _begin(self, request: Request, at: float) -> None:
+        left = max(1, math.ceil(self._lengths.draw(request.key))) - request.produced
+        assert left > 0, f"request {request.id} is whole already"
+        finish = Finish.STOP if left <= request.max_new_tokens else Finish.LENGTH
+        number, num_tokens = next(self._numbers), min(left, request.max_new_tokens)
+        if not self._running:
+            self._busy_since = at
+        self._running[request.id] = _Running(
+            request=request, num_tokens=num_tokens, finish=finish, number=number, began=at
+        )
+        heapq.heappush(self._ends, (at + num_tokens / self._speed.tokens_per_s, number, request.id))
+
+    def _end(self, item: _Running, at: float, num_tokens: int, finish: Finish) -> None:
+        del self._running[item.request.id]
+        if not self._running:
+            self._busy_s += at - self._busy_since
+        self.slot_s += at - item.began
+        self.num_tokens += num_tokens
+        self.num_replies += finish is not Finish.ABORT
+        self._outputs.append(self._output(item.request, num_tokens, finish))
+
+    def _output(self, request: Request, num_tokens: int, finish: Finish) -> Output:
+        ids = _ids(request.key, request.produced, num_tokens)
+        if finish is Finish.STOP:
+            ids = (*ids[:-1], EOS)
+        return Output(id=request.id, ids=ids, logprobs=(-1.0,) * num_tokens, version=self._version, finish=finish)
+
+    def _next_end(self) -> float:
+        return self._ends[0][0] if self._ends and self._paused_at is None else math.inf
+
+    async def _sleep_until(self, when: float) -> None:
+        alarm = self._alarm = self._loop.create_future()
+        self._rings_at = when
+        timer = self._loop.call_at(when, _ring, alarm)
+        try:
+            await alarm
+        finally:
+            timer.cancel()
+            self._alarm = None
+
+    def _wake(self) -> None:
+        """Have `events` look again, if there is something new for it to see."""
+        if self._alarm is not None and (self._outputs or self._next_end() < self._rings_at):
+            _ring(self._alarm)
+
+
+def _ring(alarm: asyncio.Future[None]) -> None:
+    if not alarm.done():
+        alarm.set_result(None)
+
+
+def _ids(key: int, first: int, num_tokens: int) -> tuple[int, ...]:
+    """Digits of the key, then zeros, from the position `first` on."""
+    if first >= _NUM_DIGITS:
+        return (_ZERO,) * num_tokens
+    digits = tuple(_ZERO + int(digit) for digit in f"{key:020d}"[-_NUM_DIGITS:])
+    return (digits + (_ZERO,) * (first + num_tokens))[first : first + num_tokens]

@@ -18,7 +18,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the tools of the tests"
-	$(PIP) --editable ".[dev,wandb,swanlab]"
+	$(PIP) --editable ".[dev,data,wandb,swanlab]"
 	touch $@
 
 setup: $(VENV)/.dev

@@ -125,6 +125,40 @@ def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -
 
 
 @app.command()
+def score(  # noqa: PLR0913 - a parameter for each option
+    path: Annotated[
+        Path, typer.Argument(metavar="REPLIES.JSONL", help="A JSON object a line, with `reply` or `replies`.")
+    ],
+    reward: Annotated[str | None, typer.Option("--reward", help="A name, or package.module:attribute.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="KEY=VALUE for the reward; again for more.")
+    ] = None,
+    field: Annotated[list[str] | None, typer.Option("--field", help="What the file calls it: answer=gold.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Take the reward from this run's file.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Which source of the run.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes that score; 0: here.", min=0)] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds for one score.", min=0.001)] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write the scores to this file.")] = None,
+) -> None:
+    """Score a file of replies with any reward; prints a line of JSON a reply, and a summary at the end."""
+    from roll.wiring import score as scoring
+
+    scoring.score(
+        scoring.Request(
+            path=path,
+            reward=reward,
+            options=option or (),
+            fields=field or (),
+            run=run,
+            source=source,
+            workers=workers,
+            timeout_s=timeout,
+            output=output,
+        )
+    )
+
+
+@app.command()
 def samples(
     directory: Directory,
     step: Annotated[int | None, typer.Option("--step", help="Only what this step trained on.")] = None,
@@ -137,6 +171,33 @@ def samples(
 
     for line in show(directory, step=step, last=last, domain=domain, status=status):
         typer.echo(line)
+
+
+@app.command()
+def report(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Say where every second, token, attempt and group of a run went."""
+    import msgspec
+
+    from roll.journal.ledger import ledger
+    from roll.journal.report import report as text
+
+    found = ledger(directory)
+    typer.echo(msgspec.json.encode(found).decode() if as_json else text(found))
+
+
+@app.command()
+def timeline(
+    directory: Directory,
+    output: Annotated[Path, typer.Option("--output", help="The file; .svg makes a picture.")] = Path("trace.json"),
+    steps: Annotated[str | None, typer.Option("--steps", help="Only what these trained on, such as 10:12.")] = None,
+) -> None:
+    """Write a run as a trace for ui.perfetto.dev or chrome://tracing."""
+    from roll.journal.timeline import write
+
+    typer.echo(f"{write(directory, output, steps)} attempts: {output}")
 
 
 @app.command()

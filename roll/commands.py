@@ -7,35 +7,35 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from roll.algorithms.credit import Memory
 from roll.checkpoint import Checkpoints
 from roll.config.load import Loaded, dump, load
 from roll.config.schema import Run
-from roll.data.mixture import Mixture
+from roll.data.screening import Screened
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.journal.events import Published, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.interrupt import Interrupt
-from roll.pipelines.keeper import Keeper
 from roll.pipelines.sft import WarmStart
 from roll.preflight import importable, preflight
-from roll.rewards.base import call
-from roll.rollout.pool import RewardPool
+from roll.rollout.held import Held
+from roll.rollout.pool import Scorer
+from roll.rollout.standing import standing
 from roll.rollout.validator import summarise
 from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
 from roll.types import Trajectory
-from roll.wiring.data import build_data, build_pool, build_sources, check_prompts
+from roll.wiring.data import build_data, build_held_out
 from roll.wiring.models import Roles, build_roles
+from roll.wiring.rewards import build_scorer
 from roll.wiring.run import Books, build_keeper, build_loop, build_publisher, build_reporter, build_validator
 
 INTERRUPTED = 130
@@ -85,23 +85,29 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
     roles = build_roles(run, run.actor_train.optimizer, num_updates)
     data = build_data(run, run.tasks, roles.template)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.pool))
+        await stack.enter_async_context(_running(roles, data.scorer))
         if origin is not None:
             directory.begin(dump(run), origin)
+        _tell(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         keeper = build_keeper(run, directory, roles, journal)
         if not resumed and roles.models.reference is not None and run.reference.path is None:
             await keeper.export(REFERENCE)  # the weights it starts from, which a resumed run no longer has
-        start, memory = await _restore(keeper, data.mixture) if resumed else (0, None)
+        before, memory = await keeper.restore() if resumed else (None, None)
+        start = 0 if before is None else int(before["step"])
         reporter = stack.enter_context(closing(build_reporter(run, directory, start if resumed else None)))
         loop = build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt), memory)
         digest = hashlib.sha256(dump(run).encode()).hexdigest()
         journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
-        if resumed:
+        held: list[Held] = []
+        if before is not None:
+            found = standing(before, data.mixture, journal)
+            held, loop.scheduler.returned, loop.publisher.step_of = found.held, found.returned, found.step_of
             journal.record(RolledBack(to_step=start, why="resumed"))
             loop.publisher.version = max((entry.event.version for entry in journal.events(Published)), default=-1)
-        finished = await loop.run(start)
+            _say(_carried(held))
+        finished = await loop.run(start, held)
         if finished == run.steps:
             await keeper.export()
         journal.record(RunEnded(step=finished, why="finished" if finished == run.steps else "interrupted"))
@@ -112,8 +118,9 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True)
     data = build_data(run, run.sft.tasks or run.tasks, roles.template)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.pool))
+        await stack.enter_async_context(_running(roles, data.scorer))
         directory.begin(dump(run), origin)
+        _tell(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         reporter = stack.enter_context(closing(build_reporter(run, directory, None, steps=run.sft.steps)))
@@ -143,11 +150,12 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 async def _evaluate(run: Run, output: Path | None) -> None:
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
-    pool = build_pool(run)
-    held_out = build_sources(run.validation.tasks, call if pool is None else pool.score)
-    check_prompts(run, roles.template, held_out)
+    scorer = build_scorer(run.rewards)
+    held_out, screened = build_held_out(run, roles.template, scorer.score)
+    for account in screened:
+        _say(str(account))
     validator = build_validator(run, roles, held_out)
-    async with _running(roles, pool):
+    async with _running(roles, scorer):
         routing = asyncio.create_task(roles.router.run())
         await roles.router.release(0)
         with bar(validator.num_tasks, "evaluation") as advance:
@@ -167,16 +175,14 @@ async def _evaluate(run: Run, output: Path | None) -> None:
 
 
 @asynccontextmanager
-async def _running(roles: Roles, pool: RewardPool | None) -> AsyncGenerator[None]:
-    """Models and processes that score, up inside this block and gone after it, however it ends."""
+async def _running(roles: Roles, scorer: Scorer) -> AsyncGenerator[None]:
+    """Models and rewards, up inside this block and gone after it, however it ends."""
     await roles.start()
     try:
-        if pool is not None:
-            await pool.start()
+        await scorer.start()
         yield
     finally:
-        if pool is not None:
-            await pool.stop()
+        await scorer.stop()
         await roles.stop()
 
 
@@ -211,10 +217,12 @@ def _from_checkpoint(loaded: Loaded, path: Path) -> Loaded:
     return replace(loaded, run=loaded.run.model_copy(update=changed))
 
 
-async def _restore(keeper: Keeper, mixture: Mixture) -> tuple[int, Memory]:
-    step, state, memory = await keeper.restore()
-    mixture.restore(state)
-    return step, memory
+def _carried(held: Sequence[Held]) -> str:
+    """What a resumed run finds of the groups that were under way."""
+    past = [each for group in held for each in group.past.values()]
+    tokens = sum(len(said.so_far.ids) for each in past for said in each.turns)
+    whole = sum(each.whole is not None for each in past)
+    return f"goes on with {len(held)} groups under way: {whole} whole attempts, {tokens} tokens of others"
 
 
 def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:
@@ -229,6 +237,14 @@ def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:
     if found:
         first, last = found[0]["validation/accuracy"], found[-1]["validation/accuracy"]
         _say(f"held-out accuracy: {first:.3f} -> {last:.3f}")
+
+
+def _tell(screened: Sequence[Screened], directory: RunDirectory) -> None:
+    """How many tasks there are and what was left out, on the terminal and beside the run."""
+    for account in screened:
+        _say(str(account))
+    lines = [json.dumps(asdict(account), ensure_ascii=False) + "\n" for account in screened]
+    (directory.path / "screening.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _say(line: str) -> None:

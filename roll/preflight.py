@@ -63,6 +63,10 @@ def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
             yield f"{key}.data", DATASETS, source.data
         if source.reward is not None:
             yield f"{key}.reward", REWARDS, source.reward
+            for index, reward in enumerate(source.reward.rewards):
+                yield f"{key}.reward.{index}", REWARDS, reward
+        for index, named in enumerate(source.filters or ()):
+            yield f"{key}.filters.{index}", FILTERS, named
 
 
 def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
@@ -99,9 +103,24 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
         for fault in _model_faults(Path(path)):
             yield key, fault
     for key, source in _sources(run):
-        path = source.data.arguments.get("path") if source.data is not None and source.data.kind == "jsonl" else None
-        if isinstance(path, str) and not Path(path).is_file():
-            yield f"{key}.data", f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
+        fault = None if source.data is None else _data_fault(source.data)
+        if fault is not None:
+            yield f"{key}.data", fault
+
+
+def _data_fault(data: Named) -> str | None:
+    """Why the file of a dataset cannot be read; None where it can, or where the dataset is no file of this machine."""
+    given = data.arguments.get("path")
+    if data.kind not in ("jsonl", "parquet") or not isinstance(given, str):
+        return None
+    path = Path(given)
+    if not path.exists():
+        return f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
+    if path.is_dir() and data.kind == "jsonl":
+        return f"{path} is a directory; name the .jsonl file in it"
+    if path.is_dir() and not any(path.glob("*.parquet")):
+        return f"{path} has no *.parquet in it; name another directory, or a file"
+    return None
 
 
 def _models(run: Run) -> Iterator[tuple[str, str]]:

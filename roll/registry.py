@@ -20,11 +20,13 @@ class Table(Generic[T]):
 
     A value is `package.module:attribute`, imported on first use, so listing a backend costs nothing and another
     process resolves the same name without anyone having registered anything in it. The caller gives the first
-    `supplied` parameters of such an object itself, by position; the others are a config file's.
+    `supplied` parameters of such an object itself, by position, or if it is a class the first `supplied_to_class`; the
+    others are a config file's.
     """
 
-    def __init__(self, kind: str, supplied: int = 0, **targets: str) -> None:
+    def __init__(self, kind: str, supplied: int = 0, *, supplied_to_class: int | None = None, **targets: str) -> None:
         self.kind, self.supplied, self.targets = kind, supplied, targets
+        self.supplied_to_class = supplied if supplied_to_class is None else supplied_to_class
 
     def __getitem__(self, name: str) -> T:
         module, attribute = self.locate(name)
@@ -74,7 +76,7 @@ class Table(Generic[T]):
         if spec is None or spec.origin is None:
             raise ConfigError(self._missing(name, module))
         source = Path(spec.origin)
-        signature = _signature(source, attribute, self.supplied)
+        signature = _signature(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
             offer = did_you_mean(attribute, _defined(source))
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
@@ -98,8 +100,8 @@ def _offer(key: str, accepted: frozenset[str]) -> str:
     return did_you_mean(key, accepted) or "; it takes no arguments"
 
 
-def _signature(source: Path, attribute: str, supplied: int) -> _Signature | None:
-    """What a function or class in `source` takes after the first `supplied`; None if it is not defined there."""
+def _signature(source: Path, attribute: str, supplied: int, supplied_to_class: int) -> _Signature | None:
+    """What a function or class in `source` takes after what is supplied; None if it is not defined there."""
     if source.suffix != ".py":
         return _Signature(open=True)
     try:
@@ -110,7 +112,7 @@ def _signature(source: Path, attribute: str, supplied: int) -> _Signature | None
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
             return _of_arguments(node.args, supplied)
         if isinstance(node, ast.ClassDef) and node.name == attribute:
-            return _of_class(node, supplied)
+            return _of_class(node, supplied_to_class)
         if _bound_names(node) & {attribute, "*"}:
             return _Signature(open=True)
     return None
@@ -247,12 +249,15 @@ FILTERS: Table[Any] = Table(
 DATASETS: Table[Any] = Table(
     "dataset",
     jsonl="roll.data.tasks:jsonl",
+    parquet="roll.data.tables:parquet",
+    hf="roll.data.tables:hf",
     arithmetic="roll.data.arithmetic:sums",
     seeds="roll.data.tasks:seeds",
 )
 REWARDS: Table[Any] = Table(
     "reward",
     supplied=2,
+    supplied_to_class=0,
     exact="roll.rewards.exact:score",
     math="roll.rewards.math:score",
     code="roll.rewards.code:score",
@@ -265,6 +270,10 @@ REWARDS: Table[Any] = Table(
     length="roll.rewards.length:score",
     repetition="roll.rewards.repetition:score",
     reasoning_gym="roll.rewards.reasoning_gym:score",
+    weighted="roll.rewards.weighted:Weighted",
+    judge="roll.rewards.judge:Judge",
+    model="roll.rewards.model:RewardModel",
+    remote="roll.rewards.remote:Remote",
 )
 ENVS: Table[Any] = Table(
     "environment",

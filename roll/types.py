@@ -214,6 +214,8 @@ class Batch:
     """[turns] int64"""
     turn_rewards: torch.Tensor
     """[turns] fp32; a trajectory's outcome is part of its last turn, so that they sum to its reward"""
+    domains: tuple[str, ...] = ()
+    """[trajectories]: the domain of each; empty where none is told"""
     turn_states: torch.Tensor | None = None
     """[turns] int64: equal numbers are equal states of the world; None where an environment does not say"""
     parts: Mapping[str, torch.Tensor] = field(default_factory=lambda: {})

@@ -18,8 +18,9 @@ SLOW = (
     "sandbox",
     "tracking/test_sinks.py",
     "test_determinism.py",
-    "test_examples.py",
+    "test_examples",
     "test_readme.py",
+    "test_score.py",
 )
 
 

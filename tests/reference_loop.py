@@ -33,7 +33,7 @@ async def train_plainly(
         for number, (draw, siblings) in enumerate(zip(draws, asked, strict=True)):
             attempts: list[Trajectory] = []
             for sibling, one in enumerate(siblings):
-                score = await call(reward, draw.task, template.decode(found[one.id].ids))
+                score = (await call(reward, draw.task, template.decode(found[one.id].ids))).score
                 row = (Segment(turns=(turn(one, found[one.id]),)),)
                 attempts.append(
                     Trajectory(task=draw.task, sibling=sibling, segments=row, status=Status.FINISHED, score=score)

@@ -18,7 +18,8 @@ from roll.types import Message, Score, Task, Tokens
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CUSTOM = EXAMPLES / "custom" / "run.yaml"
-FILES = sorted(EXAMPLES.rglob("*.yaml"))
+FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "rewards")
+"""Those that are runs; the others are rewards to be calibrated."""
 SMALL = ["steps=2", "threads=1", "rollout.groups_per_step=4", "rollout.group_size=2", "validation.tasks.0.limit=4"]
 
 
@@ -31,13 +32,24 @@ def metrics_of(path: Path, folder: Path, *overrides: str) -> list[dict[str, floa
 
 
 def test_there_are_examples() -> None:
-    assert {"arithmetic.yaml", "guess_number.yaml", "run.yaml"} <= {path.name for path in FILES}
+    assert {"arithmetic.yaml", "guess_number.yaml", "run.yaml", "rlvr.yaml", "rlvr_full.yaml"} <= {
+        path.name for path in FILES
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_every_example_loads_and_can_be_explained(path: Path) -> None:
     run = load(path).run
     assert f"{run.steps} steps, seed 0" in explain(run)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_every_example_passes_the_check(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.name == "rlvr_full.yaml":
+        pytest.skip("its data are not ours; tests/test_examples_rlvr.py checks it where they are")
+    with contextlib.chdir(EXAMPLES.parent), pytest.raises(SystemExit) as ended:
+        main(["check", str(path)])
+    assert not ended.value.code and ": ok" in capsys.readouterr().out
 
 
 def test_the_custom_example_trains_with_its_own_reward_environment_loss_and_data(tmp_path: Path) -> None:

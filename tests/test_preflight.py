@@ -58,6 +58,38 @@ def test_a_missing_data_file_is_told_with_the_folder_it_was_sought_in(tmp_path: 
     assert line.startswith("command line: tasks.0.data: no such file: nowhere/train.jsonl; paths are relative to")
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_missing_data_file_of_any_source_is_told_at_its_line(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "run.yaml"
+    held_out = "validation:\n  tasks:\n    - name: held\n      data: {gone}\n      reward: exact\n"
+    path.write_text(TEXT.replace("arithmetic", f"gone.{ending}") + held_out.format(gone=f"also/gone.{ending}"))
+    with pytest.raises(ConfigError) as caught:
+        preflight(load(path))
+    lines = [line.partition(";")[0] for line in str(caught.value).splitlines()]
+    assert lines == [
+        f"{path}:5: tasks.0.data: no such file: gone.{ending}",
+        f"{path}:11: validation.tasks.0.data: no such file: also/gone.{ending}",
+    ]
+
+
+def test_a_directory_is_a_dataset_where_there_is_parquet_in_it(tmp_path: Path) -> None:
+    data = f"tasks.0.data={{kind: parquet, path: '{tmp_path}'}}"
+    (line,) = faults(tmp_path, data)
+    assert "has no *.parquet in it; name another directory" in line
+    (tmp_path / "part-0.parquet").write_text("")
+    fly(tmp_path, data)
+    (line,) = faults(tmp_path, data.replace("parquet", "jsonl"))
+    assert line.endswith("is a directory; name the .jsonl file in it")
+
+
+def test_filters_of_a_source_are_names_like_any_other(tmp_path: Path) -> None:
+    fly(tmp_path, "tasks.0.filters=[mixed, {kind: mean_between, low: 0.1}]")
+    assert faults(tmp_path, "tasks.0.filters=[mixd, {kind: mean_between, lo: 0.1}]") == [
+        "command line: tasks.0.filters.0: no group filter named 'mixd'; did you mean 'mixed'?",
+        "command line: tasks.0.filters.1.lo: group filter 'mean_between' takes no 'lo'; did you mean 'low'?",
+    ]
+
+
 def test_modules_beside_the_file_are_read_but_not_run(tmp_path: Path) -> None:
     source = "raise SystemExit('imported')\n\ndef polite(task, reply, *, weight=1.0, word):\n    return weight\n"
     (tmp_path / "manners_beside.py").write_text(source)

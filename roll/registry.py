@@ -27,8 +27,14 @@ class Table(Generic[T]):
     def __init__(self, kind: str, supplied: int = 0, *, supplied_to_class: int | None = None, **targets: str) -> None:
         self.kind, self.supplied, self.targets = kind, supplied, targets
         self.supplied_to_class = supplied if supplied_to_class is None else supplied_to_class
+        self._found: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
+        if name not in self._found:
+            self._found[name] = self._resolved(name)
+        return self._found[name]
+
+    def _resolved(self, name: str) -> T:
         module, attribute = self.locate(name)
         try:
             found: Any = importlib.import_module(module)

@@ -77,6 +77,16 @@ CATALOGUE = {
         about="the same with five turns and an environment that takes as long as a reply, and sometimes far longer",
         goal="at least 2.7 times; 2.2 at staleness 2, 1.5 at 1",
     ),
+    "async_cpu": Benchmark(
+        run="roll.bench.async_cpu:run",
+        about="steps a second at staleness 2 with the native engine and a slow environment, against staleness 0",
+        goal="at least 1.5 times, with held-out accuracy within 0.03",
+    ),
+    "lifecycles": Benchmark(
+        run="roll.bench.lifecycles:run",
+        about="trajectories of 512 tokens a second that one controller carries on one core, from admission to trained",
+        goal="at least 5,000",
+    ),
     "queue": Benchmark(
         run="roll.bench.queue:run",
         about="generation steps a virtual hour with a queue and 16 redundant groups, against the batch at once",

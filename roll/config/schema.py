@@ -90,6 +90,8 @@ class Rollout(Section):
     """Most requests that one generator holds; `adaptive` finds it by how often memory runs out. None: no limit."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds without a sign of life after which a request is sent to another generator, with its tokens."""
+    env_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds after which an environment that has not answered has failed. None: it may take for ever."""
 
     @property
     def num_slots(self) -> int:
@@ -366,6 +368,8 @@ class Run(Section):
                     f"deterministic needs rollout.{name} 0 (got {getattr(self.rollout, name)}): "
                     "otherwise the clock decides who wins; set one of the two to 0 or false"
                 )
+        if self.deterministic and self.rollout.env_timeout_s is not None:
+            raise ValueError("deterministic: with rollout.env_timeout_s the clock decides what fails; leave it out")
         if self.deterministic and self.rollout.concurrency == "adaptive":
             raise ValueError(
                 "deterministic: rollout.concurrency is adaptive to the clock; give a number, or leave it out"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from roll.data.orders import Curriculum, Difficulty, Observed, Order, Shuffled
-from roll.errors import ConfigError
+from roll.errors import ConfigError, RunStopped
 from roll.types import Task
 
 
@@ -64,7 +64,14 @@ class Mixture:
         chosen = self._next_part()
         part = self._parts[chosen]
         index, attempt = self._orders[chosen].draw()
-        return Draw(task=part.tasks[index], source=part.name, attempt=attempt, index=index)
+        try:
+            task = part.tasks[index]
+        except (IndexError, StopIteration) as error:
+            raise RunStopped(
+                f"tasks: source {part.name!r} ended early: it said it has {len(part.tasks)} tasks and has no number "
+                f"{index}; mend the data, then `roll resume` the run"
+            ) from error
+        return Draw(task=task, source=part.name, attempt=attempt, index=index)
 
     def forgo(self, draw: Draw) -> None:
         """This draw comes to nothing: its source is owed another, so that shares hold over what is trained."""

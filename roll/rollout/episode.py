@@ -10,9 +10,9 @@ import asyncio
 import time
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -30,6 +30,7 @@ from roll.types import Finish, Message, Sampling, Segment, Status, Task, Traject
 if TYPE_CHECKING:
     from roll.types import Ints
 
+T = TypeVar("T")
 _STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
 
 
@@ -44,6 +45,8 @@ class Limits:
     max_turns: int
     stop: frozenset[int]
     """Ids that end a reply."""
+    env_s: float | None = None
+    """Most seconds that an environment may take to answer; None: for ever."""
 
 
 class Scribe(Protocol):
@@ -120,7 +123,7 @@ class EpisodeRunner:
         past, waits = script.attempt.past, self.router.waits
         limits = self.limits_of.get(script.attempt.task.domain, self.limits)
         with blame(EnvFailed, f"environment of {script.place}, starting"), waits.on("environments"):
-            script.open(await env.start())
+            script.open(await _within(limits.env_s, env.start()))
         for number in range(limits.max_turns):
             room = min(limits.max_new_tokens, limits.context - len(script.ids))
             if room <= 0:
@@ -136,7 +139,7 @@ class EpisodeRunner:
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
             with blame(EnvFailed, f"environment of {script.place}, turn {number}"), waits.on("environments"):
-                reply = await env.step(text)
+                reply = await _within(limits.env_s, env.step(text))
             script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
@@ -150,6 +153,18 @@ class EpisodeRunner:
             return await self.router.sample(request, so_far=so_far)
         context = checksum(request.ids)
         return await self.router.sample(request, so_far=so_far, note=lambda output: scribe.part(turn, context, output))
+
+
+async def _within(limit_s: float | None, answer: Awaitable[T]) -> T:
+    if limit_s is None:
+        return await answer
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            return await answer
+    except TimeoutError:
+        if not limit.expired():
+            raise  # the environment's own
+        raise TimeoutError(f"no answer within {limit_s:g} s (rollout.env_timeout_s)") from None
 
 
 def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:

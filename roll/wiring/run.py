@@ -234,5 +234,6 @@ def _limits(run: Run, template: Template) -> Limits:
         context=run.rollout.context,
         max_new_tokens=run.rollout.max_new_tokens,
         max_turns=run.rollout.max_turns,
+        env_s=run.rollout.env_timeout_s,
         stop=template.eos_ids | {known[token] for token in run.rollout.stop},
     )

@@ -9,7 +9,7 @@ import pytest
 
 from roll.data.mixture import Mixture, Part
 from roll.data.tasks import seeds
-from roll.errors import ConfigError
+from roll.errors import ConfigError, RunStopped
 from roll.types import Task
 
 
@@ -89,3 +89,30 @@ def test_other_sources_than_the_checkpoints_are_refused():
 def test_a_million_seeds_are_not_made_to_draw_a_few():
     dealt = Mixture([Part(name="game", tasks=seeds())], seed=0)
     assert len({dealt.draw().task.seed for _ in range(100)}) == 100
+
+
+class Short(list[Task]):
+    """Promises more than it has."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 2
+
+
+def test_a_source_that_ends_early_stops_the_run_by_name() -> None:
+    dealt = Mixture([Part(name="a", tasks=Short(tasks("a", 3)))], seed=0)
+    with pytest.raises(RunStopped, match=r"source 'a' ended early: it said it has 5 tasks and has no number [34]"):
+        for _ in range(5):
+            dealt.draw()
+
+
+def test_a_draw_that_comes_to_nothing_is_owed_to_its_source_also_after_a_restart() -> None:
+    dealt = mixture()
+    for _ in range(60):
+        draw = dealt.draw()
+        if draw.source == "b":
+            dealt.forgo(draw)
+    state = json.loads(json.dumps(dealt.state()))
+    again = mixture()
+    again.restore(state)
+    assert [again.draw() for _ in range(20)] == [dealt.draw() for _ in range(20)]
+    assert state["b"]["forgone"] == state["b"]["drawn"] > 20, "it is drawn until something comes of it"

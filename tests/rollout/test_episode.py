@@ -10,12 +10,13 @@ import numpy as np
 
 from roll.cluster.inline import InlineCluster
 from roll.data.templates import Template, character_tokenizer
-from roll.engines.base import Generator, Request
+from roll.engines.base import Generator, Output, Request
 from roll.engines.fake import FakeGenerator
 from roll.engines.infer.native import NativeGenerator
 from roll.envs.base import Reply
 from roll.envs.guess_number import GuessNumber
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits, _request
+from roll.rollout.episode import Attempt, EpisodeRunner, Limits, Said, _request
+from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
 from roll.rollout.source import Source
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
@@ -77,7 +78,9 @@ def template(chat: str | None = None) -> Template:
     return Template(tokenizer)
 
 
-def play(env: Any, words: Template, **changes: Any) -> tuple[Trajectory, list[Request]]:
+def play(
+    env: Any, words: Template, *, past: tuple[Said, ...] = (), scribe: Any = None, **changes: Any
+) -> tuple[Trajectory, list[Request]]:
     """One attempt with a small random model, and what the engine was asked on the way."""
     numbers = {"context": 120, "max_new_tokens": 6, "max_turns": 8, **changes}
     limits = Limits(sampling=Sampling(), stop=words.eos_ids, **numbers)
@@ -90,12 +93,12 @@ def play(env: Any, words: Template, **changes: Any) -> tuple[Trajectory, list[Re
         running = asyncio.create_task(router.run())
         await router.release(4)
         task = Task(id="t", domain="d", seed=3)
-        attempt = Attempt(task=task, sibling=0, number=0, purpose="train", seed=1)
+        attempt = Attempt(task=task, sibling=0, number=0, purpose="train", seed=1, past=past, scribe=scribe)
         found, _ = await EpisodeRunner(router=router, template=words, limits=limits).run(attempt, env)
         running.cancel()
         return found
 
-    return asyncio.run(run()), engine.asked
+    return asyncio.run(run()), getattr(engine, "asked", [])
 
 
 def guessing(words: Template, **changes: Any) -> tuple[Trajectory, list[Request]]:
@@ -201,3 +204,71 @@ def test_a_reward_runs_in_the_main_thread_of_this_process_so_a_breakpoint_works(
     SEEN.clear()
     assert asyncio.run(run()).reward == 1.0
     assert [(os.getpid(), threading.main_thread())] == SEEN
+
+
+class Slow(Echo):
+    """Takes a while to answer."""
+
+    async def step(self, reply: str) -> Reply:
+        await asyncio.sleep(0.2)
+        return await super().step(reply)
+
+
+def test_an_environment_that_does_not_answer_in_time_has_failed() -> None:
+    env = Slow(Task(id="t", domain="d"))
+    found, _ = play(env, template(), env_s=0.05)
+    assert found.status is Status.ENV_FAILED and "turn 0" in found.reason and "within 0.05 s" in found.reason
+    assert env.closed == 1
+    assert play(Slow(Task(id="t", domain="d")), template(), env_s=5.0)[0].status.valid
+
+
+class Notes:
+    """A `Scribe` that remembers."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, int, Output]] = []
+        self.void: list[int] = []
+
+    def part(self, turn: int, context: int, output: Output) -> None:
+        self.parts.append((turn, context, output))
+
+    def diverged(self, turn: int) -> None:
+        self.void.append(turn)
+
+
+def said(notes: Notes, *, cut: int) -> tuple[Said, ...]:
+    """The first two turns as they were noted, the second without its last `cut` tokens."""
+    found: list[Said] = []
+    for turn, context, output in notes.parts[:2]:
+        num = len(output.ids) - (cut if turn == 1 else 0)
+        versions = (output.version,) * num
+        so_far = Sampled(ids=output.ids[:num], logprobs=output.logprobs[:num], versions=versions)
+        found.append(Said(context=context, so_far=so_far))
+    return tuple(found)
+
+
+def test_an_attempt_goes_on_from_its_last_token_and_comes_to_the_same_end() -> None:
+    notes, again = Notes(), Notes()
+    whole, _ = play(Echo(Task(id="t", domain="d")), template(), scribe=notes)
+    assert [turn for turn, _, _ in notes.parts] == [0, 1, 2]
+    past = said(notes, cut=2)
+    found, asked = play(Echo(Task(id="t", domain="d")), template(), past=past, scribe=again)
+    assert [turn.sampled.tolist() for turn in found.turns] == [turn.sampled.tolist() for turn in whole.turns]
+    assert [turn.sampler_logprobs.tolist() for turn in found.turns[:1]] == [whole.turns[0].sampler_logprobs.tolist()]
+    assert len(asked) == 2 and asked[0].produced == len(past[1].so_far.ids), "the first turn is not sampled again"
+    assert again.void == [] and [turn for turn, _, _ in again.parts] == [1, 2]
+
+
+def test_an_environment_that_says_something_else_after_a_restart_is_noticed() -> None:
+    class Other(Echo):
+        """Does not say what Echo says."""
+
+        async def step(self, reply: str) -> Reply:
+            found = await super().step(reply)
+            return Reply(messages=(Message("user", "less"),), reward=found.reward, done=found.done)
+
+    notes, again = Notes(), Notes()
+    play(Echo(Task(id="t", domain="d")), template(), scribe=notes)
+    found, asked = play(Other(Task(id="t", domain="d")), template(), past=said(notes, cut=0), scribe=again)
+    assert again.void == [1] and len(asked) == 2, "the first turn still holds, the second is sampled anew"
+    assert asked[0].produced == 0 and found.status.valid

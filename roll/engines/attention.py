@@ -33,7 +33,7 @@ def sharing(batch: Batch) -> Sharing:
         prefix = int(mask.argmax()) if mask.any() else size
         leader = first_of.setdefault(ids[start : start + prefix].tobytes(), row)
         leaders.append(leader)
-        lengths.append(0 if leader == row else min(prefix, batch.lengths[leader] - 1))  # a leader's end may be left out
+        lengths.append(0 if leader == row else prefix)
         start += size
     return Sharing(tuple(leaders), tuple(lengths))
 
@@ -43,26 +43,18 @@ class Ragged:
 
     Linear layers run on the flat tokens, a shared beginning standing there once; queries, keys and values are laid out
     as [rows, width] for the attention kernel alone. Padding stands to the right, so causality hides it without a mask.
-    Where only the probabilities of given tokens are asked for, `ends=False` leaves out the last token of each sequence.
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int],
-        *,
-        device: torch.device,
-        multiple: int = 1,
-        shared: Sharing | None = None,
-        ends: bool = True,
+        self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1, shared: Sharing | None = None
     ) -> None:
         sizes = np.array(lengths)
-        self.rows, self.longest = len(sizes), max(1, int(sizes.max()) - (not ends))
+        self.rows, self.longest = len(sizes), int(sizes.max())
         self.width = -(-self.longest // multiple) * multiple
         starts = sizes.cumsum() - sizes
         row = np.repeat(np.arange(self.rows), sizes)
         position = np.arange(sizes.sum()) - starts[row]
-        present = position < sizes[row] - (not ends)
-        own = present & (position >= (np.array(shared.lengths)[row] if shared else 0))
+        own = position >= (np.array(shared.lengths)[row] if shared else 0)
         leader = np.array(shared.leaders)[row] if shared else row
         stands_for = (own.cumsum() - 1)[np.where(own, starts[row] + position, starts[leader] + position)]
         place = row * self.width + position
@@ -73,14 +65,13 @@ class Ragged:
         self.kept = tensor(own.nonzero()[0])
         """Of all tokens, those that stand among the flat ones."""
         self.flat = tensor(stands_for)
-        """For every token that is not left out, the flat one that stands for it."""
+        """For every token, the flat one that stands for it."""
         self.positions = tensor(position[own])
         """Of the flat tokens, in their sequences."""
         self.last = tensor(stands_for[starts + sizes - 1])
-        """The flat token that ends each sequence, where ends are not left out."""
+        """The flat token that ends each sequence."""
         self._place = tensor(place[own])
-        borrowed = present & ~own
-        self._borrowed = (tensor(place[borrowed]), tensor(stands_for[borrowed])) if borrowed.any() else None
+        self._borrowed = None if own.all() else (tensor(place[~own]), tensor(stands_for[~own]))
 
     def pad(self, x: Tensor, *, whole: bool = True) -> Tensor:
         """Flat [tokens, heads, dim] -> [rows, heads, width, dim]; without `whole`, shared beginnings stay empty."""

@@ -104,22 +104,20 @@ class Layer(nn.Module):
     def mix(
         self, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """`x` and what attention adds to it."""
+        """What attention adds."""
         shape = self.shape
         both = shape.heads + shape.kv_heads
-        normed = rms_norm(x, self.norm_in, shape.eps)
-        mixed = normed @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, normed, self.qkv)
+        mixed = _project(rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
         heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
         qk, v = heads.split((both, shape.kv_heads), 1)
         if self.qk_norm is not None:
             qk = rms_norm(qk, F.embedding(self.norm_of_head, self.qk_norm), shape.eps)
         q, k = rotate(qk).split((shape.heads, shape.kv_heads), 1)
-        x = x if self.out_bias is None else x + self.out_bias
-        return torch.addmm(x, attend(q, k, v), self.out)
+        return _project(attend(q, k, v), self.out, self.out_bias)
 
     def feed(self, x: Tensor) -> Tensor:
-        """`x` and what the feed-forward adds to it."""
-        return torch.addmm(x, gated(rms_norm(x, self.norm_mid, self.shape.eps) @ self.gate_up), self.down)
+        """What the feed-forward adds."""
+        return gated(rms_norm(x, self.norm_mid, self.shape.eps) @ self.gate_up) @ self.down
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
@@ -175,7 +173,7 @@ class Decoder(nn.Module):
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[tokens] ids at [tokens] positions -> [tokens, hidden], normed and ready for `head`."""
-        cos, sin = (F.embedding(positions, row).unsqueeze(1) for row in (self.cos, self.sin))
+        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
         def rotate(x: Tensor) -> Tensor:
             return rotated(x, cos, sin)
@@ -183,7 +181,8 @@ class Decoder(nn.Module):
         x = F.embedding(ids, self.embed)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            x = layer.feed(layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v)))
+            x = x + layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v))
+            x = x + layer.feed(x)
         return rms_norm(x, self.norm, self.shape.eps)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -224,6 +223,10 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2 and not name.endswith(("norm", "score")):
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, self.shape.init_std, generator=generator))
+
+
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
 def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ from torch.autograd.function import once_differentiable
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`x` over the root mean square of its last axis, times `weight`, whose shape is that of `x`'s last axes."""
     if not torch.is_grad_enabled():
-        wide = _wide(x)
-        return (wide * _scale(wide, eps)).mul_(weight).to(x.dtype)
+        return _normed(x, weight, eps)[0]
     found: Tensor = _RmsNorm.apply(x, weight, eps)
     return found
 
@@ -41,15 +40,12 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return found
 
 
-def _scale(x: Tensor, eps: float) -> Tensor:
-    """What each row is multiplied with to bring its root mean square to one."""
-    size = torch.linalg.vector_norm(x, 2, -1, True)
-    return torch.addcmul(_constant(eps, x.dtype, x.device), size, size, value=1 / x.shape[-1]).rsqrt_()
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least fp32."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The result, and what each row was multiplied with."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = torch.addcmul(_constant(eps, wide.dtype, x.device), size, size, value=1 / x.shape[-1]).rsqrt_()
+    return (wide * scale).mul_(weight).to(x.dtype), scale
 
 
 @cache
@@ -60,29 +56,31 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
+    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return turned
 
 
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = _wide(x)
-        scale = _scale(wide, eps)
-        even = wide * scale
-        ctx.save_for_backward(even, weight, scale)
-        return (even * weight).to(x.dtype)
+        normed, scale = _normed(x, weight, eps)
+        ctx.save_for_backward(x, weight, scale)
+        return normed
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        even, weight, scale = ctx.saved_tensors
-        by_row = gradient * even
-        flat = by_row.view(-1, weight.numel())
-        to_weight = (flat.new_ones(1, len(flat)) @ flat).view_as(weight)  # a sum, at the speed of a product
-        along = by_row @ weight if weight.ndim == 1 else torch.linalg.vecdot(by_row, weight)
+        x, weight, scale = ctx.saved_tensors
+        wide = x.to(scale.dtype)
+        by_row = (gradient * wide).mul_(scale).view(-1, weight.numel())
+        to_weight = (by_row.new_ones(1, len(by_row)) @ by_row).view_as(weight)  # a sum, at the speed of a product
         to_x = gradient * weight
-        to_x.addcmul_(even, along.unsqueeze(-1), value=-1 / even.shape[-1]).mul_(scale)
-        return to_x.to(gradient.dtype), to_weight.to(weight.dtype), None
+        along = torch.linalg.vecdot(to_x, wide).unsqueeze(-1)
+        to_x.mul_(scale).addcmul_(wide, along.mul_(scale.pow(3)), value=-1 / x.shape[-1])
+        return to_x.to(x.dtype), to_weight.to(weight.dtype), None
 
 
 class _Gated(Function):

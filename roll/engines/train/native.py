@@ -103,11 +103,10 @@ class NativeScorer:
         This is where outputs are shifted, and nowhere else.
         """
         device = self.decoder.device
-        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch), ends=False)
+        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
         ids = batch.ids.to(device)
         hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
-        sizes = torch.tensor(batch.lengths)
-        at = wanted.index_fill(0, sizes.cumsum(0) - sizes, False).nonzero().squeeze(-1).to(device)
+        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
         before = hidden.index_select(0, ragged.flat[at - 1])
         nothing = torch.zeros(len(ids), device=device)
         if self.decoder.score is not None:

@@ -30,7 +30,7 @@ from roll.wiring.models import build_roles
 from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
 
 SEEDS = (0, 1, 2)
-STEPS, GROUPS, SIBLINGS, TURNS = 60, 8, 8, 4
+STEPS, GROUPS, SIBLINGS, TURNS = 150, 8, 8, 4
 MEDIAN_S, SIGMA = 0.06, 1.0
 STALENESS = 2
 
@@ -157,7 +157,7 @@ def _config(folder: Path, seed: int, staleness: int) -> Run:
             "max_new_tokens": 1,
             "max_turns": TURNS,
         },
-        "actor_train": {"devices": "cpu", "optimizer": {"lr": 3e-3, "warmup_steps": 5}},
+        "actor_train": {"devices": "cpu", "optimizer": {"lr": 1e-3, "warmup_steps": 5, "schedule": "linear"}},
         "actor_infer": {"slots": 64},
         "validation": {
             "tasks": [{"name": "held_out", "data": {"kind": "seeds", "count": 200, "start": 1_000_000}, "env": env}]

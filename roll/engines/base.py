@@ -58,8 +58,6 @@ class Output:
 class Statistics:
     """What a generator has counted since it started."""
 
-    busy_s: float
-    """Seconds in which it computed."""
     preempted: int = 0
     """Requests it had to push out of memory and begin again: a sign that it was given too many."""
 

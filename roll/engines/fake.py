@@ -81,7 +81,7 @@ class FakeGenerator:
         self.resident = {"weights", "kv"}
 
     async def statistics(self) -> Statistics:
-        return Statistics(busy_s=0.0, preempted=self.preempted)
+        return Statistics(preempted=self.preempted)
 
     async def stop(self) -> None:
         self.resident = set()

@@ -86,11 +86,6 @@ class Router:
         self.activities: Sequence[Activity] = ()
         """Where it is written down what each generator does, if it is."""
 
-    @property
-    def held(self) -> bool:
-        """Whether dispatch is stopped for a change of version."""
-        return self._held
-
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -125,10 +120,6 @@ class Router:
                 self._abandon(item)
             if item.future.cancelled():
                 self.tally.aborted += item.num - len(past.ids)
-
-    def num_waiting(self) -> int:
-        """Requests that no generator has."""
-        return len(self._pending) - len(self._in_flight)
 
     async def hold(self) -> None:
         """Stop dispatch and take back all that runs or queues."""

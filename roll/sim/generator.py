@@ -82,7 +82,7 @@ class SimGenerator:
         """Nothing to do."""
 
     async def statistics(self) -> Statistics:
-        return Statistics(busy_s=self._busy_s)
+        return Statistics()
 
     async def submit(self, requests: Sequence[Request]) -> None:
         with self._loop.elsewhere():

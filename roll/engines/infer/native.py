@@ -73,7 +73,7 @@ class NativeGenerator:
         self._running: list[_Running] = []  # by slot
         self._outputs: list[Output] = []
         self._cache: SlotCache | None = None
-        self._version, self._paused, self._busy_s = 0, False, 0.0
+        self._version, self._paused = 0, False
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -104,9 +104,7 @@ class NativeGenerator:
                 except TimeoutError:
                     break
                 continue
-            began = time.perf_counter()
             self._advance()
-            self._busy_s += time.perf_counter() - began
             await asyncio.sleep(0)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -138,7 +136,7 @@ class NativeGenerator:
         return digest(self.decoder.parameters())
 
     async def statistics(self) -> Statistics:
-        return Statistics(busy_s=self._busy_s)
+        return Statistics()  # a slot is never taken from a request
 
     async def offload(self, parts: Sequence[Part]) -> None:
         assert not self._running, "abort before offloading"

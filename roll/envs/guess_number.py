@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 
+from roll.envs.actions import Tally
 from roll.envs.base import Reply
 from roll.errors import ConfigError
 from roll.types import Message, Task
@@ -14,9 +15,9 @@ class GuessNumber:
     """Thinks of a number from `low` to `high`; says `higher`, `lower` or `right` to each guess.
 
     The reward is 1 for the right number within `max_turns` replies. A reply that is not a number of the range costs a
-    turn and is answered with the question again. Its state is what the secret may still be, and after how many turns.
-    Everything it says is short and within the default alphabet of a small
-    model.
+    turn and is answered with the question again; a guess was effective if it was right or left less to be guessed. Its
+    state is what the secret may still be, and after how many turns. Everything it says is short and within the default
+    alphabet of a small model.
     """
 
     def __init__(self, task: Task, *, low: int = 1, high: int = 9, max_turns: int = 4) -> None:
@@ -30,7 +31,7 @@ class GuessNumber:
         self._max_turns = max_turns
         self._secret = random.Random(task.seed).choice(self._range)
         self._least, self._most = low, high  # what the secret may still be
-        self._num_turns = self._num_valid = 0
+        self._tally = Tally()
         self._done = False
 
     async def start(self) -> tuple[Message, ...]:
@@ -40,20 +41,16 @@ class GuessNumber:
         assert not self._done, "guess_number: stepped after done; an environment is single-use"
         guess = self._guess(reply)
         right = guess == self._secret
-        self._num_turns += 1
-        self._num_valid += guess is not None
-        self._done = right or self._num_turns == self._max_turns
+        before = self._least, self._most
         answer = self._answer(guess)
+        self._tally.add(valid=guess is not None, effective=right or before != (self._least, self._most))
+        self._done = right or self._tally.num_turns == self._max_turns
         return Reply(
             messages=(Message("user", answer),),
             reward=float(right),
             done=self._done,
-            state=f"{self._least}-{self._most} after {self._num_turns}",
-            metrics={
-                "success": float(right),
-                "turns": float(self._num_turns),
-                "valid_actions": self._num_valid / self._num_turns,
-            },
+            state=f"{self._least}-{self._most} after {self._tally.num_turns}",
+            metrics=self._tally.metrics(success=right),
         )
 
     async def close(self) -> None:

@@ -47,6 +47,7 @@ def test_check_says_ok_and_sums_the_run_up(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [
         "run.yaml: ok",
         "run: 3 steps of 8 groups x 8 attempts, grpo, staleness at most 0, tasks sums",
+        "inline: actor_train, actor_infer in one process",
     ]
 
 

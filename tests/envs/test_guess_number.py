@@ -40,14 +40,14 @@ def test_every_guess_is_answered_with_the_way_to_the_secret():
     assert said(replies) == ["higher", "lower", "right"]
     assert [reply.reward for reply in replies] == [0.0, 0.0, 1.0]
     assert [reply.done for reply in replies] == [False, False, True]
-    assert replies[-1].metrics == {"success": 1.0, "turns": 3.0, "valid_actions": 1.0}
+    assert replies[-1].metrics == {"success": 1.0, "turns": 3.0, "valid_actions": 1.0, "effective_actions": 1.0}
 
 
 def test_a_reply_that_is_no_number_of_the_range_costs_a_turn():
     replies = play(7, "five", "12", "", "\u0667")  # the last is a seven, in Arabic digits
     assert said(replies) == ["1-9?"] * 4
     assert replies[-1].done
-    assert replies[-1].metrics == {"success": 0.0, "turns": 4.0, "valid_actions": 0.0}
+    assert replies[-1].metrics == {"success": 0.0, "turns": 4.0, "valid_actions": 0.0, "effective_actions": 0.0}
 
 
 def test_the_last_turn_may_still_win():
@@ -56,7 +56,7 @@ def test_the_last_turn_may_still_win():
         messages=(Message("user", "higher"),),
         done=True,
         state="2-9 after 1",
-        metrics={"success": 0.0, "turns": 1.0, "valid_actions": 1.0},
+        metrics={"success": 0.0, "turns": 1.0, "valid_actions": 1.0, "effective_actions": 1.0},
     )
 
 
@@ -64,6 +64,10 @@ def test_attempts_that_know_the_same_after_as_many_turns_are_in_the_same_state()
     one, other = play(7, "5", "8", "6"), play(7, "8", "5", "5")
     assert [reply.state for reply in one] == ["6-9 after 1", "6-7 after 2", "7-7 after 3"]
     assert [reply.state for reply in other] == ["1-7 after 1", "6-7 after 2", "6-7 after 3"]
+
+
+def test_a_guess_that_rules_nothing_out_was_valid_and_not_effective():
+    assert [reply.metrics["effective_actions"] for reply in play(7, "5", "4", "5", "8")] == [1.0, 1 / 2, 1 / 3, 2 / 4]
 
 
 def test_every_number_of_the_range_is_somebodys_secret():

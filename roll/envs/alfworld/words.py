@@ -1,0 +1,134 @@
+"""What the game says: ALFWorld's own phrases, for the state that an action has led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from roll.envs.alfworld.world import Action, World
+
+NOTHING_HAPPENS = "Nothing happens."
+HELP = """
+Available commands:
+  look                              see where you are
+  inventory                         see what you carry
+  go to (receptacle)                walk there
+  open (receptacle)
+  close (receptacle)
+  take (object) from (receptacle)   with empty hands
+  move (object) to (receptacle)     put it in or on it
+  examine (something)               a receptacle here, or an object in reach
+  use (object)                      switch it on
+  heat (object) with (receptacle)
+  clean (object) with (receptacle)
+  cool (object) with (receptacle)
+  slice (object) with (object)      with a knife in your hand
+"""
+_CONDITIONS = (
+    ({"isClean", "isHot", "isSliced"}, "This is a hot and clean sliced {}."),
+    ({"isClean", "isCool", "isSliced"}, "This is a cool and clean sliced {}."),
+    ({"isClean", "isSliced"}, "This is a clean sliced {}."),
+    ({"isHot", "isSliced"}, "This is a hot sliced {}."),
+    ({"isCool", "isSliced"}, "This is a cool sliced {}."),
+    ({"isClean", "isHot"}, "This is a hot and clean {}."),
+    ({"isClean", "isCool"}, "This is a cool and clean {}."),
+    ({"isHot"}, "This is a hot {}."),
+    ({"isClean"}, "This is a clean {}."),
+    ({"isCool"}, "This is a cold {}."),
+    ({"isSliced"}, "This is a sliced {}."),
+)
+"""The first whose traits an object has is said of it."""
+
+
+def opening(world: World, task: str) -> str:
+    """The first words of a game."""
+    return f"-= Welcome to TextWorld, ALFRED! =-\n\n{_around(world)}\n\nYour task is to: {task}"
+
+
+def answer(world: World, action: Action) -> str:
+    """What is said after an action was done."""
+    verb, thing, receptacle = action
+    name = world.game.objects[thing].name if thing >= 0 else ""
+    place = world.game.receptacles[receptacle].name if receptacle >= 0 else ""
+    match verb:
+        case "go":
+            return f"You arrive at {place}. {_receptacle(world, receptacle)}"
+        case "open":
+            return f"You open the {place}. {_receptacle(world, receptacle)}"
+        case "close":
+            return f"You close the {place}."
+        case "take":
+            return f"You pick up the {name} from the {place}."
+        case "move":
+            return f"You move the {name} to the {place}."
+        case "clean" | "heat" | "cool":
+            return f"You {verb} the {name} using the {place}."
+        case _:
+            return _said(world, action, name)
+
+
+def _said(world: World, action: Action, name: str) -> str:
+    """After what needs no receptacle, or changes nothing."""
+    match action.verb:
+        case "use":
+            return f"You turn on the {name}."  # the original says so the second time as well
+        case "slice":
+            return f"You sliced the {name} with the {world.holding.name if world.holding else ''}."
+        case "examine":
+            return _receptacle(world, action.receptacle) if action.receptacle >= 0 else _thing(world, action.thing)
+        case "look":
+            return _around(world)
+        case "inventory":
+            held = world.holding
+            return "You are not carrying anything." if held is None else f"You are carrying: a {held.name}."
+        case _:
+            return HELP
+
+
+def _around(world: World) -> str:
+    here = [index for index, each in enumerate(world.game.receptacles) if each.loc == world.location]
+    if not here:
+        names = [f"a {each.name}" for each in world.game.receptacles]
+        return f"You are in the middle of a room. Looking quickly around you, you see {_list(names)}."
+    facing = _list(world.game.receptacles[index].name for index in here)
+    return f"You are facing the {facing}. Next to it, you see {_list(_strays(world, here))}."
+
+
+def _strays(world: World, here: list[int]) -> Iterable[str]:
+    """What is at this place but not in all of the receptacles here.
+
+    The original can tell only of objects that began in several receptacles: of the others it keeps one place, and so
+    nothing that says where they are not.
+    """
+    for number, thing in enumerate(world.game.objects):
+        if len(thing.inside) > 1 and world.location in world.near(number):
+            missing = (index for index in here if number not in world.contents[index])
+            if any(world.takes(each, thing) or world.game.receptacles[each].name in thing.inside for each in missing):
+                yield f"a {thing.name}"
+
+
+def _receptacle(world: World, index: int) -> str:
+    name = world.game.receptacles[index].name
+    if not world.reachable(index):
+        return f"The {name} is closed."
+    inside = _list(f"a {world.game.objects[number].name}" for number in sorted(world.contents[index]))
+    if index in world.opened:
+        return f"The {name} is open. In it, you see {inside}."
+    return f"On the {name}, you see {inside}."
+
+
+def _thing(world: World, number: int) -> str:
+    thing, traits = world.game.objects[number], world.traits(number)
+    if "isReceptacleObject" in thing.flags:
+        inside = _list(f"a {each.name}" for each in world.game.objects if each.outer == thing.name)
+        return f"This is a normal {thing.name}. In it, you see {inside}."
+    for needed, words in _CONDITIONS:
+        if needed <= traits:
+            return words.format(thing.name)
+    if "toggleable" in thing.flags:
+        return f"This {thing.name} is {'on' if 'isToggled' in traits else 'off'}."
+    return f"There's nothing special about {thing.name}."
+
+
+def _list(names: Iterable[str]) -> str:
+    *others, last = (*names,) or ("nothing",)
+    return f"{', '.join(others)}, and {last}" if others else last

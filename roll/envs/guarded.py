@@ -1,0 +1,157 @@
+"""The border to environment code: whatever it does, what comes out is an answer that can be used, or an `EnvFailed`.
+
+| what environment code does | what becomes of it |
+|---|---|
+| its name or its arguments do not fit, its import, `__init__`, `start`, `step` or `close` raises | `EnvFailed` |
+| it cancels itself, or asks the process to leave | `EnvFailed` |
+| it opens with nothing, with what is no message, or with text that no tokenizer can read | `EnvFailed` |
+| it answers with no `Reply`, or one with numbers that are not finite | `EnvFailed` |
+
+Each says which environment, which task, which turn and what it got. A failure costs the attempt and not the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import reprlib
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import Any, cast
+
+import numpy as np
+
+from roll.envs.base import Env, Reply
+from roll.errors import EnvFailed
+from roll.registry import ENVS
+from roll.types import Call, Message, Task
+
+_LARGEST = 1e6
+"""Most that a reward may be away from 0, as for rewards of other origin."""
+_LONGEST = 500
+
+
+class Guarded:
+    """An `Env` of someone else's, of which nothing is believed unseen."""
+
+    def __init__(self, call: Call, task: Task) -> None:
+        self._place = f"environment {call.name!r} of task {task.id!r}"
+        self._turn = 0
+        self._failed = True
+        """Until it is known otherwise: that what has failed cannot be closed either is no news."""
+        try:
+            self._env: Env = ENVS[call.name](task, **call.arguments)
+        except (Exception, SystemExit) as error:
+            raise EnvFailed(f"{self._place}: {_described(error)}") from error
+
+    @property
+    def actions(self) -> Sequence[str]:
+        """What can be done now, where the environment says."""
+        return cast(Sequence[str], getattr(self._env, "actions", ()))
+
+    async def start(self) -> tuple[Message, ...]:
+        place = f"{self._place}, starting"
+        messages = _messages(await _seen(place, self._env.start), place)
+        if not messages:
+            raise EnvFailed(f"{place}: said nothing (got no message); begin with one at least")
+        self._failed = False
+        return messages
+
+    async def step(self, reply: str) -> Reply:
+        place, self._failed = f"{self._place}, turn {self._turn}", True
+        self._turn += 1
+        found = _checked(await _seen(place, self._env.step, reply), place)
+        self._failed = False
+        return found
+
+    async def close(self) -> None:
+        try:
+            await _seen(f"{self._place}, closing", self._env.close)
+        except EnvFailed:
+            if not self._failed:
+                raise
+
+
+async def _seen(place: str, method: Any, *args: Any) -> Any:
+    """What an environment answers; raises `EnvFailed` where it raises anything."""
+    try:
+        return await cast(Awaitable[Any], method(*args))
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # someone else's wish
+        raise EnvFailed(f"{place}: cancelled itself; catch what it cancels") from error
+    except EnvFailed as error:
+        raise EnvFailed(f"{place}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise EnvFailed(f"{place}: {_described(error)}") from error
+
+
+def _checked(reply: Any, place: str) -> Reply:
+    """The same reply, if it is one."""
+    return reply if _plain(reply) else _examined(reply, place)
+
+
+def _plain(reply: Any) -> bool:
+    """Whether a look at the types is enough, as it is for nearly all replies."""
+    if not (type(reply) is Reply and type(reply.done) is bool and type(reply.state) is str):
+        return False
+    if type(reply.messages) is not tuple or type(reply.metrics) is not dict:
+        return False
+    for number in (reply.reward, *reply.metrics.values()):
+        if type(number) is not float or not -_LARGEST <= number <= _LARGEST:
+            return False
+    for message in reply.messages:
+        if type(message) is not Message or type(message.role) is not str or type(message.content) is not str:
+            return False
+        if not message.content.isascii() or not message.role.isascii():
+            return False
+    return True
+
+
+def _examined(reply: Any, place: str) -> Reply:
+    if not isinstance(reply, Reply):
+        raise EnvFailed(f"{place}: not a Reply (got {reprlib.repr(reply)}); return one from `step`")
+    messages = _messages(reply.messages, place)
+    if not isinstance(cast(Any, reply.metrics), dict):
+        got = reprlib.repr(reply.metrics)
+        raise EnvFailed(f"{place}: metrics are not numbers by name (got {got}); give a dict")
+    for name, value in (("reward", reply.reward), *reply.metrics.items()):
+        if not isinstance(cast(Any, value), Real | np.bool_) or not abs(float(value)) <= _LARGEST:
+            got = reprlib.repr(value)
+            raise EnvFailed(f"{place}: {name} is no finite number of at most {_LARGEST:g} (got {got}); give a float")
+    if not isinstance(cast(Any, reply.done), bool) or not isinstance(cast(Any, reply.state), str):
+        got = f"got done {reprlib.repr(reply.done)}, state {reprlib.repr(reply.state)}"
+        raise EnvFailed(f"{place}: `done` must be true or false and `state` a text ({got}); give them so")
+    plain = {str(name): float(value) for name, value in reply.metrics.items()}
+    return replace(reply, messages=messages, reward=float(reply.reward), metrics=plain)
+
+
+def _messages(found: Any, place: str) -> tuple[Message, ...]:
+    if not isinstance(found, tuple | list):
+        raise EnvFailed(f"{place}: not a tuple of messages (got {reprlib.repr(found)}); give Message('user', ...)")
+    for message in cast(Sequence[Any], found):
+        if not isinstance(message, Message):
+            raise EnvFailed(f"{place}: not a message (got {reprlib.repr(message)}); give Message('user', ...)")
+        if not (_readable(message.role) and _readable(message.content)):
+            got = f"{reprlib.repr(message.content)} from {reprlib.repr(message.role)}"
+            raise EnvFailed(f"{place}: a message that is no text (got {got}); give role and content")
+    return tuple(cast(Sequence[Message], found))
+
+
+def _readable(text: Any) -> bool:
+    """Whether this is text, and one that UTF-8 can write."""
+    if not isinstance(text, str):
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
+
+
+def _described(error: BaseException) -> str:
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

@@ -1,0 +1,44 @@
+"""What `roll` says of a run before anything of it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from roll import commands
+from roll.config.load import load
+from tests.cli.conftest import call
+
+TEXT = """\
+model: {shape: {hidden: 64}}
+algorithm: grpo
+tasks: [{name: programs, data: arithmetic, reward: {kind: code, sandbox: nowhere}}]
+validation: {tasks: [{name: held, data: arithmetic, reward: {kind: code, sandbox: nowhere}}]}
+rollout: {context: 512}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "key"), [("train", "tasks"), ("eval", "validation.tasks"), ("sft", "validation.tasks")]
+)
+def test_a_run_without_the_sandbox_that_it_needs_does_not_start(tmp_path: Path, command: str, key: str) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    line = call(tmp_path, command, "run.yaml").fault(2)
+    assert f": {key}.0.reward: sandbox: no such option (got 'nowhere')" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_replies_are_not_scored_without_it_either(tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_text('{"reply": "1"}\n')
+    outcome = call(tmp_path, "score", "replies.jsonl", "--reward", "code", "--option", "sandbox=nowhere")
+    assert outcome.fault(2).startswith("--reward: sandbox: no such option (got 'nowhere')")
+
+
+def test_who_trains_on_old_tokens_as_if_they_were_fresh_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    commands._warn(load(tmp_path / "run.yaml").run)
+    assert capsys.readouterr().out == ""
+    commands._warn(load(tmp_path / "run.yaml", ["rollout.max_staleness=1"]).run)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: rollout.max_staleness is 1, and the correction is none: tokens up to 1 step old")

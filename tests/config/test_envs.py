@@ -1,0 +1,56 @@
+"""The section `envs`: what it refuses, and what is told of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.config.explain import explain
+from roll.config.load import load
+from roll.config.schema import Run
+from roll.errors import ConfigError
+from roll.rollout.env_pool import EnvPool
+from roll.rollout.environments import InlineEnvs
+from roll.wiring.environments import build_environments
+
+TEXT = """\
+model: {shape: {}}
+algorithm: grpo
+tasks: [{name: guess, env: guess_number}]
+rollout: {context: 64, max_new_tokens: 8}
+"""
+
+
+def run(folder: Path, *overrides: str) -> Run:
+    (folder / "run.yaml").write_text(TEXT)
+    return load(folder / "run.yaml", overrides).run
+
+
+def test_memory_without_processes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="memory_mb: the controller's own memory has no limit; set workers"):
+        run(tmp_path, "envs.memory_mb=100")
+
+
+@pytest.mark.parametrize(
+    "overrides, told",
+    [
+        ([], "in the controller's thread; without a limit of time"),
+        (
+            ["envs.workers=2", "envs.start_limit=4", "rollout.env_timeout_s=3"],
+            "in 2 processes of their own, 4 starting at once; one that takes over 3 s has failed; a process that does "
+            "not give way within 10 s then is killed",
+        ),
+    ],
+)
+def test_where_environments_live_is_told(tmp_path: Path, overrides: list[str], told: str) -> None:
+    words = " ".join(explain(run(tmp_path, *overrides)).split())
+    assert f"environments {told}" in words
+
+
+def test_the_keys_reach_what_they_are_about(tmp_path: Path) -> None:
+    pool: Any = build_environments(
+        run(tmp_path, "envs.workers=2", "envs.memory_mb=100", "envs.grace_s=3", "envs.start_timeout_s=7")
+    )
+    assert isinstance(pool, EnvPool)
+    assert (pool.limits.memory, pool.limits.grace_s, pool.limits.open_s) == (100 * 2**20, 3.0, 7.0)
+    assert isinstance(build_environments(run(tmp_path)), InlineEnvs)

@@ -1,0 +1,49 @@
+"""The examples with worlds of their own: a player warms a model up, and it goes on by itself."""
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from roll.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+SMALL = ["threads=1", "steps=2", "rollout.groups_per_step=4", "rollout.group_size=2", "validation.tasks.0.limit=4"]
+
+
+def roll(folder: Path, *arguments: str) -> None:
+    with contextlib.chdir(folder), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert not ended.value.code
+
+
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "source"), [("frozen_lake", "lake"), ("sokoban", "room")])
+def test_a_player_warms_the_example_up_and_it_trains_in_its_world(name: str, source: str, tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / f"{name}.yaml")
+    roll(tmp_path, "sft", example, *SMALL, "sft.steps=12", "sft.batch_size=8", "sft.stop_at=null")
+    losses = [line["sft/loss"] for line in metrics_of(tmp_path / "runs" / f"{name}-sft")]
+    assert losses[-1] < 0.9 * losses[0]
+    roll(tmp_path, "train", example, *SMALL, f"model={{path: runs/{name}-sft/model, template: last}}")
+    *_, last = metrics_of(tmp_path / "runs" / name)
+    assert last["step"] == 2 and last["length/truncated"] < 1
+    counted = {key: last[f"env/{source}/{key}"] for key in ("success", "turns", "valid_actions", "effective_actions")}
+    assert counted["turns"] >= 1 and all(0 <= counted[key] <= 1 for key in counted if key != "turns")
+
+
+def test_the_environment_of_the_page_is_short_and_trains_as_written(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    written, *_ = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert len(code.splitlines()) < 40
+    (tmp_path / "countdown.py").write_text(code)
+    (tmp_path / "countdown.yaml").write_text(written)
+    roll(tmp_path, "check", "countdown.yaml")
+    roll(tmp_path, "train", "countdown.yaml", *SMALL)
+    *_, last = metrics_of(tmp_path / "runs" / "countdown")
+    assert last["step"] == 2 and last["env/stones/turns"] >= 1

@@ -187,3 +187,12 @@ def test_a_file_that_is_not_there_or_empty_is_told(folder: Path):
 def test_scoring_imports_no_torch():
     code = "import sys, roll.wiring.score; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_field_may_lie_in_a_list(folder: Path) -> None:
+    rows = [{"choices": [{"text": "no"}, {"text": "4"}], "gold": ["3", "4"]}]
+    write(folder / "nested.jsonl", *rows)
+    fields = ["--field", "reply=choices.1.text", "--field", "answer=gold.1"]
+    assert Said(folder, "nested.jsonl", "--reward", "exact", *fields, "--workers", "0").scores == [1.0]
+    said = Said(folder, "nested.jsonl", "--reward", "exact", "--field", "reply=choices.2.text")
+    assert said.code == 2 and "no field 'choices.2.text' (has choices, gold)" in said.err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from roll.algorithms.kl import adapted
 from roll.algorithms.moments import Moments
 from roll.algorithms.objective import corrected, kl_row
+from roll.algorithms.parting import Part, joined, parted
 from roll.algorithms.recipe import Kl, Recipe
 from roll.algorithms.segments import spread, sum_by
 from roll.errors import ConfigError
@@ -24,41 +25,41 @@ class Memory:
 
     kl_coefficient: float = 0.0
     moments: Moments = field(default_factory=Moments)
-    """Of all rewards so far, as they came."""
+    """Of all rewards so far, as they came; without those of the domains below."""
+    domains: Mapping[str, Moments] = field(default_factory=lambda: {})
+    """The same of each domain that gives credit in a way of its own."""
 
 
 def assign_credit(batch: Batch, recipe: Recipe, memory: Memory) -> tuple[Batch, Memory, dict[str, float]]:
     """The batch with `advantages`, and `returns` where there are values; what to remember; what to report.
 
     Needs the whole global batch: baselines and statistics are taken over all of it. Trajectories that a mask leaves out
-    are not trained on afterwards, but count in baselines.
+    are not trained on afterwards, but count in baselines. A domain with a recipe of its own is credited as if its
+    trajectories were all there are, and the others as if it were not there; KL is measured over all.
     """
-    memory = replace(memory, moments=memory.moments.after(batch.rewards))
-    batch = _shaped(batch, recipe.shaping, memory.moments)
     metrics: dict[str, float] = {}
+    penalties, num_trained = None, int(batch.trained.sum())
     if recipe.kl is not None:
-        batch, memory, metrics = _pulled(batch, recipe.kl, memory)
-    _check_needs(batch, recipe)
-    earned = _found(ADVANTAGES, recipe.advantage, (batch,), like=batch.trained)
-    earned = torch.where(batch.trained, earned.float(), 0.0)
-    returns = None if batch.values is None else torch.where(batch.trained, earned + batch.values, 0.0)
-    if recipe.whiten:
-        earned = _whitened(earned, batch.trained)
-    if recipe.clip is not None:
-        earned = earned.clamp(-recipe.clip, recipe.clip)
-    for part in recipe.emphasis:
-        earned = earned * spread(batch, _found(EMPHASES, part, (batch,), like=batch.rewards))
-    kept = _kept(batch, recipe)
-    metrics["reward/masked"] = 1.0 - float(kept.sum()) / max(1, int(batch.trained.sum()))
-    return replace(batch, advantages=torch.where(kept, earned, 0.0), returns=returns, trained=kept), memory, metrics
+        penalties, memory, metrics = _pulled(batch, recipe.kl, memory)
+    if recipe.domains:
+        batch, memory = _by_domain(batch, recipe, memory, penalties)
+    else:
+        batch, moments = _credited(batch, recipe, memory.moments, penalties)
+        memory = replace(memory, moments=moments)
+    metrics["reward/masked"] = 1.0 - float(batch.trained.sum()) / max(1, num_trained)
+    return batch, memory, metrics
 
 
-def weigh(batch: Batch, aggregation: Call) -> Batch:
+def weigh(batch: Batch, aggregation: Call, domains: Mapping[str, Recipe] | None = None) -> Batch:
     """The batch of one optimizer step with `weights`: mask and denominator in one, zero where nothing is trained.
 
-    Made before the batch is cut, so no cut can change the sum; no mask can be forgotten.
+    Made before the batch is cut, so no cut can change the sum; no mask can be forgotten. The weight of a domain of
+    `domains` is multiplied in, and changes no denominator.
     """
     found = _found(AGGREGATIONS, aggregation, (batch,), like=batch.trained)
+    weight_of = {name: own.weight for name, own in (domains or {}).items() if own.weight != 1}
+    if weight_of:
+        found = found * spread(batch, torch.tensor([weight_of.get(domain, 1.0) for domain in batch.domains]))
     return replace(batch, weights=torch.where(batch.trained, found.float(), 0.0))
 
 
@@ -77,6 +78,43 @@ def minibatches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
     return [batch.select(chosen) for chosen in rows if chosen]
 
 
+def _by_domain(batch: Batch, recipe: Recipe, memory: Memory, penalties: torch.Tensor | None) -> tuple[Batch, Memory]:
+    """Each domain with a recipe of its own credited apart, and all others together, with moments of their own."""
+    assert len(batch.domains) == len(batch.rewards), "a batch of domains says which each trajectory is of"
+    rest = ""  # no domain is called that
+    names = [domain if domain in recipe.domains else rest for domain in batch.domains]
+    moments = {rest: memory.moments, **memory.domains}
+    parts: list[Part] = []
+    for name in dict.fromkeys(names):
+        part = parted(batch, torch.tensor([name == each for each in names]))
+        own = None if penalties is None else penalties[part.tokens]
+        credited, moments[name] = _credited(
+            part.batch, recipe.domains.get(name, recipe), moments.get(name, Moments()), own
+        )
+        parts.append(replace(part, batch=credited))
+    return joined(batch, parts), replace(memory, moments=moments.pop(rest), domains=moments)
+
+
+def _credited(batch: Batch, recipe: Recipe, moments: Moments, penalties: torch.Tensor | None) -> tuple[Batch, Moments]:
+    """The batch with its credit, and the moments with its rewards."""
+    moments = moments.after(batch.rewards)
+    batch = _shaped(batch, recipe.shaping, moments)
+    if penalties is not None:
+        batch = _penalised(batch, penalties)
+    _check_needs(batch, recipe)
+    earned = _found(ADVANTAGES, recipe.advantage, (batch,), like=batch.trained)
+    earned = torch.where(batch.trained, earned.float(), 0.0)
+    returns = None if batch.values is None else torch.where(batch.trained, earned + batch.values, 0.0)
+    if recipe.whiten:
+        earned = _whitened(earned, batch.trained)
+    if recipe.clip is not None:
+        earned = earned.clamp(-recipe.clip, recipe.clip)
+    for part in recipe.emphasis:
+        earned = earned * spread(batch, _found(EMPHASES, part, (batch,), like=batch.rewards))
+    kept = _kept(batch, recipe)
+    return replace(batch, advantages=torch.where(kept, earned, 0.0), returns=returns, trained=kept), moments
+
+
 def _shaped(batch: Batch, shaping: Sequence[Call], moments: Moments) -> Batch:
     """With the rewards after all shapings."""
     for part in shaping:
@@ -93,8 +131,8 @@ def with_rewards(batch: Batch, rewards: torch.Tensor) -> Batch:
     return replace(batch, rewards=rewards.float(), turn_rewards=changed.float())
 
 
-def _pulled(batch: Batch, kl: Kl, memory: Memory) -> tuple[Batch, Memory, dict[str, float]]:
-    """With KL in the reward taken off it, and the coefficient adapted to what was measured."""
+def _pulled(batch: Batch, kl: Kl, memory: Memory) -> tuple[torch.Tensor | None, Memory, dict[str, float]]:
+    """What KL in the reward takes off each token, and the coefficient adapted to what was measured."""
     policy = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
     row = kl_row(policy, batch.ref_logprobs, batch.trained, kl.estimator)
     mean = float(row.sum()) / max(1, int(batch.trained.sum()))
@@ -103,11 +141,13 @@ def _pulled(batch: Batch, kl: Kl, memory: Memory) -> tuple[Batch, Memory, dict[s
     if kl.target is not None:
         found = adapted(coefficient, mean, target=kl.target, horizon=kl.horizon, num_samples=len(batch.rewards))
         memory = replace(memory, kl_coefficient=found)
-    if kl.place == "reward":
-        penalties = coefficient * row
-        of_trajectory = sum_by(batch.turn_trajectory[batch.turn], penalties.double(), len(batch.rewards)).float()
-        batch = replace(batch, penalties=penalties, rewards=batch.rewards - of_trajectory)
-    return batch, memory, metrics
+    return coefficient * row if kl.place == "reward" else None, memory, metrics
+
+
+def _penalised(batch: Batch, penalties: torch.Tensor) -> Batch:
+    """With penalties taken off the rewards of their trajectories."""
+    of_trajectory = sum_by(batch.turn_trajectory[batch.turn], penalties.double(), len(batch.rewards)).float()
+    return replace(batch, penalties=penalties, rewards=batch.rewards - of_trajectory)
 
 
 def _check_needs(batch: Batch, recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -67,6 +68,11 @@ class Recipe:
     critic_warmup: int = 0
     """Steps in which only the critic learns."""
     needs: frozenset[Need] = frozenset()
+    domains: Mapping[str, Recipe] = field(default_factory=lambda: {})
+    """By name, the whole recipe of domains that give credit in a way of their own. Only what is about credit is read,
+    and `weight`: loss, KL and updates are one for all."""
+    weight: float = 1.0
+    """What the losses of a domain's tokens are multiplied with."""
 
     @property
     def num_updates(self) -> int:

@@ -66,7 +66,7 @@ def run() -> Result:
     details = _surface(worded)
     easy = [(gold, form) for gold in worded[:2000] for form in surface_forms(gold)]
     details["fast_cpu_us"] = round(1e6 * _cpu_s(easy[:5000]) / 5000, 1)
-    speed = _rate("fast path", easy)
+    speed = _rate("fast path", easy, comparing=False)
     if importlib.util.find_spec("math_verify") is None:
         why = "math-verify is not installed; run `pip install math-verify`"
         return _result(skipped=why, details=details | {"fast_per_s": round(speed)})
@@ -229,12 +229,15 @@ def undecided(answers: Sequence[str]) -> Iterator[Pair]:
 
 
 def with_bombs(pairs: Sequence[Pair]) -> list[Pair]:
-    """The same, with a bomb in place of every hundredth."""
-    return [("12", r"\boxed{9^{9^{9^9}}}") if index % 100 == 50 else pair for index, pair in enumerate(pairs)]
+    """The same, with a bomb for every hundredth, in turn at an even and an odd place, so that each process has some."""
+    bomb = ("12", r"\boxed{9^{9^{9^9}}}")
+    return [bomb if index % 100 == 50 + index // 100 % 2 else pair for index, pair in enumerate(pairs)]
 
 
-def _processes() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+def _processes(*, comparing: bool = True) -> ProcessPoolExecutor:
+    """Without `comparing` they load no algebra, which keeps a processor busy for a while after the start."""
+    start = _start if comparing else None
+    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"), initializer=start)
 
 
 def _start() -> None:
@@ -260,10 +263,10 @@ def _cpu_s(pairs: Sequence[Pair]) -> float:
     return time.process_time() - began
 
 
-def _rate(label: str, pairs: Sequence[Pair], *, num_before: int = 20) -> float:
+def _rate(label: str, pairs: Sequence[Pair], *, num_before: int = 20, comparing: bool = True) -> float:
     """Replies a second over all processes, by the slower one, once each has scored `num_before`."""
     shares = [pairs[index::PROCESSES] for index in range(PROCESSES)]
-    with _processes() as pool:
+    with _processes(comparing=comparing) as pool:
         spent_s = max(pool.map(_spend_s, shares, [num_before] * PROCESSES))
     rate = (len(pairs) - PROCESSES * num_before) / spent_s
     typer.echo(f"{label}: {rate:,.0f} replies/s")

@@ -31,7 +31,7 @@ def read_replies(file: Path, fields: Mapping[str, str]) -> list[Answered]:
 
     A line has `reply` (text) or `replies` (a list of texts), and of `prompt` or `messages`, `answer`, `id`, `seed` and
     whatever else a reward reads those that it does read. `fields` says what the file calls them, where it calls them
-    otherwise: a name or a dotted path by the name that rewards know.
+    otherwise: a name or a dotted path (numbers count the entries of a list) by the name that rewards know.
     """
     found: list[Answered] = []
     faults: list[str] = []
@@ -94,9 +94,14 @@ def _at(row: dict[str, Any], path: str) -> Any:
         return row[path]
     found: Any = row
     for part in path.split("."):
-        if not isinstance(found, dict) or part not in found:
+        entries = (
+            {str(place): entry for place, entry in enumerate(cast(list[Any], found))}
+            if isinstance(found, list)
+            else found
+        )
+        if not isinstance(entries, dict) or part not in entries:
             raise ValueError(f"no field {path!r} (has {', '.join(row) or 'none'}); correct --field")
-        found = cast(dict[str, Any], found)[part]
+        found = cast(dict[str, Any], entries)[part]
     return found
 
 

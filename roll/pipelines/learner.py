@@ -57,7 +57,7 @@ class Learner:
         for epoch in range(self.recipe.epochs):
             seed = zlib.crc32(f"{self.seed} {step} {epoch}".encode())
             for part in minibatches(batch, self.recipe.minibatches, seed=seed):
-                weighed = weigh(part, self.recipe.aggregation)
+                weighed = weigh(part, self.recipe.aggregation, self.recipe.domains)
                 if self.models.critic is not None:
                     found = await self._learn(self.models.critic, step, weighed, value)
                     meter.log({name.replace("loss/", "critic/"): number for name, number in found.items()})

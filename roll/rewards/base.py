@@ -86,21 +86,27 @@ class Reward:
 
     async def score(self, task: Task, reply: str) -> Outcome:
         """What it thinks of `reply`. It runs in the caller's thread, so a breakpoint inside it works."""
-        place = f"reward {self.name!r} on task {task.id!r}"
         try:
-            found = await _settled(self.ask(task, reply, **self.arguments))
+            found = self.ask(task, reply, **self.arguments)
+            if type(found) is not Score and inspect.isawaitable(found):
+                found = await found
         except Unscored as error:
             return Outcome.failed(error.fault, str(error))
         except ConfigError as error:
-            return Outcome.failed(Fault.TASK, f"{place}: {_one_line(str(error))}")
+            return Outcome.failed(Fault.TASK, f"{self._place(task)}: {_one_line(str(error))}")
         except RollError as error:
-            return Outcome.failed(Fault.INFRASTRUCTURE, f"{place}: {_one_line(str(error))}")
+            return Outcome.failed(Fault.INFRASTRUCTURE, f"{self._place(task)}: {_one_line(str(error))}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
-            return Outcome.failed(Fault.REWARD, f"{place}: {described(error, self._source)}; mend the reward")
+            return Outcome.failed(
+                Fault.REWARD, f"{self._place(task)}: {described(error, self._source)}; mend the reward"
+            )
         wrong = _wrong(found)
         if wrong:
-            return Outcome.failed(Fault.REWARD, f"{place}: {wrong}")
+            return Outcome.failed(Fault.REWARD, f"{self._place(task)}: {wrong}")
         return Outcome.of(_plain(found))
+
+    def _place(self, task: Task) -> str:
+        return f"reward {self.name!r} on task {task.id!r}"
 
     @property
     def _source(self) -> str | None:
@@ -153,24 +159,27 @@ def _nothing() -> None:
 
 def _wrong(found: Any) -> str:
     """Why what a reward returned cannot be trained on, if so."""
-    if _number(found):
-        return _out_of_bounds("value", found)
     if not isinstance(found, Score):
+        if _number(found):
+            return _out_of_bounds("value", found)
         return f"not a number (got {reprlib.repr(found)}); return a float or a Score"
     parts: Any = found.parts
     if not isinstance(parts, dict) or not all(isinstance(name, str) for name in cast(dict[Any, Any], parts)):
         return f"parts are not numbers by name (got {reprlib.repr(found.parts)}); give Score a dict"
-    named: dict[str, Any] = {"value": found.value, **{f"part {name!r}": value for name, value in found.parts.items()}}
-    for name, value in named.items():
-        if not _number(value):
-            return f"{name} is not a number (got {reprlib.repr(value)}); give Score floats"
-        if wrong := _out_of_bounds(name, value):
-            return wrong
-    return ""
+    if wrong := _not_a_part("value", found.value):
+        return wrong
+    wrongs = (_not_a_part(f"part {name!r}", value) for name, value in found.parts.items())
+    return next((wrong for wrong in wrongs if wrong), "")
+
+
+def _not_a_part(name: str, value: Any) -> str:
+    if _number(value):
+        return _out_of_bounds(name, value)
+    return f"{name} is not a number (got {reprlib.repr(value)}); give Score floats"
 
 
 def _number(found: Any) -> TypeGuard[Real]:
-    return isinstance(found, Real | np.bool_)
+    return type(found) is float or isinstance(found, Real | np.bool_)
 
 
 def _out_of_bounds(name: str, value: Any) -> str:

@@ -4,7 +4,7 @@
 
 A line of the first file is `{"prompt": ..., "reply": ..., "label": ...}`, with `answer`, `messages` and other fields
 where the reward reads them; a label is a number from 0 to 1, or true or false. The second file holds a `reward:`
-section, as a run's source has it.
+section or list, as a run's source has it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any, cast
 
 import yaml
 
-from roll.config.section import Named
+from roll.config.reward import Reward as RewardSection
 from roll.errors import ConfigError, RollError
+from roll.preflight import importable
 from roll.rewards.base import Reward
 from roll.rewards.outcome import Outcome
 from roll.types import Call, Message, Task
@@ -202,9 +203,10 @@ def main(arguments: Sequence[str]) -> int:
 def _reward(path: str) -> Reward:
     try:
         section: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        named = Named.model_validate(section["reward"])
+        named = RewardSection.model_validate(section["reward"])
     except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path}: no reward in it ({error}); write `reward: {{kind: ...}}`") from None
+        raise ConfigError(f"{path}: no reward in it ({error}); write `reward: {{kind: ...}}`, or a list") from None
+    importable(Path(path))
     return Reward.made(Call(named.kind, named.arguments))
 
 

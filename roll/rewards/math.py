@@ -54,6 +54,26 @@ def score(task: Task, reply: str, *, timeout_s: float = 2.0) -> Score:
     return compared(str(task.answer), reply, functools.partial(COMPARERS.same, timeout_s=timeout_s))
 
 
+class Math:
+    """1 if the answer that a reply commits to equals the task's, else 0.
+
+    As `score`, in a process that is there to score: it has algebra loaded at once, and not when the first answer needs
+    it and waits. Nothing depends on that: where it cannot be loaded, only what needs it has no score.
+    """
+
+    def __init__(self, *, timeout_s: float = 2.0) -> None:
+        self.timeout_s = timeout_s
+
+    def start(self) -> None:
+        COMPARERS.warm()
+
+    def stop(self) -> None:
+        COMPARERS.stop()
+
+    def score(self, task: Task, reply: str) -> Score:
+        return score(task, reply, timeout_s=self.timeout_s)
+
+
 def compared(gold: str, reply: str, compare: Compare) -> Score:
     """As `score` has it; `compare` is asked only what reading the two answers does not tell."""
     said = candidates(reply)

@@ -1,14 +1,15 @@
 """The far side of `roll.rewards.math_process`: one process that has loaded math-verify, and comparers forked off it.
 
-The first process never looks at an answer, so it always answers. A comparer does nothing else, and is killed when it
-takes too long; the next one is a fork away, with everything loaded. This file is run by its path and imports nothing of
-this package.
+The first process looks at no answer that may take long, so it always answers. A comparer does nothing else, and is
+killed when it takes too long; the next one is a fork away, with everything loaded and everything that the first process
+has learnt meanwhile. This file is run by its path and imports nothing of this package.
 
 | message to the first process | its answer |
 |---|---|
 | (none) | on start: `ready`, or why comparing is not possible |
 | `start`, with a socket | the number of the comparer that now serves the socket |
 | `kill NUMBER` | `gone`, once it is |
+| `[gold, said]` on a second socket | none: two answers to learn from, which a comparer was quick to compare |
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ LESSONS = (
     "0.75",
 )
 """Answers of many shapes: the parser builds its tables as it meets them, which is most of what a first answer costs."""
+_LONGEST_LESSON = 2**16
+"""Bytes."""
+_LESSON_S = 1.0
+"""Of processor time; a lesson that takes longer ends its process, for nothing else could end one long operation."""
 _GRACE_S = 1.0
 """A comparer ends itself so long after its limit, in case whoever should have killed it is gone."""
 
@@ -80,7 +85,7 @@ def main(load: Callable[[], Compare], lessons: Sequence[str] = ()) -> None:
     While it has nothing to do, it takes a lesson: what comparing an answer teaches, later comparers know from birth.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to hear
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control, school = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     try:
         compare = load()
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller raises it
@@ -89,11 +94,9 @@ def main(load: Callable[[], Compare], lessons: Sequence[str] = ()) -> None:
     gc.freeze()  # pages of what is loaded stay shared with the forks
     control.sendall(b"ready\n")
     comparers: set[int] = set()
-    left = list(lessons)
+    left = [(lesson, "1") for lesson in lessons]
     while True:
-        while left and not select.select([control], [], [], 0)[0]:
-            with contextlib.suppress(Exception):  # a lesson that cannot be learned is no reason to end
-                compare(left.pop(), "1")
+        _learn(compare, control, school, left)
         message, received, _, _ = socket.recv_fds(control, 64, 1)
         _forget_ended(comparers)
         if not message:
@@ -105,6 +108,22 @@ def main(load: Callable[[], Compare], lessons: Sequence[str] = ()) -> None:
             control.sendall(b"gone\n")
     for number in list(comparers):
         _kill(number, comparers)
+
+
+def _learn(compare: Compare, control: socket.socket, school: socket.socket, left: list[tuple[str, str]]) -> None:
+    """Take lessons, the newest first, until there is a message."""
+    while True:
+        ready, _, _ = select.select([control, school], [], [], 0 if left else None)
+        if control in ready:
+            return
+        if school in ready:
+            gold, said = json.loads(school.recv(_LONGEST_LESSON))
+            left.append((gold, said))
+            continue
+        signal.setitimer(signal.ITIMER_PROF, _LESSON_S)
+        with contextlib.suppress(Exception):  # a lesson that cannot be learned is no reason to end
+            compare(*left.pop())
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _start(compare: Compare, control: socket.socket, wire: int) -> int:

@@ -23,25 +23,26 @@ _UNIT = rf"(?!(?:{_NO_UNIT})\b)[A-Za-z]{{2,20}}"
 
 _SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "π": r"\pi ", "∞": r"\infty ", "\xd7": r"\times ", "\xa0": " "})
 _REWRITES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\s+", " "),
-        (r"\\[dtc]frac(?![a-z])", r"\\frac"),
-        (r"\\(?:left|right|displaystyle|quad)(?![a-z])|\\[!,;: ]|\\[()\[\]]|~|\\?[$€£]|\*\*", ""),
-        (r"(?<=[\d}]) ?\\(?:text|mathrm)\{[^{}]*\}(?:\^(?:\d|\{\d\}))?[. ]*$", ""),  # a unit
-        (rf"(?<=\d) {_UNIT}(?: {_UNIT}){{0,3}}[. ]*$", ""),  # another
-        (r"\\(?:text|textbf|mathrm|mathbf|mathit|operatorname)\{([^{}]*)\}", r"\1"),
-        (r"\^ ?(?:\\circ|\{ ?\\circ ?\})|°|(?<=\d) ?degrees?\b", ""),
-        (r"\\%", "%"),
-        (r"\{,\}", ","),
-        (r" (?!\d)|(?<!\d) ", ""),  # between digits a space has a meaning
-        (r"\\frac(\d)", r"\\frac{\1}"),
-        (r"(\\frac\{[^{}]*\}) ?(\d)", r"\1{\2}"),
-        (r"\\sqrt(\d)", r"\\sqrt{\1}"),
-        (r"[.,]+$", ""),
-        (r"^\{([^{}\\]*)\}$", r"\1"),
+    (sign, re.compile(pattern), replacement)
+    for sign, pattern, replacement in (
+        ("", r"\s+", " "),
+        ("\\", r"\\[dtc]frac(?![a-z])", r"\\frac"),
+        ("", r"\\(?:left|right|displaystyle|quad)(?![a-z])|\\[!,;: ]|\\[()\[\]]|~|\\?[$€£]|\*\*", ""),
+        ("\\", r"(?<=[\d}]) ?\\(?:text|mathrm)\{[^{}]*\}(?:\^(?:\d|\{\d\}))?[. ]*$", ""),  # a unit
+        (" ", rf"(?<=\d) {_UNIT}(?: {_UNIT}){{0,3}}[. ]*$", ""),  # another
+        ("\\", r"\\(?:text|textbf|mathrm|mathbf|mathit|operatorname)\{([^{}]*)\}", r"\1"),
+        ("", r"\^ ?(?:\\circ|\{ ?\\circ ?\})|°|(?<=\d) ?degrees?\b", ""),
+        ("\\", r"\\%", "%"),
+        ("{", r"\{,\}", ","),
+        (" ", r" (?!\d)|(?<!\d) ", ""),  # between digits a space has a meaning
+        ("\\", r"\\frac(\d)", r"\\frac{\1}"),
+        ("\\", r"(\\frac\{[^{}]*\}) ?(\d)", r"\1{\2}"),
+        ("\\", r"\\sqrt(\d)", r"\\sqrt{\1}"),
+        ("", r"[.,]+$", ""),
+        ("{", r"^\{([^{}\\]*)\}$", r"\1"),
     )
 ]
+"""Where this sign occurs, such text is replaced with that. Most answers have no markup, as the sign tells at once."""
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d*)?%?")
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
@@ -89,8 +90,9 @@ def normalised(answer: str) -> str:
     if len(answer) > _LONGEST or _PLAIN.fullmatch(answer):
         return answer.strip()
     answer = answer.translate(_SIGNS)
-    for pattern, replacement in _REWRITES:
-        answer = pattern.sub(replacement, answer)
+    for sign, pattern, replacement in _REWRITES:
+        if sign in answer:
+            answer = pattern.sub(replacement, answer)
     return answer.replace(",", "").replace(" ", "") if _GROUPED.fullmatch(answer) else answer
 
 

@@ -31,17 +31,17 @@ class RewardWorker:
     async def start(self, reward: Call) -> Outcome | None:
         """Make the reward and start it, unless it runs already; None, or why it could not."""
         async with self._starting:
-            if repr(reward) in self._ready:
+            if _key(reward) in self._ready:
                 return None
             made = Reward.made(reward)
             failed = await made.start()
             if failed is None:
-                self._ready[repr(reward)] = made
+                self._ready[_key(reward)] = made
             return failed
 
     async def score(self, reward: Call, task: Task, reply: str) -> Outcome | Unready:
         """What the reward thinks of `reply`."""
-        made = self._ready.get(repr(reward))
+        made = self._ready.get(_key(reward))
         return Unready(self.rank) if made is None else await made.score(task, reply)
 
     async def stop(self) -> None:
@@ -49,3 +49,7 @@ class RewardWorker:
         while self._ready:
             _, made = self._ready.popitem()
             await made.stop()
+
+
+def _key(reward: Call) -> str:
+    return repr(reward) if reward.arguments else reward.name

@@ -29,7 +29,7 @@ from roll.registry import REWARDS
 from roll.rewards.outcome import Ending, Outcome
 from roll.tracking.progress import bar
 from roll.types import Call, Task
-from roll.wiring.rewards import build_scorer
+from roll.wiring.rewards import build_scorer, check_sandbox
 
 _WORKERS = 2
 _UNDER_WAY = 256
@@ -177,6 +177,7 @@ def _asked_for(request: Request) -> tuple[Call, Rewards]:
         if request.options:
             raise ConfigError("--option goes with --reward; with --run, change the file")
         found, rewards = _of_run(request.run, request.source)
+    check_sandbox(found, place="--reward" if request.run is None else f"{request.run}")
     if request.workers is not None:
         rewards = rewards.model_copy(update={"workers": request.workers})
     if request.timeout_s is not None:

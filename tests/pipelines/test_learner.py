@@ -50,7 +50,8 @@ class Witness(FakeTrainer):
 
 def batch() -> Batch:
     rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
-    return batch_of(ROWS, rewards=rewards, advantages=None, weights=None)
+    domains = ("light", "light", "light", "heavy", "heavy", "heavy")
+    return batch_of(ROWS, rewards=rewards, domains=domains, advantages=None, weights=None)
 
 
 def learn(
@@ -113,6 +114,20 @@ def test_every_optimizer_step_has_a_denominator_of_its_own(tmp_path: Path) -> No
     learn(tmp_path, replace(PLAIN, minibatches=3, needs=frozenset({"old_logprobs"})), actor)
     for part in actor.batches:
         assert part.weights is not None and float(part.weights.sum()) == pytest.approx(1.0)
+
+
+def test_a_domain_has_credit_of_its_own_and_counts_by_its_weight(tmp_path: Path) -> None:
+    actor = Witness()
+    own = replace(PLAIN, advantage=Call("batch_centred"), weight=3.0)
+    credited, _ = learn(tmp_path, replace(PLAIN, domains={"heavy": own}), actor)
+    (seen,) = actor.batches
+    assert seen.weights is not None and credited.advantages is not None
+    here = credited.trajectory[torch.repeat_interleave(torch.tensor(credited.lengths))] >= 3
+    share = 1.0 / int(credited.trained.sum())
+    assert seen.weights[here & credited.trained].unique().tolist() == pytest.approx([3 * share])
+    assert seen.weights[~here & credited.trained].unique().tolist() == pytest.approx([share])
+    earned = credited.advantages[here & credited.trained].unique().tolist()
+    assert earned == pytest.approx([-1 / 3, 2 / 3])  # rewards 1, 0, 0 less their mean, whatever the others got
 
 
 def test_a_critic_is_asked_and_taught_and_learns_alone_at_first(tmp_path: Path) -> None:

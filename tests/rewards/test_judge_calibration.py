@@ -102,3 +102,18 @@ def test_the_command_says_what_is_wrong_with_its_files(tmp_path: Path, capsys: p
         "usage:",
     ):
         assert why in shown
+
+
+def test_a_list_of_rewards_is_calibrated_as_it_is_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"prompt": "?", "reply": reply, "answer": "yes", "label": label} for reply, label in (("yes", 1), ("no", 0))
+    ]
+    (tmp_path / "labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "beside_it.py").write_text("def short(task, reply):\n    return len(reply) < 10\n")
+    (tmp_path / "reward.yaml").write_text('reward: [exact, {kind: "beside_it:short", weight: 0.2}]\n')
+    assert main([str(tmp_path / "labelled.jsonl"), str(tmp_path / "reward.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert "scored 2, failed 0" in out and "accuracy 1.000" in out
+    assert "1.200" in out and "0.200" in out  # the mean score of what is right, and of what is wrong

@@ -1,13 +1,15 @@
 """The math verifier: what a reply commits to, and when two answers are one."""
 
+import asyncio
 import time
 
 import pytest
 
 from roll.errors import ConfigError
-from roll.rewards.math import compared, score
-from roll.rewards.math_process import Verdict
-from roll.types import Score, Task
+from roll.rewards.base import Reward
+from roll.rewards.math import Math, compared, score
+from roll.rewards.math_process import COMPARERS, Verdict
+from roll.types import Call, Score, Task
 
 
 class Algebra:
@@ -247,3 +249,18 @@ def test_no_reply_is_expensive(bomb: str):
     start = time.monotonic()
     assert not right("12", bomb)
     assert time.monotonic() - start < 2.0  # linear takes some hundredths
+
+
+def test_a_process_that_scores_has_algebra_loaded_from_the_start() -> None:
+    made = Reward.made(Call("math", {"timeout_s": 3.0}))
+    COMPARERS.stop()
+    assert asyncio.run(made.start()) is None
+    assert COMPARERS._server is not None
+    asyncio.run(made.stop())
+    assert COMPARERS._server is None
+
+
+def test_the_reward_by_name_scores_as_the_function_does() -> None:
+    task = Task(id="t", domain="math", answer="12")
+    for reply in (r"\boxed{12}", "It is 13.", "<think>12"):
+        assert Math(timeout_s=1.0).score(task, reply) == score(task, reply)

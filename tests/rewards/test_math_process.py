@@ -18,6 +18,8 @@ FAKE = """
 import os, time
 from roll.rewards.math_child import main
 
+known, asker = set(), os.getppid()  # the first process and those forked off it have different parents
+
 def compare(gold, said):
     if said == "busy": 9**9**9
     if said == "asleep": time.sleep(60)
@@ -26,6 +28,14 @@ def compare(gold, said):
     if said == "greedy": bytearray(8 * 2**30)
     if said == "slow": time.sleep(0.5)
     if said == "number": return gold == str(os.getpid())
+    if said == "new":
+        time.sleep(0.0 if gold in known else 0.03)
+        known.add(gold)
+    if said == "known": return gold in known
+    if said == "trap" and os.getppid() != asker:
+        time.sleep(0.03)
+        return True
+    if said == "trap": 9**9**9
     return gold == said
 
 main(lambda: compare)
@@ -47,6 +57,15 @@ def number(comparers: Comparers) -> int:
     """Of the process that the next comparison will be made in."""
     (comparer,) = comparers._idle
     return comparer.number
+
+
+def instructed(comparers: Comparers, said: str) -> str:
+    """A gold answer whose comparison took neither too short nor, for all the load of the machine, too long to teach."""
+    for attempt in range(100):
+        comparers.same(f"shape {attempt}", said, timeout_s=5.0)
+        if comparers._instructive:
+            return comparers._instructive[-1][0]
+    raise AssertionError("no comparison was instructive")
 
 
 def test_a_comparison_says_same_or_different(comparers: Comparers):
@@ -159,6 +178,48 @@ def alive(process: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_what_a_killed_comparer_had_learnt_the_next_one_knows(comparers: Comparers):
+    shape = instructed(comparers, "new")
+    assert comparers.same(shape, "known", timeout_s=5.0) is Verdict.SAME
+    before = number(comparers)
+    assert comparers.same("a", "asleep", timeout_s=1.5) is Verdict.TIMED_OUT
+    assert comparers.same(shape, "known", timeout_s=5.0) is Verdict.SAME
+    assert comparers.same("other", "known", timeout_s=5.0) is Verdict.DIFFERENT
+    assert number(comparers) != before
+
+
+def test_a_lesson_that_never_ends_costs_the_first_process_and_no_score(comparers: Comparers):
+    server = comparers._server
+    assert server is not None
+    instructed(comparers, "trap")  # quick for a comparer, endless for the first
+    assert comparers.same("a", "asleep", timeout_s=0.5) is Verdict.TIMED_OUT
+    assert comparers.same("a", "a", timeout_s=30.0) is Verdict.SAME
+    assert server.process.wait(timeout=10.0) == -signal.SIGPROF
+    assert comparers._server is not server
+
+
+def test_a_process_is_given_so_many_lessons_and_no_more(comparers: Comparers):
+    server = comparers._server
+    assert server is not None
+    comparers._instructive.extend([("a", "a")] * 1000)
+    comparers._teach()
+    assert server.num_taught == comparers._instructive.maxlen
+    assert comparers.same("a", "a", timeout_s=5.0) is Verdict.SAME
+
+
+def test_warming_starts_the_first_process_and_waits_for_nothing():
+    slow = Comparers((sys.executable, "-c", f"import time\ntime.sleep(1.5){FAKE}"))
+    start = time.monotonic()
+    slow.warm()
+    assert time.monotonic() - start < 1.0
+    server = slow._server
+    assert server is not None
+    slow.warm()
+    assert slow.same("a", "a", timeout_s=30.0) is Verdict.SAME
+    assert slow._server is server
+    slow.stop()
 
 
 @pytest.mark.parametrize("program", ["import nowhere", "raise SystemExit(1)"])

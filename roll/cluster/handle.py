@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from roll.types import Call
+
 W = TypeVar("W")
 W_co = TypeVar("W_co", covariant=True)
 P = ParamSpec("P")
@@ -43,3 +45,15 @@ class Cluster(Protocol[W_co]):
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class Executor(Protocol):
+    """Where the workers of a run are: what brings them up, and ends them. All clusters are asked for before `start`."""
+
+    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> Cluster[Any]:
+        """`size` workers of a role, each made as `worker` names it, in the interpreter `python`; None: this one."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...

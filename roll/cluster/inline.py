@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, Generic
 
 from roll.cluster.handle import Method, P, R, S, W
+from roll.types import Call
 
 
 class InlineCluster(Generic[W]):
@@ -45,3 +47,19 @@ class InlineCluster(Generic[W]):
 
     async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.at(self._under_way.index(min(self._under_way)), method, *args, **kwargs)
+
+
+class InlineExecutor:
+    """`Executor` of a run in one process: a worker is there as soon as it is asked for."""
+
+    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
+        assert python is None, f"{role}: there is one process, and one interpreter"
+        module, _, attribute = worker.name.partition(":")
+        made = getattr(importlib.import_module(module), attribute)
+        return InlineCluster[Any]([made(rank, **worker.arguments) for rank in range(size)])
+
+    async def start(self) -> None:
+        """Nothing to bring up."""
+
+    async def stop(self) -> None:
+        """Nothing to end."""

@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
+
 from roll.algorithms.recipe import Objective
-from roll.types import Batch, Digest, Finish, Sampling
+from roll.types import Batch, Digest, Finish, Sampling, record
 from roll.weights.plan import Plan
 
 if TYPE_CHECKING:
     import torch
 
+    from roll.types import Floats, Ints
+
 Part = Literal["weights", "optimizer", "kv"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Request:
     """One reply to be sampled."""
 
@@ -40,18 +44,26 @@ class Request:
     """Requests of one family begin alike, so a generator that has one of them warm does less for the next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Output:
-    """What a generator has sampled of one request since its last output."""
+    """What a generator has sampled of one request since its last output. Its arrays are the receiver's from then on."""
 
     id: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    ids: Ints
+    logprobs: Floats
     """Under the distribution each token was drawn from."""
     version: int
     """Of the weights that sampled all of these."""
     finish: Finish | None = None
     """None while the request goes on."""
+
+    @classmethod
+    def of(
+        cls, id: str, ids: Sequence[int], logprobs: Sequence[float], *, version: int, finish: Finish | None = None
+    ) -> Output:
+        """An output of plain numbers."""
+        rows = np.array(ids, np.int32), np.array(logprobs, np.float32)
+        return cls(id=id, ids=rows[0], logprobs=rows[1], version=version, finish=finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +79,11 @@ class Scorer(Protocol):
 
     async def start(self) -> None: ...
 
-    async def logprobs(self, batch: Batch) -> torch.Tensor:
-        """[tokens] fp32, entry t about token t; 0 for the first token of a sequence."""
+    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
+        """[tokens] fp32, entry t about token t; 0 for the first token of a sequence.
+
+        Under the distribution that rollouts are drawn from, unless `sampling` names another.
+        """
         ...
 
     async def values(self, batch: Batch) -> torch.Tensor:
@@ -126,6 +141,18 @@ class Counting(Protocol):
     """A generator that says how it fares."""
 
     async def statistics(self) -> Statistics: ...
+
+
+class Probed(Protocol):
+    """A generator whose serving can be held against a trainer's own arithmetic."""
+
+    async def probe(self, ids: Sequence[int], num_new: int) -> Output:
+        """What it says of `ids` after the first, then of `num_new` tokens more that it chooses greedily.
+
+        Logprobs are at temperature 1. Those of `ids` are computed afresh; the new tokens go the way of any request,
+        through whatever cache of prefixes there is. Only while paused and empty.
+        """
+        ...
 
 
 class Resident(Protocol):

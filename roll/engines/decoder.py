@@ -236,11 +236,12 @@ def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tenso
     scaling = 1.0
     if kind == "default":
         theta = parameters.get("rope_theta", 10_000.0)
-        frequencies = 1.0 / theta ** (torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim)
+        even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu")
+        frequencies = 1.0 / theta ** (even / shape.head_dim)
     elif kind in ("linear", "llama3", "yarn"):
         frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
         raise ConfigError(f"model: backend native knows no rotary scaling {kind!r}; choose another backend")
-    angles = torch.outer(torch.arange(shape.context, dtype=torch.float32), frequencies)
+    angles = torch.outer(torch.arange(shape.context, dtype=torch.float32, device="cpu"), frequencies)
     cos, sin = angles.cos() * scaling, angles.sin() * scaling
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

@@ -11,7 +11,7 @@ import torch
 from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.errors import EngineFailed
-from roll.types import Batch, Digest, Finish
+from roll.types import Batch, Digest, Finish, Sampling
 from roll.weights.plan import Plan
 
 
@@ -30,7 +30,7 @@ class FakeTrainer:
     async def stop(self) -> None:
         self.resident = set()
 
-    async def logprobs(self, batch: Batch) -> torch.Tensor:
+    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
         return batch.sampler_logprobs.clone()
 
     async def values(self, batch: Batch) -> torch.Tensor:
@@ -112,9 +112,7 @@ class FakeGenerator:
 
     def _end(self, request: Request, ids: list[int], finish: Finish) -> None:
         del self._requests[request.id]
-        self._outputs.append(
-            Output(id=request.id, ids=tuple(ids), logprobs=(-1.0,) * len(ids), version=self.version, finish=finish)
-        )
+        self._outputs.append(Output.of(request.id, ids, (-1.0,) * len(ids), version=self.version, finish=finish))
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         for request, sampled, _ in list(self._requests.values()):
@@ -131,6 +129,11 @@ class FakeGenerator:
         assert self.paused and not self._requests, "weights change only while nothing is served"
         self.received.append(version)
         return Digest({"fake": (version, version * version)})
+
+    async def probe(self, ids: Sequence[int], num_new: int) -> Output:
+        assert self.paused and not self._requests, "a probe comes while nothing is served"
+        found = (*ids[1:], *(10 + position % 10 for position in range(num_new)))
+        return Output.of("probe", found, (-1.0,) * len(found), version=self.version, finish=Finish.LENGTH)
 
     async def offload(self, parts: Sequence[Part]) -> None:
         self.resident -= set(parts)

@@ -23,7 +23,7 @@ _LOGIT_BYTES = 64 * 2**20
 
 def noise_key(*parts: str | int) -> int:
     """64 bits that stand for one reply: the run's seed, task, attempt, sibling and turn."""
-    name = "\x1f".join(str(part) for part in parts)
+    name = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 

@@ -21,6 +21,8 @@ class Plan:
 
     names: tuple[str, ...]
     """Hugging Face names, in the order they travel; every one must arrive."""
+    together: bool = False
+    """Whether sender and receivers must be called at the same time, as a broadcast asks; else one after the other."""
 
 
 class Channel(Protocol):
@@ -28,10 +30,12 @@ class Channel(Protocol):
 
     def send(self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int) -> None: ...
 
-    def receive(self, *, version: int) -> Iterable[tuple[str, torch.Tensor]]: ...
+    def receive(self, *, version: int) -> Iterable[tuple[str, torch.Tensor]]:
+        """What was sent, each tensor good until the next one is asked for; nothing where both sides share a module."""
+        ...
 
 
-def plan(sender: Layout, receiver: Layout) -> Plan:
+def plan(sender: Layout, receiver: Layout, *, together: bool = False) -> Plan:
     """Every parameter once. Sides that do not agree on names or shapes are refused before a byte moves."""
     wrong = [
         f"{name}: {sender.get(name, 'not sent')} against {receiver.get(name, 'not wanted')}"
@@ -40,4 +44,4 @@ def plan(sender: Layout, receiver: Layout) -> Plan:
     ]
     if wrong:
         raise RunStopped(f"weights: trainer and generator hold different models; {'; '.join(wrong[:3])}")
-    return Plan(names=tuple(sorted(sender)))
+    return Plan(names=tuple(sorted(sender)), together=together)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
-from roll.engines.base import Generator, Resident, Trainer
+from roll.engines.base import Generator, Probed, Resident, Trainer
 from roll.errors import EngineFailed
 from roll.types import Call, Finish
 from roll.weights.plan import Plan
@@ -130,6 +130,24 @@ async def a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment
         cancelled = waiting.cancel()
         await asyncio.wait({waiting}, timeout=10)
         assert waiting.cancelled() or not cancelled, "whoever waits in a loop would never end"
+    await engine.stop()
+
+
+async def a_probe_speaks_of_every_token_and_leaves_nothing_behind(engine: Generator, probed: Probed) -> None:
+    """`engine` and `probed` are one object."""
+    await engine.start()
+    with pytest.raises(AssertionError, match="nothing is served"):
+        await probed.probe([1, 2, 3], 2)
+    await engine.pause()
+    found = await probed.probe([5, 6, 7, 8], 3)
+    assert found.ids.tolist()[:3] == [6, 7, 8] and len(found.ids) == len(found.logprobs) == 6
+    assert (found.logprobs <= 0).all()
+    again = await probed.probe([5, 6, 7, 8], 3)
+    assert again.ids.tolist() == found.ids.tolist() and abs(again.logprobs - found.logprobs).max() < 1e-5
+    assert await engine.events(0.01) == []
+    await engine.resume(2)
+    await engine.submit([request("r", [1, 2], 4)])
+    assert set(await collect(engine, 1)) == {"r"}
     await engine.stop()
 
 

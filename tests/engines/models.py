@@ -2,13 +2,15 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.config.schema import Optimizer
-from roll.engines.base import Generator, Output, Request
+from roll.engines.base import Generator, Request
 from roll.engines.decoder import Decoder
 from roll.engines.infer.native import NativeGenerator
 from roll.engines.infer.native import Settings as InferSettings
@@ -120,19 +122,29 @@ def prompts(count: int, *, vocab: int = 40, shortest: int = 1, longest: int = 40
     return [torch.randint(0, vocab, (length,), generator=noise).tolist() for length in lengths]
 
 
-async def collect(engine: Generator, num_requests: int) -> dict[str, Output]:
-    """All outputs of so many requests, those of one request joined; every wait is bounded."""
-    found: dict[str, Output] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All outputs of one request, joined, as plain numbers."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: int
+    finish: Finish | None
+
+
+async def collect(engine: Generator, num_requests: int) -> dict[str, Answer]:
+    """What came of so many requests; every wait is bounded."""
+    found: dict[str, Answer] = {}
     num_ended = 0
     for _ in range(10_000):
         for output in await engine.events(1.0):
             before = found.get(output.id)
             assert before is None or before.finish is None, f"{output.id} went on after its end"
             ids, logprobs = ((), ()) if before is None else (before.ids, before.logprobs)
-            found[output.id] = Output(
-                id=output.id,
-                ids=(*ids, *output.ids),
-                logprobs=(*logprobs, *output.logprobs),
+            assert (output.ids.dtype, output.logprobs.dtype) == (np.int32, np.float32)
+            found[output.id] = Answer(
+                ids=(*ids, *output.ids.tolist()),
+                logprobs=(*logprobs, *output.logprobs.tolist()),
                 version=output.version,
                 finish=output.finish,
             )
@@ -142,7 +154,7 @@ async def collect(engine: Generator, num_requests: int) -> dict[str, Output]:
     raise AssertionError(f"only {num_ended} of {num_requests} requests ended")
 
 
-async def serve(engine: Generator, requests: Sequence[Request]) -> dict[str, Output]:
+async def serve(engine: Generator, requests: Sequence[Request]) -> dict[str, Answer]:
     """What becomes of these requests, all submitted at once to a fresh engine."""
     await engine.start()
     await engine.submit(requests)

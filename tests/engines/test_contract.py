@@ -47,6 +47,12 @@ def test_every_generator_gives_room_and_takes_it_back(make: Callable[[], Any]) -
     asyncio.run(contract.replies_are_the_same_after_offload_and_onload(engine, engine))
 
 
+@every(GENERATORS)
+def test_every_generator_can_be_probed(make: Callable[[], Any]) -> None:
+    engine = make()
+    asyncio.run(contract.a_probe_speaks_of_every_token_and_leaves_nothing_behind(engine, engine))
+
+
 @every(TRAINERS)
 @pytest.mark.parametrize(
     "promise",

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from roll.engines.attention import Ragged
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.decoder import Decoder
 from roll.engines.infer.cache import ALIGN, SlotCache
-from roll.engines.sampling import draw, uniforms
+from roll.engines.sampling import draw, score, uniforms
 from roll.errors import EngineFailed
 from roll.types import Digest, Finish, Sampling
 from roll.weights.digest import digest
@@ -130,10 +130,36 @@ class NativeGenerator:
 
     async def receive(self, plan: Plan, version: int) -> Digest:
         assert self._paused and not self._running and not self._queue, "weights change only while nothing is served"
-        tensors = list(self.channel.receive(version=version))
-        if tensors:
-            self.decoder.load(tensors, where=f"version {version}")
+        arriving = iter(self.channel.receive(version=version))
+        if (first := next(arriving, None)) is not None:  # else both sides share a module
+            self.decoder.load(chain([first], arriving), where=f"version {version}")
         return digest(self.decoder.parameters())
+
+    async def probe(self, ids: Sequence[int], num_new: int) -> Output:
+        assert self._paused and not self._running and not self._queue, "a probe comes while nothing is served"
+        before, self._outputs = self._outputs, []
+        greedy, nowhere = Sampling(temperature=0), frozenset[int]()
+        self._queue.append(
+            Request(id="probe", ids=tuple(ids), max_new_tokens=num_new, sampling=greedy, stop=nowhere, key=0)
+        )
+        while self._queue or self._running:
+            self._advance()
+        found, self._outputs = self._outputs, before
+        return Output.of(
+            "probe",
+            (*ids[1:], *(token for output in found for token in output.ids.tolist())),
+            (*self._read(ids), *(logprob for output in found for logprob in output.logprobs.tolist())),
+            version=self._version,
+            finish=Finish.LENGTH,
+        )
+
+    @torch.inference_mode()
+    def _read(self, ids: Sequence[int]) -> list[float]:
+        """The logprobs of a text after its first token, at temperature 1."""
+        ragged = Ragged([len(ids)], device=self.settings.device, multiple=ALIGN)
+        given = torch.tensor(ids, device=self.settings.device)
+        hidden = self.decoder.hidden(given, ragged.positions, ragged.attend)
+        return score(hidden[:-1], self.decoder.head, given[1:], Sampling())[0].tolist()
 
     async def statistics(self) -> Statistics:
         return Statistics()  # a slot is never taken from a request
@@ -247,13 +273,7 @@ class NativeGenerator:
     def _report(self, row: _Running, finish: Finish | None) -> None:
         new = slice(row.num_reported, None)
         self._outputs.append(
-            Output(
-                id=row.request.id,
-                ids=tuple(row.ids[new]),
-                logprobs=tuple(row.logprobs[new]),
-                version=self._version,
-                finish=finish,
-            )
+            Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
         )
         row.num_reported = len(row.ids)
         row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.flush_tokens)
@@ -283,4 +303,4 @@ def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> 
 
 def _nothing(request: Request, version: int) -> Output:
     """What comes back of a request that never ran."""
-    return Output(id=request.id, ids=(), logprobs=(), version=version, finish=Finish.ABORT)
+    return Output.of(request.id, (), (), version=version, finish=Finish.ABORT)

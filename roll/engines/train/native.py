@@ -73,21 +73,23 @@ class NativeScorer:
     async def stop(self) -> None:
         """Nothing is held that outlives the object."""
 
-    async def logprobs(self, batch: Batch) -> Tensor:
+    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
         if self.decoder.score is not None:
             raise ConfigError("logprobs: this model has a score instead of a language head; give another model")
-        return await self._row(batch, lambda measured: measured.logprobs)
+        return await self._row(batch, lambda measured: measured.logprobs, sampling)
 
     async def values(self, batch: Batch) -> Tensor:
         if self.decoder.score is None:
             raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
         return await self._row(batch, lambda measured: measured.values)
 
-    async def _row(self, batch: Batch, chosen: Callable[[Measured], Tensor | None]) -> Tensor:
+    async def _row(
+        self, batch: Batch, chosen: Callable[[Measured], Tensor | None], sampling: Sampling | None = None
+    ) -> Tensor:
         row = torch.zeros(batch.num_tokens)
         for rows, part in self._microbatches(batch):
             with torch.no_grad():
-                found = chosen(self._measure(part, torch.ones_like(part.trained)))
+                found = chosen(self._measure(part, torch.ones_like(part.trained), sampling=sampling))
             assert found is not None
             row[batch.places(rows)] = found.cpu()
             await asyncio.sleep(0)
@@ -97,7 +99,9 @@ class NativeScorer:
         for rows in pack(batch.lengths, self.settings.tokens_per_microbatch):
             yield rows, batch.select(rows)
 
-    def _measure(self, batch: Batch, wanted: Tensor, *, entropy_gradient: bool = False) -> Measured:
+    def _measure(
+        self, batch: Batch, wanted: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
+    ) -> Measured:
         """What the model says of the wanted tokens, 0 elsewhere, entry t about token t.
 
         This is where outputs are shifted, and nowhere else.
@@ -113,12 +117,12 @@ class NativeScorer:
             values = nothing.index_copy(0, at, (before @ self.decoder.score.t()).squeeze(-1).float())
             return Measured(logprobs=nothing, entropies=nothing, values=values)
         logprobs = entropies = nothing
-        for sampling, chosen in self._kinds(batch, at):
+        for kind, chosen in self._kinds(batch, at) if sampling is None else [(sampling, None)]:
             found = score(
                 before if chosen is None else before[chosen],
                 self.decoder.head,
                 ids[at] if chosen is None else ids[at[chosen]],
-                sampling,
+                kind,
                 entropy_gradient=entropy_gradient,
             )
             places = at if chosen is None else at[chosen]

@@ -1,0 +1,16 @@
+"""The knobs of how weights get to the generators."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from roll.config.section import Section
+
+
+class Publication(Section):
+    """How weights get to the generators, and how it is proved that they did."""
+
+    transport: Literal["disk", "gloo"] = "disk"
+    """Between processes: through files in the run's directory, or broadcast over the network. Inline needs neither."""
+    canary: bool = True
+    """Compare logprobs of a fixed text at every version, besides the digest of the weights."""

@@ -1,0 +1,56 @@
+"""Where the weights of a native model come from: a description that travels to whichever process builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import PretrainedConfig
+
+from roll.config.schema import Model
+from roll.data.templates import character_tokenizer
+from roll.engines.decoder import Decoder
+from roll.weights.huggingface import config_of, read_config, read_tensors
+
+Head = Literal["logits", "score", "new score"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A directory to read, or a shape to make up from a seed."""
+
+    model: Model
+    seed: int = 0
+    head: Head = "logits"
+    """`score`: one number a token instead of logits, from the directory; `new score`: zeros, whatever there is."""
+
+
+def architecture(model: Model) -> PretrainedConfig:
+    """The Hugging Face config of a model that is not built yet."""
+    if model.path is not None:
+        return read_config(Path(model.path))
+    assert model.shape is not None
+    tokenizer = character_tokenizer(model.shape.alphabet)
+    size, eos, pad, bos = len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id
+    return config_of(model.shape, vocab_size=size, eos_id=eos, pad_id=pad, bos_id=bos)
+
+
+def build(origin: Origin) -> Decoder:
+    """The model, on the CPU; the same bits wherever it is built."""
+    decoder = Decoder(architecture(origin.model), scored=origin.head != "logits")
+    if origin.model.path is None:
+        decoder.initialise(origin.seed)
+        return decoder
+    tensors = read_tensors(Path(origin.model.path))
+    decoder.load(_with_score(tensors, decoder) if origin.head == "new score" else tensors, where=origin.model.path)
+    return decoder
+
+
+def _with_score(tensors: Iterable[tuple[str, torch.Tensor]], decoder: Decoder) -> Iterable[tuple[str, torch.Tensor]]:
+    """With a head of zeros, unless there is one, and without one for logits."""
+    found = {name: tensor for name, tensor in tensors if name != "lm_head.weight"}
+    assert decoder.score is not None
+    return {"score.weight": torch.zeros_like(decoder.score), **found}.items()

@@ -1,0 +1,98 @@
+"""A text that trainer and generators must find equally likely, word for word, before a version is served.
+
+A digest proves that the right numbers arrived; the canary proves that they are used as the trainer uses them. Its text
+is read afresh, which proves the layout of the weights, and then carried on by the way of all requests, which proves
+that no cache of prefixes is older than the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from roll.cluster.handle import Cluster
+from roll.data.collate import supervised
+from roll.engines.base import Generator, Output, Probed, Trainer
+from roll.errors import RunStopped
+from roll.types import Sampling
+
+NUM_TOKENS, NUM_NEW = 64, 4
+EXACT_MAX, ROUNDED_MEAN = 1e-3, 0.02
+"""How far logprobs may lie apart: the largest of fp32 weights, the mean of those with fewer digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """The text, the same in every run of a model."""
+
+    ids: tuple[int, ...]
+    num_new: int = NUM_NEW
+
+    async def check(
+        self,
+        trainers: Cluster[Trainer],
+        generators: Cluster[Generator],
+        *,
+        version: int,
+        kinds: Collection[str],
+    ) -> float:
+        """The widest gap between a generator and the trainer; a gap past the limit ends the run, naming the fault.
+
+        `kinds` are the dtypes of the weights. Generators are paused and empty.
+        """
+        heard = await generators.each(Probed.probe, self.ids, self.num_new)
+        said = {tuple(map(int, output.ids)): output.logprobs for output in heard}  # alike texts are scored once
+        batch = supervised([(self.ids[:1], text) for text in said])
+        sampled = torch.tensor([logprob for row in said.values() for logprob in (0.0, *map(float, row))])
+        batch = replace(batch, sampler_logprobs=sampled)
+        scores = (await trainers.each(Trainer.logprobs, batch, sampling=Sampling()))[0]
+        row_of = dict(zip(said, torch.split(scores, list(batch.lengths)), strict=True))
+        exact = set(kinds) <= {"torch.float32", "torch.float64"}
+        return max(
+            self._gap(rank, output, row_of[tuple(map(int, output.ids))][1:], version=version, exact=exact)
+            for rank, output in enumerate(heard)
+        )
+
+    def _gap(self, rank: int, output: Output, wanted: torch.Tensor, *, version: int, exact: bool) -> float:
+        """How far one generator is from the trainer, once that is near enough."""
+        gaps = (torch.as_tensor(output.logprobs) - wanted).abs()
+        limit = EXACT_MAX if exact else ROUNDED_MEAN
+        read, served = (_size(part, exact=exact) for part in (gaps[: len(self.ids) - 1], gaps[len(self.ids) - 1 :]))
+        if not read <= limit:  # NaN is past any limit
+            raise RunStopped(
+                f"version {version}: generator {rank} holds the trainer's weights but uses them otherwise: its "
+                f"logprobs differ by {read:.3g} ({_limit(exact)}); layout, dtype or model code is not the same"
+            )
+        if not served <= limit:
+            raise RunStopped(
+                f"version {version}: generator {rank} serves from a stale prefix cache: it reads the canary right, but "
+                f"its tokens after it differ by {served:.3g} ({_limit(exact)}); it must be reset at every version"
+            )
+        return max(read, served)
+
+
+def canary_of(*, vocab: int, context: int) -> Canary:
+    """The canary of a model: ids all over its vocabulary, as many as fit where the context is short."""
+    num = max(1, min(NUM_TOKENS, context - NUM_NEW))
+    return Canary(ids=tuple(_spread(num, vocab)), num_new=min(NUM_NEW, context - num))
+
+
+def _spread(num: int, vocab: int) -> Sequence[int]:
+    """Numbers below `vocab` without a pattern, the same on every machine."""
+    state, found = 1, list[int]()
+    for _ in range(num):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        found.append((state >> 33) % vocab)
+    return found
+
+
+def _size(gaps: torch.Tensor, *, exact: bool) -> float:
+    if not len(gaps):
+        return 0.0
+    return float(gaps.max() if exact else gaps.mean())
+
+
+def _limit(exact: bool) -> str:
+    return f"at most {EXACT_MAX:g} for fp32" if exact else f"at most {ROUNDED_MEAN:g} on average"

@@ -1,0 +1,28 @@
+"""One Ray cluster for all tests that need one."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from roll.cluster.ray_settings import settle_ray
+
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+settle_ray()
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """Where a small Ray cluster is, to which this process is connected."""
+    import ray
+
+    found = ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    yield found.address_info["gcs_address"]
+    ray.shutdown()

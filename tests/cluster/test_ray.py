@@ -1,0 +1,385 @@
+"""Workers as Ray actors: the same handles, and none that dies or cannot start leaves anything behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll import commands
+from roll.cluster.interpreter import check_interpreter
+from roll.cluster.ray import RayCluster, RayExecutor, Site
+from roll.config.load import load
+from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
+from roll.preflight import preflight
+from roll.tracking.sinks import read_lines
+from roll.types import Call
+from tests.cluster import ray_workers
+from tests.cluster.ray_workers import Worker
+from tests.engines.models import batch_of
+
+PLACE = ray_workers.__name__
+
+
+@pytest.fixture(scope="module")
+def workers(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster[Worker]]:
+    """Two of them, up for all tests of this file."""
+    executor = RayExecutor(Site(name="tests", directory=tmp_path_factory.mktemp("run")))
+    cluster = executor.cluster(Call(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
+    asyncio.run(executor.start())
+    yield cluster
+    asyncio.run(executor.stop())
+
+
+def run(use: Callable[[], Awaitable[Any]]) -> Any:
+    async def within() -> Any:
+        async with asyncio.timeout(60):
+            return await use()
+
+    return asyncio.run(within())
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends, given a moment."""
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_calls_go_as_with_workers_that_are_here(workers: RayCluster[Worker]) -> None:
+    async def use() -> None:
+        assert workers.size == 2
+        assert await workers.each(Worker.add, 1, twice=True) == [22, 24]
+        assert await workers.scatter(Worker.add, [1, 2], twice=True) == [22, 26]
+        assert await workers.at(1, Worker.add, 5) == 16
+        assert sorted(await asyncio.gather(*(workers.any(Worker.add, 5) for _ in range(2)))) == [15, 16]
+        with pytest.raises(AssertionError, match="3 shards for 2 workers"):
+            await workers.scatter(Worker.add, [1, 2, 3])
+
+    run(use)
+
+
+def test_each_worker_is_a_process_that_runs_where_we_do_as_we_do(workers: RayCluster[Worker]) -> None:
+    async def use() -> None:
+        pids = await workers.each(Worker.pid)
+        assert len(set(pids)) == 2 and os.getpid() not in pids and pids == workers.pids
+        folder, threads, first = await workers.at(0, Worker.surroundings)
+        assert folder == os.getcwd() and threads == os.environ.get("OMP_NUM_THREADS")
+        assert first in {str(Path(entry).absolute()) for entry in sys.path}
+
+    run(use)
+
+
+def test_a_call_that_waits_does_not_hold_up_another_on_the_same_worker(workers: RayCluster[Worker]) -> None:
+    async def use() -> None:
+        waiting = asyncio.create_task(workers.at(0, Worker.wait))
+        assert await workers.at(0, Worker.add, 1) == 11 and not waiting.done()
+        await workers.at(0, Worker.wake)
+        assert await waiting == "woken"
+
+    run(use)
+
+
+def test_cancelling_a_call_cancels_it_there(workers: RayCluster[Worker]) -> None:
+    async def use() -> None:
+        waiting = asyncio.create_task(workers.at(1, Worker.wait))
+        await workers.at(1, Worker.add, 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        while not await workers.at(1, Worker.was_cancelled):
+            await asyncio.sleep(0.01)
+
+    run(use)
+
+
+def test_what_a_worker_raises_is_raised_here_and_it_goes_on(workers: RayCluster[Worker]) -> None:
+    async def use() -> None:
+        with pytest.raises(RewardFailed, match=r"^no score$"):
+            await workers.at(0, Worker.fail, "no score")
+        with pytest.raises(ZeroDivisionError) as raised:
+            await workers.at(0, Worker.stumble)
+        assert "in worker 0:" in raised.value.__notes__[0] and "return 1 / 0" in raised.value.__notes__[0]
+        with pytest.raises(TypeError, match="lock cannot be sent"):
+            await workers.at(0, Worker.odd)
+        assert await workers.at(0, Worker.add, 1) == 11
+
+    run(use)
+    written = workers.log(0).read_text()
+    assert "worker 0 is here" in written and "ZeroDivisionError" in written
+
+
+def test_tensors_arrive_as_the_workers_own(workers: RayCluster[Worker]) -> None:
+    batch = batch_of([[1, 2, 3], [4, 5]], rewards=torch.tensor([0.5, 1.5]))
+
+    async def use() -> None:
+        found = await workers.at(0, Worker.doubled, batch)
+        assert found["ids"].tolist() == [2, 4, 6, 8, 10] and found["rewards"].tolist() == [1.0, 3.0]
+        assert torch.equal(found["trained"], batch.trained)
+        found["ids"][0] = 7  # ours to write
+
+    run(use)
+    assert batch.ids.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_large_arguments_lie_in_the_object_store_once_and_each_worker_has_its_own(workers: RayCluster[Worker]) -> None:
+    rows = np.ones(300_000, np.int64)
+
+    async def use() -> None:
+        assert await workers.each(Worker.total, rows) == [300_000] * 2
+        assert await workers.scatter(Worker.total, [rows, rows * 2]) == [300_000, 600_000]
+        assert await workers.at(0, Worker.total, rows[:10]) == 10
+
+    run(use)
+    assert rows.all()
+
+
+def test_a_worker_that_dies_is_named_with_the_end_of_its_log(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="generator")
+
+    async def use() -> None:
+        await executor.start()
+        waiting = asyncio.create_task(cluster.at(0, Worker.wait))
+        with pytest.raises(WorkerDied) as raised:
+            await cluster.at(0, Worker.die)
+        assert str(raised.value).startswith("generator 0: its process ended during die")
+        assert f"{tmp_path}/logs/generator-0.log ends with: these are my last words;" in str(raised.value)
+        with pytest.raises(WorkerDied, match="during wait"):
+            await waiting
+        with pytest.raises(WorkerDied, match="during add"):
+            await cluster.at(0, Worker.add, 1)
+        await executor.stop()
+
+    run(use)
+
+
+def test_where_ray_has_gone_away_nobody_waits_and_what_is_under_way_is_ended(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="generator")
+
+    async def use() -> None:
+        await executor.start()
+        waiting = asyncio.create_task(cluster.at(0, Worker.wait))
+        await cluster.at(0, Worker.add, 1)
+        cluster.lose("ray: gone away")
+        await asyncio.wait([waiting], timeout=20)
+        assert isinstance(waiting.exception(), RunStopped)
+        with pytest.raises(RunStopped, match="ray: gone away"):
+            await cluster.at(0, Worker.add, 1)
+        await executor.stop()
+
+    run(use)
+    assert gone(cluster.pids[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("Picky", WorkerDied, r"maker 1: cannot start \(ValueError: worker 1 lacks something\); see .*/maker-1.log$"),
+        ("Refused", ConfigError, r"^worker \d: the file is wrong; change it$"),
+        ("Nobody", WorkerDied, r"maker \d: cannot start \(AttributeError: module .* has no attribute 'Nobody'\)"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why_in_one_line_and_nothing_is_left(
+    ray_address: str, tmp_path: Path, name: str, error: type[Exception], message: str
+) -> None:
+    log = tmp_path / "logs/maker-0.log"
+    given = {"log": str(log)} if name == "Picky" else {}
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    executor.cluster(Call(f"{PLACE}:{name}", given), 2, role="maker")
+    with pytest.raises(error, match=message) as raised:
+        run(executor.start)
+    assert "\n" not in str(raised.value)
+    told = [path.read_text().split()[3] for path in (tmp_path / "logs").iterdir() if path.read_text()]
+    assert told and all(gone(int(pid)) for pid in told), "`maker 0: process 123 on host`"
+
+
+def test_logs_of_an_earlier_run_are_gone_unless_it_goes_on(ray_address: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for fresh, left in ((False, {"old-7.log", "worker-0.log"}), (True, {"worker-0.log"})):
+        (tmp_path / "logs/old-7.log").write_text("earlier")
+        executor = RayExecutor(Site(name="tests", directory=tmp_path, fresh=fresh))
+        cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="worker")
+        run(executor.start)
+        run(executor.stop)
+        assert {path.name for path in (tmp_path / "logs").iterdir()} == left
+        assert gone(cluster.pids[0])
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
+    script = (
+        "import asyncio; from pathlib import Path; from roll.cluster.ray import RayExecutor, Site\n"
+        f"asyncio.run(RayExecutor(Site(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "ConfigError: ray.address: no Ray cluster at 127.0.0.1:1 (nobody listens there); start one" in done.stderr
+
+
+def test_a_worker_that_does_not_come_up_is_given_up(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(Site(name="tests", directory=tmp_path, start_timeout_s=0.01))
+    executor.cluster(Call(f"{PLACE}:Worker"), 1, role="slow")
+    with pytest.raises(ConfigError, match=r"slow 0: did not start within 0.01 s \(Ray has \d+ CPUs free\)"):
+        run(executor.start)
+
+
+def test_an_interpreter_that_cannot_be_a_workers_is_refused(tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho 3.9 1.0\n")
+    fake.chmod(0o755)
+    empty = tmp_path / "empty"
+    empty.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'ray'\" >&2\nexit 1\n")
+    empty.chmod(0o755)
+    for program, message in (
+        (tmp_path / "none", "actor_infer.python: no program .*none; give the path"),
+        (fake, "has Python 3.9 and Ray 1.0, this process"),
+        (empty, "cannot import roll and ray .*No module named 'ray'.*; install roll there"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            asyncio.run(check_interpreter(str(program), "actor_infer.python", "2.60.0"))
+
+
+def test_a_role_may_have_an_interpreter_of_its_own(ray_address: str, tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nOMP_NUM_THREADS=1 OWN=1 exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="worker", python=str(wrapper))
+    run(executor.start)
+    assert b"OWN=1" in Path(f"/proc/{cluster.pids[0]}/environ").read_bytes()
+    run(executor.stop)
+
+
+RUN = """\
+name: run
+threads: 1
+steps: 10
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
+algorithm: {recipe: grpo, loss: "beside:loss"}
+tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "beside:even"}]
+rollout: {groups_per_step: 2, group_size: 3, context: 32, max_new_tokens: 6}
+actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.01}}
+actor_infer: {slots: 3}
+validation: {every: 5, tasks: [{name: held_out, data: {kind: arithmetic, split: held_out, count: 3}, reward: exact}]}
+tracking: {tensorboard: false}
+"""
+BESIDE = """\
+def even(task, reply):
+    return sum(letter in "02468" for letter in reply) / 6
+
+
+def loss(tokens):
+    return -tokens.logprobs * tokens.advantages, {}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A run whose loss, which the trainer computes, lies beside it."""
+    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "run.yaml").write_text(RUN)
+    return tmp_path / "run.yaml"
+
+
+@pytest.fixture
+def _settings_of_torch() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def untimed(directory: Path) -> list[dict[str, Any]]:
+    """Everything reported that is not about time."""
+    lines = read_lines(directory / "metrics.jsonl")
+    return [{name: line[name] for name in line if not name.startswith(("time", "speed/"))} for line in lines]
+
+
+@pytest.mark.usefixtures("_settings_of_torch")
+def test_a_deterministic_run_on_ray_equals_the_inline_one_to_the_last_digit(ray_address: str, file: Path) -> None:
+    for name, where in (
+        ("inline", []),
+        ("apart", ["executor=ray", "actor_infer.workers=2", "publication.transport=gloo"]),
+    ):
+        loaded = load(file, [f"directory={file.parent}", f"name={name}", "deterministic=true", *where])
+        preflight(loaded)
+        commands.train(loaded, overwrite=False)
+    inline, apart = (untimed(file.parent / name) for name in ("inline", "apart"))
+    assert len(inline) == 11 and len({line["loss/grad_norm"] for line in inline[1:]}) == 10, "it really learns"
+    assert inline == apart
+    weights = [(file.parent / name / "model/model.safetensors").read_bytes() for name in ("inline", "apart")]
+    assert weights[0] == weights[1]
+    logs = {path.name for path in (file.parent / "apart/logs").iterdir()}
+    assert logs == {"actor_train-0.log", "actor_infer-0.log", "actor_infer-1.log"}
+    assert not list((file.parent / "apart").glob("weights*"))
+
+
+class Process:
+    """A run of the command line, in a session of its own."""
+
+    def __init__(self, file: Path, name: str, *changes: str) -> None:
+        self.directory = file.parent / name
+        command = [sys.executable, "-m", "roll.cli", "train", file.name, f"name={name}", "directory=."]
+        self.process = subprocess.Popen(
+            [*command, "executor=ray", "steps=100000", *changes],
+            cwd=file.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def trained(self) -> bool:
+        metrics = self.directory / "metrics.jsonl"
+        return metrics.is_file() and len(read_lines(metrics)) > 2
+
+    def left(self) -> list[str]:
+        """What runs of it, Ray's processes included."""
+        listed = subprocess.run(["ps", "-eo", "sid=,args="], capture_output=True, text=True).stdout
+        return [line for line in listed.splitlines() if line.split()[0] == str(self.process.pid)]
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Exit code and what was said, once everything is gone."""
+        _, said = self.process.communicate(timeout=120)
+        for _ in range(100):
+            if not self.left():
+                break
+            time.sleep(0.05)
+        assert not self.left()
+        return self.process.returncode, said.splitlines()
+
+
+def test_of_two_runs_at_once_one_loses_a_worker_and_the_other_is_asked_to_leave(ray_address: str, file: Path) -> None:
+    lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}")
+    try:
+        deadline = time.monotonic() + 300
+        while not (lost.trained() and asked.trained()):
+            assert time.monotonic() < deadline and lost.process.poll() is None and asked.process.poll() is None
+            time.sleep(0.05)
+        generator = int((lost.directory / "logs/actor_infer-0.log").read_text().split()[3])
+        os.kill(generator, signal.SIGKILL)
+        code, said = lost.ended()
+        assert code == 3 and len(said) == 1 and said[0].startswith("actor_infer 0: its process ended during "), said
+        assert str(lost.directory.relative_to(file.parent) / "logs/actor_infer-0.log") in said[0]
+        num = len(read_lines(asked.directory / "metrics.jsonl"))
+        while len(read_lines(asked.directory / "metrics.jsonl")) == num:
+            assert time.monotonic() < deadline and asked.process.poll() is None, "the other goes on"
+            time.sleep(0.05)
+        os.killpg(asked.process.pid, signal.SIGINT)
+        code, said = asked.ended()
+        assert code == 130 and said == ["finishing this step, then leaving; press Ctrl-C again to leave at once"]
+        pids = [int(path.read_text().split()[3]) for path in (asked.directory / "logs").iterdir()]
+        assert len(pids) == 2 and all(gone(pid) for pid in pids)
+    finally:
+        for each in (lost, asked):
+            each.process.kill()
+            each.process.communicate()

@@ -1,0 +1,32 @@
+import asyncio
+
+from roll.cluster.watch import listens, until_unreachable
+
+
+def test_one_that_listens_is_watched_and_one_that_stopped_is_missed_so_many_times() -> None:
+    async def run() -> tuple[bool, int]:
+        heard = 0
+
+        def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal heard
+            heard += 1
+            writer.close()
+
+        server = await asyncio.start_server(hear, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        watching = asyncio.create_task(until_unreachable(f"127.0.0.1:{port}", every_s=0.01, misses=3))
+        while heard < 5:
+            await asyncio.sleep(0.01)
+        early = watching.done()
+        server.close()
+        async with asyncio.timeout(20):
+            await watching
+        return early, heard
+
+    early, heard = asyncio.run(run())
+    assert not early and heard >= 5
+
+
+def test_what_is_no_address_listens_to_nobody() -> None:
+    for address in ("nonsense", "127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:1"):
+        assert not asyncio.run(listens(address, 1.0))

@@ -1,0 +1,120 @@
+"""Which roles a run starts, where, and that what makes them can travel."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roll.cluster.inline import InlineCluster
+from roll.cluster.parcel import packed, unpacked
+from roll.config.load import load
+from roll.config.schema import Run
+from roll.engines.native import Surroundings, settle
+from roll.engines.origin import Origin, build
+from roll.errors import ConfigError
+from roll.types import Call
+from roll.wiring.actor import build_actor, build_parts, place_actor
+from roll.wiring.models import build_model, build_models, build_roles
+
+TEXT = """\
+executor: ray
+seed: 3
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
+rollout: {context: 32, max_new_tokens: 8, temperature: 0.7}
+algorithm: {recipe: ppo, kl: {coefficient: 0.1}}
+tasks: [{name: sums, data: arithmetic, reward: exact, top_k: 5}]
+"""
+
+
+class Recorder:
+    """An executor that notes who is to be made where, and makes them here."""
+
+    def __init__(self) -> None:
+        self.placed: dict[str, tuple[int, str | None]] = {}
+        self.made: dict[str, Any] = {}
+
+    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
+        self.placed[role] = (size, python)
+        call: Call = unpacked(packed(worker))
+        module, _, attribute = call.name.partition(":")
+        make = getattr(__import__(module, fromlist=[attribute]), attribute)
+        self.made[role] = make(0, **call.arguments)
+        return InlineCluster[Any]([self.made[role]])
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def run_of(folder: Path, *changes: str) -> Run:
+    (folder / "run.yaml").write_text(TEXT)
+    return load(folder / "run.yaml", changes).run
+
+
+def test_every_role_is_made_from_what_travels_as_many_times_and_where_the_file_says(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "actor_infer={workers: 3, python: /other/python}", "reference.workers=2")
+    parts, executor = build_parts(run, run.actor_train.optimizer, 7, supervised=False), Recorder()
+    actor = place_actor(run, parts, executor, tmp_path / "weights")
+    tokenizer, decoder = build_model(run.model, seed=run.seed)
+    build_models(run, tokenizer, parts, executor)
+    assert executor.placed == {
+        "actor_train": (1, None),
+        "actor_infer": (3, "/other/python"),
+        "reference": (2, None),
+        "critic": (1, None),
+    }
+    assert actor.plan.names == tuple(sorted(name for name, _ in decoder.named_tensors()))
+    for role in ("actor_train", "actor_infer", "reference"):
+        found = dict(executor.made[role].decoder.named_tensors())
+        assert all(torch.equal(found[name], tensor) for name, tensor in decoder.named_tensors()), role
+    critic = executor.made["critic"]
+    body = {name: tensor for name, tensor in critic.decoder.named_tensors() if name != "score.weight"}
+    assert critic.decoder.score.count_nonzero() == 0
+    assert all(torch.equal(tensor, dict(decoder.named_tensors())[name]) for name, tensor in body.items())
+    assert executor.made["actor_train"].settings.sampling_of["sums"].top_k == 5
+    assert executor.made["actor_train"].settings.total_steps == 7
+    assert not any(weight.requires_grad for weight in executor.made["reference"].decoder.parameters())
+    assert executor.made["actor_infer"].channel.directory == tmp_path / "weights"
+
+
+def test_inline_trainer_and_generator_share_a_module_only_while_nothing_is_stale(tmp_path: Path) -> None:
+    for staleness, shared in (("0", True), ("1", False)):
+        run = run_of(tmp_path, "executor=inline", f"rollout.max_staleness={staleness}")
+        actor = build_actor(run, build_parts(run, run.actor_train.optimizer, 7, supervised=True))
+        (trainer,), (generator,) = actor.trainers._workers, actor.generators._workers  # type: ignore[attr-defined]
+        assert (trainer.decoder is generator.decoder) is shared
+
+
+def test_a_model_that_is_too_short_for_the_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "executor=inline")
+    _, decoder = build_model(run.model, seed=0)
+    decoder.config.save_pretrained(tmp_path / "model")
+    tokenizer, _ = build_model(run.model, seed=0)
+    tokenizer.save_pretrained(tmp_path / "model")
+    other = run_of(tmp_path, "executor=inline", f"model={{path: {tmp_path}/model}}", "rollout.context=100")
+    with pytest.raises(ConfigError, match=r"rollout.context: the model has room for 64 \(got 100\); lower it"):
+        build_roles(other, other.actor_train.optimizer, 1)
+
+
+def test_a_device_that_is_not_there_is_refused_by_its_key() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    around = Surroundings(place="actor_infer.devices", device="cuda:1", threads=0, deterministic=False)
+    with pytest.raises(ConfigError, match=r"actor_infer.devices: no GPU is to be seen \(got 'cuda:1'\)"):
+        settle(around)
+
+
+def test_a_score_is_read_where_there_is_one_and_begins_at_zero_where_a_critic_does(tmp_path: Path) -> None:
+    from roll.weights.huggingface import write_model
+
+    run = run_of(tmp_path)
+    scored = build(Origin(model=run.model, seed=1, head="new score"))
+    with torch.no_grad():
+        assert scored.score is not None
+        scored.score.fill_(0.5)
+    write_model(tmp_path / "judge", scored.config, dict(scored.named_tensors()))
+    model = run.model.model_copy(update={"path": str(tmp_path / "judge"), "shape": None})
+    for head in ("score", "new score"):
+        found = build(Origin(model=model, head=head)).score  # type: ignore[arg-type]
+        assert found is not None and found[0, 0] == 0.5, "a head that is there is kept"

@@ -13,9 +13,8 @@ RollError
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 
@@ -62,15 +61,19 @@ class WorkerDied(RollError):
     """One worker is gone; the message names it and its log."""
 
 
-@contextlib.contextmanager
-def blame(error: type[RolloutError], what: str) -> Generator[None]:
+class blame:  # noqa: N801 - used like a function
     """Attribute whatever escapes this block to the layer that owns it."""
-    try:
-        yield
-    except RolloutError:
-        raise  # already attributed, closer to the cause
-    except Exception as cause:
-        raise error(f"{what}: {type(cause).__name__}: {cause}") from cause
+
+    __slots__ = ("_error", "_what")
+
+    def __init__(self, error: type[RolloutError], what: str) -> None:
+        self._error, self._what = error, what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
+        if isinstance(cause, Exception) and not isinstance(cause, RolloutError):  # else attributed closer to the cause
+            raise self._error(f"{self._what}: {type(cause).__name__}: {cause}") from cause
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

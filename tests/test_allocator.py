@@ -1,10 +1,11 @@
 """The allocator's setting is ours alone: a user's own stands, and other programs do not inherit it."""
 
+import gc
 import os
 
 import pytest
 
-from roll.allocator import environment_of_others, keep_freed_memory
+from roll.allocator import environment_of_others, keep_freed_memory, startup_set_aside
 
 
 def test_freed_memory_is_kept_unless_the_user_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +22,11 @@ def test_other_programs_run_without_our_setting(monkeypatch: pytest.MonkeyPatch)
     assert "MIMALLOC_PURGE_DELAY" in os.environ
     assert "MIMALLOC_PURGE_DELAY" not in environment_of_others()
     assert environment_of_others()["PATH"] == os.environ["PATH"]
+
+
+def test_the_collector_is_as_it_was_once_the_run_is_over() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), startup_set_aside():
+        assert gc.get_freeze_count() > 0 and gc.get_threshold()[0] > before[0]
+        raise KeyError
+    assert gc.get_freeze_count() == 0 and gc.get_threshold() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import typer
@@ -25,7 +26,7 @@ def compare(name: str, setting: Setting) -> Result:
     base = baseline(setting)
     typer.echo(
         f"synchronous: {base.step_s:.0f} virtual seconds a step, of which generation {base.generation_s:.0f} "
-        f"(its slowest trajectory {base.slowest_s:.0f}, all decoding {base.decoding_s:.0f})"
+        f"(its slowest trajectory {fmean(base.slowest_s):.0f}, all decoding {base.decoding_s:.0f})"
     )
     found = gains(base, STALENESSES, typer.echo)
     return Result(
@@ -42,7 +43,7 @@ def _about(base: Baseline) -> dict[str, Any]:
     return {
         "synchronous_step_s": round(base.step_s, 1),
         "generation_s": round(base.generation_s, 1),
-        "slowest_trajectory_s": round(base.slowest_s, 1),
+        "slowest_trajectory_s": round(fmean(base.slowest_s), 1),
         "decoding_s": round(base.decoding_s, 1),
     }
 

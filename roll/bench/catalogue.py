@@ -42,6 +42,16 @@ CATALOGUE = {
         about="gain in held-out accuracy of the demo, for three seeds and a control with shuffled rewards",
         goal="at least 0.3 for each seed; control below 0.05",
     ),
+    "learn_frozen_lake": Benchmark(
+        run="roll.bench.learn_frozen_lake:run",
+        about="gain in success on 300 unseen FrozenLake maps, for two seeds and a control with shuffled rewards",
+        goal="at least 0.2 for each seed; control below 0.05",
+    ),
+    "learn_sokoban": Benchmark(
+        run="roll.bench.learn_sokoban:run",
+        about="the same on unseen Sokoban levels of 5 by 5 cells with one box",
+        goal="at least 0.2 for each seed; control below 0.05",
+    ),
     "algorithms": Benchmark(
         run="roll.bench.algorithms:run",
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
@@ -87,6 +97,11 @@ CATALOGUE = {
         about="trajectories of 512 tokens a second that one controller carries on one core, from admission to trained",
         goal="at least 5,000",
     ),
+    "publish": Benchmark(
+        run="roll.bench.publish:run",
+        about="GB a second of weights between two processes over gloo, against one plain broadcast of as many bytes",
+        goal="at least 0.6 times; the digest at most 30 % on top",
+    ),
     "queue": Benchmark(
         run="roll.bench.queue:run",
         about="generation steps a virtual hour with a queue and 16 redundant groups, against the batch at once",
@@ -96,6 +111,16 @@ CATALOGUE = {
         run="roll.bench.scaling:run",
         about="seconds in which an hour of 64 generators is simulated; where one controller has enough of them",
         goal="under 60 s",
+    ),
+    "alfworld": Benchmark(
+        run="roll.bench.alfworld:run",
+        about="steps a second of the environment `alfworld` on one core, replaying the walkthrough of every game",
+        goal="at least 5,000, and all of them won",
+    ),
+    "turns": Benchmark(
+        run="roll.bench.turns:run",
+        about="turns a second with 2,000 `frozen_lake` environments live and a stub generator, on two cores",
+        goal="at least 3,000",
     ),
 }
 BENCHMARKS: Table[Callable[[], Result]] = Table(

@@ -123,7 +123,7 @@ async def _ours(decoder: Decoder, jobs: Sequence[Job]) -> Replies:
     left = len(jobs)
     while left:
         for output in await generator.events(max_wait_s=1.0):
-            replies[int(output.id)] += output.ids
+            replies[int(output.id)] += output.ids.tolist()
             left -= output.finish is not None
     await generator.stop()
     return replies

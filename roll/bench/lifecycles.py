@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import tempfile
 import time
 import tracemalloc
@@ -16,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import typer
 from rich.console import Console
 
+from roll.allocator import startup_set_aside
 from roll.bench.result import Result
 from roll.cluster.inline import InlineCluster
 from roll.config.schema import Run
@@ -72,12 +73,9 @@ class Instant(FakeGenerator):
 
     def __init__(self) -> None:
         super().__init__()
-        source = random.Random(0)
+        source = np.random.default_rng(0)
         self._replies = [
-            (
-                tuple(source.randrange(4, 14) for _ in range(TOKENS)),
-                tuple(-source.expovariate(1) for _ in range(TOKENS)),
-            )
+            (source.integers(4, 14, TOKENS, np.int32), -source.exponential(size=TOKENS).astype(np.float32))
             for _ in range(64)
         ]
 
@@ -85,7 +83,13 @@ class Instant(FakeGenerator):
         for request in requests:
             ids, logprobs = self._replies[request.key % len(self._replies)]
             self._outputs.append(
-                Output(id=request.id, ids=ids, logprobs=logprobs, version=self.version, finish=Finish.LENGTH)
+                Output(
+                    id=request.id,
+                    ids=ids.copy(),
+                    logprobs=logprobs.copy(),
+                    version=self.version,
+                    finish=Finish.LENGTH,
+                )
             )
 
 
@@ -150,7 +154,9 @@ async def _run(folder: Path, engine: FakeGenerator, times: _Times, *, groups: in
         keeper = build_keeper(config, directory, roles, journal)
         quiet = Progress(STEPS, "", console=Console(quiet=True, force_terminal=False))
         books = Books(journal, keeper, Reporter(quiet, [times]), Interrupt())
-        await build_loop(config, roles, build_data(config, config.tasks, roles.template), books).run()
+        loop = build_loop(config, roles, build_data(config, config.tasks, roles.template), books)
+        with startup_set_aside():
+            await loop.run()
 
 
 def _config(groups: int) -> Run:

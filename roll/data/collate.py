@@ -40,13 +40,16 @@ def collate(groups: Sequence[Group]) -> Batch:
     )
 
 
-def supervised(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
-    """A batch of prompts with their answers to learn by heart: advantages one, weights the mean over answer tokens."""
-    size = len(pairs)
-    lengths = tuple(len(prompt) + len(answer) for prompt, answer in pairs)
-    assert all(len(prompt) and len(answer) for prompt, answer in pairs), "a pair needs a prompt and an answer"
-    ids = [token for prompt, answer in pairs for token in (*prompt, *answer)]
-    trained = [part for prompt, answer in pairs for part in (*[False] * len(prompt), *[True] * len(answer))]
+def supervised(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
+    """A batch of answers to learn by heart: advantages one, weights the mean over answer tokens.
+
+    A row is a prompt and its answer, after which another prompt and answer may follow, and so on.
+    """
+    size = len(rows)
+    lengths = tuple(sum(map(len, row)) for row in rows)
+    assert all(row and len(row) % 2 == 0 and all(map(len, row)) for row in rows), "a row needs a prompt and an answer"
+    ids = [token for row in rows for part in row for token in part]
+    trained = [place % 2 == 1 for row in rows for place, part in enumerate(row) for _ in part]
     mask = torch.tensor(trained, dtype=torch.bool)
     batch = Batch(
         ids=torch.tensor(ids, dtype=torch.int64),
@@ -111,21 +114,24 @@ def last_rows(batch: Batch) -> Batch:
 
 def _rows(segments: Sequence[Segment], owners: Sequence[int]) -> Batch:
     """The tokens of a batch; what is known of whole trajectories is still empty."""
-    ids = [segment.ids for segment in segments]
-    trained = [segment.trained for segment in segments]
-    assert all(len(mask) and not mask[0] for mask in trained), (
+    turns = [turn for segment in segments for turn in segment.turns]
+    heard, said = [turn.observation for turn in turns], [turn.sampled for turn in turns]
+    assert all(segment.turns and len(segment.turns[0].observation) for segment in segments), (
         "a segment begins with a sampled token: nothing scores it"
     )
-    sizes = [len(turn.observation) + len(turn.sampled) for segment in segments for turn in segment.turns]
+    sizes = np.array([len(part) for part in _alternating(heard, said)], np.int64)
+    longest = max(map(len, heard), default=0)
     nothing = torch.zeros(0)
     return Batch(
-        ids=torch.as_tensor(_flat(ids, np.int64)),
-        trained=torch.as_tensor(_flat(trained, np.bool_)),
-        sampler_logprobs=torch.as_tensor(_flat([segment.sampler_logprobs for segment in segments], np.float32)),
-        versions=torch.as_tensor(_flat([segment.versions for segment in segments], np.int32)),
-        lengths=tuple(len(row) for row in ids),
+        ids=_flat(_alternating(heard, said), torch.int64),
+        trained=torch.as_tensor(np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)),
+        sampler_logprobs=_after(torch.zeros(longest), heard, [turn.sampler_logprobs for turn in turns]),
+        versions=_after(torch.full((longest,), -1, dtype=torch.int32), heard, [turn.versions for turn in turns]),
+        lengths=tuple(
+            sum([len(turn.observation) + len(turn.sampled) for turn in segment.turns]) for segment in segments
+        ),
         trajectory=torch.tensor(owners, dtype=torch.int64),
-        turn=torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64)),
+        turn=torch.as_tensor(np.repeat(np.arange(len(turns)), sizes[::2] + sizes[1::2])),
         group=nothing,
         rewards=nothing,
         truncated=nothing,
@@ -166,5 +172,20 @@ def _floats(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def _flat(rows: Sequence[Any], kind: Any) -> Any:
-    return np.concatenate(rows).astype(kind) if rows else np.zeros(0, kind)
+def _alternating(heard: Sequence[Any], said: Sequence[Any]) -> list[Any]:
+    """What was heard and what was said to it, turn by turn."""
+    return [part for pair in zip(heard, said, strict=True) for part in pair]
+
+
+def _after(blank: torch.Tensor, heard: Sequence[Any], said: Sequence[Any]) -> torch.Tensor:
+    """One flat row about what was said, with pieces of a blank one for what was heard."""
+    empty = blank.numpy()
+    return _flat(_alternating([empty[: len(row)] for row in heard], said), blank.dtype)
+
+
+def _flat(rows: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
+    """Rows end to end, in memory of torch's: its allocator has that of the last step at hand."""
+    found = torch.empty(sum(map(len, rows)), dtype=kind)
+    if rows:
+        np.concatenate(rows, out=found.numpy(), casting="unsafe")
+    return found

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from roll.types import Ints
 
 T = TypeVar("T")
+Detokenizer: TypeAlias = "Callable[[Sequence[int] | Ints], str]"
 _IDS = 1 << 18
 """More than any vocabulary is padded to."""
 
 
-def detokenizer(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+def detokenizer(tokenizer: Any) -> Detokenizer:
     """The text of ids without special tokens, as the tokenizer's own `decode` has it."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -25,17 +31,17 @@ def detokenizer(tokenizer: Any) -> Callable[[Sequence[int]], str]:
     return lambda ids: cast(str, backend.decode(list(ids), skip_special_tokens=True))
 
 
-def _strings(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+def _strings(tokenizer: Any) -> Detokenizer:
     """Each token is its own text."""
     known = _table(_tokens(tokenizer), "")
 
-    def decode(ids: Sequence[int]) -> str:
-        return "".join(map(known.__getitem__, ids))
+    def decode(ids: Sequence[int] | Ints) -> str:
+        return "".join(known.take(ids).tolist())
 
     return decode
 
 
-def _bytes(tokenizer: Any) -> Callable[[Sequence[int]], str]:
+def _bytes(tokenizer: Any) -> Detokenizer:
     """Each token stands for bytes, which make characters only together."""
     letters = _letters()
 
@@ -45,15 +51,15 @@ def _bytes(tokenizer: Any) -> Callable[[Sequence[int]], str]:
 
     known = _table([(id, spelled(token)) for id, token in _tokens(tokenizer)], b"")
 
-    def decode(ids: Sequence[int]) -> str:
-        return b"".join(map(known.__getitem__, ids)).decode("utf-8", "replace")
+    def decode(ids: Sequence[int] | Ints) -> str:
+        return b"".join(known.take(ids).tolist()).decode("utf-8", "replace")
 
     return decode
 
 
-def _table(pieces: Sequence[tuple[int, T]], nothing: T) -> list[T]:
-    """By id; models have ids that no tokenizer knows, which are nothing."""
-    table = [nothing] * max(_IDS, 1 + max(id for id, _ in pieces))
+def _table(pieces: Sequence[tuple[int, T]], nothing: T) -> Any:
+    """By id, as an array of objects; models have ids that no tokenizer knows, which are nothing."""
+    table = np.full(max(_IDS, 1 + max(id for id, _ in pieces)), nothing, object)
     for id, piece in pieces:
         table[id] = piece
     return table

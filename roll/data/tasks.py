@@ -23,8 +23,12 @@ def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
     """
     file = Path(path)
     domain = file.name.removesuffix(".gz").removesuffix(".jsonl")
-    rows = ((line, _parsed(text)) for line, text in _lines(file))
-    return tasks_from(rows, fields, place=str(file), domain=domain, unit="line")
+    return tasks_from(numbered_objects(file), fields, place=str(file), domain=domain, unit="line")
+
+
+def numbered_objects(file: Path) -> Iterator[tuple[int, Any]]:
+    """What stands on each line that is not blank, with its number; where that is no JSON, a ValueError that says so."""
+    return ((line, _parsed(text)) for line, text in _lines(file))
 
 
 class Seeds(Sequence[Task]):

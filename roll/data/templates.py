@@ -25,6 +25,8 @@ _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """Files that hold a tokenizer's words, of which one has to be there."""
 _MOST_OPENED = 1024
 """Openings that are remembered: siblings have the same one, and encoding it is most of what a short attempt costs."""
+_MOST_ENCODED, _SHORT = 4096, 1024
+"""Texts that are remembered, and how many characters they may have: worlds are seen again, by siblings above all."""
 _STAND_IN = "reply"
 """A reply that no template changes, to see what a template puts after one."""
 
@@ -67,19 +69,22 @@ def character_tokenizer(alphabet: str) -> Any:
 class Template:
     """How messages become token ids for one tokenizer.
 
-    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be.
+    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be. `last`
+    is the content of the last message alone, so that every reply begins anew: for worlds that show all there is to know.
     """
 
-    def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain"] = "auto") -> None:
+    def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain", "last"] = "auto") -> None:
         if kind == "chat" and not tokenizer.chat_template:
             raise ConfigError(
                 "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
             )
         self.tokenizer = tokenizer
         self._decode = detokenizer(tokenizer)
-        self.chat = kind != "plain" and bool(tokenizer.chat_template)
+        self.chat = kind in ("auto", "chat") and bool(tokenizer.chat_template)
+        self._forgetful = kind == "last"
         self._begin = self._prefix()
         self._opened: dict[tuple[Message, ...], Ints] = {}
+        self._encoded: dict[tuple[str, bool], Ints] = {}
         self.eos_id = self._closing()
         """The token that ends a reply."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
@@ -87,7 +92,7 @@ class Template:
 
     def open(self, messages: Sequence[Message], *, place: str) -> Ints:
         """The ids a conversation opens with, up to where the policy's reply begins. `place` is for errors."""
-        key = tuple(messages)
+        key = tuple(messages[-1:] if self._forgetful else messages)
         found = self._opened.get(key)
         if found is None:
             if len(self._opened) >= _MOST_OPENED:
@@ -108,6 +113,8 @@ class Template:
         sampled. After None the conversation has to be opened anew.
         """
         assert before and before[-1].role == "assistant", "extend comes after a reply"
+        if self._forgetful:
+            return None
         if not self.chat:
             return self._encode("".join(message.content for message in new), place=place)
         stood = self._render(before[:-1], place=place)
@@ -125,7 +132,7 @@ class Template:
 
     def decode(self, ids: Sequence[int] | Ints) -> str:
         """The text of `ids` without special tokens."""
-        return self._decode(ids.tolist() if isinstance(ids, np.ndarray) else ids)
+        return self._decode(ids)
 
     def _keeps(self, stood: str, before: Sequence[Message], new: Sequence[Message], place: str) -> bool:
         """Whether the rendered conversation still holds the reply as it was, spaces around it aside."""
@@ -146,6 +153,16 @@ class Template:
 
     def _encode(self, text: str, *, place: str, markup: bool = False) -> Ints:
         """Ids of `text`; the names of special tokens mean them in `markup` only, elsewhere they are mere text."""
+        found = self._encoded.get((text, markup))
+        if found is None:
+            found = self._ids(text, place=place, markup=markup)
+            if len(text) <= _SHORT:
+                if len(self._encoded) >= _MOST_ENCODED:
+                    self._encoded.clear()
+                self._encoded[text, markup] = found
+        return found
+
+    def _ids(self, text: str, *, place: str, markup: bool) -> Ints:
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
         unknown = self.tokenizer.unk_token_id
         if unknown is not None and unknown in ids:

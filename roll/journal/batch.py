@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import array
 import sqlite3
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
 import msgspec
 
-from roll.journal.events import Event, GroupReady, RolledBack, Taken
+from roll.journal.events import Event, GroupReady, RolledBack, Taken, TrajectoryEnded
 from roll.journal.packing import pack
 from roll.journal.records import Chunk, Entry, Span, merge
-from roll.types import Trajectory
+from roll.types import Trajectory, record
 
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _KEEP = """INSERT INTO trajectories
-    ("group", sibling, task, domain, ended, status, reward, tokens, noted, versions, body)
+    (id, "group", sibling, task, domain, ended, status, reward, tokens, noted, versions)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_STORE = "INSERT INTO bodies VALUES (?, ?)"
 _NOTE = """INSERT INTO progress ("group", sibling, attempt, turn, context, ids, logprobs, version)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _FORGET = 'DELETE FROM progress WHERE "group" = ? AND sibling = ?'
@@ -27,19 +28,22 @@ MARK_TAKEN = """UPDATE trajectories SET step = ?, undone = 0 WHERE id IN (
     GROUP BY sibling)"""
 _SPARE = """UPDATE trajectories SET spare = 1 WHERE "group" = ? AND sibling NOT IN (SELECT value FROM json_each(?))"""
 _UNDO = "UPDATE trajectories SET step = NULL, undone = 1 WHERE step > ?"
+_FAILED = """step IS NULL AND stored AND status NOT IN ('finished', 'truncated')
+    AND "group" < (SELECT MIN("group") FROM trajectories WHERE step >= :step)"""
 PRUNE = (
     # Each has an index of what is left to prune, so that it costs no more in a long run than in a short one.
     """DELETE FROM progress WHERE "group" IN (
-    SELECT "group" FROM trajectories WHERE step < :step AND body IS NOT NULL)""",
-    "UPDATE trajectories SET body = NULL WHERE step < :step AND body IS NOT NULL",
-    """UPDATE trajectories SET body = NULL
-    WHERE step IS NULL AND body IS NOT NULL AND status NOT IN ('finished', 'truncated')
-    AND "group" < (SELECT MIN("group") FROM trajectories WHERE step >= :step)""",
+    SELECT "group" FROM trajectories WHERE step < :step AND stored)""",
+    "DELETE FROM bodies WHERE id IN (SELECT id FROM trajectories WHERE step < :step AND stored)",
+    "UPDATE trajectories SET stored = 0 WHERE step < :step AND stored",
+    f"DELETE FROM bodies WHERE id IN (SELECT id FROM trajectories WHERE {_FAILED})",
+    f"UPDATE trajectories SET stored = 0 WHERE {_FAILED}",
 )
+_ENCODER = msgspec.json.Encoder()
 _DURABLE = "INSERT OR REPLACE INTO durable VALUES (0, ?)"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keep:
     """A trajectory to be stored."""
 
@@ -66,14 +70,26 @@ class Durable:
 Item: TypeAlias = "Entry[Event] | Keep | Chunk | Span | Prune | Durable"
 
 
+class Stock:
+    """What is on disk, as far as whoever writes has to know; carried on from batch to batch."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        noted = connection.execute('SELECT "group", sibling, SUM(LENGTH(ids)) / 4 FROM progress GROUP BY 1, 2')
+        self.noted = {(int(group), int(sibling)): int(tokens) for group, sibling, tokens in noted.fetchall()}
+        """By group and sibling, how many tokens of progress there are."""
+        highest = connection.execute("SELECT COALESCE(MAX(id), 0) FROM trajectories").fetchone()[0]
+        self.ids = count(int(highest) + 1)
+        """Of trajectories to come."""
+
+
 class Batch:
     """What one transaction writes. Rows of a table go together; what changes rows waits for those before it."""
 
-    def __init__(self, noted: dict[tuple[int, int], int]) -> None:
-        self._noted = noted
-        """By group and sibling, how many tokens of progress are on disk; carried on from batch to batch."""
+    def __init__(self, stock: Stock) -> None:
+        self._stock, self._noted = stock, stock.noted
         self._events: list[tuple[Any, ...]] = []
         self._kept: list[tuple[Any, ...]] = []
+        self._bodies: list[tuple[int, bytes]] = []
         self._chunks: dict[tuple[int, int], list[Chunk]] = {}
         self._ended: list[tuple[int, int]] = []
         self._spans: list[Span] = []
@@ -110,37 +126,53 @@ class Batch:
 
     def _add_event(self, entry: Entry[Event]) -> None:
         event = entry.event
-        columns = [getattr(event, name, None) for name in ("step", "version", "group")]
-        body = msgspec.json.encode(event).decode()
-        self._events.append((entry.id, entry.time, type(event).__name__, *columns, body))
-        if isinstance(event, GroupReady) and event.siblings:
-            self._change(_SPARE, (event.group, msgspec.json.encode(event.siblings).decode()))
-        if isinstance(event, Taken):
-            for group in event.groups:
-                self._change(MARK_TAKEN, (event.step, group))
-        if isinstance(event, RolledBack):
-            self._change(_UNDO, (event.to_step,))
+        step, version, group = [getattr(event, name, None) for name in ("step", "version", "group")]
+        body = _ENCODER.encode(event).decode()
+        self._events.append((entry.id, entry.time, type(event).__name__, step, version, group, body))
+        match event:
+            case TrajectoryEnded():  # by far the most
+                pass
+            case GroupReady(group=group, siblings=siblings) if siblings:
+                self._change(_SPARE, (group, _ENCODER.encode(siblings).decode()))
+            case Taken(step=step, groups=groups):
+                self._change(MARK_TAKEN, *((step, group) for group in groups))
+            case RolledBack(to_step=step):
+                self._change(_UNDO, (step,))
+            case _:
+                pass
 
     def _add_kept(self, item: Keep) -> None:
         trajectory, packed = item.trajectory, pack(item.trajectory)
-        about = (item.group, trajectory.sibling, trajectory.task.id, trajectory.task.domain, item.ended)
-        reward = trajectory.reward if trajectory.status.valid else None
-        versions = msgspec.json.encode(packed.versions).decode()
-        noted = self._forget((item.group, trajectory.sibling))
+        id, task, status = next(self._stock.ids), trajectory.task, trajectory.status
+        self._bodies.append((id, packed.body))
         self._kept.append(
-            (*about, trajectory.status.value, reward, trajectory.num_sampled, noted, versions, packed.body)
+            (
+                id,
+                item.group,
+                trajectory.sibling,
+                task.id,
+                task.domain,
+                item.ended,
+                status.value,
+                trajectory.reward if status.valid else None,
+                sum(packed.versions.values()),
+                self._forget((item.group, trajectory.sibling)),
+                _ENCODER.encode(packed.versions).decode(),
+            )
         )
 
     def _forget(self, attempt: tuple[int, int]) -> int:
         """The attempt's progress is to go; how many tokens that was."""
-        chunks = self._chunks.pop(attempt, [])  # never on disk: they would vanish in this very transaction
+        chunks = self._chunks.pop(attempt, ())  # never on disk: they would vanish in this very transaction
+        num_tokens = sum([len(chunk.ids) for chunk in chunks])
         if attempt in self._noted:
             self._ended.append(attempt)
-        return self._noted.pop(attempt, 0) + sum(len(chunk.ids) for chunk in chunks)
+            num_tokens += self._noted.pop(attempt)
+        return num_tokens
 
-    def _change(self, statement: str, values: Any) -> None:
+    def _change(self, statement: str, *rows: Any) -> None:
         self._settle()
-        self._statements.append((statement, [values]))
+        self._statements.append((statement, list(rows)))
 
     def _settle(self) -> None:
         """Put the rows gathered so far among the statements."""
@@ -151,14 +183,16 @@ class Batch:
         rows = {
             _EVENT: self._events,
             _KEEP: self._kept,
+            _STORE: self._bodies,
             _FORGET: self._ended,  # before the chunks: those of a next attempt stay
             _NOTE: [_chunk_row(chunk) for chunk in chunks],
             _SPAN: [(span.worker, span.doing, span.began, span.ended) for span in merge(self._spans)],
         }
         self._statements += [(statement, found) for statement, found in rows.items() if found]
-        self._events, self._kept, self._chunks, self._ended, self._spans = [], [], {}, [], []
+        self._events, self._kept, self._bodies = [], [], []
+        self._chunks, self._ended, self._spans = {}, [], []
 
 
 def _chunk_row(chunk: Chunk) -> tuple[Any, ...]:
     about = (chunk.group, chunk.sibling, chunk.attempt, chunk.turn, chunk.context)
-    return (*about, array.array("i", chunk.ids).tobytes(), array.array("f", chunk.logprobs).tobytes(), chunk.version)
+    return (*about, chunk.ids.tobytes(), chunk.logprobs.tobytes(), chunk.version)

@@ -7,7 +7,11 @@ from pathlib import Path
 
 from roll.errors import ConfigError, RunStopped
 
-FORMAT = 3
+FORMAT = 4
+_PAGE = 16 * 1024
+"""Bytes. Several trajectories to a page: a system call for each of them costs more than copying it."""
+_CACHE = 16 * 2**20
+"""Bytes that a writer keeps of the file, to have what it changes soon after writing it."""
 _TABLES = """
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, step INTEGER, version INTEGER, "group" INTEGER,
@@ -17,12 +21,13 @@ CREATE TABLE trajectories (
     id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, task TEXT NOT NULL,
     domain TEXT NOT NULL, ended REAL NOT NULL, status TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL,
     noted INTEGER NOT NULL, versions TEXT NOT NULL, step INTEGER, undone INTEGER NOT NULL DEFAULT 0,
-    spare INTEGER NOT NULL DEFAULT 0, body BLOB);
+    spare INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE INDEX trajectories_by_group ON trajectories ("group");
 CREATE INDEX trajectories_by_step ON trajectories (step) WHERE step IS NOT NULL;
-CREATE INDEX trained_with_body ON trajectories (step) WHERE step IS NOT NULL AND body IS NOT NULL;
+CREATE INDEX trained_with_body ON trajectories (step) WHERE step IS NOT NULL AND stored;
 CREATE INDEX failed_with_body ON trajectories ("group")
-    WHERE step IS NULL AND body IS NOT NULL AND status NOT IN ('finished', 'truncated');
+    WHERE step IS NULL AND stored AND status NOT IN ('finished', 'truncated');
 CREATE TABLE progress (
     id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, attempt INTEGER NOT NULL,
     turn INTEGER NOT NULL, context INTEGER NOT NULL, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
@@ -43,6 +48,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         )
         found = connection.execute("PRAGMA user_version").fetchone()[0]
         if write:
+            connection.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is still empty
+            connection.execute(f"PRAGMA cache_size = -{_CACHE // 1024}")
             connection.execute("PRAGMA journal_mode = WAL")
             if found == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")

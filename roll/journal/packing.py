@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Runs = list[tuple[int, int]]
 
-_INT, _FLOAT = np.dtype("<i4"), np.dtype("<f4")
+_INT, _SHORT, _FLOAT = np.dtype("<i4"), np.dtype("<u2"), np.dtype("<f4")
 _LONG = 512
 """Bytes of text from which deflating is worth its time."""
 _LEVEL = 1
@@ -38,11 +38,9 @@ class Packed:
 
 def pack(trajectory: Trajectory) -> Packed:
     """Everything the trajectory holds, in a form `unpack` reads."""
-    runs = [version_runs(turn.versions) for turn in trajectory.turns]
-    following = iter(runs)
+    versions: dict[int, int] = {}
     segments = [
-        (segment.agent, [_pack_turn(turn, next(following)) for turn in segment.turns])
-        for segment in trajectory.segments
+        (segment.agent, [_pack_turn(turn, versions) for turn in segment.turns]) for segment in trajectory.segments
     ]
     try:
         body = _ENCODER.encode(
@@ -61,7 +59,7 @@ def pack(trajectory: Trajectory) -> Packed:
             f"task {trajectory.task.id!r}: its answer, metadata or metrics cannot be recorded ({error}); "
             "use text, numbers that fit 64 bits, lists and dictionaries"
         ) from None
-    return Packed(body, _count(runs))
+    return Packed(body, versions)
 
 
 def unpack(body: bytes) -> Trajectory:
@@ -89,18 +87,15 @@ def version_runs(versions: Ints) -> Runs:
     return [(int(versions[end - 1]), end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _count(runs: list[Runs]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for version, num_tokens in (run for each in runs for run in each):
-        found[version] = found.get(version, 0) + num_tokens
-    return found
-
-
-def _pack_turn(turn: Turn, runs: Runs) -> tuple[Any, ...]:
+def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
+    """The turn as plain values; its tokens are added to those that each version sampled."""
+    runs = version_runs(turn.versions)
+    for version, num_tokens in runs:
+        versions[version] = versions.get(version, 0) + num_tokens
     return (
-        _narrow(turn.observation),
-        _narrow(turn.sampled),
-        np.ascontiguousarray(turn.sampler_logprobs, _FLOAT).data,
+        len(turn.observation),
+        _narrow(np.concatenate((turn.observation, turn.sampled))),
+        turn.sampler_logprobs.astype(_FLOAT, copy=False).tobytes(),
         runs,
         turn.finish,
         turn.reward,
@@ -111,10 +106,11 @@ def _pack_turn(turn: Turn, runs: Runs) -> tuple[Any, ...]:
 
 
 def _unpack_turn(plain: list[Any]) -> Turn:
-    observation, sampled, logprobs, runs, finish, reward, generated_s, waited_s, state = plain
+    num_heard, narrow, logprobs, runs, finish, reward, generated_s, waited_s, state = plain
+    ids = _widen(*narrow)
     return Turn(
-        observation=_widen(*observation),
-        sampled=_widen(*sampled),
+        observation=ids[:num_heard],
+        sampled=ids[num_heard:],
         sampler_logprobs=np.frombuffer(logprobs, _FLOAT),
         versions=np.repeat(np.array([run[0] for run in runs], _INT), [run[1] for run in runs]),
         finish=Finish(finish),
@@ -125,15 +121,15 @@ def _unpack_turn(plain: list[Any]) -> Turn:
     )
 
 
-def _narrow(ids: Ints) -> tuple[int, Any]:
+def _narrow(ids: Ints) -> tuple[int, bytes]:
     """Bytes an id, and the ids in so many."""
-    wide = np.ascontiguousarray(ids, _INT)
-    highest = int(np.maximum.reduce(wide.view(np.uint32))) if len(wide) else 0  # a negative id is a high one
-    if highest < 1 << 16:
-        return 2, wide.astype("<u2").data
-    if highest < 1 << 24:
+    wide = ids.astype(_INT, copy=False)
+    whole = wide.tobytes()
+    if whole[3::4] != bytes(len(wide)):  # bytes are quicker to look through than arrays
+        return 4, whole
+    if whole[2::4] != bytes(len(wide)):
         return 3, wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
-    return 4, wide.data
+    return 2, wide.astype(_SHORT).tobytes()
 
 
 def _widen(width: int, body: bytes) -> Ints:
@@ -141,7 +137,7 @@ def _widen(width: int, body: bytes) -> Ints:
         wide = np.zeros((len(body) // 3, 4), np.uint8)
         wide[:, :3] = np.frombuffer(body, np.uint8).reshape(-1, 3)
         return wide.view(_INT).reshape(-1)
-    return np.frombuffer(body, "<u2" if width == 2 else _INT).astype(_INT, copy=False)
+    return np.frombuffer(body, _SHORT if width == 2 else _INT).astype(_INT, copy=False)
 
 
 def _deflate(text: bytes) -> tuple[bool, bytes]:

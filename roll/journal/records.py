@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from roll.journal.events import Event
-from roll.types import Status, Trajectory
+from roll.types import Status, Trajectory, record
+
+if TYPE_CHECKING:
+    from roll.types import Floats, Ints
 
 E = TypeVar("E", bound=Event)
 IDLE = "idle: "
 """What a worker does begins with this while it waits; the rest names what for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Entry(Generic[E]):
     """One line of the journal."""
 
@@ -69,7 +72,7 @@ class Wanted:
     """False leaves the tokens on disk, which is much faster."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Chunk:
     """Part of a reply that is still being sampled; what an attempt goes on from when its process is gone."""
 
@@ -79,9 +82,8 @@ class Chunk:
     turn: int
     context: int
     """crc32 of the ids that the whole reply answers to: whoever asks differently cannot go on from here."""
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """Kept to fp32."""
+    ids: Ints
+    logprobs: Floats
     version: int
     """Of the weights that sampled all of these."""
 

@@ -74,8 +74,9 @@ class Reader:
         if wanted.last is not None:
             newest = f"SELECT id FROM trajectories WHERE {where} ORDER BY id DESC LIMIT {wanted.last}"
             after = self._number(f"SELECT COALESCE(MIN(id), 1) - 1 FROM ({newest})", values)
+        table = "trajectories LEFT JOIN bodies USING (id)" if wanted.bodies else "trajectories"
         body = "body" if wanted.bodies else "NULL"
-        query = f"SELECT {_KEPT}, {body} FROM trajectories WHERE id > :after AND {where}"
+        query = f"SELECT {_KEPT}, {body} FROM {table} WHERE id > :after AND {where}"
         return (_kept(row) for row in self._rows(query, {**values, "after": after}))
 
     def progress(self, group: int | None = None) -> list[Chunk]:
@@ -130,7 +131,7 @@ class Journal(Reader):
 
     def keep(self, group: int, trajectory: Trajectory) -> None:
         """Store a trajectory; call this once for each attempt, before its group is taken. Its progress is gone."""
-        self._writer.put(Keep(group, trajectory, time.time()))
+        self._writer.put(Keep(group=group, trajectory=trajectory, ended=time.time()))
 
     def note(self, chunk: Chunk) -> None:
         """Store part of a reply, for as long as the trajectory it belongs to is not kept."""
@@ -209,7 +210,7 @@ def _chunk(row: tuple[Any, ...]) -> Chunk:
         attempt=attempt,
         turn=turn,
         context=context,
-        ids=tuple(np.frombuffer(ids, np.int32).tolist()),
-        logprobs=tuple(np.frombuffer(logprobs, np.float32).tolist()),
+        ids=np.frombuffer(ids, np.int32),
+        logprobs=np.frombuffer(logprobs, np.float32),
         version=version,
     )

@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 
 from roll.errors import ConfigError, RunStopped
-from roll.journal.batch import Batch, Item
+from roll.journal.batch import Batch, Item, Stock
 
 _BATCH = 256
 _PERIOD_S = 0.05
@@ -27,8 +27,7 @@ class Writer:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path, self._connection = path, connection
-        noted = connection.execute('SELECT "group", sibling, SUM(LENGTH(ids)) / 4 FROM progress GROUP BY 1, 2')
-        self._noted = {(int(group), int(sibling)): int(tokens) for group, sibling, tokens in noted.fetchall()}
+        self._stock = Stock(connection)
         self._queue: deque[Item] = deque()
         self._num_put = self._num_written = 0
         self._some, self._urgent = threading.Event(), threading.Event()
@@ -106,7 +105,7 @@ class Writer:
             self._changed.notify_all()
 
     def _commit(self, num_items: int) -> None:
-        batch = Batch(self._noted)
+        batch = Batch(self._stock)
         try:
             for _ in range(num_items):
                 batch.add(self._queue.popleft())

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from roll.data.collate import collate
 from roll.errors import leaf
@@ -21,6 +22,7 @@ from roll.journal.events import Generated, Released, Taken, Validated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
+from roll.pipelines.stall import told
 from roll.rollout.buffer import Buffer
 from roll.rollout.held import Held
 from roll.rollout.publisher import Publisher
@@ -60,6 +62,8 @@ class Loop:
     report: Callable[[int, Mapping[str, float]], None]
     stopping: Callable[[], bool]
     """Whether someone has asked to leave after this step."""
+    notice: Callable[[str], None] = print
+    """Hears of what a person should know at once."""
     meter: Meter = field(default_factory=Meter)
 
     async def run(self, start: int = 0, held: Sequence[Held] = ()) -> int:
@@ -92,7 +96,8 @@ class Loop:
         for step in range(start + 1, self.pace.steps + 1):
             began = time.perf_counter()
             with meter("wait"):
-                groups, late = await self.buffer.take(num_groups, step - 1)  # oldest admitted first
+                taking = self.buffer.take(num_groups, step - 1)  # oldest admitted first
+                groups, late = await told(taking, partial(self.stalled, step))
             self.scheduler.abandon(late)
             meter.log(describe(groups, step=step, step_of=self.publisher.step_of))
             meter.log(compare(groups, self.buffer.ready()))
@@ -117,6 +122,12 @@ class Loop:
             if last:
                 return step
         return self.pace.steps
+
+    def stalled(self, step: int, seconds: float) -> None:
+        """Say what a step has been waiting for."""
+        where = [f"{number} {what}" for what, number in self.router.whereabouts().items()]
+        ready = f"{len(self.buffer.ready())} of {self.pace.groups_per_step} groups are complete"
+        self.notice(f"step {step} has waited {seconds:.0f} s: {ready}; attempts: {', '.join(where) or 'none'}")
 
     async def validate(self, step: int) -> None:
         """Measure the version that is being served; nothing is published meanwhile."""

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from roll.algorithms.recipe import Objective
 from roll.cluster.handle import Cluster
 from roll.data.collate import split, supervised
-from roll.data.mixture import Mixture
+from roll.data.mixture import Draw, Mixture
 from roll.data.templates import Template
 from roll.engines.base import Trainer
 from roll.errors import ConfigError, RunStopped, leaf
+from roll.rollout.demonstration import Demonstrator, Row
 from roll.rollout.publisher import Publisher
 from roll.rollout.router import Router
+from roll.rollout.source import Source
 from roll.rollout.validator import Validator, summarise
 from roll.tracking.progress import bar
 from roll.types import Batch, Call, Task
@@ -33,6 +35,10 @@ class WarmStart:
     stop_at: float | None
     context: int
     mixture: Mixture
+    sources: Mapping[str, Source]
+    """By name."""
+    demonstrator: Demonstrator | None
+    """Plays the tasks to be learnt from; None: they have answers."""
     template: Template
     trainers: Cluster[Trainer]
     publisher: Publisher
@@ -54,7 +60,7 @@ class WarmStart:
 
     async def train(self) -> int:
         for step in range(1, self.steps + 1):
-            batch = self.batch()
+            batch = await self.batch()
             shards = split(batch, self.trainers.size)
             found = (await self.trainers.scatter(Trainer.update, shards, _LOSS))[0]
             if found["loss/refused"]:
@@ -68,11 +74,17 @@ class WarmStart:
                 return step
         return self.steps
 
-    def batch(self) -> Batch:
-        """The next tasks with their answers."""
-        return supervised([self.pair(self.mixture.draw().task) for _ in range(self.batch_size)])
+    async def batch(self) -> Batch:
+        """The next tasks with what is to be learnt of them."""
+        return supervised([row for _ in range(self.batch_size) for row in await self.rows(self.mixture.draw())])
 
-    def pair(self, task: Task) -> tuple[Sequence[int], Sequence[int]]:
+    async def rows(self, draw: Draw) -> Sequence[Row]:
+        """The task's answer, or what the demonstrator does with it."""
+        if self.demonstrator is None:
+            return [self.pair(draw.task)]
+        return await self.demonstrator.rows(draw.task, self.sources[draw.source].env)
+
+    def pair(self, task: Task) -> Row:
         """Prompt and answer of one task, as ids."""
         place = f"task {task.id!r}"
         if not isinstance(task.answer, str):
@@ -83,7 +95,7 @@ class WarmStart:
             raise ConfigError(
                 f"{place}: {len(prompt)} + {len(answer)} tokens do not fit rollout.context ({self.context}); raise it"
             )
-        return prompt, answer
+        return [prompt, answer]
 
     async def accuracy(self, step: int) -> float:
         """Greedy accuracy on the held-out tasks, with the weights as they are."""

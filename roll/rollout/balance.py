@@ -32,7 +32,8 @@ class Balance:
         self.limits: list[float | None] = [None if start is None else float(start)] * size
         self.tokens, self.held = [0] * size, [0] * size
         self._pushed_out = [0] * size
-        self._heap = [(0, rank) for rank in range(size)]  # entries go stale; `_least` drops those
+        self._heap: list[tuple[int, int]] = []  # entries go stale; `_least` drops those
+        self._touched = set(range(size))  # those with no entry that holds
         self._homes: OrderedDict[str, int] = OrderedDict()
 
     def choose(self, prompt: int, family: str, avoid: int | None = None) -> int | None:
@@ -47,7 +48,7 @@ class Balance:
         """A request with so many tokens to come goes there."""
         self.held[rank] += 1
         self.tokens[rank] += tokens
-        self._touch(rank)
+        self._touched.add(rank)
         if family:
             self._homes[family] = rank
             self._homes.move_to_end(family)
@@ -57,7 +58,7 @@ class Balance:
     def progress(self, rank: int, tokens: int) -> None:
         """So many tokens have come."""
         self.tokens[rank] -= tokens
-        self._touch(rank)
+        self._touched.add(rank)
 
     def leave(self, rank: int, tokens: int, *, ended: bool = False) -> None:
         """A request is gone from there, with so many tokens that will not come; `ended` if it came to its end."""
@@ -66,7 +67,7 @@ class Balance:
         limit = self.limits[rank]
         if self._adaptive and ended and limit is not None:
             self.limits[rank] = limit + 1 / limit
-        self._touch(rank)
+        self._touched.add(rank)
 
     def pressed(self, rank: int, pushed_out: int) -> None:
         """The generator has pushed out so many requests since it started."""
@@ -79,15 +80,19 @@ class Balance:
         limit = self.limits[rank]
         return limit is None or self.held[rank] < int(limit)
 
-    def _touch(self, rank: int) -> None:
-        if self._free(rank):
-            heapq.heappush(self._heap, (self.tokens[rank], rank))
+    def _catch_up(self) -> None:
+        """An entry for everyone that has changed and has room."""
+        for rank in self._touched:
+            if self._free(rank):
+                heapq.heappush(self._heap, (self.tokens[rank], rank))
+        self._touched.clear()
         if len(self._heap) > 64 + 8 * len(self.tokens):
             self._heap = [(tokens, rank) for rank, tokens in enumerate(self.tokens) if self._free(rank)]
             heapq.heapify(self._heap)
 
     def _least(self, avoid: int | None) -> int | None:
         """Of those with room, the one with the fewest tokens outstanding; `avoid` only where it is the only one."""
+        self._catch_up()
         aside: tuple[int, int] | None = None
         found: int | None = None
         while self._heap and found is None:

@@ -53,7 +53,7 @@ class Buffer:
         self._redundant, self._max_age = redundant, max_age
         self._held: dict[int, _Held] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket
-        self._changed = asyncio.Condition()
+        self._freed, self._filled = asyncio.Event(), asyncio.Event()
 
     @property
     def num_free(self) -> int:
@@ -69,27 +69,27 @@ class Buffer:
 
     async def admit(self, serving: Callable[[], Serving]) -> tuple[int, Serving]:
         """A ticket, once there is a slot for it, and what is served then."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._free > 0)
-            ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
-            self._free -= 1
-            birth = serving()
-            self._held[ticket] = _Held(birth.step)
-            return ticket, birth
+        while self._free <= 0:
+            self._freed.clear()
+            await self._freed.wait()
+        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        self._free -= 1
+        birth = serving()
+        self._held[ticket] = _Held(birth.step)
+        return ticket, birth
 
     async def put(self, group: Group) -> None:
-        async with self._changed:
-            held = self._held.get(group.id)
-            assert held is not None and held.group is None, f"group {group.id} was not admitted, or put twice"
-            held.group = group
-            self._changed.notify_all()
+        held = self._held.get(group.id)
+        assert held is not None and held.group is None, f"group {group.id} was not admitted, or put twice"
+        held.group = group
+        self._filled.set()
 
     async def drop(self, ticket: int) -> None:
         """Give a group up: its slot is free, and it is nobody's any more."""
-        async with self._changed:
-            del self._held[ticket]
-            self._free += 1
-            self._changed.notify_all()
+        del self._held[ticket]
+        self._free += 1
+        self._freed.set()
+        self._filled.set()
 
     async def take(self, num_groups: int, step: int) -> tuple[list[Group], list[int]]:
         """The groups of the step after `step` finished ones, and the tickets that are late for good.
@@ -97,17 +97,17 @@ class Buffer:
         The slots of both stay taken until `release`: what starts before the step's weights are served would be born too
         old.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._choice(num_groups, step) is not None)
-            groups, late = self._choice(num_groups, step) or ([], [])
-            for ticket in (*(group.id for group in groups), *late):
-                del self._held[ticket]
-            return groups, late
+        while (choice := self._choice(num_groups, step)) is None:
+            self._filled.clear()
+            await self._filled.wait()
+        groups, late = choice
+        for ticket in (*(group.id for group in groups), *late):
+            del self._held[ticket]
+        return groups, late
 
     async def release(self, num_slots: int) -> None:
-        async with self._changed:
-            self._free += num_slots
-            self._changed.notify_all()
+        self._free += num_slots
+        self._freed.set()
 
     def ready(self) -> list[Group]:
         """Complete groups that no step has taken yet."""

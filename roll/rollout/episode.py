@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from array import array
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -25,7 +25,8 @@ from roll.envs.base import Reply as EnvReply
 from roll.errors import EngineFailed, EnvFailed, RolloutError, blame
 from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
-from roll.types import Finish, Message, Sampling, Segment, Status, Task, Trajectory, Turn
+from roll.rollout.waits import Waits
+from roll.types import Finish, Message, Sampling, Segment, Status, Task, Trajectory, Turn, record
 
 if TYPE_CHECKING:
     from roll.types import Ints
@@ -70,7 +71,7 @@ class Said:
     so_far: Sampled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Attempt:
     """Which attempt this is; together with the turn it decides the noise of every token."""
 
@@ -122,7 +123,7 @@ class EpisodeRunner:
     async def _play(self, script: _Script, env: Env) -> None:
         past, waits = script.attempt.past, self.router.waits
         limits = self.limits_of.get(script.attempt.task.domain, self.limits)
-        with blame(EnvFailed, f"environment of {script.place}, starting"), waits.on("environments"):
+        with _Asking(waits, f"environment of {script.place}, starting"):
             script.open(await _within(limits.env_s, env.start()))
         for number in range(limits.max_turns):
             room = min(limits.max_new_tokens, limits.context - len(script.ids))
@@ -130,7 +131,7 @@ class EpisodeRunner:
                 script.cut = "the context is full"
                 return
             began = time.perf_counter()
-            if past[number : number + 1] and past[number].context != checksum(script.ids):
+            if past[number : number + 1] and past[number].context != script.context:
                 past = past[:number]
                 if script.attempt.scribe is not None:
                     script.attempt.scribe.diverged(number)
@@ -138,21 +139,42 @@ class EpisodeRunner:
             sampled = await self._sample(script, number, limits, room, so_far)
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
-            with blame(EnvFailed, f"environment of {script.place}, turn {number}"), waits.on("environments"):
+            with _Asking(waits, f"environment of {script.place}, turn {number}"):
                 reply = await _within(limits.env_s, env.step(text))
             script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
                 return
-            script.hear(reply.messages)
+            with blame(EnvFailed, f"environment of {script.place}, turn {number}"):
+                script.hear(reply.messages)
         script.cut = f"{limits.max_turns} turns are over"
 
     async def _sample(self, script: _Script, turn: int, limits: Limits, room: int, so_far: Sampled | None) -> Sampled:
         request, scribe = _request(script.attempt, turn, script.ids, limits, room), script.attempt.scribe
+        order = script.attempt.order
         if scribe is None:
-            return await self.router.sample(request, so_far=so_far)
-        context = checksum(request.ids)
-        return await self.router.sample(request, so_far=so_far, note=lambda output: scribe.part(turn, context, output))
+            return await self.router.sample(request, order=order, so_far=so_far)
+        context = script.context
+        return await self.router.sample(
+            request, order=order, so_far=so_far, note=lambda output: scribe.part(turn, context, output)
+        )
+
+
+class _Asking(blame):
+    """An environment is at work: the attempt waits for it, and what it raises is its failure."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self, waits: Waits, what: str) -> None:
+        super().__init__(EnvFailed, what)
+        self._waits = waits
+
+    def __enter__(self) -> None:
+        self._waits.count("environments", 1)
+
+    def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
+        self._waits.count("environments", -1)
+        super().__exit__(kind, cause, trace)
 
 
 async def _within(limit_s: float | None, answer: Awaitable[T]) -> T:
@@ -181,17 +203,11 @@ def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, ro
     )
 
 
+@lru_cache(maxsize=4096)  # siblings share most of theirs
 def _name(part: str | int) -> str:
     """As it stands in a request's id: a name may hold a slash itself."""
     text = str(part)
     return text if text.isalnum() else quote(text, safe="")
-
-
-def _versions(versions: Sequence[int]) -> Ints:
-    """They only grow within a reply, so where the ends are equal all are."""
-    if versions and versions[0] == versions[-1]:
-        return np.full(len(versions), versions[0], np.int32)
-    return np.array(versions, np.int32)
 
 
 class _Script:
@@ -202,6 +218,9 @@ class _Script:
         self.cut = ""
         """Why the attempt ended before its end, if it did."""
         self.ids: list[int] = []
+        """Of the segment, up to the last thing heard."""
+        self.context = 0
+        """Their checksum."""
         self.reply = ""
         """The text of the last one."""
         self._template = template
@@ -223,15 +242,16 @@ class _Script:
         self._messages = tuple(messages)
         self._heard = self._template.open(messages, place=self.place)
         self.ids = self._heard.tolist()
+        self.context = zlib.crc32(self._heard.data)
 
     def add(self, text: str, sampled: Sampled, reply: EnvReply, spent_s: tuple[float, float]) -> None:
         """One turn is over."""
         self._turns.append(
             Turn(
                 observation=self._heard,
-                sampled=np.frombuffer(array("i", sampled.ids), np.int32),
-                sampler_logprobs=np.frombuffer(array("f", sampled.logprobs), np.float32),
-                versions=_versions(sampled.versions),
+                sampled=sampled.ids,
+                sampler_logprobs=sampled.logprobs,
+                versions=sampled.versions,
                 finish=sampled.finish,
                 reward=reply.reward,
                 generated_s=spent_s[0],
@@ -240,21 +260,23 @@ class _Script:
             )
         )
         self._state = reply.state
-        self.ids += sampled.ids
         self._metrics = reply.metrics
         self.reply = text
-        self._messages = (*self._messages, Message("assistant", text))
 
     def hear(self, new: Sequence[Message]) -> None:
         """Append what the environment said, or open a new segment where the template rewrites what stood."""
-        heard = self._template.extend(self._messages, new, last=self.ids[-1], place=self.place)
+        said = (*self._messages, Message("assistant", self.reply))
+        sampled = self._turns[-1].sampled
+        last = int(sampled[-1]) if len(sampled) else self.ids[-1]
+        heard = self._template.extend(said, new, last=last, place=self.place)
         if heard is None:
             self._close_segment()
-            self.open((*self._messages, *new))
+            self.open((*said, *new))
             return
-        self._messages = (*self._messages, *new)
+        self._messages = (*said, *new)
         self._heard = heard
-        self.ids += heard.tolist()
+        self.ids += [*sampled.tolist(), *heard.tolist()]
+        self.context = zlib.crc32(heard.data, zlib.crc32(sampled.data, self.context))
 
     def trajectory(self, status: Status, *, reason: str) -> Trajectory:
         """The record of it all."""

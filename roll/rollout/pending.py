@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from roll.engines.base import Output, Request
 from roll.errors import EngineFailed
-from roll.types import Finish
+from roll.types import Finish, record
 
 if TYPE_CHECKING:
     import asyncio
+
+    from roll.types import Floats, Ints
 
     Future = asyncio.Future["Sampled"]
 
@@ -20,14 +23,29 @@ Note = Callable[[Output], None]
 """Hears of every part of a reply, its end included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Sampled:
     """Everything sampled for one request, over however many versions it took."""
 
-    ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
+    ids: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    versions: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    """One a token; they only grow."""
     finish: Finish = Finish.ABORT
+
+
+class Versions:
+    """Rows that have one version for every token, all cut from one: to make each of them costs more than a request."""
+
+    def __init__(self) -> None:
+        self._version, self._row = -1, np.zeros(0, np.int32)
+
+    def row(self, version: int, num_tokens: int) -> Ints:
+        """So many tokens of this version; not to be written to."""
+        if version != self._version or num_tokens > len(self._row):
+            self._version, self._row = version, np.full(max(num_tokens, len(self._row)), version, np.int32)
+            self._row.flags.writeable = False
+        return self._row[:num_tokens]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -59,18 +77,22 @@ class Pending:
     @property
     def complete(self) -> Finish | None:
         """How it ended, if what it has is already a whole reply."""
-        if self.num and self.parts[-1].ids[-1] in self.request.stop:
+        if self.num and int(self.parts[-1].ids[-1]) in self.request.stop:
             return Finish.STOP
         return Finish.LENGTH if self.left <= 0 else None
 
     def remainder(self) -> Request:
         """What is still to be sampled: prompt and partial reply in, the rest of the budget out."""
-        return replace(
-            self.request,
+        asked, parts = self.request, self.parts
+        return Request(
             id=self.name,
-            ids=(*self.request.ids, *(id for part in self.parts for id in part.ids)),
-            max_new_tokens=self.left,
-            produced=self.request.produced + self.num,
+            ids=(*asked.ids, *(id for part in parts for id in part.ids.tolist())) if parts else asked.ids,
+            max_new_tokens=asked.max_new_tokens - self.num,
+            sampling=asked.sampling,
+            stop=asked.stop,
+            key=asked.key,
+            produced=asked.produced + self.num,
+            family=asked.family,
         )
 
     def resolve(self, finish: Finish) -> None:
@@ -83,21 +105,24 @@ class Pending:
 
     def fault(self, output: Output) -> str:
         """What cannot be true of this answer, if something cannot."""
-        if len(output.ids) > self.left:
-            return f"{self.num + len(output.ids)} tokens where {self.request.max_new_tokens} were asked for"
-        if len(output.logprobs) != len(output.ids):
-            return f"{len(output.ids)} tokens and {len(output.logprobs)} logprobs"
-        if not math.isfinite(sum(output.logprobs)) and not all(map(math.isfinite, output.logprobs)):
+        num_new, logprobs = len(output.ids), output.logprobs
+        if num_new > self.left:
+            return f"{self.num + num_new} tokens where {self.request.max_new_tokens} were asked for"
+        if len(logprobs) != num_new:
+            return f"{num_new} tokens and {len(logprobs)} logprobs"
+        if not np.isfinite(logprobs).all():
             return "logprobs that are not finite"
         return ""
 
 
 def _joined(parts: Sequence[Sampled], finish: Finish) -> Sampled:
+    if not parts:
+        return Sampled(finish=finish)
     if len(parts) == 1:
-        return replace(parts[0], finish=finish)
+        return parts[0] if parts[0].finish is finish else replace(parts[0], finish=finish)
     return Sampled(
-        ids=tuple(id for part in parts for id in part.ids),
-        logprobs=tuple(number for part in parts for number in part.logprobs),
-        versions=tuple(version for part in parts for version in part.versions),
+        ids=np.concatenate([part.ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        versions=np.concatenate([part.versions for part in parts]),
         finish=finish,
     )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from roll.cluster.handle import Cluster
-from roll.cluster.inline import InlineCluster
 from roll.cluster.processes import ProcessCluster, TimedOut
 from roll.errors import WorkerDied
 from roll.rewards.outcome import Fault, Outcome
@@ -51,8 +50,14 @@ class InlineRewards:
 
     async def score(self, reward: Call, task: Task, reply: str) -> Outcome:
         """A `Judge`; a failure of ours is tried again."""
-        here = InlineCluster([self.worker])
-        return await _persistently(lambda: _asked(here, reward, task, reply), self.max_retries)
+        return await _persistently(lambda: self._asked(reward, task, reply), self.max_retries)
+
+    async def _asked(self, reward: Call, task: Task, reply: str) -> Outcome:
+        while isinstance(found := await self.worker.score(reward, task, reply), Unready):
+            failed = await self.worker.start(reward)
+            if failed is not None:
+                return failed
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

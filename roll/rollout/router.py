@@ -19,11 +19,12 @@ from roll.errors import EngineFailed, RunStopped
 from roll.journal.activity import Activity
 from roll.journal.records import IDLE
 from roll.rollout.balance import Balance, Concurrency
-from roll.rollout.pending import Note, Pending, Sampled
+from roll.rollout.pending import Note, Pending, Sampled, Versions
 from roll.rollout.waits import Waits
 from roll.types import Finish
 
 T = TypeVar("T")
+_ABORT = Finish.ABORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Router:
         self._in_flight: dict[str, Pending] = {}  # by the name of their dispatch
         self._waiting: list[tuple[tuple[int, int], Pending]] = []  # a heap
         self._abandoned: list[tuple[int, str]] = []
-        self._numbers, self._names = count(), count()
+        self._numbers, self._names, self._versions = count(), count(), Versions()
         self._held = True
         """Nothing goes out before the first `release` says which version is served."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
@@ -99,19 +100,19 @@ class Router:
     ) -> Sampled:
         """The reply to one request, going on from `so_far`; lower orders go first. Cancelling this aborts it."""
         assert request.id not in self._pending, f"request {request.id} is under way already"
-        past = so_far or Sampled()
+        num_before = 0 if so_far is None else len(so_far.ids)
         item = Pending(
             request=request,
             place=(order, next(self._numbers)),
             future=asyncio.get_running_loop().create_future(),
             note=note,
-            parts=[past] if past.ids else [],
-            num=len(past.ids),
+            parts=[so_far] if so_far is not None and num_before else [],
+            num=num_before,
         )
         if (finish := item.complete) is not None:
-            return replace(past, finish=finish)
+            return replace(so_far or Sampled(), finish=finish)
         self._pending[request.id] = item
-        self._queue(item)
+        self._wait_for_dispatch(item)
         try:
             return await item.future
         finally:
@@ -119,7 +120,13 @@ class Router:
             if item.rank is not None:  # cancelled while a generator has it
                 self._abandon(item)
             if item.future.cancelled():
-                self.tally.aborted += item.num - len(past.ids)
+                self.tally.aborted += item.num - num_before
+
+    def whereabouts(self) -> dict[str, int]:
+        """How many attempts are with generators, and how many wait for what."""
+        found = {"with generators": len(self._in_flight), "waiting to be dispatched": len(self._waiting)}
+        found |= {f"waiting for {name}": number for name, number in self.waits.counts().items()}
+        return {what: number for what, number in found.items() if number}
 
     async def hold(self) -> None:
         """Stop dispatch and take back all that runs or queues."""
@@ -164,20 +171,23 @@ class Router:
     async def _send(self) -> None:
         """Hand out what waits, oldest first, as far as the generators may take it."""
         shares: dict[int, list[Pending]] = {}
+        now = _now()
         while self._waiting:
             item = self._waiting[0][1]
             if item.future.done():
                 heapq.heappop(self._waiting)
                 continue
-            rank = self.balance.choose(len(item.request.ids) + item.num, item.request.family, item.avoid)
+            request = item.request
+            rank = self.balance.choose(len(request.ids) + item.num, request.family, item.avoid)
             if rank is None:
                 break
             heapq.heappop(self._waiting)
-            item.rank, item.name, item.seen = rank, f"{item.request.id}~{next(self._names)}", _now()
+            item.rank, item.name, item.seen = rank, f"{request.id}~{next(self._names)}", now
             self._in_flight[item.name] = item
-            self.balance.enter(rank, item.left, item.request.family)
-            self._tell(rank)
+            self.balance.enter(rank, item.left, request.family)
             shares.setdefault(rank, []).append(item)
+        for rank in shares:
+            self._tell(rank)
         await asyncio.gather(*(self._submit(rank, share) for rank, share in shares.items()))
 
     async def _submit(self, rank: int, share: Sequence[Pending]) -> None:
@@ -196,7 +206,9 @@ class Router:
 
     async def _collect(self, rank: int) -> None:
         while True:
-            for output in await self._generators.at(rank, Generator.events, self._max_wait_s):
+            outputs = await self._generators.at(rank, Generator.events, self._max_wait_s)
+            now = _now()
+            for output in outputs:
                 item = self._in_flight.get(output.id)
                 if item is None:
                     self.tally.late += 1
@@ -207,28 +219,30 @@ class Router:
                     self._abandon(item)
                     item.fail(f"generator {rank} answered with {fault}")
                 else:
-                    self._take(item, output)
+                    self._take(item, output, now)
             if self._adaptive:
                 self.balance.pressed(rank, (await self._generators.at(rank, Counting.statistics)).preempted)
 
-    def _take(self, item: Pending, output: Output) -> None:
+    def _take(self, item: Pending, output: Output, now: float) -> None:
         assert item.rank is not None
-        if output.ids:
-            versions = (output.version,) * len(output.ids)
-            item.parts.append(Sampled(ids=output.ids, logprobs=output.logprobs, versions=versions))
-            item.num += len(output.ids)
-        item.seen = _now()
-        self.tally.tokens += len(output.ids)
-        self.balance.progress(item.rank, len(output.ids))
-        if item.note is not None and output.ids:
-            item.note(output)
-        if output.finish is None:
+        num_new, finish = len(output.ids), output.finish
+        if num_new:
+            versions = self._versions.row(output.version, num_new)
+            part = Sampled(ids=output.ids, logprobs=output.logprobs, versions=versions, finish=finish or _ABORT)
+            item.parts.append(part)
+            item.num += num_new
+            self.tally.tokens += num_new
+            self.balance.progress(item.rank, num_new)
+            if item.note is not None:
+                item.note(output)
+        item.seen = now
+        if finish is None:
             return
-        self._drop(item, ended=output.finish is not Finish.ABORT)
-        if output.finish is Finish.ABORT:
+        self._drop(item, ended=finish is not _ABORT)
+        if finish is _ABORT:
             self._queue(item)
         else:
-            item.resolve(output.finish)
+            item.resolve(finish)
 
     async def _watch(self) -> None:
         """Send elsewhere what no generator has said anything of for too long."""
@@ -253,7 +267,10 @@ class Router:
     def _queue(self, item: Pending) -> None:
         if (finish := item.complete) is not None:  # cut off right at its end
             item.resolve(finish)
-            return
+        else:
+            self._wait_for_dispatch(item)
+
+    def _wait_for_dispatch(self, item: Pending) -> None:
         heapq.heappush(self._waiting, (item.place, item))
         self._work.set()
 

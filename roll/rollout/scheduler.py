@@ -28,7 +28,7 @@ from roll.rollout.buffer import Buffer, Serving
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.held import Held, Past, given_back
 from roll.rollout.source import Source
-from roll.types import Call, Group, Status, Trajectory
+from roll.types import Call, Group, Status, Trajectory, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,29 +165,31 @@ class Scheduler:
             await self._filter(held, reason)
             return
         self._num_useless = 0
-        self.journal.record(GroupReady(group=held.ticket, siblings=_chosen(group)))
+        siblings = _chosen(group) if self.policy.redundant_siblings else ()
+        self.journal.record(GroupReady(group=held.ticket, siblings=siblings))
         self._tasks.pop(held.ticket, None)
         await self.buffer.put(group)
 
     async def _siblings(self, held: Held) -> list[Trajectory] | str:
         """The first valid trajectories, in the order of siblings; or why there cannot be enough of them."""
-        policy, found, num_bad = self.policy, list[Trajectory](), 0
-        siblings = [asyncio.create_task(self._sibling(held, number)) for number in range(policy.num_siblings)]
+        race = _Race(self.policy.group_size, self.policy.redundant_siblings)
+        siblings = [
+            asyncio.create_task(self._compete(race, held, number)) for number in range(self.policy.num_siblings)
+        ]
         try:
-            for ended in asyncio.as_completed(siblings):
-                trajectory = await ended
-                if trajectory.status.valid:
-                    found.append(trajectory)
-                else:
-                    num_bad += 1
-                if len(found) == policy.group_size:
-                    break
-                if num_bad > policy.redundant_siblings:
-                    return trajectory.reason
+            return await race.result
         finally:
             for sibling in siblings:
                 sibling.cancel()
-        return sorted(found, key=lambda trajectory: trajectory.sibling)
+
+    async def _compete(self, race: _Race, held: Held, number: int) -> None:
+        try:
+            race.count(await self._sibling(held, number))
+        except asyncio.CancelledError:
+            race.result.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits for the group is told, whatever it is
+            race.fail(error)
 
     def _useless(self, group: Group) -> str:
         """Why there is nothing to learn from this group, if so."""
@@ -240,7 +242,9 @@ class Scheduler:
                 order=held.ticket,
                 seed=self.policy.seed,
                 past=past.turns if retry == past.num_failed else (),
-                scribe=_Scribe(self.journal, held.ticket, number, draw.attempt * tries + retry),
+                scribe=_Scribe(
+                    journal=self.journal, group=held.ticket, sibling=number, attempt=draw.attempt * tries + retry
+                ),
             )
             trajectory = await self.sources[draw.source].attempt(self.runner, attempt)
             self._record_end(held.ticket, trajectory)
@@ -268,7 +272,35 @@ class Scheduler:
         )
 
 
-@dataclass(frozen=True, slots=True)
+class _Race:
+    """Siblings under way; over once enough of them are valid, or can no longer be."""
+
+    def __init__(self, num_wanted: int, num_spare: int) -> None:
+        self.result: asyncio.Future[list[Trajectory] | str] = asyncio.get_running_loop().create_future()
+        """The first valid trajectories in the order of siblings, or why there are too few."""
+        self._num_wanted, self._num_spare = num_wanted, num_spare
+        self._found: list[Trajectory] = []
+
+    def fail(self, error: Exception) -> None:
+        """One could not even be attempted: a bug, or the end of the run."""
+        if not self.result.done():
+            self.result.set_exception(error)
+
+    def count(self, trajectory: Trajectory) -> None:
+        """One has come to its end, good or bad."""
+        if self.result.done():
+            return
+        if trajectory.status.valid:
+            self._found.append(trajectory)
+            if len(self._found) == self._num_wanted:
+                self.result.set_result(sorted(self._found, key=lambda each: each.sibling))
+        elif self._num_spare:
+            self._num_spare -= 1
+        else:
+            self.result.set_result(trajectory.reason)
+
+
+@record
 class _Scribe:
     """Keeps in the journal what an attempt has before it ends."""
 

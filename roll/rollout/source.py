@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from roll.envs.base import Env
-from roll.errors import EnvFailed, blame
-from roll.registry import ENVS
+from roll.errors import EnvFailed
 from roll.rewards.base import call
+from roll.rollout.environments import MakeEnv, make_env
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.pool import Judge
 from roll.types import Call, Status, Task, Trajectory
@@ -26,17 +25,22 @@ class Source:
     share: float = 1.0
     judge: Judge = call
     """Who asks the reward."""
+    make: MakeEnv = make_env
+    """Who makes the environments."""
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
         try:
-            env = self._make_env(attempt.task)
+            with runner.router.waits.on("environments"):
+                env = await self.make(self.env, attempt.task)
         except EnvFailed as error:
             reason = str(error)
             return Trajectory(
                 task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
             )
         trajectory, reply = await runner.run(attempt, env)
+        if trajectory.status.valid and not trajectory.segments:
+            return replace(trajectory, status=Status.ENV_FAILED, reason=self._too_long(attempt.task))
         if self.reward is None or not trajectory.status.valid:
             return trajectory
         try:
@@ -47,8 +51,9 @@ class Source:
             raise
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
-        return replace(trajectory, score=outcome.score)
+        return trajectory.scored(outcome.score)
 
-    def _make_env(self, task: Task) -> Env:
-        with blame(EnvFailed, f"environment {self.env.name!r} of task {task.id!r}"):
-            return ENVS[self.env.name](task, **self.env.arguments)
+    def _too_long(self, task: Task) -> str:
+        """An attempt without a turn is none: there was no room for a reply."""
+        place = f"environment {self.env.name!r} of task {task.id!r}, starting"
+        return f"{place}: what it opens with fills the context; raise rollout.context, or let it say less"

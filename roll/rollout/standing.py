@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from roll.data.mixture import Draw, Mixture
 from roll.errors import RunStopped
 from roll.journal.events import (
@@ -166,11 +168,7 @@ def _turns_within(trajectory: Trajectory, living: Container[int]) -> tuple[Said,
             context += turn.observation.tolist()
             versions: list[int] = turn.versions.tolist()
             num = next((at for at, version in enumerate(versions) if version not in living), len(versions))
-            so_far = Sampled(
-                ids=tuple(turn.sampled[:num].tolist()),
-                logprobs=tuple(turn.sampler_logprobs[:num].tolist()),
-                versions=tuple(turn.versions[:num].tolist()),
-            )
+            so_far = Sampled(ids=turn.sampled[:num], logprobs=turn.sampler_logprobs[:num], versions=turn.versions[:num])
             said.append(Said(context=checksum(context), so_far=so_far))
             if num < len(turn.sampled):
                 return tuple(said)
@@ -192,9 +190,9 @@ def _turns_of(chunks: Sequence[Chunk], living: Container[int]) -> tuple[Said, ..
         if turn != len(said):
             break
         so_far = Sampled(
-            ids=tuple(id for part in found for id in part.ids),
-            logprobs=tuple(number for part in found for number in part.logprobs),
-            versions=tuple(part.version for part in found for _ in part.ids),
+            ids=np.concatenate([part.ids for part in found]),
+            logprobs=np.concatenate([part.logprobs for part in found]),
+            versions=np.repeat([part.version for part in found], [len(part.ids) for part in found]).astype(np.int32),
         )
         said.append(Said(context=found[-1].context, so_far=so_far))
     return tuple(said)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from roll.journal.packing import version_runs
 from roll.types import Group, Status, Trajectory
-
-if TYPE_CHECKING:
-    from roll.types import Ints
 
 
 def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) -> dict[str, float]:
@@ -18,20 +16,19 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
-    versions = np.concatenate([turn.versions for trajectory in trajectories for turn in trajectory.turns])
-    known, which = np.unique(versions, return_inverse=True)
-    ages = step - 1 - np.array([step_of[version] for version in known.tolist()])[which]
+    ages = _ages(trajectories, lambda version: step - 1 - step_of[version])
+    num_tokens = sum(ages.values())
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
         "length/mean": float(lengths.mean()),
         "length/max": float(lengths.max()),
         "length/truncated": float(np.mean([item.status is Status.TRUNCATED for item in trajectories])),
-        "age/mean": float(ages.mean()),
-        "age/max": float(ages.max()),
-        **_histogram(ages),
+        "age/mean": sum(age * count for age, count in ages.items()) / num_tokens,
+        "age/max": float(max(ages)),
+        **{f"age/{age}": count / num_tokens for age, count in sorted(ages.items())},
         "tokens/generated": float(lengths.sum()),
-        **_by_domain(trajectories),
+        **_by_domain(trajectories, rewards.tolist()),
     }
 
 
@@ -56,17 +53,21 @@ def _is_of(domain: str) -> Callable[[Trajectory], float]:
     return lambda each: float(each.task.domain == domain)
 
 
-def _histogram(ages: Ints) -> dict[str, float]:
-    """The part of all tokens that has each age."""
-    found, counts = np.unique(ages, return_counts=True)
-    return {f"age/{int(age)}": float(count / len(ages)) for age, count in zip(found, counts, strict=True)}
+def _ages(trajectories: Sequence[Trajectory], age_of: Callable[[int], int]) -> dict[int, int]:
+    """How many tokens have each age."""
+    found: Counter[int] = Counter()
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            for version, num_tokens in version_runs(turn.versions):
+                found[age_of(version)] += num_tokens
+    return found
 
 
-def _by_domain(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def _by_domain(trajectories: Sequence[Trajectory], rewards: Sequence[float]) -> dict[str, float]:
     """Means of rewards, of their parts, and of what environments counted."""
     values: dict[str, list[float]] = {}
-    for trajectory in trajectories:
-        values.setdefault(f"reward/{trajectory.task.domain}", []).append(trajectory.reward)
+    for trajectory, reward in zip(trajectories, rewards, strict=True):
+        values.setdefault(f"reward/{trajectory.task.domain}", []).append(reward)
         for name, value in (trajectory.score.parts if trajectory.score else {}).items():
             values.setdefault(f"reward_part/{name}", []).append(value)
         for name, value in trajectory.metrics.items():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 
 class Waits:
-    """Attempts by the name of what they wait for."""
+    """Attempts by what they wait for: environments, or else rewards."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts = {"environments": 0, "rewards": 0}
         self._changed = changed
 
     def on(self, name: str) -> AbstractContextManager[None]:
@@ -20,14 +19,17 @@ class Waits:
 
     def count(self, name: str, change: int) -> None:
         """So many attempts more, or fewer, wait for this."""
-        before = self._counts[name]
-        self._counts[name] = before + change
-        if not before or before == -change:
+        self._counts[name] = now = self._counts[name] + change
+        if not now or now == change:
             self._changed()
 
     def reason(self) -> str:
         """What keeps requests from coming: what attempts wait for, or else the slots that training has to free."""
-        return next((name for name in ("environments", "rewards") if self._counts[name]), "slots")
+        return next((name for name, count in self._counts.items() if count), "slots")
+
+    def counts(self) -> dict[str, int]:
+        """How many attempts wait for what."""
+        return {name: count for name, count in self._counts.items() if count}
 
 
 class _Wait(AbstractContextManager[None]):

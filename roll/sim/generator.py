@@ -9,12 +9,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from roll.engines.base import Output, Request, Statistics
 from roll.sim.clock import VirtualLoop
 from roll.sim.lengths import Lengths
 from roll.types import Digest, Finish
 from roll.weights.plan import Plan
+
+if TYPE_CHECKING:
+    from roll.types import Ints
 
 EOS = 1
 _ZERO = 4
@@ -183,8 +189,9 @@ class SimGenerator:
     def _output(self, request: Request, num_tokens: int, finish: Finish) -> Output:
         ids = _ids(request.key, request.produced, num_tokens)
         if finish is Finish.STOP:
-            ids = (*ids[:-1], EOS)
-        return Output(id=request.id, ids=ids, logprobs=(-1.0,) * num_tokens, version=self._version, finish=finish)
+            ids[-1] = EOS
+        logprobs = np.full(num_tokens, -1.0, np.float32)
+        return Output(id=request.id, ids=ids, logprobs=logprobs, version=self._version, finish=finish)
 
     def _next_end(self) -> float:
         return self._ends[0][0] if self._ends and self._paused_at is None else math.inf
@@ -210,9 +217,9 @@ def _ring(alarm: asyncio.Future[None]) -> None:
         alarm.set_result(None)
 
 
-def _ids(key: int, first: int, num_tokens: int) -> tuple[int, ...]:
+def _ids(key: int, first: int, num_tokens: int) -> Ints:
     """Digits of the key, then zeros, from the position `first` on."""
-    if first >= _NUM_DIGITS:
-        return (_ZERO,) * num_tokens
-    digits = tuple(_ZERO + int(digit) for digit in f"{key:020d}"[-_NUM_DIGITS:])
-    return (digits + (_ZERO,) * (first + num_tokens))[first : first + num_tokens]
+    ids = np.full(num_tokens, _ZERO, np.int32)
+    digits = [_ZERO + int(digit) for digit in f"{key:020d}"[-_NUM_DIGITS:][first:][:num_tokens]]
+    ids[: len(digits)] = digits
+    return ids

@@ -24,8 +24,8 @@ class Baseline:
     setting: Setting
     step_s: float
     generation_s: float
-    slowest_s: float
-    """Mean over steps of what its slowest trajectory takes if it never waits for a slot."""
+    slowest_s: tuple[float, ...]
+    """By step, what its slowest trajectory takes if it never waits for a slot."""
     decoding_s: float
     """Of one step, if every slot of all devices decoded all the time."""
 
@@ -47,7 +47,7 @@ class Gain:
     num_generating: int
     """Devices that generate; the others train."""
     age_bound: float
-    """Most that the age rule allows with this split, however fast anything else is."""
+    """Most that the age rule allows with this split and these trajectories, however many generators there are."""
     work_bound: float
     """Most that this split allows if nobody ever waits for anybody."""
     greatest_age: float
@@ -65,7 +65,7 @@ def baseline(setting: Setting) -> Baseline:
         setting=replace(alone, update_s=update_s),
         step_s=found.step_s(_EDGE, last) + update_s,
         generation_s=generation_s,
-        slowest_s=found.slowest_s(_EDGE, last),
+        slowest_s=tuple(max(map(max, groups)) for groups in found.alone_s),
         decoding_s=_decoding_s(found, setting),
     )
 
@@ -79,11 +79,17 @@ def age_bound(base: Baseline, max_staleness: float, num_generating: int) -> floa
     """Most that the age rule allows.
 
     A group takes its slot when the step s + 1 before its own is published, and its own step cannot be published before
-    its slowest trajectory has ended and the update is through. So s + 1 steps take at least as long as both together.
+    its slowest trajectory has ended, nor before the step ahead of it, and then the update is still to come. This goes
+    through all steps with the trajectories that they had, as if a slot were always free.
     """
-    publication_s = _publication_s(base)
-    update_s = base.update_s(base.devices - num_generating)
-    return (max_staleness + 1) * base.step_s / (base.slowest_s + update_s + publication_s)
+    assert max_staleness == int(max_staleness), "whole steps"
+    busy_s = base.update_s(base.devices - num_generating) + _publication_s(base)
+    published = [0.0] * (int(max_staleness) + 1)
+    for slowest_s in base.slowest_s:
+        published.append(max(published[-1], published[-1 - int(max_staleness)] + slowest_s) + busy_s)
+    ends = published[int(max_staleness) :]
+    first, last = _EDGE, len(base.slowest_s) - _EDGE
+    return base.step_s / ((ends[last] - ends[first]) / (last - first))
 
 
 def work_bound(base: Baseline, num_generating: int) -> float:

@@ -75,8 +75,8 @@ class RunDirectory:
 
 
 def _contents(path: Path) -> list[Path]:
-    """What lies in the directory, its lock aside."""
-    return [entry for entry in path.iterdir() if entry.name != ".lock"]
+    """What lies in the directory, aside from its lock and from logs: workers write them before a run begins."""
+    return [entry for entry in path.iterdir() if entry.name not in (".lock", "logs")]
 
 
 def _locked(path: Path) -> IO[str]:

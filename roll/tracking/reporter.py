@@ -20,6 +20,10 @@ class Reporter:
             sink.write(step, metrics)
         self._progress.update(step, metrics)
 
+    def note(self, line: str) -> None:
+        """Something that a person should know at once."""
+        self._progress.note(line)
+
     def close(self) -> None:
         self._progress.close()
         for sink in self._sinks:

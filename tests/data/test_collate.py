@@ -101,9 +101,19 @@ def test_supervised_batches_train_on_the_answers_alone():
     assert found.rewards.tolist() == [0.0, 0.0]
 
 
-def test_an_answer_without_a_prompt_is_refused():
+def test_a_supervised_row_may_have_several_prompts_with_their_answers():
+    found = supervised([([5, 6], [7], [8], [9, 1]), ([2], [3])])
+    assert found.lengths == (6, 2)
+    assert found.ids.tolist() == [5, 6, 7, 8, 9, 1, 2, 3]
+    assert found.trained.int().tolist() == [0, 0, 1, 0, 1, 1, 0, 1]
+    assert found.weights is not None
+    torch.testing.assert_close(found.weights, torch.tensor([0, 0, 0.25, 0, 0.25, 0.25, 0, 0.25]))
+
+
+@pytest.mark.parametrize("row", [([], [1]), ([1], []), ([1],), (), ([1], [2], [3])])
+def test_an_answer_without_a_prompt_is_refused(row: tuple[list[int], ...]):
     with pytest.raises(AssertionError, match="needs a prompt"):
-        supervised([([], [1])])
+        supervised([row])
 
 
 def test_turns_are_counted_over_the_batch_and_an_outcome_is_part_of_the_last():

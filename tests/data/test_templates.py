@@ -177,3 +177,11 @@ def test_plain_may_be_chosen_although_there_is_a_chat_template():
 
 def test_decoding_leaves_special_tokens_out():
     assert plain().decode([*plain().tokenizer.encode("12 . 3"), 1, 0]) == "12 . 3"
+
+
+def test_a_template_of_the_last_message_shows_nothing_else_and_begins_anew_after_a_reply():
+    template = Template(character_tokenizer(Shape().alphabet), "last")
+    said = [ASKED, Message("assistant", "2")]
+    assert spelled(template, template.open([*said, AGAIN], place="t")) == "2+2="
+    assert template.open([AGAIN], place="t").tolist() == template.open([*said, AGAIN], place="t").tolist()
+    assert template.extend(said, [AGAIN], last=template.eos_id, place="t") is None

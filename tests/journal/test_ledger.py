@@ -68,7 +68,7 @@ class Script:
 
     def note(self, group: int, sibling: int, versions: list[int]) -> None:
         for version, count in Counter(versions).items():
-            ids, logprobs = (0,) * count, (0.0,) * count
+            ids, logprobs = np.zeros(count, np.int32), np.zeros(count, np.float32)
             self.journal.note(
                 Chunk(
                     group=group,

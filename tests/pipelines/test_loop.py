@@ -108,3 +108,13 @@ def test_asked_to_stop_it_finishes_the_step_and_checkpoints(tmp_path: Path) -> N
         assert asyncio.run(rig.run()) == 3
         assert [event.step for event in rig.events(Checkpointed)] == [3]
         assert (tmp_path / "checkpoints" / "step-3" / "state.json").is_file()
+
+
+def test_a_step_that_waits_for_long_says_what_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, Setting())
+    heard: list[str] = []
+    rig.loop.notice = heard.append
+    with closing(rig):
+        rig.router.waits.count("environments", 3)
+        rig.loop.stalled(7, 61.2)
+    assert heard == ["step 7 has waited 61 s: 0 of 4 groups are complete; attempts: 3 waiting for environments"]

@@ -17,7 +17,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from roll.algorithms.recipe import Objective
 from roll.data.templates import character_tokenizer
+from roll.engines.fake import FakeTrainer
 from roll.errors import ConfigError
 from roll.journal.events import (
     Admitted,
@@ -30,9 +32,12 @@ from roll.journal.events import (
 )
 from roll.journal.records import Wanted
 from roll.journal.store import Journal, Reader
+from roll.types import Batch
 from tests.rollout.rig import Rig, Setting, keys_of
 
 STEPS, GROUPS = 6, 4
+SECOND = 10
+"""Events after which a resumed run dies once more: just after a publication that has cut replies."""
 STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 4)))
 
 
@@ -51,6 +56,15 @@ def setting(staleness: float, redundant: int) -> Setting:
         max_new_tokens=12,
         checkpoint_every=2,
     )
+
+
+class Unhurried(FakeTrainer):
+    """Generators get some steps further while it updates, so that publications find replies half done."""
+
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        for _ in range(4):
+            await asyncio.sleep(0)
+        return await super().update(batch, objective)
 
 
 def dying(journal: Journal, moment: int) -> None:
@@ -82,7 +96,7 @@ def in_a_child(work: Callable[[], object]) -> int:
 
 
 def attempt(path: Path, made: Setting, moment: int | None, *, resumed: bool) -> None:
-    with closing(Rig(path, made)) as rig:
+    with closing(Rig(path, made, Unhurried())) as rig:
         if moment is not None:
             dying(rig.journal, moment)
         if not resumed:
@@ -143,7 +157,7 @@ def main() -> None:
         path = folder / str(moment)
         path.mkdir()
         first = in_a_child(lambda: attempt(path, made, moment, resumed=False))  # noqa: B023 - called at once
-        again = in_a_child(lambda: attempt(path, made, 40, resumed=True))  # noqa: B023
+        again = in_a_child(lambda: attempt(path, made, SECOND, resumed=True))  # noqa: B023
         if again == 2:  # there was no checkpoint yet: the user starts again
             shutil.rmtree(path)
             path.mkdir()

@@ -241,7 +241,7 @@ def said(notes: Notes, *, cut: int) -> tuple[Said, ...]:
     found: list[Said] = []
     for turn, context, output in notes.parts[:2]:
         num = len(output.ids) - (cut if turn == 1 else 0)
-        versions = (output.version,) * num
+        versions = np.full(num, output.version, np.int32)
         so_far = Sampled(ids=output.ids[:num], logprobs=output.logprobs[:num], versions=versions)
         found.append(Said(context=context, so_far=so_far))
     return tuple(found)

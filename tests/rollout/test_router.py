@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roll.cluster.inline import InlineCluster
@@ -13,7 +14,7 @@ from roll.engines.base import Output, Request
 from roll.engines.fake import FakeGenerator
 from roll.errors import EngineFailed
 from roll.rollout.balance import Balance, Concurrency
-from roll.rollout.pending import Sampled
+from roll.rollout.pending import Sampled, Versions
 from roll.rollout.router import Patience, Router
 from roll.types import Finish
 from tests.engines.models import request
@@ -92,7 +93,8 @@ def test_a_reply_comes_back_whole_with_a_version_for_each_token() -> None:
             return await router.sample(request("r", [1], 4, key=5))
 
     found = asyncio.run(run())
-    assert found == Sampled(ids=(15, 16, 17, 18), logprobs=(-1.0,) * 4, versions=(3,) * 4, finish=Finish.LENGTH)
+    assert (found.ids.tolist(), found.logprobs.tolist()) == ([15, 16, 17, 18], [-1.0] * 4)
+    assert (found.versions.tolist(), found.finish) == ([3] * 4, Finish.LENGTH)
 
 
 def test_nothing_goes_out_before_a_version_is_served() -> None:
@@ -103,7 +105,7 @@ def test_nothing_goes_out_before_a_version_is_served() -> None:
             await some_steps(20)
             assert engine.submitted == [] and not asked.done()
             await router.release(8)
-            assert (await asked).versions == (8,) * 4
+            assert (await asked).versions.tolist() == [8] * 4
 
     asyncio.run(run())
 
@@ -147,8 +149,8 @@ def test_a_held_request_goes_on_with_its_partial_tokens_and_keeps_their_versions
     num = second.produced
     assert 0 < num < 30
     assert second.ids == (*first.ids, *found.ids[:num]) and second.max_new_tokens == 30 - num
-    assert found.versions == (1,) * num + (2,) * (30 - num)
-    assert found.ids == tuple(10 + (5 + at) % 10 for at in range(30)) and len(found.logprobs) == 30
+    assert found.versions.tolist() == [1] * num + [2] * (30 - num)
+    assert found.ids.tolist() == [10 + (5 + at) % 10 for at in range(30)] and len(found.logprobs) == 30
 
 
 def test_hold_takes_back_what_queues_as_well_as_what_runs() -> None:
@@ -268,7 +270,7 @@ def test_an_answer_that_comes_twice_is_heard_once() -> None:
             found = await asyncio.gather(*(router.sample(request(f"r{key}", [1], 4, key=key)) for key in range(5)))
             assert [one.ids[0] for one in found] == [10, 11, 12, 13, 14] and all(len(one.ids) == 4 for one in found)
             again = await router.sample(request("r0", [1], 4, key=3))
-            assert again.ids == (13, 14, 15, 16)
+            assert again.ids.tolist() == [13, 14, 15, 16]
             assert (router.tally.late, router.tally.tokens, router.tally.aborted) == (6, 48, 24), "repeats are waste"
 
     asyncio.run(run())
@@ -277,8 +279,12 @@ def test_an_answer_that_comes_twice_is_heard_once() -> None:
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [
-        (lambda output: replace(output, ids=(*output.ids, 1), logprobs=(*output.logprobs, -1.0)), "5 tokens where 4"),
-        (lambda output: replace(output, logprobs=(-1.0, float("nan"), -1.0, -1.0)), "not finite"),
+        (
+            lambda output: replace(output, ids=np.ones(5, np.int32), logprobs=np.zeros(5, np.float32)),
+            "5 tokens where 4",
+        ),
+        (lambda output: replace(output, logprobs=np.array([-1, np.nan, -1, -1], np.float32)), "not finite"),
+        (lambda output: replace(output, logprobs=np.array([-1, -1, -1, -np.inf], np.float32)), "not finite"),
         (lambda output: replace(output, logprobs=output.logprobs[1:]), "4 tokens and 3 logprobs"),
     ],
 )
@@ -297,12 +303,20 @@ def test_an_answer_that_cannot_be_true_fails_its_request_alone(rule: Callable[[O
     asyncio.run(run())
 
 
+def test_rows_of_one_version_are_not_touched_by_the_next() -> None:
+    versions = Versions()
+    first, longer, second = versions.row(3, 2), versions.row(3, 4), versions.row(4, 3)
+    assert [row.tolist() for row in (first, longer, second)] == [[3, 3], [3, 3, 3, 3], [4, 4, 4]]
+    with pytest.raises(ValueError, match="read-only"):
+        second[0] = 5
+
+
 def test_a_request_of_which_nothing_is_heard_goes_elsewhere_and_a_late_answer_finds_nobody() -> None:
     async def run() -> None:
         mute, other = Mute(), Watched()
         async with routing(mute, other, patience=Patience(request_s=0.05)) as router:
             found = await router.sample(request("r", [1], 4, key=5))
-            assert found.ids == (15, 16, 17, 18)
+            assert found.ids.tolist() == [15, 16, 17, 18]
             assert [one.id for one in mute.submitted] == [one.id for one in other.submitted] == ["r"]
             assert mute.aborted == ["r"] and router.tally.redispatched == 1 and router.tally.late == 0
             mute.speaking = True
@@ -330,23 +344,24 @@ def test_a_change_of_version_does_not_wait_for_ever_for_a_request_that_is_lost()
             await until(lambda: mute.submitted)
             await router.hold()
             await router.release(1)
-            assert (await asked).versions == (1,) * 4 and [one.id for one in other.submitted] == ["r"]
+            assert (await asked).versions.tolist() == [1] * 4 and [one.id for one in other.submitted] == ["r"]
 
     asyncio.run(run())
 
 
 def test_tokens_from_before_are_not_sampled_again_and_a_whole_reply_needs_no_generator() -> None:
-    past = Sampled(ids=(15, 16), logprobs=(-1.0, -1.0), versions=(3, 4))
+    ids, logprobs = np.array([15, 16], np.int32), np.array([-1.0, -1.0], np.float32)
+    past = Sampled(ids=ids, logprobs=logprobs, versions=np.array([3, 4], np.int32))
 
     async def run() -> None:
         engine = Watched()
         async with routing(engine, version=5) as router:
             found = await router.sample(request("r", [7], 4, key=5), so_far=past)
-            assert found.ids == (15, 16, 17, 18) and found.versions == (3, 4, 5, 5)
+            assert found.ids.tolist() == [15, 16, 17, 18] and found.versions.tolist() == [3, 4, 5, 5]
             (asked,) = engine.submitted
             assert asked.ids == (7, 15, 16) and asked.max_new_tokens == 2 and asked.produced == 2
             whole = await router.sample(request("s", [7], 2), so_far=past)
-            assert whole == replace(past, finish=Finish.LENGTH) and len(engine.submitted) == 1
+            assert (whole.ids.tolist(), whole.finish) == ([15, 16], Finish.LENGTH) and len(engine.submitted) == 1
 
     asyncio.run(run())
 
@@ -365,7 +380,7 @@ def test_every_part_of_a_reply_is_noted_as_it_comes() -> None:
             return await asked
 
     found = asyncio.run(run())
-    assert len(noted) == 2 and noted[0].ids + noted[1].ids == found.ids
+    assert len(noted) == 2 and np.concatenate([noted[0].ids, noted[1].ids]).tolist() == found.ids.tolist()
     assert [output.version for output in noted] == [1, 2]
 
 

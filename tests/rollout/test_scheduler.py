@@ -22,6 +22,7 @@ from roll.journal.events import (
     TrajectoryEnded,
 )
 from roll.journal.records import Wanted
+from roll.rollout.balance import Balance, Concurrency
 from roll.rollout.source import Source
 from roll.types import Call, Group, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
@@ -185,3 +186,15 @@ def test_shares_hold_over_what_is_trained_whatever_fails(tmp_path: Path) -> None
         taken = [domains[group] for event in rig.events(Taken) for group in event.groups]
         assert len(rig.events(GroupFailed)) > 3 and len(taken) == 36
         assert abs(taken.count("hard") - 12) <= 2, "a third, although most that failed were hard"
+
+
+def test_where_generators_are_busy_what_was_admitted_first_goes_first(tmp_path: Path) -> None:
+    bad = order(1)[0]
+    rig = Rig(tmp_path, Setting(steps=1, reward={"tasks": bad}))
+    rig.router.balance = Balance(1, Concurrency(limit=1))
+    with closing(rig):
+        asyncio.run(rig.run())
+        ended = [event.group for event in rig.events(TrajectoryEnded)]
+    retried = [place for place, group in enumerate(ended) if group == 0]
+    assert len(retried) > GROUP_SIZE, "it was tried again"
+    assert retried[-1] < ended.index(3), "its retries were asked for last, and went before the last group"

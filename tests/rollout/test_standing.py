@@ -58,7 +58,8 @@ def trajectory(sibling: int, versions: list[int], status: Status = Status.FINISH
 
 def chunk(sibling: int, ids: tuple[int, ...], version: int, *, turn: int = 0, **changes: Any) -> Chunk:
     given = {"group": 0, "attempt": 0, "context": checksum(PROMPT), **changes}
-    return Chunk(sibling=sibling, turn=turn, ids=ids, logprobs=(-0.5,) * len(ids), version=version, **given)
+    logprobs = np.full(len(ids), -0.5, np.float32)
+    return Chunk(sibling=sibling, turn=turn, ids=np.array(ids, np.int32), logprobs=logprobs, version=version, **given)
 
 
 class Past:
@@ -116,8 +117,9 @@ def test_versions_of_a_line_that_was_given_up_stay_void_after_a_second_restart(t
         found = past.found()
         assert found.step_of == {0: 0, 2: 0, 3: 1}
         first, second = found.held[0].past[0], found.held[0].past[1]
-        assert first.whole is None and first.turns[0].so_far.ids == (10,)
-        assert second.turns[0].so_far.ids == (10, 11, 50, 51) and second.turns[0].so_far.versions == (0, 0, 2, 2)
+        assert first.whole is None and first.turns[0].so_far.ids.tolist() == [10]
+        so_far = second.turns[0].so_far
+        assert so_far.ids.tolist() == [10, 11, 50, 51] and so_far.versions.tolist() == [0, 0, 2, 2]
 
 
 def test_failed_and_stale_groups_are_not_held_and_stale_tasks_come_first(tmp_path: Path) -> None:
@@ -140,9 +142,9 @@ def test_whole_attempts_failures_and_partial_turns_are_told_apart(tmp_path: Path
         past.journal.note(chunk(2, (11,), 0))  # the environment had said something else
         whole, again, diverged = (past.found().held[0].past[sibling] for sibling in range(3))
         assert whole.whole is not None and whole.whole.num_sampled == 2
-        assert again.num_failed == 1 and [said.so_far.ids for said in again.turns] == [(10, 11), (20,)]
+        assert again.num_failed == 1 and [said.so_far.ids.tolist() for said in again.turns] == [[10, 11], [20]]
         assert again.turns[1].context == 7
-        assert [said.so_far.ids for said in diverged.turns] == [(11,)]
+        assert [said.so_far.ids.tolist() for said in diverged.turns] == [[11]]
 
 
 def test_a_group_that_was_ready_is_not_observed_twice(tmp_path: Path) -> None:

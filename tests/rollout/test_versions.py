@@ -80,7 +80,7 @@ async def _gaps(weights: Decoder, rows: list[list[int]], asked: list[list[int]],
     await engine.start()
     scores = (await engine.logprobs(batch_of(rows))).split([len(row) for row in rows])
     parts = [
-        (row[len(ids) :] - torch.tensor(reply.logprobs)).abs()
+        (row[len(ids) :] - torch.as_tensor(reply.logprobs)).abs()
         for row, ids, reply in zip(scores, asked, found, strict=True)
     ]
     return torch.cat(parts)

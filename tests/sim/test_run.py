@@ -88,10 +88,25 @@ def test_a_controller_that_is_charged_for_falls_behind_the_one_that_is_not() -> 
 
 def test_the_age_rule_bounds_the_gain_below_staleness_plus_one() -> None:
     setting = replace(PLAIN, num_generators=4, update_s=5.0)
-    base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=20.0, decoding_s=6.0)
-    # on two of four devices an update takes 10 s: s + 1 steps take at least 20 + 10 s, against 25 s a step
+    base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=(20.0,) * 30, decoding_s=6.0)
+    # on two of four devices an update takes 10 s: two steps take at least 20 + 10 s, against 25 s a step
     assert age_bound(base, 1.0, 2) == pytest.approx(2 * 25 / 30)
-    assert age_bound(base, 4.0, 2) == pytest.approx(5 * 25 / 30)
+    # and no step less than its update
+    assert age_bound(base, 4.0, 2) == pytest.approx(25 / 10)
+
+
+def test_one_slow_step_costs_more_than_its_part_of_the_mean() -> None:
+    setting = replace(PLAIN, num_generators=4, update_s=5.0)
+    slowest_s = tuple(200.0 if step == 15 else 20.0 for step in range(30))
+    base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=slowest_s, decoding_s=6.0)
+    # Steps end after 30, 40, 60, 70, 90 s and so on; the groups of the 16th came with the end of the 14th, after 220 s,
+    # so it ends after 430 s, the 17th after 440 s, the 25th after 560 s.
+    assert age_bound(base, 1.0, 2) == pytest.approx(25 * 20 / (560 - 90))
+
+
+def test_work_bounds_the_gain_of_a_split() -> None:
+    setting = replace(PLAIN, num_generators=4, update_s=5.0)
+    base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=(20.0,) * 30, decoding_s=6.0)
     # decoding takes 12 s on two devices and the update 10 s; on one it would be 24 s and 6.7 s
     assert work_bound(base, 2) == pytest.approx(25 / 12)
     assert work_bound(base, 1) == pytest.approx(25 / 24)

@@ -1,0 +1,97 @@
+"""A player's attempts become the very ids that the policy would have seen and written."""
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from roll.data.templates import Template, character_tokenizer
+from roll.errors import ConfigError
+from roll.rollout.demonstration import Demonstrator, Row
+from roll.types import Call, Message, Task
+
+TOKENIZER = character_tokenizer("123456789-?eghilortw")
+LIMITS = {"context": 64, "max_turns": 32}
+
+
+def rows(
+    player: str = "guess_number",
+    *,
+    stop: str = "",
+    seed: int = 1,
+    template: Literal["plain", "last"] = "plain",
+    **limits: int,
+) -> list[Row]:
+    found = Demonstrator(
+        player=Call(player),
+        template=Template(TOKENIZER, template),
+        stop=frozenset(TOKENIZER.encode(stop)),
+        **{**LIMITS, **limits},
+    )
+    return asyncio.run(found.rows(Task(id="t", domain="d", seed=seed), Call("guess_number", {"high": 9})))
+
+
+def texts(row: Row) -> list[str]:
+    return [TOKENIZER.decode(part) for part in row]
+
+
+def fives(messages: object) -> str:
+    return "5"
+
+
+def nothing(messages: object) -> None: ...
+
+
+def test_what_was_seen_and_said_stands_in_turn_and_every_reply_is_closed():
+    (row,) = rows()
+    seen, said = texts(row)[::2], texts(row)[1::2]
+    assert seen[0] == "1-9?" and said[0] == "5<eos>"
+    assert set(seen[1:]) <= {"higher", "lower"} and len(seen) == len(said) > 1
+
+
+def test_a_reply_that_ends_itself_needs_no_end():
+    (row,) = rows(stop="123456789")
+    assert all(len(part) == 1 for part in row[1::2])
+    assert texts(row)[1] == "5"
+
+
+def test_an_attempt_ends_with_the_context_and_with_the_turns():
+    own = f"{__name__}:fives"
+    (whole,) = rows(own, stop="5", seed=2)
+    assert len(whole) == 8  # four turns, none of them right
+    assert rows(own, stop="5", seed=2, max_turns=2) == [whole[:4]]
+    length = sum(map(len, whole[:4]))
+    assert rows(own, stop="5", seed=2, context=length) == [whole[:4]]
+    assert rows(own, stop="5", seed=2, context=length - 1) == [whole[:2]]
+
+
+def test_a_template_that_rewrites_what_was_said_begins_a_row_with_every_reply():
+    (whole,) = rows(stop="123456789")
+    assert rows(stop="123456789", template="last") == [whole[at : at + 2] for at in range(0, len(whole), 2)]
+
+
+def test_a_context_without_room_for_one_reply_is_refused():
+    with pytest.raises(ConfigError, match=r"task 't': its opening and a reply do not fit rollout.context \(5\)"):
+        rows(context=5)
+
+
+def test_a_player_that_says_no_text_is_refused():
+    with pytest.raises(ConfigError, match=r"player '.*:nothing' must give text \(got None\)"):
+        rows(f"{__name__}:nothing")
+
+
+def test_players_see_the_whole_conversation():
+    heard: list[list[Message]] = []
+    PLAYED.append(heard)
+    (row,) = rows(f"{__name__}:listener", stop="5", seed=2)
+    assert [len(messages) for messages in heard] == [1, 3, 5, 7]
+    assert [message.role for message in heard[-1]] == ["user", "assistant"] * 3 + ["user"]
+    assert len(row) == 8
+
+
+PLAYED: list[list[list[Message]]] = []
+
+
+def listener(messages: list[Message]) -> str:
+    PLAYED[-1].append(list(messages))
+    return "5"

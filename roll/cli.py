@@ -12,7 +12,7 @@ import typer
 
 import roll
 from roll.allocator import keep_freed_memory
-from roll.errors import ConfigError, RunStopped
+from roll.errors import ConfigError, RunStopped, WorkerDied
 
 if TYPE_CHECKING:
     from roll.config.load import Loaded
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments)
     except ConfigError as error:
         _leave(str(error), 2)
-    except RunStopped as error:
+    except (RunStopped, WorkerDied) as error:
         _leave(str(error), 3)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -85,9 +85,11 @@ def check(path: File, overrides: Overrides = None) -> None:
     """Say all that is wrong with a file; starts nothing."""
     loaded = _checked(path, overrides)
     from roll.config.explain import headline
+    from roll.config.places import placement
 
     typer.echo(f"{path}: ok")
     typer.echo(headline(loaded.run))
+    typer.echo(placement(loaded.run))
 
 
 @app.command("explain")
@@ -113,6 +115,24 @@ def evaluate(
     from roll import commands
 
     commands.evaluate(loaded, output=output)
+
+
+@app.command()
+def rollout(
+    path: File,
+    overrides: Overrides = None,
+    tasks: Annotated[str | None, typer.Option("--tasks", help="Which source of the file; none: the first.")] = None,
+    num: Annotated[int, typer.Option("--num", help="How many attempts.", min=1)] = 8,
+    agent: Annotated[
+        str, typer.Option("--agent", help="model, random, a player by name, or package.module:agent.")
+    ] = "model",
+    output: Annotated[Path | None, typer.Option("--output", help="Write the transcripts to this file.")] = None,
+) -> None:
+    """Attempt tasks without training, by the model or by an agent; prints the transcripts, and what they came to."""
+    loaded = _checked(path, overrides)
+    from roll.wiring import rollout as attempts
+
+    attempts.rollout(loaded, attempts.Request(tasks=tasks, num=num, agent=agent, output=output))
 
 
 @app.command()
@@ -159,6 +179,22 @@ def score(  # noqa: PLR0913 - a parameter for each option
 
 
 @app.command()
+def play(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A name, or package.module:attribute.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Its arguments, such as size=5.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Which of its worlds.", min=0)] = 0,
+) -> None:
+    """Play an environment yourself: arrow keys or letters where it has moves, else lines; q leaves."""
+    from roll.preflight import importable
+    from roll.wiring import play as playing
+
+    importable(Path("play"))  # what lies in the current directory
+    playing.play(env, options or [], seed=seed, said=sys.stdin, say=typer.echo)
+
+
+@app.command()
 def samples(
     directory: Directory,
     step: Annotated[int | None, typer.Option("--step", help="Only what this step trained on.")] = None,
@@ -198,6 +234,25 @@ def timeline(
     from roll.journal.timeline import write
 
     typer.echo(f"{write(directory, output, steps)} attempts: {output}")
+
+
+@app.command("list")
+def names(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as rewards; none lists all kinds.")] = None,
+) -> None:
+    """Say which recipes, rewards, environments, datasets and parts of algorithms a file may name."""
+    from roll.config.load import recipes
+    from roll.errors import UnknownName
+    from roll.registry import TABLES
+
+    if kind is not None and kind not in (known := ("recipes", *TABLES)):
+        raise UnknownName("kind", kind, known)
+    found = {"recipes": {name: text.partition("\n")[0].lstrip("# ") for name, text in recipes().items()}}
+    found |= {each: table.summaries() for each, table in TABLES.items()}
+    for title in found if kind is None else (kind,):
+        typer.echo(title)
+        for name, summary in found[title].items():
+            typer.echo(f"  {name:<{max(map(len, found[title]))}}  {summary}".rstrip())
 
 
 @app.command()

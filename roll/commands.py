@@ -13,7 +13,9 @@ from typing import Any
 
 import typer
 
+from roll.allocator import startup_set_aside
 from roll.checkpoint import Checkpoints
+from roll.config.explain import uncorrected
 from roll.config.load import Loaded, dump, load
 from roll.config.schema import Run
 from roll.data.screening import Screened
@@ -24,6 +26,7 @@ from roll.journal.store import Journal, Reader
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.sft import WarmStart
 from roll.preflight import importable, preflight
+from roll.rollout.environments import Environments
 from roll.rollout.held import Held
 from roll.rollout.pool import Scorer
 from roll.rollout.standing import standing
@@ -34,9 +37,18 @@ from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
 from roll.types import Trajectory
 from roll.wiring.data import build_data, build_held_out
-from roll.wiring.models import Roles, build_roles
-from roll.wiring.rewards import build_scorer
-from roll.wiring.run import Books, build_keeper, build_loop, build_publisher, build_reporter, build_validator
+from roll.wiring.environments import build_environments
+from roll.wiring.models import Home, Roles, build_roles
+from roll.wiring.rewards import build_scorer, check_sandboxes
+from roll.wiring.run import (
+    Books,
+    build_demonstrator,
+    build_keeper,
+    build_loop,
+    build_publisher,
+    build_reporter,
+    build_validator,
+)
 
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
@@ -47,6 +59,8 @@ REFERENCE = "reference"
 def train(loaded: Loaded, *, overwrite: bool) -> None:
     """`roll train`: a fresh run."""
     run = loaded.run
+    check_sandboxes(loaded)
+    _warn(run)
     with closing(RunDirectory.create(Path(run.directory) / run.name, overwrite=overwrite)) as directory:
         _see_through(_train(run, directory, origin=loaded.path.absolute()), directory)
 
@@ -61,12 +75,15 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
         if _finished(loaded.run, directory):
             _say(f"{path}: all {loaded.run.steps} steps are done already; for more of them, add steps=")
             return
+        check_sandboxes(loaded)
+        _warn(loaded.run)
         _see_through(_train(loaded.run, directory, origin=None), directory)
 
 
 def warm_start(loaded: Loaded, *, overwrite: bool) -> None:
     """`roll sft`: supervised training; the model is left in `<run directory>-sft/model`."""
     run = loaded.run
+    check_sandboxes(loaded, training=False)
     with closing(RunDirectory.create(Path(run.directory) / f"{run.name}-sft", overwrite=overwrite)) as directory:
         _see_through(_warm_start(run, directory, origin=loaded.path.absolute()), directory)
 
@@ -75,6 +92,7 @@ def evaluate(loaded: Loaded, *, output: Path | None) -> None:
     """`roll eval`: the validation tasks, attempted once each with the model as it is."""
     if not loaded.run.validation.tasks:
         raise ConfigError(f"{loaded.path}: nothing to evaluate; add validation.tasks")
+    check_sandboxes(loaded, training=False)
     asyncio.run(_evaluate(loaded.run, output))
 
 
@@ -82,10 +100,11 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
     """A fresh run of the file `origin`, or with None one that goes on."""
     resumed = origin is None
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
-    roles = build_roles(run, run.actor_train.optimizer, num_updates)
+    home = Home(directory=directory.path, resumed=resumed)
+    roles = build_roles(run, run.actor_train.optimizer, num_updates, home=home)
     data = build_data(run, run.tasks, roles.template)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.scorer))
+        await stack.enter_async_context(_running(roles, data.scorer, data.envs))
         if origin is not None:
             directory.begin(dump(run), origin)
         _tell(data.screened, directory)
@@ -107,7 +126,8 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
             journal.record(RolledBack(to_step=start, why="resumed"))
             loop.publisher.version = max((entry.event.version for entry in journal.events(Published)), default=-1)
             _say(_carried(held))
-        finished = await loop.run(start, held)
+        with startup_set_aside():
+            finished = await loop.run(start, held)
         if finished == run.steps:
             await keeper.export()
         journal.record(RunEnded(step=finished, why="finished" if finished == run.steps else "interrupted"))
@@ -115,10 +135,11 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
 
 
 async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
-    roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True)
+    home = Home(directory=directory.path)
+    roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True, home=home)
     data = build_data(run, run.sft.tasks or run.tasks, roles.template)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.scorer))
+        await stack.enter_async_context(_running(roles, data.scorer, data.envs))
         directory.begin(dump(run), origin)
         _tell(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
@@ -131,6 +152,8 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
             stop_at=run.sft.stop_at,
             context=run.rollout.context,
             mixture=data.mixture,
+            sources={source.name: source for source in data.sources},
+            demonstrator=build_demonstrator(run, roles.template),
             template=roles.template,
             trainers=roles.trainers,
             publisher=build_publisher(roles, journal),
@@ -150,12 +173,12 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 async def _evaluate(run: Run, output: Path | None) -> None:
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
-    scorer = build_scorer(run.rewards)
-    held_out, screened = build_held_out(run, roles.template, scorer.score)
+    scorer, envs = build_scorer(run.rewards), build_environments(run)
+    held_out, screened = build_held_out(run, roles.template, scorer.score, envs.make)
     for account in screened:
         _say(str(account))
     validator = build_validator(run, roles, held_out)
-    async with _running(roles, scorer):
+    async with _running(roles, scorer, envs):
         routing = asyncio.create_task(roles.router.run())
         await roles.router.release(0)
         with bar(validator.num_tasks, "evaluation") as advance:
@@ -175,13 +198,15 @@ async def _evaluate(run: Run, output: Path | None) -> None:
 
 
 @asynccontextmanager
-async def _running(roles: Roles, scorer: Scorer) -> AsyncGenerator[None]:
-    """Models and rewards, up inside this block and gone after it, however it ends."""
+async def _running(roles: Roles, scorer: Scorer, envs: Environments) -> AsyncGenerator[None]:
+    """Models, rewards and environments, up inside this block and gone after it, however it ends."""
     await roles.start()
     try:
         await scorer.start()
+        await envs.start()
         yield
     finally:
+        await envs.stop()
         await scorer.stop()
         await roles.stop()
 
@@ -245,6 +270,12 @@ def _tell(screened: Sequence[Screened], directory: RunDirectory) -> None:
         _say(str(account))
     lines = [json.dumps(asdict(account), ensure_ascii=False) + "\n" for account in screened]
     (directory.path / "screening.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def _warn(run: Run) -> None:
+    """Say what a run may well founder on."""
+    if told := uncorrected(run):
+        _say(f"warning: rollout.max_staleness is {run.rollout.max_staleness:g}, and the correction is {told}")
 
 
 def _say(line: str) -> None:

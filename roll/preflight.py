@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roll.config.algorithm import Algorithm
+from roll.config.algorithm import Algorithm, OwnAlgorithm
 from roll.config.load import Loaded
 from roll.config.schema import Named, Run, Source
 from roll.errors import ConfigError
@@ -23,6 +23,7 @@ from roll.registry import (
     FILTERS,
     LOSSES,
     MASKS,
+    PLAYERS,
     REWARDS,
     SHAPINGS,
     Table,
@@ -57,6 +58,8 @@ def _name_faults(run: Run) -> Iterator[tuple[str, str]]:
 def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
     """Everything in a run that is named and imported: its key, where to look it up, and what the file says."""
     yield from _parts(run.algorithm)
+    if run.sft.player is not None:
+        yield "sft.player", PLAYERS, run.sft.player
     for key, source in _sources(run):
         yield f"{key}.env", ENVS, source.env
         if source.data is not None:
@@ -67,10 +70,12 @@ def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
                 yield f"{key}.reward.{index}", REWARDS, reward
         for index, named in enumerate(source.filters or ()):
             yield f"{key}.filters.{index}", FILTERS, named
+        if source.algorithm is not None:
+            yield from _credit(f"{key}.algorithm", source.algorithm)
 
 
 def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
-    yield "algorithm.advantage", ADVANTAGES, algorithm.advantage
+    yield from _credit("algorithm", algorithm)
     yield "algorithm.loss", LOSSES, algorithm.loss
     yield "algorithm.aggregation", AGGREGATIONS, algorithm.aggregation
     yield "algorithm.value_loss", LOSSES, algorithm.value_loss
@@ -78,14 +83,21 @@ def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
         yield "algorithm.correction", CORRECTIONS, algorithm.correction
     if algorithm.kl is not None:
         yield "algorithm.kl.estimator", ESTIMATORS, algorithm.kl.estimator
+    for index, named in enumerate(algorithm.filters):
+        yield f"algorithm.filters.{index}", FILTERS, named
+
+
+def _credit(above: str, algorithm: Algorithm | OwnAlgorithm) -> Iterator[tuple[str, Table[Any], Named]]:
+    """What is about credit, which a domain may have for itself."""
+    if algorithm.advantage is not None:
+        yield f"{above}.advantage", ADVANTAGES, algorithm.advantage
     for key, table, many in (
-        ("filters", FILTERS, algorithm.filters),
         ("shaping", SHAPINGS, algorithm.shaping),
         ("emphasis", EMPHASES, algorithm.emphasis),
         ("masks", MASKS, algorithm.masks),
     ):
-        for index, named in enumerate(many):
-            yield f"algorithm.{key}.{index}", table, named
+        for index, named in enumerate(many or ()):
+            yield f"{above}.{key}.{index}", table, named
 
 
 def _sources(run: Run) -> Iterator[tuple[str, Source]]:

@@ -73,7 +73,12 @@ class Table(Generic[T]):
             *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
         ]
 
-    def _signature(self, name: str) -> _Signature:
+    def summaries(self) -> dict[str, str]:
+        """Every short name, and the first line of what it stands for, read from source text."""
+        return {name: _summary(*self._source(name)) for name in self.targets}
+
+    def _source(self, name: str) -> tuple[Path, str]:
+        """The file that `name` is defined in, and what it is called there."""
         module, attribute = self.locate(name)
         try:
             spec = importlib.util.find_spec(module)
@@ -81,10 +86,13 @@ class Table(Generic[T]):
             spec = None
         if spec is None or spec.origin is None:
             raise ConfigError(self._missing(name, module))
-        source = Path(spec.origin)
+        return Path(spec.origin), attribute
+
+    def _signature(self, name: str) -> _Signature:
+        source, attribute = self._source(name)
         signature = _signature(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
-            offer = did_you_mean(attribute, _defined(source))
+            offer, (module, _) = did_you_mean(attribute, _defined(source)), self.locate(name)
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
 
@@ -124,11 +132,16 @@ def _signature(source: Path, attribute: str, supplied: int, supplied_to_class: i
     return None
 
 
-def _defined(source: Path) -> list[str]:
-    """Functions and classes of a file that can be read."""
+def _defined(source: Path) -> dict[str, str]:
+    """Functions and classes of a file that can be read, with the first line of what they say of themselves."""
     body = ast.parse(source.read_text(encoding="utf-8")).body
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [node.name for node in _statements(body) if isinstance(node, kinds) and not node.name.startswith("_")]
+    found = [node for node in _statements(body) if isinstance(node, kinds) and not node.name.startswith("_")]
+    return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in found}
+
+
+def _summary(source: Path, attribute: str) -> str:
+    return _defined(source).get(attribute, "")
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -265,7 +278,7 @@ REWARDS: Table[Any] = Table(
     supplied=2,
     supplied_to_class=0,
     exact="roll.rewards.exact:score",
-    math="roll.rewards.math:score",
+    math="roll.rewards.math:Math",
     code="roll.rewards.code:score",
     choice="roll.rewards.choice:score",
     f1="roll.rewards.f1:score",
@@ -286,4 +299,41 @@ ENVS: Table[Any] = Table(
     supplied=1,
     single_turn="roll.envs.single_turn:SingleTurn",
     guess_number="roll.envs.guess_number:GuessNumber",
+    frozen_lake="roll.envs.frozen_lake:FrozenLake",
+    sokoban="roll.envs.sokoban:Sokoban",
+    alfworld="roll.envs.alfworld.env:ALFWorld",
+    webshop="roll.envs.webshop.env:WebShop",
+    gymnasium="roll.envs.gymnasium:Gymnasium",
+    gem="roll.envs.gem:Gem",
+    verifiers="roll.envs.verifiers:Verifiers",
+    http="roll.envs.http:Http",
 )
+PLAYERS: Table[Any] = Table(
+    "player",
+    supplied=1,
+    guess_number="roll.envs.players:guess_number",
+    frozen_lake="roll.envs.players:frozen_lake",
+    sokoban="roll.envs.players:sokoban",
+)
+CHANNELS: Table[Any] = Table(
+    "weight channel",
+    supplied=1,
+    disk="roll.weights.disk:disk",
+    gloo="roll.weights.gloo:gloo",
+)
+TABLES: dict[str, Table[Any]] = {
+    "rewards": REWARDS,
+    "environments": ENVS,
+    "players": PLAYERS,
+    "datasets": DATASETS,
+    "advantages": ADVANTAGES,
+    "losses": LOSSES,
+    "aggregations": AGGREGATIONS,
+    "corrections": CORRECTIONS,
+    "estimators": ESTIMATORS,
+    "shapings": SHAPINGS,
+    "masks": MASKS,
+    "emphases": EMPHASES,
+    "filters": FILTERS,
+}
+"""What a file may name, by what the names are names of."""

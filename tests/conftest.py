@@ -8,8 +8,11 @@ HERE = Path(__file__).parent
 SLOW = (
     "bench/test_environment.py",
     "cli",
+    "cluster/test_host.py",
     "cluster/test_processes.py",
+    "cluster/test_ray.py",
     "conformance",
+    "envs/test_faults.py",
     "rewards/test_code.py",
     "bench/test_sandbox.py",
     "bench/test_reward_pool.py",
@@ -18,6 +21,7 @@ SLOW = (
     "rewards/test_math_process.py",
     "rewards/test_math_verify.py",
     "rewards/test_patterns.py",
+    "rollout/test_env_pool.py",
     "rollout/test_killed.py",
     "rollout/test_pool.py",
     "sandbox",
@@ -27,9 +31,14 @@ SLOW = (
     "test_readme.py",
     "test_score.py",
 )
+TOGETHER = ("cluster/test_ray.py",)
+"""Files whose tests share something that takes long to make; those of each run in one process."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if str(item.path.relative_to(HERE)).startswith(SLOW):
+        name = str(item.path.relative_to(HERE))
+        if name.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        if name in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(name))

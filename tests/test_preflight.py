@@ -162,3 +162,19 @@ def test_a_shard_that_the_index_names_must_be_there(tmp_path: Path) -> None:
     assert "lacks 2.safetensors" in line
     (model / "2.safetensors").write_text("")
     fly(tmp_path, f"model={{path: '{model}'}}")
+
+
+def test_names_in_the_algorithm_of_a_domain_are_looked_up_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    own = "    algorithm:\n      advantage: leave_on_out\n      masks:\n        - {kind: difficulty, lo: 0}\n"
+    path.write_text(TEXT.replace("    reward: exact\n", f"    reward: exact\n{own}"))
+    with pytest.raises(ConfigError) as caught:
+        preflight(load(path))
+    assert str(caught.value).replace(f"{tmp_path}/", "").splitlines() == [
+        "run.yaml:8: tasks.0.algorithm.advantage: no advantage named 'leave_on_out'; did you mean 'leave_one_out'?",
+        "run.yaml:10: tasks.0.algorithm.masks.0.lo: mask 'difficulty' takes no 'lo'; did you mean 'low'?",
+    ]
+    fly(
+        tmp_path,
+        "tasks.0.algorithm={advantage: leave_one_out, shaping: [scaled], emphasis: [length], masks: [truncated]}",
+    )

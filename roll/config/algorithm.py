@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from roll.config.section import Named, Section
+
+_ONE_FOR_ALL = (
+    *("loss", "kl", "correction", "entropy", "aggregation", "value_loss"),
+    *("epochs", "minibatches", "critic_warmup", "needs"),
+)
+"""Keys of an algorithm that a domain cannot have for itself: its tokens share optimizer steps with all others."""
 
 
 class Kl(Section):
@@ -21,6 +27,39 @@ class Kl(Section):
     """Adapt the coefficient, once a step, so that the mean KL comes to this; None keeps it."""
     horizon: int = Field(default=10_000, gt=0)
     """Trajectories over which it adapts."""
+
+
+class OwnAlgorithm(Section):
+    """How one domain gives credit, where that differs from the run's algorithm; None: as there."""
+
+    shaping: tuple[Named, ...] | None = Field(default=None, strict=False)  # a list, once `Source` has seen it
+    advantage: Named | None = None
+    whiten: bool | None = None
+    clip: Annotated[float, Field(gt=0)] | Literal["none"] | None = None
+    """`none`: no bound, whatever the run's is."""
+    emphasis: tuple[Named, ...] | None = Field(default=None, strict=False)
+    masks: tuple[Named, ...] | None = Field(default=None, strict=False)
+    weight: float = Field(default=1.0, gt=0)
+    """What the losses of its tokens are multiplied with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_credit_alone(cls, given: Any) -> Any:
+        section = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+        if isinstance(given, str) or "recipe" in section:
+            raise ValueError("a recipe is for the whole run; name parts of it here, such as {advantage: leave_one_out}")
+        if "filters" in section:
+            raise ValueError("'filters' is a key of the source itself; move it out of 'algorithm'")
+        for name in _ONE_FOR_ALL:
+            if name in section:
+                raise ValueError(f"{name!r} is one for the whole optimizer step; set it in the run's algorithm")
+        return cast(Any, given)
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What it says in place of the run's algorithm, by key."""
+        found = {name: getattr(self, name) for name in type(self).model_fields if name != "weight"}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 class Algorithm(Section):
@@ -61,6 +100,11 @@ class Algorithm(Section):
     """Steps in which only the critic learns."""
     needs: tuple[Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "states"], ...] = ()
     """What its functions read beyond the batch; what follows from other keys need not be said."""
+
+    def within(self, own: OwnAlgorithm) -> Algorithm:
+        """As it is for the tasks of a domain that has something of its own."""
+        parts = own.parts
+        return self.model_copy(update={**parts, "clip": None} if parts.get("clip") == "none" else parts)
 
     @property
     def all_needs(self) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roll.config.algorithm import OwnAlgorithm
 from roll.config.formulas import called, in_words
 from roll.config.reward import Reward
 from roll.config.schema import Rollout, Run, Source
@@ -60,6 +61,24 @@ def _own(run: Run, source: Source) -> Iterator[str]:
     if source.filters is not None:
         own = ", ".join(in_words("filters", named) for named in source.filters)
         yield f"filters of its own: {own}" if own else "no filters, whatever the algorithm's are"
+    if source.algorithm is not None:
+        yield from _credited(source.algorithm)
+
+
+def _credited(own: OwnAlgorithm) -> Iterator[str]:
+    """What it has of the algorithm for itself."""
+    yield "credit of its own, every mean and deviation being over its own trajectories"
+    for part, value in own.parts.items():
+        if part == "whiten":
+            yield "advantages whitened" if value else "advantages not whitened"
+        elif part == "clip":
+            yield "advantages not clipped" if value == "none" else f"A = clip(A, -{value:g}, {value:g})"
+        elif part == "advantage":
+            yield f"advantage {in_words(part, value)}"
+        else:
+            yield f"{part} {', then '.join(in_words(part, named) for named in value) or 'none'}"
+    if own.weight != 1:
+        yield f"the losses of its tokens count {own.weight:g} times"
 
 
 def _left_out(source: Source) -> Iterator[str]:

@@ -8,6 +8,7 @@ import textwrap
 from roll.config.algorithm import Algorithm, Kl
 from roll.config.domains import replies_of, sampled_from, sources_in_words
 from roll.config.formulas import in_words
+from roll.config.places import places_in_words
 from roll.config.schema import Rollout, Run
 from roll.config.section import Named
 
@@ -22,7 +23,7 @@ def explain(run: Run) -> str:
         ("Run", _run(run)),
         ("One step", _step(run)),
         ("Staleness", _staleness(run)),
-        ("Devices", _devices(run)),
+        ("Devices", places_in_words(run)),
         ("Algorithm", _algorithm(run)),
         ("Tasks", sources_in_words(run)),
         ("Afterwards", _afterwards(run)),
@@ -131,36 +132,6 @@ def _oldest(num_slots: int, count: int) -> int:
     return math.ceil(num_slots / count) - 1
 
 
-def _devices(run: Run) -> list[tuple[str, str]]:
-    if run.rollout.max_staleness == 0:
-        shared = "trainer and generator share one module; the optimizer step is the publication"
-    else:
-        shared = "the generator owns a second copy of the parameters, written between two decode steps"
-    return [
-        ("executor", "inline: all roles in one process and one thread"),
-        ("actor_train", f"{run.actor_train.backend} on {_device(run.actor_train.devices)}"),
-        (
-            "actor_infer",
-            f"{run.actor_infer.backend} on {_device(run.actor_infer.devices)}, {run.actor_infer.slots} slots",
-        ),
-        ("parameters", shared),
-        ("rewards", _judges(run)),
-        ("overlap", "no computing overlaps; only waiting for environments and judges is hidden"),
-    ]
-
-
-def _judges(run: Run) -> str:
-    rewards = run.rewards
-    if not rewards.workers:
-        return "scored in the controller's thread, without a limit of time"
-    where = f"in {_counted(rewards.workers, 'process')} of their own"
-    return f"scored {where}; one that takes over {rewards.timeout_s:g} s is killed"
-
-
-def _device(devices: str) -> str:
-    return "the first GPU, or the CPU where there is none" if devices == "auto" else devices
-
-
 def _algorithm(run: Run) -> list[tuple[str, str]]:
     """Part by part, in the order in which they act; what is not there is not mentioned."""
     algorithm = run.algorithm
@@ -203,16 +174,22 @@ def _afterthoughts(algorithm: Algorithm) -> list[tuple[str, str]]:
     return [*rows, *([] if bound is None else [("clip", f"A = clip(A, -{bound:g}, {bound:g})")])]
 
 
+def uncorrected(run: Run) -> str:
+    """That old tokens are trained on as if they were fresh, in one line; empty where they are not."""
+    oldest = _oldest(run.rollout.num_slots, run.rollout.groups_per_step)
+    if oldest == 0 or run.algorithm.correction is not None or run.algorithm.loss.kind in _CORRECTING:
+        return ""
+    old = f"tokens up to {_counted(oldest, 'step')} old are trained on as if they were fresh"
+    return f"none: {old}; set algorithm.correction"
+
+
 def _correction(run: Run) -> list[tuple[str, str]]:
+    loss = run.algorithm.loss.kind
     if run.algorithm.correction is not None:
         return [("correction", in_words("correction", run.algorithm.correction))]
-    oldest, loss = _oldest(run.rollout.num_slots, run.rollout.groups_per_step), run.algorithm.loss.kind
-    if oldest == 0:
-        return []
-    if loss in _CORRECTING:
+    if loss in _CORRECTING and _oldest(run.rollout.num_slots, run.rollout.groups_per_step):
         return [("correction", f"none beside the loss {loss}, which weighs tokens by who sampled them")]
-    old = f"tokens up to {_counted(oldest, 'step')} old are trained on as if they were fresh"
-    return [("correction", f"none: {old}; set algorithm.correction")]
+    return [("correction", found)] if (found := uncorrected(run)) else []
 
 
 def _updates(algorithm: Algorithm) -> str:

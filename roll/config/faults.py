@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.config.document import COMMAND_LINE, Document, Fault
-from roll.config.knobs import knobs, section_at
+from roll.config.knobs import choice_at, knobs, section_at, sections_at
 from roll.config.schema import Run
 from roll.errors import ConfigError, did_you_mean
 
@@ -30,7 +31,7 @@ _EXPECTED = {
 def note(document: Document, error: ValidationError) -> None:
     """Add what validation found to the document's faults, except where a key is already at fault."""
     known = [fault.key for fault in document.faults]
-    for found in error.errors(include_url=False):
+    for found in _told_once([_without_choice(found) for found in error.errors(include_url=False)]):
         key = ".".join(str(part) for part in found["loc"])
         if any(key == bad or key.startswith(f"{bad}.") for bad in known) or _consequence(found):
             continue
@@ -41,6 +42,31 @@ def raise_all(faults: list[Fault]) -> None:
     """Raise one ConfigError with a line for each fault, in the order of the file; do nothing if there is none."""
     if faults:
         raise ConfigError("\n".join(str(fault) for fault in sorted(faults, key=_order)))
+
+
+def _without_choice(found: ErrorDetails) -> ErrorDetails:
+    """An error in a section that is one of several by its `backend`, as if it were the only one."""
+    key = tuple(part for part in found["loc"] if not str(part).startswith("<"))
+    if found["type"] != "union_tag_invalid":
+        return {**found, "loc": key}
+    context = found.get("ctx", {})
+    known = str(context["expected_tags"]).replace("<", "").replace(">", "")
+    given = str(context["tag"]).strip("<>")
+    return {**found, "loc": (*key, "backend"), "type": "choice", "msg": f"must be one of {known}", "input": given}
+
+
+def _told_once(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """The errors, those of a key that takes several types of value as one, and not type by type."""
+    choices: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for found in errors:
+        if choice_at([str(part) for part in found["loc"][:-1]]):
+            choices.setdefault(found["loc"][:-1], []).append(found)
+        else:
+            yield found
+    for key, several in choices.items():
+        first, *others = dict.fromkeys(_expected(found) for found in several)
+        alternatives = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        yield {**several[0], "loc": key, "type": "choice", "msg": alternatives}
 
 
 def _consequence(found: ErrorDetails) -> bool:
@@ -68,8 +94,10 @@ def _fault(document: Document, key: str, found: ErrorDetails) -> Fault:
 def _nearest(key: str) -> str:
     """The tail of an error about an unknown key: a sibling that reads alike, or the same name in another section."""
     above, _, name = key.rpartition(".")
-    section = section_at(above.split(".") if above else [])
-    siblings = section.model_fields if section is not None else {}
+    sections = sections_at(above.split(".") if above else [])
+    siblings = {sibling for section in sections for sibling in section.model_fields}
+    if name in siblings:
+        return "; only another backend has it"
     tail = did_you_mean(name, siblings)
     elsewhere = [knob.key for knob in knobs() if knob.key.rpartition(".")[2] == name]
     return f"; did you mean {elsewhere[0]!r}?" if elsewhere and "did you mean" not in tail else tail

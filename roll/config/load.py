@@ -87,19 +87,24 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
 
 
+def recipes() -> dict[str, str]:
+    """The text of every recipe, by name."""
+    folder = resources.files("roll") / "recipes"
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8") for entry in found}
+
+
 def _lay_over_recipe(document: Document) -> None:
     """Put the recipe that `algorithm` names beneath what the file says of it."""
     given = document.tree.get("algorithm")
     section = {"recipe": given} if isinstance(given, str) else _as_section(given)
     if section is None or not isinstance(section.get("recipe"), str):
         return
-    name = section["recipe"]
-    folder = resources.files("roll") / "recipes"
-    known = [entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    name, known = section["recipe"], recipes()
     if name not in known:
         document.fault("algorithm", f"algorithm: no recipe named {name!r}{did_you_mean(name, known)}")
         return
-    recipe = parse((folder / f"{name}.yaml").read_text(encoding="utf-8"), f"recipe {name}", "algorithm").tree
+    recipe = parse(known[name], f"recipe {name}", "algorithm").tree
     document.tree["algorithm"] = _laid_over(recipe, section)
 
 

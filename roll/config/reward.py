@@ -58,6 +58,11 @@ class Reward(Named):
         return found.pop("rewards") or found
 
     @property
+    def asked(self) -> tuple[Named, ...]:
+        """Every reward that has a say: itself, or the entries of a list."""
+        return self.rewards or (self,)
+
+    @property
     def arguments(self) -> dict[str, Any]:
         """Everything beside `kind`; of a list, its entries with theirs."""
         if not self.rewards:

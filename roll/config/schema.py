@@ -12,9 +12,24 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import Algorithm
+from roll.config.envs import Envs
+from roll.config.publication import Publication
+from roll.config.roles import (
+    ROLES,
+    Critic,
+    NativeInfer,
+    NativeTrain,
+    Optimizer,
+    Ray,
+    Reference,
+    RewardModel,
+    Teacher,
+    check_places,
+)
 from roll.config.section import Named as Named
 from roll.config.section import Section
 from roll.config.sources import Source
+from roll.config.vllm import Infer, VllmInfer
 
 
 class Shape(Section):
@@ -46,8 +61,9 @@ class Model(Section):
     path: str | None = None
     """A directory with config.json, *.safetensors and a tokenizer."""
     shape: Shape | None = None
-    template: Literal["auto", "chat", "plain"] = "auto"
-    """How messages become text: the tokenizer's chat template, or contents end to end. `auto`: chat if there is one."""
+    template: Literal["auto", "chat", "plain", "last"] = "auto"
+    """How messages become text: the tokenizer's chat template, or contents end to end. `auto`: chat if there is one.
+    `last`: the last message alone, for environments that show all there is to know in each."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Model:
@@ -97,81 +113,6 @@ class Rollout(Section):
     def num_slots(self) -> int:
         """Groups that may be under way: admitted and not yet part of published weights."""
         return math.floor((self.max_staleness + 1) * self.groups_per_step)
-
-
-class Optimizer(Section):
-    """How gradients move the weights."""
-
-    kind: Literal["adamw", "sgd"] = "adamw"
-    """`sgd` is without momentum: weights less the learning rate times the gradient."""
-    lr: float = Field(default=1e-6, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float | None = Field(default=1.0, gt=0)
-    """Gradients longer than this are shortened to it; None leaves them."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What becomes of `lr` after the warm-up, over the optimizer steps of the run."""
-    warmup_steps: int = Field(default=0, ge=0)
-    final_lr: float = Field(default=0.0, ge=0)
-    """Where `linear` and `cosine` end, as a part of `lr`."""
-    max_refused: int = Field(default=3, gt=0)
-    """Updates with a non-finite loss or gradient, in a row, before the run stops. Each is refused, its batch saved."""
-
-
-class NativeTrain(Section):
-    """The trainer that comes with the library: one process, torch alone."""
-
-    backend: Literal["native"] = "native"
-    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """`auto` is the first GPU, or the CPU where there is none."""
-    tokens_per_microbatch: int = Field(default=8192, gt=1)
-    """Most tokens that go through the model at once; bounds memory, changes no gradient."""
-    optimizer: Optimizer = Optimizer()
-
-
-class Critic(Section):
-    """The value function of recipes that need one: the actor's body with a head of its own, trained beside it."""
-
-    path: str | None = None
-    """A model directory to start from; None: the actor's weights, with a head of zeros."""
-    optimizer: Optimizer = Optimizer(lr=1e-5)
-
-
-class Reference(Section):
-    """The policy that KL pulls towards; it only scores."""
-
-    path: str | None = None
-    """A model directory; None: the weights the actor starts from."""
-
-
-class Teacher(Section):
-    """The policy that distillation learns from; it only scores."""
-
-    path: str = Field(min_length=1)
-    """A model directory with the actor's tokenizer."""
-
-
-class RewardModel(Section):
-    """A sequence classifier whose score at the last token is part of the reward."""
-
-    path: str = Field(min_length=1)
-    weight: float = 1.0
-    """What its score is multiplied with before it is added to the other rewards."""
-
-
-class NativeInfer(Section):
-    """The generator that comes with the library: continuous batching over a slot cache."""
-
-    backend: Literal["native"] = "native"
-    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Must be the trainer's while the executor is inline."""
-    slots: int = Field(default=64, gt=1)
-    """Requests decoded together; each holds a cache of `rollout.context` tokens."""
-    prefill_tokens: int = Field(default=8192, gt=0)
-    """Most prompt tokens admitted between two decode steps, one prompt at least."""
-    flush_tokens: int = Field(default=64, gt=0)
-    """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
 
 
 class Rewards(Section):
@@ -248,6 +189,8 @@ class Sft(Section):
     validate_every: int = Field(default=10, gt=0)
     stop_at: float | None = Field(default=None, gt=0, le=1)
     """Stop once held-out accuracy has reached this."""
+    player: Named | None = None
+    """Plays the tasks, which have an environment, and its replies are learnt; None: tasks have answers of their own."""
     optimizer: Optimizer = Optimizer(lr=1e-3)
 
 
@@ -260,8 +203,9 @@ class Run(Section):
     seed: int = Field(default=0, ge=0)
     deterministic: bool = False
     """Promise the same parameters and metrics for the same seed; refuses what cannot keep the promise."""
-    executor: Literal["inline"] = "inline"
-    """`inline` keeps all roles in one process and one thread."""
+    executor: Literal["inline", "ray"] = "inline"
+    """`inline` keeps all roles in one process and one thread; `ray` gives each processes of its own."""
+    ray: Ray = Ray()
     threads: int = Field(default=0, ge=0)
     """CPU threads for tensor arithmetic; 0 leaves it to torch."""
     steps: int = Field(default=100, gt=0)
@@ -270,12 +214,14 @@ class Run(Section):
     tasks: tuple[Source, ...] = Field(min_length=1)
     rollout: Rollout = Rollout()
     actor_train: NativeTrain = NativeTrain()
-    actor_infer: NativeInfer = NativeInfer()
+    actor_infer: Infer = NativeInfer()
+    publication: Publication = Publication()
     critic: Critic = Critic()
     reference: Reference = Reference()
     teacher: Teacher | None = None
     reward_model: RewardModel | None = None
     rewards: Rewards = Rewards()
+    envs: Envs = Envs()
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
@@ -322,6 +268,11 @@ class Run(Section):
         return self
 
     @model_validator(mode="after")
+    def _workers_can_be_placed(self) -> Run:
+        check_places(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
+        return self
+
+    @model_validator(mode="after")
     def _accuracy_can_be_measured(self) -> Run:
         if self.sft.stop_at is not None and not self.validation.tasks:
             raise ValueError("sft.stop_at: there is no held-out accuracy without validation.tasks; add some")
@@ -337,7 +288,7 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _settings_are_read(self) -> Run:
-        sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "sampling")
+        sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "sampling", "algorithm")
         for where, sources, unread in (
             ("validation.tasks", self.validation.tasks, (*sampled, "curriculum")),
             ("sft.tasks", self.sft.tasks, sampled),
@@ -353,6 +304,18 @@ class Run(Section):
                     f"tasks: max_new_tokens of {source.name!r} ({source.max_new_tokens}) leaves no room for a prompt "
                     f"in rollout.context ({self.rollout.context})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _scores_can_be_repeated(self) -> Run:
+        for where, sources in (("tasks", self.tasks), ("validation.tasks", self.validation.tasks)):
+            for index, source in enumerate(sources):
+                for named in source.reward.asked if self.deterministic and source.reward else ():
+                    if named.kind in ("judge", "remote"):
+                        raise ValueError(
+                            f"{where}.{index}.reward: deterministic, and {named.kind!r} may say something else of the "
+                            "same reply the next time; choose another reward, or set deterministic to false"
+                        )
         return self
 
     @model_validator(mode="after")
@@ -373,6 +336,11 @@ class Run(Section):
         if self.deterministic and self.rollout.concurrency == "adaptive":
             raise ValueError(
                 "deterministic: rollout.concurrency is adaptive to the clock; give a number, or leave it out"
+            )
+        if self.deterministic and isinstance(self.actor_infer, VllmInfer):
+            raise ValueError(
+                "deterministic: backend vllm draws its own noise and its tokens depend on their company; "
+                "set actor_infer.backend to native, or deterministic to false"
             )
         if self.deterministic and self.rewards.workers:
             raise ValueError(

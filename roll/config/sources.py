@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from roll.config.algorithm import OwnAlgorithm
 from roll.config.reward import Reward
 from roll.config.section import Named, Section
 
@@ -107,6 +108,9 @@ class Source(Section):
     top_k: int | None = Field(default=None, ge=0)
     filters: tuple[Named, ...] | None = Field(default=None, strict=False)  # a list, once `_in_full` has seen it
     """Groups that are replaced instead of trained on; None: as in the algorithm."""
+    algorithm: OwnAlgorithm | None = None
+    """Parts of the algorithm laid over the run's for this domain alone, whose baselines and statistics are then over
+    its own trajectories; and the weight of its loss."""
 
     @model_validator(mode="before")
     @classmethod

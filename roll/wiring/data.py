@@ -17,10 +17,12 @@ from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.registry import DATASETS
 from roll.rewards.base import call
+from roll.rollout.environments import Environments, MakeEnv, make_env
 from roll.rollout.pool import Judge, Scorer
 from roll.rollout.source import Source
 from roll.tracking.progress import bar
 from roll.types import Call, Sampling, Task
+from roll.wiring.environments import build_environments
 from roll.wiring.rewards import build_scorer
 
 _SAMPLED = ("temperature", "top_k", "top_p", "max_new_tokens")
@@ -35,13 +37,15 @@ class Data:
     mixture: Mixture
     scorer: Scorer
     """Who asks the rewards; to be started and stopped."""
+    envs: Environments
+    """Who makes the environments; to be started and stopped."""
     screened: list[Screened]
     """What was left out of each source, those of validation after the others."""
     settings: dict[str, SourceSettings]
     """How each source is sampled and filtered in training, by its name."""
 
 
-def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[Source]:
+def build_sources(configs: Sequence[SourceConfig], judge: Judge = call, make: MakeEnv = make_env) -> list[Source]:
     """Tasks with their environments and rewards; a task's domain is its source's name."""
     return [
         Source(
@@ -51,6 +55,7 @@ def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[
             reward=None if config.reward is None else call_of(config.reward),
             share=config.share,
             judge=judge,
+            make=make,
         )
         for config in configs
     ]
@@ -58,10 +63,10 @@ def build_sources(configs: Sequence[SourceConfig], judge: Judge = call) -> list[
 
 def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template) -> Data:
     """Everything to learn from and to be measured on, once it is known to fit the context."""
-    scorer = build_scorer(run.rewards)
-    held_out, held_screened = build_held_out(run, template, scorer.score)
+    scorer, envs = build_scorer(run.rewards), build_environments(run)
+    held_out, held_screened = build_held_out(run, template, scorer.score, envs.make)
     withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
-    sources, screened = _screened(tasks, build_sources(tasks, scorer.score), template, withheld)
+    sources, screened = _screened(tasks, build_sources(tasks, scorer.score, envs.make), template, withheld)
     check_prompts(run, template, _unmeasured(run, tasks, sources))
     parts = [_part(config, source) for config, source in zip(tasks, sources, strict=True)]
     return Data(
@@ -69,15 +74,18 @@ def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template) -> D
         held_out=held_out,
         mixture=Mixture(parts, seed=run.seed),
         scorer=scorer,
+        envs=envs,
         screened=[*screened, *held_screened],
         settings={config.name: settings_of(run, config) for config in tasks},
     )
 
 
-def build_held_out(run: Run, template: Template, judge: Judge) -> tuple[list[Source], list[Screened]]:
+def build_held_out(
+    run: Run, template: Template, judge: Judge, make: MakeEnv = make_env
+) -> tuple[list[Source], list[Screened]]:
     """What to be measured on, and what was left out of it."""
     configs = run.validation.tasks
-    sources, screened = _screened(configs, build_sources(configs, judge), template)
+    sources, screened = _screened(configs, build_sources(configs, judge, make), template)
     check_prompts(run, template, _unmeasured(run, configs, sources))
     return sources, [replace(each, source=f"validation {each.source}") for each in screened]
 
@@ -99,7 +107,8 @@ def settings_of(run: Run, config: SourceConfig) -> SourceSettings:
 
 def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> None:
     """Refuse prompts that leave no room for a reply, before anything starts."""
-    prompts = [task for source in sources for task in source.tasks if task.messages]
+    written = [source.tasks for source in sources if not isinstance(source.tasks, Seeds)]  # seeds have no words
+    prompts = [task for tasks in written for task in tasks if task.messages]
     faults: list[str] = []
     with bar(len(prompts), "reading prompts") as advance:
         for task in prompts:

@@ -12,6 +12,7 @@ from roll.algorithms.recipe import Kl, Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.config.algorithm import Algorithm
 from roll.config.schema import Run
+from roll.config.schema import Source as SourceConfig
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.journal.activity import Activity
@@ -22,6 +23,7 @@ from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.loop import Loop, Pace
 from roll.rollout.buffer import Buffer
+from roll.rollout.demonstration import Demonstrator
 from roll.rollout.episode import EpisodeRunner, Limits
 from roll.rollout.publisher import Publisher
 from roll.rollout.scheduler import Policy, Scheduler
@@ -55,6 +57,7 @@ def build_publisher(roles: Roles, journal: Journal) -> Publisher:
         router=roles.router,
         journal=journal,
         plan=roles.plan,
+        canary=roles.canary,
     )
 
 
@@ -67,6 +70,20 @@ def build_validator(run: Run, roles: Roles, sources: Sequence[Source]) -> Valida
     )
     runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits)
     return Validator(sources=sources, runner=runner, seed=run.seed, samples=run.validation.samples)
+
+
+def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
+    """Who plays the tasks of a warm start, if anyone does."""
+    if run.sft.player is None:
+        return None
+    limits = _limits(run, template)
+    return Demonstrator(
+        player=call_of(run.sft.player),
+        template=template,
+        stop=limits.stop,
+        context=limits.context,
+        max_turns=limits.max_turns,
+    )
 
 
 def build_keeper(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Keeper:
@@ -100,8 +117,14 @@ def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: 
     return Reporter(Progress(steps or run.steps, name), sinks)
 
 
-def build_recipe(algorithm: Algorithm) -> Recipe:
-    """The algorithm as data that the loop reads."""
+def build_recipe(algorithm: Algorithm, tasks: Sequence[SourceConfig] = ()) -> Recipe:
+    """The algorithm as data that the loop reads, with what the domains of `tasks` do otherwise."""
+    own = {source.name: source.algorithm for source in tasks if source.algorithm is not None}
+    domains = {name: replace(_recipe(algorithm.within(each)), weight=each.weight) for name, each in own.items()}
+    return replace(_recipe(algorithm), domains=domains)
+
+
+def _recipe(algorithm: Algorithm) -> Recipe:
     kl = algorithm.kl
     return Recipe(
         filters=tuple(map(call_of, algorithm.filters)),
@@ -173,7 +196,7 @@ def build_scheduler(
 def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
     """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
     publisher = build_publisher(roles, books.journal)
-    recipe = build_recipe(run.algorithm)
+    recipe = build_recipe(run.algorithm, run.tasks)
     scheduler = build_scheduler(run, recipe, roles, data, books, publisher)
     learner = Learner(
         recipe=recipe,
@@ -206,6 +229,7 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         journal=books.journal,
         keeper=books.keeper,
         report=books.reporter,
+        notice=books.reporter.note,
         stopping=lambda: books.interrupt.requested,
     )
 

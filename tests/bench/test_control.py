@@ -1,9 +1,11 @@
 """The control's advantages keep the rewards but not whose they are."""
 
+from dataclasses import replace
+
 import torch
 
-from roll.algorithms.advantages import group_normalised
-from roll.bench.control import shuffled
+from roll.algorithms.advantages import gigpo, group_normalised
+from roll.bench.control import shuffled, shuffled_turns
 from roll.types import Batch
 from tests.algorithms.build import batch
 
@@ -49,3 +51,15 @@ def test_the_seed_decides_the_shuffle() -> None:
     given = attempts(torch.arange(64).float(), torch.zeros(64, dtype=torch.long))
     assert torch.equal(shuffled(given, seed=1), shuffled(given, seed=1))
     assert not torch.equal(shuffled(given, seed=1), shuffled(given, seed=2))
+
+
+def test_turns_earn_what_their_attempt_was_given_in_the_shuffle() -> None:
+    rewards = torch.rand(256, generator=torch.Generator().manual_seed(0))
+    given = replace(
+        attempts(rewards, torch.arange(16).repeat_interleave(16)),
+        turn_rewards=rewards,
+        turn_states=torch.zeros(256, dtype=torch.long),
+    )
+    found = shuffled_turns(given)
+    torch.testing.assert_close(found, 2 * shuffled(given))  # all in one state: turns are compared as attempts are
+    assert abs(float(torch.corrcoef(torch.stack([found, gigpo(given)]))[0, 1])) < 0.2  # 1 without the shuffle

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from roll.config.explain import explain, headline
+from roll.config.explain import explain, headline, uncorrected
 from roll.config.formulas import FORMULAS
 from roll.config.load import load
+from roll.config.places import placement
 from roll.config.schema import Run
 from roll.registry import (
     ADVANTAGES,
@@ -120,6 +121,26 @@ def test_lines_fit_a_terminal(tmp_path: Path) -> None:
 def test_the_headline_is_one_line(tmp_path: Path) -> None:
     line = headline(run_of(tmp_path))
     assert line == "demo: 100 steps of 4 groups x 8 attempts, grpo, staleness at most 0, tasks sums, guess"
+
+
+def test_what_runs_where_is_told(tmp_path: Path) -> None:
+    assert placement(run_of(tmp_path)) == "inline: actor_train, actor_infer in one process"
+    assert "inline: all roles in one process" in page(tmp_path)
+    apart = ["executor=ray", "actor_infer={workers: 3, python: /other/python}", "algorithm=ppo", "threads=2"]
+    line = placement(run_of(tmp_path, *apart))
+    assert line.startswith("ray (a cluster of this run's own, on this machine): actor_train in 1 process, actor_infer")
+    assert line.endswith("actor_infer in 3 processes, critic in 1 process")
+    text = page(tmp_path, *apart)
+    for words in (
+        "64 slots, in 3 processes of /other/python",
+        "critic native on the trainer's device, in 1 process",
+        "2 CPU threads in each process",
+        "versions pass through runs/demo/weights",
+        "generation and training take turns",
+        "runs/demo/logs/<role>-<rank>.log",
+    ):
+        assert words in text
+    assert "the cluster at auto" in page(tmp_path, "executor=ray", "ray.address=auto", "rollout.max_staleness=1")
 
 
 def test_every_function_that_a_file_may_name_has_a_formula() -> None:
@@ -290,3 +311,25 @@ def test_another_optimizer_and_no_clipping_are_told(tmp_path: Path) -> None:
 def test_explaining_imports_no_torch() -> None:
     code = "import sys, roll.config.explain; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_a_domain_has_of_the_algorithm_for_itself_is_told(tmp_path: Path) -> None:
+    text = page(
+        tmp_path,
+        "tasks.0.algorithm={advantage: leave_one_out, masks: [], whiten: true, weight: 0.5}",
+        "tasks.0.algorithm.shaping=[{kind: scaled, factor: 2}]",
+    )
+    assert "credit of its own, every mean and deviation being over its own trajectories" in text
+    assert "shaping scaled: reward = 2 x reward + 0.0; advantage leave_one_out: " in text
+    assert "advantages whitened; masks none; the losses of its tokens count 0.5 times" in text
+    assert "clip(A, -5, 5)" in page(tmp_path, "tasks.0.algorithm={clip: 5}")
+    assert "advantages not clipped" in page(tmp_path, "tasks.0.algorithm={clip: none, whiten: false}")
+    assert "credit of its own" not in page(tmp_path)
+
+
+def test_old_tokens_without_a_correction_are_told_in_a_line_of_their_own(tmp_path: Path) -> None:
+    stale = "rollout.max_staleness=1"
+    assert "up to 1 step old are trained on as if they were fresh" in uncorrected(run_of(tmp_path, stale))
+    assert uncorrected(run_of(tmp_path)) == ""
+    assert uncorrected(run_of(tmp_path, stale, "algorithm.correction=truncate")) == ""
+    assert uncorrected(run_of(tmp_path, stale, "algorithm=decoupled_ppo")) == ""

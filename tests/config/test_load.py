@@ -101,7 +101,7 @@ def test_a_group_size_of_zero_is_refused_at_its_line(tmp_path: Path) -> None:
         ("name: a b", r"name: must match ^[\w.+-]+$ (got 'a b')"),
         ("checkpoint: 3", "checkpoint: must be a section of keys and values (got 3)"),
         ("checkpoint:", "checkpoint: must be a section of keys and values (got nothing)"),
-        ("executor: ray", "executor: must be 'inline' (got 'ray')"),
+        ("executor: rya", "executor: must be 'inline' or 'ray' (got 'rya')"),
         ("sft: {optimizer: {lr: .inf}}", "sft.optimizer.lr: must be a finite number (got inf)"),
         ("sft: {optimizer: {lr: '1e-3'}}", "sft.optimizer.lr: must be a number (got '1e-3')"),
         ("validation: {tasks: sums}", "validation.tasks: must be a list (got 'sums')"),
@@ -264,3 +264,28 @@ def test_a_dumped_run_is_read_back_equal(tmp_path: Path) -> None:
     run = read(tmp_path, text, "algorithm.loss.clip_low=1e-7", "actor_train.optimizer.lr=3e-7").run
     run = run.model_copy(update={"rollout": run.rollout.model_copy(update={"stop": tuple(nasty)})})
     assert read(tmp_path, dump(run)).run == run
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("0", "must be greater than 0, or 'adaptive' (got 0)"),
+        ("many", "must be a whole number, or 'adaptive' (got 'many')"),
+        ("1.5", "must be a whole number, or 'adaptive' (got 1.5)"),
+    ],
+)
+def test_a_key_that_takes_several_types_has_one_fault(tmp_path: Path, value: str, told: str) -> None:
+    assert faults(tmp_path, GOOD, f"rollout.concurrency={value}") == [f"command line: rollout.concurrency: {told}"]
+
+
+@pytest.mark.parametrize("kind", ["judge", "remote"])
+def test_a_promise_of_sameness_refuses_rewards_that_may_change_their_mind(tmp_path: Path, kind: str) -> None:
+    reward = f"tasks.0.reward=[exact, {{kind: {kind}, weight: 0.5}}]"
+    (line,) = faults(tmp_path, GOOD, "deterministic=true", reward)
+    assert line.startswith(f"command line: tasks.0.reward: deterministic, and {kind!r} may say something else")
+    held_out = f"validation.tasks=[{{name: held, data: arithmetic, reward: {kind}}}]"
+    (line,) = faults(tmp_path, GOOD, "deterministic=true", held_out)
+    assert line.startswith("command line: validation.tasks.0.reward: deterministic")
+    path = tmp_path / "run.yaml"
+    path.write_text(GOOD)
+    assert load(path, [reward]).run.tasks[0].reward is not None

@@ -1,0 +1,41 @@
+"""Where roles may be, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.config.load import dump, load
+from roll.errors import ConfigError
+
+TEXT = """\
+model: {shape: {hidden: 64}}
+algorithm: grpo
+tasks: [{name: sums, data: arithmetic, reward: exact}]
+rollout: {context: 512}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (["actor_infer.workers=2"], "actor_infer.workers (2): with executor inline every role is in this process"),
+        (["reference.python=/x"], "reference.python (/x): with executor inline every role is in this process"),
+        (["ray.address=auto"], "ray: with executor inline every role is in this process"),
+        (["executor=ray", "actor_train.workers=2"], "actor_train.workers (2): backend native trains in one process"),
+        (["executor=ray", "critic.workers=2"], "critic.workers (2): backend native trains in one process"),
+        (["executor=ray", "ray.address=ray://a:1"], "ray.address (ray://a:1): start the run on a machine of the"),
+    ],
+)
+def test_processes_that_cannot_be_had_are_refused(tmp_path: Path, changes: list[str], fault: str) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path / "run.yaml", changes)
+    assert fault in str(raised.value)
+
+
+@pytest.mark.parametrize("changes", [[], ["executor=ray", "actor_infer.workers=2", "ray.address=auto"]])
+def test_a_placement_that_is_written_down_is_read_again(tmp_path: Path, changes: list[str]) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    run = load(tmp_path / "run.yaml", changes).run
+    (tmp_path / "again.yaml").write_text(dump(run))
+    assert load(tmp_path / "again.yaml").run == run

@@ -47,3 +47,19 @@ def test_the_environment_of_the_page_is_short_and_trains_as_written(tmp_path: Pa
     roll(tmp_path, "train", "countdown.yaml", *SMALL)
     *_, last = metrics_of(tmp_path / "runs" / "countdown")
     assert last["step"] == 2 and last["env/stones/turns"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("sft.player=sokobann", "sft.player: no player named 'sokobann'; did you mean 'sokoban'?"),
+        ("sft.player={kind: sokoban, noize: 1}", "player 'sokoban' takes no 'noize'; did you mean 'noise'?"),
+        ("tasks.0.env.sise=5", "environment 'sokoban' takes no 'sise'; did you mean 'size'?"),
+    ],
+)
+def test_names_and_arguments_that_do_not_exist_are_found_by_the_check(
+    wrong: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(ROOT / "examples" / "sokoban.yaml"), wrong])
+    assert ended.value.code == 2 and says in capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_every_yaml_of_the_page_loads(tmp_path: Path, block: str) -> None:
     tree = {**yaml.safe_load(RUN), **yaml.safe_load(block)}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     (tmp_path / "loss_of_the_page.py").write_text(blocks("python")[0])
-    preflight(load(tmp_path / "run.yaml"))
+    preflight(load(tmp_path / "run.yaml"), files=False)
 
 
 def test_the_loss_of_the_page_passes_the_kit_with_the_line_of_the_page(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from roll.registry import REWARDS
 from roll.types import Score, Task
@@ -64,12 +66,17 @@ def slowest_s(name: str, texts: Sequence[str], reward: Callable[..., Any] | None
     """
     answer, metadata, options = CASES[name]
     task, slowest = Task(id="t", domain="d", answer=answer, metadata=metadata), 0.0
-    reward = reward or cast(Callable[..., Any], REWARDS[name])
+    ask = _asked(reward or REWARDS[name], options)
     for text in texts:
         start = time.process_time()
-        found: Any = reward(task, text, **options)
+        found: Any = ask(task, text)
         slowest = max(slowest, time.process_time() - start)
         found = found if isinstance(found, Score) else Score(float(found))
         assert 0.0 <= found.value <= 1.0, (name, text[:200])
         assert all(map(math.isfinite, found.parts.values())), (name, text[:200])
     return slowest
+
+
+def _asked(reward: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """What scores a reply to a task: a function with its options, or the method of an instance made with them."""
+    return reward(**options).score if inspect.isclass(reward) else partial(reward, **options)

@@ -88,7 +88,7 @@ def build_roles(
     With `supervised` the algorithm's other models are left out. Without a `home` what processes leave is kept only
     where one of them died.
     """
-    tokenizer, shape = build_tokenizer(run.model), geometry(architecture(run.model))
+    shape, tokenizer = geometry(architecture(run.model)), build_tokenizer(run.model)
     if len(tokenizer) > shape.vocab:
         raise ConfigError(f"{run.model.path}: its tokenizer knows {len(tokenizer)} tokens, its weights {shape.vocab}")
     if run.rollout.context > shape.context:

@@ -21,7 +21,7 @@ deterministic: true
 threads: 1
 steps: 4
 model:
-  shape: {alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 256, context: 64}
+  shape: {alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 900, context: 64}
 algorithm: grpo
 tasks:
   - {name: sums, data: {kind: arithmetic, count: 200}, reward: exact}

@@ -115,8 +115,8 @@ STARVED = "resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
     ("size", "limit", "said"),
     [
         (0, 20_000, "runs/tiny/journal.db: the journal could not be opened"),
-        (0, 200_000, "runs/tiny/checkpoints/step-5: could not be written"),
-        (0, 400_000, "runs/tiny/journal.db: the journal could not be written"),
+        (0, 600_000, "runs/tiny/checkpoints/step-5: could not be written"),
+        (0, 900_000, "runs/tiny/journal.db: the journal could not be written"),
         (1_000_000, 1_000_200, "runs/tiny/metrics.jsonl: the metrics could not be written"),
     ],
     ids=["opening the journal", "checkpoint", "journal", "metrics"],

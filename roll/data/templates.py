@@ -69,8 +69,8 @@ def character_tokenizer(alphabet: str) -> Any:
 class Template:
     """How messages become token ids for one tokenizer.
 
-    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be. `last`
-    is the content of the last message alone, so that every reply begins anew: for worlds that show all there is to know.
+    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be.
+    `last` is the content of the last message alone, so that every reply begins anew: for worlds that show all there is.
     """
 
     def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain", "last"] = "auto") -> None:

@@ -79,7 +79,7 @@ def test_a_model_with_other_shapes_than_its_config_names_the_tensor(roll: Callab
     config = json.loads((made / "model" / "config.json").read_text())
     (made / "model" / "config.json").write_text(json.dumps({**config, "intermediate_size": 128}))
     line = roll(*TRAIN, "model={path: runs/tiny/model}", "name=other").fault(2)
-    assert "mlp.down_proj.weight (32, 256) does not fit config.json" in line
+    assert "mlp.down_proj.weight (32, 900) does not fit config.json" in line
 
 
 def test_a_prompt_longer_than_the_context_is_told_before_anything_starts(roll: Callable, made: Path) -> None:

@@ -79,4 +79,7 @@ def slowest_s(name: str, texts: Sequence[str], reward: Callable[..., Any] | None
 
 def _asked(reward: Any, options: dict[str, Any]) -> Callable[..., Any]:
     """What scores a reply to a task: a function with its options, or the method of an instance made with them."""
-    return reward(**options).score if inspect.isclass(reward) else partial(reward, **options)
+    if not inspect.isclass(reward):
+        return partial(reward, **options)
+    made: Any = reward(**options)
+    return made.score

@@ -68,7 +68,7 @@ class Turns:
                 env = await make()
             try:
                 with blame(EnvFailed, f"{place}, starting"):
-                    return _Started(env, await _within(self._limit_s, env.start()))
+                    return _Started(env, await within(self._limit_s, env.start()))
             except BaseException:
                 with contextlib.suppress(Exception):  # that it cannot be closed either is no news
                     await env.close()
@@ -96,7 +96,10 @@ def place_of(call: Call, task: Task) -> str:
     return f"environment {call.name!r} of task {task.id!r}"
 
 
-async def _within(limit_s: float | None, answer: Awaitable[T]) -> T:
+async def within(limit_s: float | None, answer: Awaitable[T]) -> T:
+    """An environment's answer; raises `TimeoutError` where it takes longer. None: it may take for ever."""
+    if limit_s is None:
+        return await answer
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:

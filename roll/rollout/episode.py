@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -23,6 +23,7 @@ from roll.engines.sampling import noise_key
 from roll.envs.base import Env
 from roll.envs.base import Reply as EnvReply
 from roll.errors import EngineFailed, EnvFailed, RolloutError, blame
+from roll.rollout.environments import within
 from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
 from roll.rollout.waits import Waits
@@ -31,7 +32,6 @@ from roll.types import Finish, Message, Sampling, Segment, Status, Task, Traject
 if TYPE_CHECKING:
     from roll.types import Ints
 
-T = TypeVar("T")
 _STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
 
 
@@ -124,7 +124,7 @@ class EpisodeRunner:
         past, waits = script.attempt.past, self.router.waits
         limits = self.limits_of.get(script.attempt.task.domain, self.limits)
         with _Asking(waits, f"environment of {script.place}, starting"):
-            script.open(await _within(limits.env_s, env.start()))
+            script.open(await within(limits.env_s, env.start()))
         for number in range(limits.max_turns):
             room = min(limits.max_new_tokens, limits.context - len(script.ids))
             if room <= 0:
@@ -140,7 +140,7 @@ class EpisodeRunner:
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
             with _Asking(waits, f"environment of {script.place}, turn {number}"):
-                reply = await _within(limits.env_s, env.step(text))
+                reply = await within(limits.env_s, env.step(text))
             script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
@@ -175,19 +175,6 @@ class _Asking(blame):
     def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
         self._waits.count("environments", -1)
         super().__exit__(kind, cause, trace)
-
-
-async def _within(limit_s: float | None, answer: Awaitable[T]) -> T:
-    if limit_s is None:
-        return await answer
-    limit = asyncio.timeout(limit_s)
-    try:
-        async with limit:
-            return await answer
-    except TimeoutError:
-        if not limit.expired():
-            raise  # the environment's own
-        raise TimeoutError(f"no answer within {limit_s:g} s (rollout.env_timeout_s)") from None
 
 
 def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:

@@ -13,4 +13,4 @@ class Publication(Section):
     transport: Literal["disk", "gloo"] = "disk"
     """Between processes: through files in the run's directory, or broadcast over the network. Inline needs neither."""
     canary: bool = True
-    """Compare logprobs of a fixed text at every version, besides the digest of the weights."""
+    """Compare logprobs of a fixed text at every version, besides the digest; once where both share a module."""

@@ -29,7 +29,7 @@ class Publisher:
     journal: Journal
     plan: Plan
     canary: Canary | None = None
-    """None: digests alone attest what is served."""
+    """None: digests alone attest what is served. Where nothing travels it is tried once: no delivery can spoil it."""
     version: int = -1
     """The one that is served; -1 before the first publication."""
     step_of: dict[int, int] = field(default_factory=dict[int, int])
@@ -48,7 +48,7 @@ class Publisher:
         clock.lap("hold")
         sent, received = await self._move(version, clock)
         self._attest(version, sent, received)
-        if self.canary is not None:
+        if self.canary is not None and (self.plan.travels or not self._digests):
             await self.canary.check(self.trainers, self.generators, version=version, kinds=sent.sums)
             clock.lap("canary")
         self.journal.record(Published(version=version, step=step, digest=_text(sent), seconds=clock.laps))

@@ -23,6 +23,8 @@ class Plan:
     """Hugging Face names, in the order they travel; every one must arrive."""
     together: bool = False
     """Whether sender and receivers must be called at the same time, as a broadcast asks; else one after the other."""
+    travels: bool = True
+    """Whether anything moves at all; not where sender and receivers hold one module."""
 
 
 class Channel(Protocol):
@@ -35,7 +37,7 @@ class Channel(Protocol):
         ...
 
 
-def plan(sender: Layout, receiver: Layout, *, together: bool = False) -> Plan:
+def plan(sender: Layout, receiver: Layout, *, together: bool = False, travels: bool = True) -> Plan:
     """Every parameter once. Sides that do not agree on names or shapes are refused before a byte moves."""
     wrong = [
         f"{name}: {sender.get(name, 'not sent')} against {receiver.get(name, 'not wanted')}"
@@ -44,4 +46,4 @@ def plan(sender: Layout, receiver: Layout, *, together: bool = False) -> Plan:
     ]
     if wrong:
         raise RunStopped(f"weights: trainer and generator hold different models; {'; '.join(wrong[:3])}")
-    return Plan(names=tuple(sorted(sender)), together=together)
+    return Plan(names=tuple(sorted(sender)), together=together, travels=travels)

@@ -86,7 +86,7 @@ def build_actor(run: Run, parts: Parts) -> Actor:
     return Actor(
         trainers=InlineCluster[Trainer]([NativeTrainer(decoder, replace(parts.training, device=device), channel)]),
         generators=InlineCluster[Generator]([generator]),
-        plan=plan(layout, layout),
+        plan=plan(layout, layout, travels=not shared),
     )
 
 

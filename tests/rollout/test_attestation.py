@@ -108,7 +108,13 @@ def serving(kind: type[NativeGenerator], channel: Mailbox, decoder: Decoder) -> 
 
 
 async def published(
-    path: Path, kind: type[NativeGenerator], channel: Mailbox, *, versions: int = 4, canary: Canary | None = CANARY
+    path: Path,
+    kind: type[NativeGenerator],
+    channel: Mailbox,
+    *,
+    versions: int = 4,
+    canary: Canary | None = CANARY,
+    travels: bool = True,
 ) -> list[Published]:
     """So many versions of a model that is being trained, published to one generator."""
     decoder = small()
@@ -120,7 +126,12 @@ async def published(
     router = Router(generators)
     with closing(Journal(path / "journal.db")) as journal:
         publisher = Publisher(
-            trainers=trainers, generators=generators, router=router, journal=journal, plan=Plan(names=()), canary=canary
+            trainers=trainers,
+            generators=generators,
+            router=router,
+            journal=journal,
+            plan=Plan(names=(), travels=travels),
+            canary=canary,
         )
         try:
             for version in range(versions):
@@ -137,6 +148,11 @@ def test_ten_publications_in_a_row_are_attested_and_their_cost_is_in_the_journal
     found = asyncio.run(published(tmp_path, NativeGenerator, Mailbox(), versions=10))
     assert len({event.digest for event in found}) == 10
     assert all(set(event.seconds) == {"hold", "send", "receive", "canary"} for event in found)
+
+
+def test_where_nothing_travels_the_canary_is_tried_at_the_first_version_only(tmp_path: Path) -> None:
+    found = asyncio.run(published(tmp_path, NativeGenerator, Mailbox(), versions=3, travels=False))
+    assert ["canary" in event.seconds for event in found] == [True, False, False]
 
 
 @pytest.mark.parametrize(

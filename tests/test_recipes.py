@@ -18,7 +18,7 @@ FILES = {path.name.removesuffix(".yaml"): path for path in (Path(roll.__file__).
 PAGE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 NAMES = {
     *("ppo", "grpo", "dr_grpo", "rloo", "reinforce", "reinforce++", "reinforce++_baseline", "lite_ppo", "dapo", "gspo"),
-    *("cispo", "tis", "topr", "raft++", "kimi15", "sapo", "gmpo", "decoupled_ppo", "gigpo", "opd"),
+    *("cispo", "tis", "topr", "raft++", "kimi15", "sapo", "gmpo", "decoupled_ppo", "step_reinforce", "gigpo", "opd"),
 }
 RUN = """\
 name: recipe

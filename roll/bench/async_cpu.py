@@ -12,6 +12,7 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, redirect_stdout
 from pathlib import Path
 
@@ -73,43 +74,48 @@ class Copying:
 
 def run() -> Result:
     """Steps a second at staleness 2 against 0, equal steps, mean of three seeds; and what both have learned."""
-    seconds: dict[int, list[float]] = {0: [], STALENESS: []}
-    learned: dict[int, list[float]] = {0: [], STALENESS: []}
+    return compare("async_cpu", STALENESS)
+
+
+def compare(name: str, bound: int, *, seeds: Sequence[int] = SEEDS, steps: int = STEPS) -> Result:
+    """Steps a second at this staleness against 0, and what both have learned."""
+    seconds: dict[int, list[float]] = {0: [], bound: []}
+    learned: dict[int, list[float]] = {0: [], bound: []}
     before: list[float] = []
-    for seed in SEEDS:
-        for staleness in (0, STALENESS):
-            spent, first, last = _trained(seed, staleness)
+    for seed in seeds:
+        for staleness in (0, bound):
+            spent, first, last = _trained(seed, staleness, steps)
             seconds[staleness].append(spent)
             learned[staleness].append(last)
             before.append(first)
             typer.echo(f"seed {seed}, staleness {staleness}: {spent:.1f} s, held-out {first:.3f} -> {last:.3f}")
     means = {staleness: statistics.fmean(found) for staleness, found in learned.items()}
     return Result(
-        name="async_cpu",
+        name=name,
         unit="steps/s",
         higher_is_better=True,
-        ours=STEPS * len(SEEDS) / sum(seconds[STALENESS]),
-        peer=STEPS * len(SEEDS) / sum(seconds[0]),
+        ours=steps * len(seeds) / sum(seconds[bound]),
+        peer=steps * len(seeds) / sum(seconds[0]),
         details={
             "seconds": {str(key): [round(each, 1) for each in found] for key, found in seconds.items()},
             "held_out_before": round(statistics.fmean(before), 3),
             "held_out": {str(key): [round(each, 3) for each in found] for key, found in learned.items()},
-            "held_out_difference": round(means[STALENESS] - means[0], 3),
+            "held_out_difference": round(means[bound] - means[0], 3),
         },
     )
 
 
-def _trained(seed: int, staleness: int) -> tuple[float, float, float]:
+def _trained(seed: int, staleness: int, steps: int) -> tuple[float, float, float]:
     """Seconds of all steps but the first, and accuracy before and after."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        run = _config(Path(folder), seed, staleness)
+        run = _config(Path(folder), seed, staleness, steps)
         with closing(RunDirectory.create(Path(folder, run.name), overwrite=False)) as directory:
             asyncio.run(_train(run, directory))
             lines = list(read_lines(directory.metrics))
-    steps = sum(line["time/step"] - line.get("time/validate", 0.0) for line in lines if line["step"] > 1)
+    spent = sum(line["time/step"] - line.get("time/validate", 0.0) for line in lines if line["step"] > 1)
     held_out = [line["validation/reward"] for line in lines if "validation/reward" in line]
-    return steps * STEPS / (STEPS - 1), held_out[0], held_out[-1]
+    return spent * steps / (steps - 1), held_out[0], held_out[-1]
 
 
 async def _train(run: Run, directory: RunDirectory) -> None:
@@ -124,14 +130,14 @@ async def _train(run: Run, directory: RunDirectory) -> None:
         await build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt)).run()
 
 
-def _config(folder: Path, seed: int, staleness: int) -> Run:
+def _config(folder: Path, seed: int, staleness: int, steps: int) -> Run:
     env = "roll.bench.async_cpu:Copying"
     tree = {
         "name": "async-cpu",
         "directory": str(folder),
         "seed": seed,
         "threads": 2,
-        "steps": STEPS,
+        "steps": steps,
         "model": {
             "shape": {"alphabet": "0123456789=", "hidden": 64, "layers": 2, "heads": 4, "kv_heads": 4, "mlp": 128}
         },

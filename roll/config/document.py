@@ -88,13 +88,16 @@ def override(document: Document, assignment: str) -> None:
         return
     try:
         value = parse(text, COMMAND_LINE, key)
-        _put(document.tree, parts, value.tree)
+        kept = _kept(document.tree, parts, value.tree)
+        _put(document.tree, parts, {**kept, **value.tree} if kept else value.tree)
     except ConfigError as error:
         wrong = str(error).removeprefix(f"{COMMAND_LINE}: ")
         document.faults.append(Fault(key, COMMAND_LINE, f"{key}: {wrong}"))
         return
+    stays = {_join(key, name) for name in kept}
     for known in [known for known in document.places if known == key or known.startswith(f"{key}.")]:
-        del document.places[known]
+        if known not in stays:
+            del document.places[known]
     document.places |= {**value.places, key: COMMAND_LINE}
     document.faults += value.faults
 
@@ -201,6 +204,15 @@ def _put(tree: Any, parts: Sequence[str], value: Any) -> None:
         slot = _slot(node, part, parts[: depth - 1])
         node[slot] = node = _opened(node[slot] if slot in node or isinstance(slot, int) else None, parts[:depth])
     node[_slot(node, parts[-1], parts[:-1])] = value
+
+
+def _kept(tree: Any, parts: Sequence[str], value: Any) -> dict[str, Any]:
+    """What a file says of its model that another origin of the weights does not change; nothing of other sections."""
+    before = cast("dict[str, Any]", tree).get("model") if isinstance(tree, dict) else None
+    if list(parts) != ["model"] or not isinstance(before, dict) or not isinstance(value, dict):
+        return {}
+    replaced = {"path", "shape"} if value.keys() & {"path", "shape"} else set[str]()
+    return {name: held for name, held in cast("dict[str, Any]", before).items() if name not in replaced}
 
 
 def _slot(node: Any, part: str, above: Sequence[str]) -> Any:

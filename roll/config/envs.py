@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from roll.config.section import Section
@@ -13,6 +15,8 @@ class Envs(Section):
     workers: int = Field(default=0, ge=0)
     """Processes that environments live in, many in each; 0: the controller's own thread, where a breakpoint works, and
     what hangs, hangs."""
+    executor: Literal["processes", "ray"] = "processes"
+    """Where those are: on the controller's machine, or wherever Ray has room, with a run whose `executor` is `ray`."""
     start_limit: int | None = Field(default=None, gt=0)
     """Most environments that may be starting at once; the others wait for their turn, which costs them no time of
     `rollout.env_timeout_s`. None: no limit."""
@@ -29,4 +33,10 @@ class Envs(Section):
     def _limits_need_processes(self) -> Envs:
         if self.memory_mb is not None and not self.workers:
             raise ValueError("memory_mb: the controller's own memory has no limit; set workers, or leave it out")
+        if self.executor == "ray" and not self.workers:
+            raise ValueError(
+                "executor (ray): there is nothing to place without processes; set workers, or leave it out"
+            )
+        if self.executor == "ray" and self.memory_mb is not None:
+            raise ValueError("memory_mb: what a process of Ray's holds is not looked at; leave it out")
         return self

@@ -6,7 +6,9 @@ tokenizer's chat template writes the words around a message, or, for models with
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -14,6 +16,8 @@ import jinja2
 import numpy as np
 
 from roll.data.detokenizer import detokenizer
+from roll.data.encoder import encoder
+from roll.data.tools import Tool, ToolForm
 from roll.errors import ConfigError
 from roll.types import Message
 
@@ -29,6 +33,8 @@ _MOST_ENCODED, _SHORT = 4096, 1024
 """Texts that are remembered, and how many characters they may have: worlds are seen again, by siblings above all."""
 _STAND_IN = "reply"
 """A reply that no template changes, to see what a template puts after one."""
+_STAND_IN_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
+"""A tool that nobody has, to see how a template writes a call."""
 
 
 def load_tokenizer(directory: str | Path) -> Any:
@@ -79,48 +85,75 @@ class Template:
                 "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
             )
         self.tokenizer = tokenizer
-        self._decode = detokenizer(tokenizer)
+        self._decode, self._tokenize = detokenizer(tokenizer), encoder(tokenizer)
+        self._unk_id: int | None = tokenizer.unk_token_id
         self.chat = kind in ("auto", "chat") and bool(tokenizer.chat_template)
-        self._forgetful = kind == "last"
+        self.forgetful = kind == "last"
+        """Whether only the last message is shown, so that nothing is ever appended."""
         self._begin = self._prefix()
-        self._opened: dict[tuple[Message, ...], Ints] = {}
+        self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
         self.eos_id = self._closing()
         """The token that ends a reply."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
         """Tokens a reply may end with: `eos_id`, and the tokenizer's own end of sequence."""
 
-    def open(self, messages: Sequence[Message], *, place: str) -> Ints:
+    @cached_property
+    def tool_form(self) -> ToolForm | None:
+        """How a reply writes the call of a tool, by what the chat template does with one; None where it has no way.
+
+        Without a chat template nothing tells the policy of tools but the environment's own words.
+        """
+        if not self.chat:
+            return "hermes"
+        call = {"type": "function", "function": {"name": _STAND_IN_TOOL.name, "arguments": {"number": 1}}}
+        called = [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        apply = self.tokenizer.apply_chat_template
+        try:
+            told = apply(called[:1], tools=[_STAND_IN_TOOL.schema], tokenize=False)
+            before, _, after = apply(called, tokenize=False).rpartition(_STAND_IN_TOOL.name)
+        except (jinja2.TemplateError, TypeError):
+            return None
+        if _STAND_IN_TOOL.name not in told or not before:
+            return None
+        if "<tool_call>" in before and "</tool_call>" in after and '"arguments"' in after:
+            return "hermes"
+        return "llama" if '"parameters"' in after else None
+
+    def open(self, messages: Sequence[Message], *, place: str, tools: Sequence[Tool] = ()) -> Ints:
         """The ids a conversation opens with, up to where the policy's reply begins. `place` is for errors."""
-        key = tuple(messages[-1:] if self._forgetful else messages)
+        told = json.dumps([tool.schema for tool in tools]) if tools else ""
+        key = told, tuple(messages[-1:] if self.forgetful else messages)
         found = self._opened.get(key)
         if found is None:
             if len(self._opened) >= _MOST_OPENED:
                 self._opened.clear()
-            found = self._opened[key] = self._open(key, place=place)
+            found = self._opened[key] = self._open(key[1], tools, place=place)
         return found
 
-    def _open(self, messages: Sequence[Message], *, place: str) -> Ints:
+    def _open(self, messages: Sequence[Message], tools: Sequence[Tool], *, place: str) -> Ints:
         if self.chat:
-            return self._encode(self._render(messages, place=place), place=place, markup=True)
+            return self._encode(self._render(messages, tools, place=place), place=place, markup=True)
         found = self._encode("".join(message.content for message in messages), place=place)
         return np.concatenate([self._begin, found]).astype(np.int32)
 
-    def extend(self, before: Sequence[Message], new: Sequence[Message], *, last: int, place: str) -> Ints | None:
+    def extend(
+        self, before: Sequence[Message], new: Sequence[Message], *, last: int, place: str, tools: Sequence[Tool] = ()
+    ) -> Ints | None:
         """The ids to append for `new` messages; None where the template would rewrite what already stands.
 
         `before` ends with the policy's reply, whose final token is `last`; the reply's own ids stay as they were
         sampled. After None the conversation has to be opened anew.
         """
         assert before and before[-1].role == "assistant", "extend comes after a reply"
-        if self._forgetful:
+        if self.forgetful:
             return None
         if not self.chat:
             return self._encode("".join(message.content for message in new), place=place)
-        stood = self._render(before[:-1], place=place)
+        stood = self._render(before[:-1], tools, place=place)
         with_stand_in = (*before[:-1], Message("assistant", _STAND_IN), *new)
-        rest = self._after(stood + _STAND_IN, self._render(with_stand_in, place=place))
-        if rest is None or not self._keeps(stood, before, new, place):
+        rest = self._after(stood + _STAND_IN, self._render(with_stand_in, tools, place=place))
+        if rest is None or not self._keeps(stood, before[-1], self._render((*before, *new), tools, place=place)):
             return None
         ids = self._encode(rest, place=place, markup=True)
         closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
@@ -134,18 +167,20 @@ class Template:
         """The text of `ids` without special tokens."""
         return self._decode(ids)
 
-    def _keeps(self, stood: str, before: Sequence[Message], new: Sequence[Message], place: str) -> bool:
+    def _keeps(self, stood: str, reply: Message, rendered: str) -> bool:
         """Whether the rendered conversation still holds the reply as it was, spaces around it aside."""
-        rest = self._after(stood, self._render((*before, *new), place=place))
-        return rest is not None and rest.lstrip().startswith(before[-1].content.strip())
+        rest = self._after(stood, rendered)
+        return rest is not None and rest.lstrip().startswith(reply.content.strip())
 
     def _after(self, prefix: str, text: str) -> str | None:
         return text[len(prefix) :] if text.startswith(prefix) else None
 
-    def _render(self, messages: Sequence[Message], *, place: str) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, place: str) -> str:
         entries = [{"role": message.role, "content": message.content} for message in messages]
+        given: dict[str, Any] = {"tools": [tool.schema for tool in tools]} if tools else {}
+        apply = self.tokenizer.apply_chat_template
         try:
-            return cast(str, self.tokenizer.apply_chat_template(entries, tokenize=False, add_generation_prompt=True))
+            return cast(str, apply(entries, tokenize=False, add_generation_prompt=True, **given))
         except jinja2.TemplateError as error:
             raise ConfigError(
                 f"{place}: the chat template refuses its messages ({error}); change their roles"
@@ -163,9 +198,8 @@ class Template:
         return found
 
     def _ids(self, text: str, *, place: str, markup: bool) -> Ints:
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
-        unknown = self.tokenizer.unk_token_id
-        if unknown is not None and unknown in ids:
+        ids = self._tokenize(text, markup)
+        if self._unk_id is not None and self._unk_id in ids:
             raise ConfigError(f"{place}: the tokenizer does not know {self._unknown(text)!r}; add it to the alphabet")
         return np.array(ids, np.int32)
 

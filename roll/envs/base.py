@@ -9,13 +9,18 @@
 An environment is made as `Env(task, **arguments)` and used once: `start`, then `step` until `done`, then `close`. There
 is no reset. All its randomness comes from `task.seed`, so siblings face the same world. Text goes in and out; it never
 sees token ids.
+
+An environment may have `tools`, JSON schemas of functions (`roll.data.tools`). The chat template tells the policy of
+them, its replies are read in the form that the template teaches, and `call` gets them in place of `step`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from roll.data.tools import Spoken, Tool
 from roll.types import Message
 
 
@@ -32,6 +37,17 @@ class Reply:
     """Names the state the world is in now: alike for all attempts that have come to the same one. Empty: not said."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """What was counted so far; the last reply's are the trajectory's."""
+
+
+class ToolEnv(Protocol):
+    """What an environment with tools has besides."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def call(self, said: Spoken) -> Reply:
+        """The answer to one reply whose calls were read; one that could not be read has a `fault`."""
+        ...
 
 
 class Env(Protocol):

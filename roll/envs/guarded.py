@@ -13,6 +13,7 @@ Each says which environment, which task, which turn and what it got. A failure c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import reprlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
@@ -21,8 +22,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from roll.envs.base import Env, Reply
-from roll.errors import EnvFailed
+from roll.data.tools import Spoken, Tool, declared
+from roll.envs.base import Env, Reply, ToolEnv
+from roll.errors import ConfigError, EnvFailed, blame
 from roll.registry import ENVS
 from roll.types import Call, Message, Task
 
@@ -31,12 +33,34 @@ _LARGEST = 1e6
 _LONGEST = 500
 
 
+_UNFIT = (ConfigError, TypeError, ValueError, ImportError, LookupError, AttributeError)
+"""What a constructor raises where its arguments are to blame; anything else may be better the next time."""
+
+
+async def unfit(call: Call, task: Task, *, tools: bool = True) -> str:
+    """Why no environment of this name can be made with these arguments, found by trying; empty where one can.
+
+    It is made and closed, and never started. Without `tools` the policy has no way to call any.
+    """
+    try:
+        env: Env = ENVS[call.name](task, **call.arguments)
+        found = _tools_of(env)
+    except _UNFIT as error:
+        return str(error) if isinstance(error, ConfigError) else _described(error)
+    except (Exception, SystemExit):  # noqa: BLE001 - not the arguments' fault, and attempts will tell
+        return ""
+    with contextlib.suppress(Exception):  # if that is to say anything, an attempt will
+        await env.close()
+    return "it has tools, and the model's chat template has no way to call one" if found and not tools else ""
+
+
 class Guarded:
     """An `Env` of someone else's, of which nothing is believed unseen."""
 
     def __init__(self, call: Call, task: Task) -> None:
         self._place = f"environment {call.name!r} of task {task.id!r}"
         self._turn = 0
+        self._tools: tuple[Tool, ...] = ()
         self._failed = True
         """Until it is known otherwise: that what has failed cannot be closed either is no news."""
         try:
@@ -49,20 +73,26 @@ class Guarded:
         """What can be done now, where the environment says."""
         return cast(Sequence[str], getattr(self._env, "actions", ()))
 
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What it has to be called, as far as it takes calls; found once it has started."""
+        return self._tools
+
     async def start(self) -> tuple[Message, ...]:
         place = f"{self._place}, starting"
         messages = _messages(await _seen(place, self._env.start), place)
         if not messages:
             raise EnvFailed(f"{place}: said nothing (got no message); begin with one at least")
+        with blame(EnvFailed, place):
+            self._tools = _tools_of(self._env)
         self._failed = False
         return messages
 
     async def step(self, reply: str) -> Reply:
-        place, self._failed = f"{self._place}, turn {self._turn}", True
-        self._turn += 1
-        found = _checked(await _seen(place, self._env.step, reply), place)
-        self._failed = False
-        return found
+        return await self._answer(self._env.step, reply)
+
+    async def call(self, said: Spoken) -> Reply:
+        return await self._answer(cast(ToolEnv, self._env).call, said)
 
     async def close(self) -> None:
         try:
@@ -70,6 +100,18 @@ class Guarded:
         except EnvFailed:
             if not self._failed:
                 raise
+
+    async def _answer(self, method: Any, said: str | Spoken) -> Reply:
+        place, self._failed = f"{self._place}, turn {self._turn}", True
+        self._turn += 1
+        found = _checked(await _seen(place, method, said), place)
+        self._failed = False
+        return found
+
+
+def _tools_of(env: Env) -> tuple[Tool, ...]:
+    """None of one that does not take calls, whatever else it means by the name."""
+    return declared(getattr(env, "tools", ())) if hasattr(env, "call") else ()
 
 
 async def _seen(place: str, method: Any, *args: Any) -> Any:

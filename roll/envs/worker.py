@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+from roll.data.tools import Spoken, Tool
 from roll.envs.base import Reply
-from roll.envs.guarded import Guarded
+from roll.envs.guarded import Guarded, unfit
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import ENVS
 from roll.types import Call, Message, Task
@@ -20,19 +21,29 @@ class EnvWorker:
         self.rank = rank
         self._envs: dict[int, Guarded] = {}
 
+    async def answer(self) -> None:
+        """Nothing, as soon as the event loop comes round."""
+
     async def prepare(self, names: Sequence[str]) -> None:
         """Import what environments need, so that none of them has to wait for it; what is not there is told later."""
         for name in names:
             with contextlib.suppress(ConfigError, ImportError):
                 ENVS[name]
 
-    async def start(self, number: int, call: Call, task: Task) -> tuple[Message, ...]:
-        """A fresh environment, and what it opens with. One that cannot start is closed again."""
+    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
+        """Why there can be no environment of these arguments; empty where there can."""
+        return await unfit(call, task, tools=tools)
+
+    async def start(self, number: int, call: Call, task: Task) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
+        """A fresh environment: what it opens with, and its tools. One that cannot start is closed again."""
         env = self._envs[number] = Guarded(call, task)
-        return await env.start()
+        return await env.start(), env.tools
 
     async def step(self, number: int, reply: str) -> Reply:
         return await self._envs[number].step(reply)
+
+    async def call(self, number: int, said: Spoken) -> Reply:
+        return await self._envs[number].call(said)
 
     async def close(self, number: int) -> None:
         """Let go of an environment, whether or not it was ever started."""

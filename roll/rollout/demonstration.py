@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roll.data.templates import Template
+from roll.data.tools import Tool, declared
 from roll.envs.base import Env
 from roll.errors import ConfigError
 from roll.registry import ENVS, PLAYERS
+from roll.rollout.environments import answering
 from roll.types import Call, Message, Task
 
 Row = list[Sequence[int]]
@@ -36,23 +38,24 @@ class Demonstrator:
 
     async def _play(self, task: Task, world: Env) -> list[Row]:
         place = f"task {task.id!r}"
-        messages = tuple(await world.start())
-        seen, rows = self.template.open(messages, place=place).tolist(), list[Row]([[]])
+        messages, tools = tuple(await world.start()), _tools(world)
+        seen, rows = self.template.open(messages, place=place, tools=tools).tolist(), list[Row]([[]])
         for _ in range(self.max_turns):
             text = self._said(messages, place)
             said = self._ids(text, place)
             if sum(map(len, rows[-1])) + len(seen) + len(said) > self.context:
                 break
             rows[-1] += [seen, said]
-            reply = await world.step(text)
+            reply = await answering(world, text, tools, self.template.tool_form if tools else None)
             if reply.done:
                 break
             before = (*messages, Message("assistant", text))
             messages = (*before, *reply.messages)
-            heard = self.template.extend(before, reply.messages, last=said[-1], place=place)
+            heard = self.template.extend(before, reply.messages, last=said[-1], place=place, tools=tools)
             if heard is None:
                 rows.append([])
-            seen = (self.template.open(messages, place=place) if heard is None else heard).tolist()
+                heard = self.template.open(messages, place=place, tools=tools)
+            seen = heard.tolist()
         if not rows[0]:
             raise ConfigError(f"{place}: its opening and a reply do not fit rollout.context ({self.context}); raise it")
         return [row for row in rows if row]
@@ -66,3 +69,7 @@ class Demonstrator:
     def _ids(self, text: str, place: str) -> list[int]:
         ids = self.template.answer(text, place=place).tolist()
         return ids[:-1] if len(ids) > 1 and ids[-2] in self.stop else ids
+
+
+def _tools(world: Env) -> tuple[Tool, ...]:
+    return declared(getattr(world, "tools", ())) if hasattr(world, "call") else ()

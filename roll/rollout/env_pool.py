@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from roll.cluster.handle import Cluster, Replacing
 from roll.cluster.host import Host
+from roll.cluster.host_member import Member
+from roll.data.tools import Spoken, Tool
 from roll.envs.base import Env, Reply
 from roll.envs.worker import EnvWorker
 from roll.errors import EnvFailed, WorkerDied
@@ -30,7 +33,29 @@ from roll.types import Call, Message, Task
 
 T = TypeVar("T")
 _MEGABYTE = 2**20
-_WORKER = "roll.envs.worker:EnvWorker"
+WORKER = Call("roll.envs.worker:EnvWorker")
+_NAME = "environment worker"
+EnvHost: TypeAlias = Host[EnvWorker] | Member[EnvWorker]
+OpenHost: TypeAlias = Callable[[int], Awaitable[EnvHost]]
+"""A worker by its rank: a fresh one, whoever had that rank before."""
+
+
+async def open_process(rank: int) -> EnvHost:
+    """An `OpenHost`: a process of this machine."""
+    return await Host[EnvWorker].open(WORKER, rank, name=_NAME)
+
+
+def members_of(cluster: Cluster[EnvWorker]) -> OpenHost:
+    """An `OpenHost`: workers of a cluster that is up, each replaced when its rank is opened again."""
+    opened: set[int] = set()
+
+    async def member(rank: int) -> EnvHost:
+        if rank in opened and isinstance(cluster, Replacing):
+            await cluster.replace(rank)
+        opened.add(rank)
+        return Member(cluster, rank, name=_NAME, answer=EnvWorker.answer)
+
+    return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +76,7 @@ class HostLimits:
 class _Seat:
     """One process, and how many environments live in it."""
 
-    host: Host[EnvWorker]
+    host: EnvHost
     num_envs: int = 0
     suspected: bool = False
     """Whether it is being asked if it still gives way."""
@@ -68,13 +93,15 @@ class EnvPool:
         start_limit: int | None = None,
         limit_s: float | None = None,
         limits: HostLimits | None = None,
+        open_host: OpenHost = open_process,
     ) -> None:
         """`names` are the environments to be expected, imported before any of them is made."""
         assert size > 0, "a pool has at least one process"
         self.limits = limits or HostLimits()
         self.num_replaced = 0
         """Processes that died, were killed, or had grown too big."""
-        self._names = tuple(names)
+        self._num_told = 0
+        self._names, self._open_host = tuple(names), open_host
         self._turns = Turns(start_limit, limit_s)
         self._seats: list[_Seat | None] = [None] * size
         self._opening = [asyncio.Lock() for _ in range(size)]
@@ -107,6 +134,20 @@ class EnvPool:
     async def make(self, call: Call, task: Task) -> Env:
         """A `MakeEnv`: in the process with the fewest environments."""
         return await self._turns.started(lambda: self._placed(call, task), place_of(call, task))
+
+    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
+        """As the first process finds it; where that hangs or dies, it is not known, and attempts will tell."""
+        try:
+            seat = await self._seat(0)
+            async with asyncio.timeout(self.limits.open_s):
+                return await seat.host.ask(EnvWorker.unfit, call, task, tools=tools)
+        except (WorkerDied, TimeoutError):
+            return ""
+
+    def drain_counts(self) -> dict[str, float]:
+        """Processes that had to be replaced since the last call, where any had."""
+        num, self._num_told = self.num_replaced - self._num_told, self.num_replaced
+        return {"envs/replaced": float(num)} if num else {}
 
     def leave(self, seat: _Seat) -> None:
         """One environment fewer; a process that waits for its last one ends with it."""
@@ -150,11 +191,11 @@ class EnvPool:
                 found = self._seats[rank] = _Seat(await self._opened(rank))
             return found
 
-    async def _opened(self, rank: int) -> Host[EnvWorker]:
+    async def _opened(self, rank: int) -> EnvHost:
         limit_s = self.limits.open_s
         try:
             async with asyncio.timeout(limit_s):
-                host = await Host[EnvWorker].open(Call(_WORKER), rank, name="environment worker")
+                host = await self._open_host(rank)
                 try:
                     await host.ask(EnvWorker.prepare, self._names)
                 except BaseException:
@@ -205,9 +246,14 @@ class _Remote:
         """`what` is its number, its name and its task."""
         self._pool, self._seat, self._what = pool, seat, what
         self._broken = self._closed = False
+        self.tools: tuple[Tool, ...] = ()
 
     async def start(self) -> tuple[Message, ...]:
-        return await self._answer(self._seat.host.ask(EnvWorker.start, *self._what))
+        opening, self.tools = await self._answer(self._seat.host.ask(EnvWorker.start, *self._what))
+        return opening
+
+    async def call(self, said: Spoken) -> Reply:
+        return await self._answer(self._seat.host.ask(EnvWorker.call, self._what[0], said))
 
     async def step(self, reply: str) -> Reply:
         return await self._answer(self._seat.host.ask(EnvWorker.step, self._what[0], reply))

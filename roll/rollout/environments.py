@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 
-from roll.envs.base import Env
-from roll.envs.guarded import Guarded
-from roll.errors import EnvFailed, blame
+from roll.data.tools import Spoken, Tool, ToolForm, read
+from roll.envs.base import Env, Reply, ToolEnv
+from roll.envs.guarded import Guarded, unfit
+from roll.errors import ConfigError, EnvFailed, blame
 from roll.types import Call, Message, Task
 
 T = TypeVar("T")
@@ -30,6 +31,14 @@ class Environments(Protocol):
     async def stop(self) -> None: ...
 
     async def make(self, call: Call, task: Task) -> Env: ...
+
+    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
+        """Why there can be no environment of these arguments; empty where there can, or where that is not known."""
+        ...
+
+    def drain_counts(self) -> dict[str, float]:
+        """What happened to them since the last call, as metrics."""
+        ...
 
 
 async def make_env(call: Call, task: Task) -> Env:
@@ -52,6 +61,12 @@ class InlineEnvs:
         if self._turns is None:
             return Guarded(call, task)
         return await self._turns.started(lambda: make_env(call, task), place_of(call, task))
+
+    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
+        return await unfit(call, task, tools=tools)
+
+    def drain_counts(self) -> dict[str, float]:
+        return {}
 
 
 class Turns:
@@ -81,6 +96,7 @@ class _Started:
     def __init__(self, env: Env, opening: tuple[Message, ...]) -> None:
         self._env, self._opening = env, opening
         self.step, self.close = env.step, env.close
+        self.tools: Sequence[Tool] = getattr(env, "tools", ())
 
     @property
     def actions(self) -> Sequence[str]:
@@ -89,6 +105,18 @@ class _Started:
 
     async def start(self) -> tuple[Message, ...]:
         return self._opening
+
+    async def call(self, said: Spoken) -> Reply:
+        return await cast(ToolEnv, self._env).call(said)
+
+
+def answering(env: Env, reply: str, tools: Sequence[Tool], form: ToolForm | None) -> Awaitable[Reply]:
+    """What an environment will answer; one with tools gets the reply with its calls read, in that form."""
+    if not tools:
+        return env.step(reply)
+    if form is None:
+        raise ConfigError("the chat template has no way to call a tool; choose a model that has, or `template: plain`")
+    return cast(ToolEnv, env).call(read(reply, tools, form))
 
 
 def place_of(call: Call, task: Task) -> str:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -21,16 +21,13 @@ from roll.data.templates import Template
 from roll.engines.base import Output, Request
 from roll.engines.sampling import noise_key
 from roll.envs.base import Env
-from roll.envs.base import Reply as EnvReply
 from roll.errors import EngineFailed, EnvFailed, RolloutError, blame
-from roll.rollout.environments import within
+from roll.rollout.environments import answering, within
+from roll.rollout.episode_script import Cuts, Script
 from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
 from roll.rollout.waits import Waits
-from roll.types import Finish, Message, Sampling, Segment, Status, Task, Trajectory, Turn, record
-
-if TYPE_CHECKING:
-    from roll.types import Ints
+from roll.types import Finish, Sampling, Status, Task, Trajectory, record
 
 _STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
 
@@ -48,6 +45,10 @@ class Limits:
     """Ids that end a reply."""
     env_s: float | None = None
     """Most seconds that an environment may take to answer; None: for ever."""
+    drop_oldest: bool = False
+    """Whether an attempt without room for a whole reply goes on without its oldest turns, instead of ending there."""
+    per_turn: bool = False
+    """Whether every turn is a segment of its own."""
 
 
 class Scribe(Protocol):
@@ -103,13 +104,17 @@ class EpisodeRunner:
     limits: Limits
     limits_of: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
     """By domain, for those that have limits of their own."""
+    cuts: Cuts = field(default_factory=Cuts)
+    """Of all attempts it plays."""
 
     async def run(self, attempt: Attempt, env: Env) -> tuple[Trajectory, str]:
         """The whole attempt, not yet scored, and its last reply; where something gave up, what there is and why."""
-        script = _Script(self.template, attempt)
+        limits = self.limits_of.get(attempt.task.domain, self.limits)
+        place = f"task {attempt.task.id!r}"
+        script = Script(self.template, self.cuts, place=place, per_turn=limits.per_turn)
         try:
             try:
-                await self._play(script, env)
+                await self._play(script, attempt, limits, env)
             finally:
                 with blame(EnvFailed, f"environment of {script.place}, closing"):
                     await env.close()
@@ -117,14 +122,17 @@ class EpisodeRunner:
             self.router.tally.aborted += script.num_sampled
             raise
         except RolloutError as error:
-            return script.trajectory(_STATUS_OF[type(error)], reason=str(error)), script.reply
-        return script.trajectory(Status.TRUNCATED if script.cut else Status.FINISHED, reason=script.cut), script.reply
+            status, reason = _STATUS_OF[type(error)], str(error)
+        else:
+            status, reason = Status.TRUNCATED if script.cut else Status.FINISHED, script.cut
+        return script.trajectory(attempt.task, attempt.sibling, status, reason=reason), script.reply
 
-    async def _play(self, script: _Script, env: Env) -> None:
-        past, waits = script.attempt.past, self.router.waits
-        limits = self.limits_of.get(script.attempt.task.domain, self.limits)
+    async def _play(self, script: Script, attempt: Attempt, limits: Limits, env: Env) -> None:
+        past, waits = attempt.past, self.router.waits
         with _Asking(waits, f"environment of {script.place}, starting"):
-            script.open(await within(limits.env_s, env.start()))
+            opening = await within(limits.env_s, env.start())
+            script.open(opening, getattr(env, "tools", ()))
+        form = self.template.tool_form if script.tools else None
         for number in range(limits.max_turns):
             room = min(limits.max_new_tokens, limits.context - len(script.ids))
             if room <= 0:
@@ -133,28 +141,31 @@ class EpisodeRunner:
             began = time.perf_counter()
             if past[number : number + 1] and past[number].context != script.context:
                 past = past[:number]
-                if script.attempt.scribe is not None:
-                    script.attempt.scribe.diverged(number)
+                if attempt.scribe is not None:
+                    attempt.scribe.diverged(number)
             so_far = past[number].so_far if number < len(past) else None
-            sampled = await self._sample(script, number, limits, room, so_far)
+            request = _request(attempt, number, script.ids, limits, room)
+            sampled = await self._sample(attempt, request, script.context, so_far, number)
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
             with _Asking(waits, f"environment of {script.place}, turn {number}"):
-                reply = await within(limits.env_s, env.step(text))
+                reply = await within(limits.env_s, answering(env, text, script.tools, form))
             script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
                 return
             with blame(EnvFailed, f"environment of {script.place}, turn {number}"):
                 script.hear(reply.messages)
+                if limits.drop_oldest:
+                    script.drop_oldest(limits.context - limits.max_new_tokens)
         script.cut = f"{limits.max_turns} turns are over"
 
-    async def _sample(self, script: _Script, turn: int, limits: Limits, room: int, so_far: Sampled | None) -> Sampled:
-        request, scribe = _request(script.attempt, turn, script.ids, limits, room), script.attempt.scribe
-        order = script.attempt.order
+    async def _sample(
+        self, attempt: Attempt, request: Request, context: int, so_far: Sampled | None, turn: int
+    ) -> Sampled:
+        scribe, order = attempt.scribe, attempt.order
         if scribe is None:
             return await self.router.sample(request, order=order, so_far=so_far)
-        context = script.context
         return await self.router.sample(
             request, order=order, so_far=so_far, note=lambda output: scribe.part(turn, context, output)
         )
@@ -195,89 +206,3 @@ def _name(part: str | int) -> str:
     """As it stands in a request's id: a name may hold a slash itself."""
     text = str(part)
     return text if text.isalnum() else quote(text, safe="")
-
-
-class _Script:
-    """What was said so far: as messages for the template, as ids for the engine, as turns for the record."""
-
-    def __init__(self, template: Template, attempt: Attempt) -> None:
-        self.attempt, self.place = attempt, f"task {attempt.task.id!r}"
-        self.cut = ""
-        """Why the attempt ended before its end, if it did."""
-        self.ids: list[int] = []
-        """Of the segment, up to the last thing heard."""
-        self.context = 0
-        """Their checksum."""
-        self.reply = ""
-        """The text of the last one."""
-        self._template = template
-        self._messages: tuple[Message, ...] = ()
-        self._heard: Ints = np.zeros(0, np.int32)
-        self._turns: list[Turn] = []
-        self._segments: list[Segment] = []
-        self._metrics: dict[str, float] = {}
-        self._state = "start"  # siblings attempt one task, so they begin in the same state
-
-    @property
-    def num_sampled(self) -> int:
-        """Tokens of whole turns."""
-        segments = [*self._segments, Segment(turns=tuple(self._turns))]
-        return sum(len(turn.sampled) for segment in segments for turn in segment.turns)
-
-    def open(self, messages: Sequence[Message]) -> None:
-        """Begin a segment with all that was said."""
-        self._messages = tuple(messages)
-        self._heard = self._template.open(messages, place=self.place)
-        self.ids = self._heard.tolist()
-        self.context = zlib.crc32(self._heard.data)
-
-    def add(self, text: str, sampled: Sampled, reply: EnvReply, spent_s: tuple[float, float]) -> None:
-        """One turn is over."""
-        self._turns.append(
-            Turn(
-                observation=self._heard,
-                sampled=sampled.ids,
-                sampler_logprobs=sampled.logprobs,
-                versions=sampled.versions,
-                finish=sampled.finish,
-                reward=reply.reward,
-                generated_s=spent_s[0],
-                waited_s=spent_s[1],
-                state=self._state,
-            )
-        )
-        self._state = reply.state
-        self._metrics = reply.metrics
-        self.reply = text
-
-    def hear(self, new: Sequence[Message]) -> None:
-        """Append what the environment said, or open a new segment where the template rewrites what stood."""
-        said = (*self._messages, Message("assistant", self.reply))
-        sampled = self._turns[-1].sampled
-        last = int(sampled[-1]) if len(sampled) else self.ids[-1]
-        heard = self._template.extend(said, new, last=last, place=self.place)
-        if heard is None:
-            self._close_segment()
-            self.open((*said, *new))
-            return
-        self._messages = (*said, *new)
-        self._heard = heard
-        self.ids += [*sampled.tolist(), *heard.tolist()]
-        self.context = zlib.crc32(heard.data, zlib.crc32(sampled.data, self.context))
-
-    def trajectory(self, status: Status, *, reason: str) -> Trajectory:
-        """The record of it all."""
-        self._close_segment()
-        return Trajectory(
-            task=self.attempt.task,
-            sibling=self.attempt.sibling,
-            segments=tuple(self._segments),
-            status=status,
-            reason=reason,
-            metrics=self._metrics,
-        )
-
-    def _close_segment(self) -> None:
-        if self._turns:
-            self._segments.append(Segment(turns=tuple(self._turns)))
-            self._turns = []

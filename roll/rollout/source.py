@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from roll.errors import EnvFailed
+from roll.errors import ConfigError, EnvFailed
 from roll.rewards.base import call
-from roll.rollout.environments import MakeEnv, make_env
+from roll.rollout.environments import Environments, MakeEnv, make_env
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.pool import Judge
 from roll.types import Call, Status, Task, Trajectory
@@ -27,6 +27,19 @@ class Source:
     """Who asks the reward."""
     make: MakeEnv = make_env
     """Who makes the environments."""
+
+    async def unfit(self, envs: Environments, *, tools: bool = True) -> str:
+        """What is wrong with its environment's arguments; empty where one of three tasks can be attempted.
+
+        Without `tools` the policy has no way to call any.
+        """
+        places = sorted({0, len(self.tasks) // 2, len(self.tasks) - 1})
+        found = ""
+        for place in places:  # a single task may be the one that does not fit
+            found = await envs.unfit(self.env, self.tasks[place], tools=tools)
+            if not found:
+                return ""
+        return f"source {self.name!r}: environment {self.env.name!r} cannot be used: {found}; mend that first"
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
@@ -57,3 +70,13 @@ class Source:
         """An attempt without a turn is none: there was no room for a reply."""
         place = f"environment {self.env.name!r} of task {task.id!r}, starting"
         return f"{place}: what it opens with fills the context; raise rollout.context, or let it say less"
+
+
+async def check_environments(envs: Environments, sources: Sequence[Source], *, tools: bool = True) -> None:
+    """Refuse sources whose environments cannot be used, all of them at once, before many attempts have failed.
+
+    `tools` says whether the policy has a way to call some.
+    """
+    faults = {fault: None for source in sources if (fault := await source.unfit(envs, tools=tools))}
+    if faults:
+        raise ConfigError("\n".join(f"tasks: {fault}" for fault in faults))

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from roll.envs.base import Env, Reply
+from roll.data.tools import Spoken, Tool
+from roll.envs.base import Env, Reply, ToolEnv
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import PLAYERS
 from roll.rollout.episode import Attempt, EpisodeRunner
@@ -62,13 +63,24 @@ class Recorded:
 
     async def step(self, reply: str) -> Reply:
         self.messages.append(Message("assistant", reply))
-        found = await self._env.step(reply)
-        self.messages += found.messages
-        self.replies.append(found)
-        return found
+        return self._remembered(await self._env.step(reply))
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """What can be called, where the environment says."""
+        return getattr(self._env, "tools", ())
+
+    async def call(self, said: Spoken) -> Reply:
+        self.messages.append(Message("assistant", said.text))
+        return self._remembered(await cast(ToolEnv, self._env).call(said))
 
     async def close(self) -> None:
         await self._env.close()
+
+    def _remembered(self, found: Reply) -> Reply:
+        self.messages += found.messages
+        self.replies.append(found)
+        return found
 
 
 async def sampled(source: Source, runner: EpisodeRunner, attempt: Attempt) -> Transcript:

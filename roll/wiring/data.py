@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from roll.cluster.handle import Executor
 from roll.config.schema import Named, Run
 from roll.config.schema import Source as SourceConfig
 from roll.data.fields import Fields
@@ -61,9 +62,12 @@ def build_sources(configs: Sequence[SourceConfig], judge: Judge = call, make: Ma
     ]
 
 
-def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template) -> Data:
-    """Everything to learn from and to be measured on, once it is known to fit the context."""
-    scorer, envs = build_scorer(run.rewards), build_environments(run)
+def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template, executor: Executor | None = None) -> Data:
+    """Everything to learn from and to be measured on, once it is known to fit the context.
+
+    `executor` is that of the run, where environments are to live there.
+    """
+    scorer, envs = build_scorer(run.rewards), build_environments(run, executor)
     held_out, held_screened = build_held_out(run, template, scorer.score, envs.make)
     withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
     sources, screened = _screened(tasks, build_sources(tasks, scorer.score, envs.make), template, withheld)

@@ -19,7 +19,7 @@ from roll.config.schema import Run
 from roll.config.sources import Source as SourceConfig
 from roll.errors import ConfigError, did_you_mean, leaf
 from roll.rollout.episode import Attempt
-from roll.rollout.source import Source
+from roll.rollout.source import Source, check_environments
 from roll.rollout.transcripts import Transcript, at_random, by_name, sampled, scripted
 from roll.tracking.progress import bar
 from roll.types import Call
@@ -64,6 +64,7 @@ async def _attempted(run: Run, config: SourceConfig, request: Request) -> list[T
         for service in (scorer, envs):
             stack.push_async_callback(service.stop)
             await service.start()
+        await check_environments(envs, [source])
         attempt = await stack.enter_async_context(_agent(run, config, request.agent))
         return await _all(source, attempt, run.seed, request.num)
 

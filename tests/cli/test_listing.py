@@ -33,6 +33,10 @@ def test_one_kind_is_listed_alone_and_an_unknown_one_is_told(capsys: pytest.Capt
     assert said(capsys, "reward") == (2, "no kind named 'reward'; did you mean 'rewards'?\n")
 
 
+def test_environments_are_listed_by_the_name_of_their_key_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "envs") == said(capsys, "environments")
+
+
 def test_listing_imports_nothing_of_what_it_lists() -> None:
     script = "import sys\nfrom roll.registry import TABLES\nfound = [table.summaries() for table in TABLES.values()]\n"
     heavy = "print(sorted({'torch', 'numpy', 'transformers', 'roll.rewards.math'} & sys.modules.keys()))"

@@ -40,6 +40,7 @@ def test_memory_without_processes_is_refused(tmp_path: Path) -> None:
             "in 2 processes of their own, 4 starting at once; one that takes over 3 s has failed; a process that does "
             "not give way within 10 s then is killed",
         ),
+        (["executor=ray", "envs={workers: 2, executor: ray}"], "in 2 processes of Ray's; without a limit of time"),
     ],
 )
 def test_where_environments_live_is_told(tmp_path: Path, overrides: list[str], told: str) -> None:

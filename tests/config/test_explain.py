@@ -264,6 +264,18 @@ def test_attempts_at_tasks_of_one_turn_have_one_reply(tmp_path: Path, overrides:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
+        ("context_policy=drop_oldest", "where less than 256 of 512 tokens are left for a reply, the oldest turns are"),
+        ("segment_per=turn", "one for each turn, after all that stood before it"),
+    ],
+)
+def test_how_an_attempt_is_cut_into_sequences_is_told(tmp_path: Path, override: str, words: str) -> None:
+    assert words in page(tmp_path, f"rollout.{override}")
+    assert words not in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
         ("redundant_groups=2", "redundancy 2 groups more than the slots are under way; the first to be complete are"),
         ("redundant_siblings=3", "redundancy 11 attempts at each task are begun; the first 8 to end well are trained"),
         ("concurrency=adaptive", "concurrency as many requests in a generator as it holds"),

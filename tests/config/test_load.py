@@ -187,6 +187,15 @@ def test_overrides_reach_into_lists_and_into_short_forms(tmp_path: Path) -> None
     assert run.actor_train.optimizer.lr == 0.01
 
 
+def test_another_origin_of_the_weights_leaves_the_rest_of_the_model_as_it_is(tmp_path: Path) -> None:
+    text = GOOD.replace("model: {", "model: {template: plain, ")
+    found = read(tmp_path, text, "model={path: elsewhere}")
+    assert (found.run.model.path, found.run.model.shape, found.run.model.template) == ("elsewhere", None, "plain")
+    assert found.place("model.path") == "command line" and found.place("model.template") != "command line"
+    assert read(tmp_path, text, "model={template: last}").run.model.shape is not None
+    assert read(tmp_path, text, "model={path: elsewhere, template: last}").run.model.template == "last"
+
+
 def test_an_override_below_a_data_file_keeps_the_file(tmp_path: Path) -> None:
     text = GOOD.replace("data: arithmetic", "data: train.jsonl")
     data = read(tmp_path, text, "tasks.0.data.extra=1").run.tasks[0].data

@@ -29,6 +29,7 @@ OTHERS = (
     "sapo",
     "gmpo",
     "decoupled_ppo",
+    "step_reinforce",
     "gigpo",
 )
 RUN = f"""\

@@ -113,9 +113,19 @@ def test_one_that_never_gives_way_costs_its_process_and_the_others_in_it_hear_wh
         await other.close()
         fresh = await pool.make(GUESS, task(2))
         assert pool.num_replaced == 1 and before not in pool.pids
+        assert pool.drain_counts() == {"envs/replaced": 1.0} and pool.drain_counts() == {}
         await played(fresh)
 
     within(use, limits=HostLimits(grace_s=0.3))
+
+
+def test_arguments_that_do_not_fit_are_told_from_a_process() -> None:
+    async def use(pool: EnvPool) -> None:
+        assert "needs 0 <= low < high" in await pool.unfit(Call("guess_number", {"low": 9, "high": 3}), task(0))
+        assert await pool.unfit(GUESS, task(0)) == ""
+        assert pool.num_replaced == 0
+
+    within(use)
 
 
 def test_a_process_that_grows_too_big_is_replaced_once_it_is_empty_and_killed_if_it_grows_on() -> None:

@@ -1,0 +1,135 @@
+"""Calls of tools in a reply: read where they are written as taught, and told apart from mere text elsewhere."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roll.data.templates import Template, character_tokenizer
+from roll.data.tools import CallFault, Tool, ToolCall, ToolForm, declared, read
+from roll.errors import ConfigError
+from roll.types import Message
+from tests.data.chat_templates import CHATML, FAMILIES, family, tokenizer
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "integer", "minimum": 0, "maximum": 9},
+        "unit": {"type": "string", "enum": ["m", "km"]},
+    },
+    "required": ["a"],
+}
+TOOLS = (Tool("far", "How far.", SCHEMA), Tool("open_ended", "Anything.", {"additionalProperties": True}))
+
+
+def hermes(*calls: str) -> str:
+    return "".join(f"<tool_call>\n{call}\n</tool_call>\n" for call in calls)
+
+
+def test_a_call_is_read_as_the_family_writes_it() -> None:
+    found = read('I shall ask.\n<tool_call>\n{"name": "far", "arguments": {"a": 3, "unit": "m"}}\n</tool_call>', TOOLS)
+    assert (found.calls, found.fault) == ((ToolCall("far", {"a": 3, "unit": "m"}),), None)
+    found = read(' {"name": "far", "parameters": {"a": 3}} ', TOOLS, "llama")
+    assert (found.calls, found.fault) == ((ToolCall("far", {"a": 3}),), None)
+
+
+def test_several_calls_come_in_their_order() -> None:
+    calls = '{"name": "far", "arguments": {"a": 1}}', '{"name": "open_ended", "arguments": {"x": []}}'
+    found = read(hermes(*calls), TOOLS)
+    assert [call.name for call in found.calls] == ["far", "open_ended"]
+
+
+@pytest.mark.parametrize(("text", "form"), [("144", "hermes"), ("So {144}.", "llama"), ("", "llama"), ("", "hermes")])
+def test_a_reply_without_a_call_is_an_answer(text: str, form: ToolForm) -> None:
+    found = read(text, TOOLS, form)
+    assert (found.text, found.calls, found.fault) == (text, (), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "why"),
+    [
+        ('<tool_call>{"name": "far", "arguments": {"a": 1}}', CallFault.NOT_CLOSED, "<tool_call> without </tool_call>"),
+        ('{"name": "far"}</tool_call>', CallFault.NOT_CLOSED, "</tool_call> without <tool_call>"),
+        (hermes("far(1)"), CallFault.NOT_JSON, "the call is not JSON"),
+        (hermes('{"name": "far", "name": "far", "arguments": {"a": 1}}'), CallFault.NOT_JSON, "the call is not JSON"),
+        (hermes('{"name": "far", "arguments": {"a": NaN}}'), CallFault.NOT_JSON, "the call is not JSON"),
+        (hermes("[" * 100_000), CallFault.NOT_JSON, "the call is not JSON"),
+        (hermes("[1]"), CallFault.NOT_A_CALL, 'a call is {"name": ..., "arguments": {...}}'),
+        (hermes('{"name": "far", "parameters": {"a": 1}}'), CallFault.NOT_A_CALL, 'a call is {"name"'),
+        (hermes('{"name": "far", "arguments": "{}"}'), CallFault.NOT_A_CALL, 'a call is {"name"'),
+        (hermes('{"name": "far", "arguments": {"a": 1}}') + "so", CallFault.NOT_A_CALL, "text after a call"),
+        (hermes('{"name": "near", "arguments": {}}'), CallFault.UNKNOWN_TOOL, "no tool named 'near'"),
+        (hermes('{"name": "far", "arguments": {}}'), CallFault.BAD_ARGUMENTS, "far: 'a' is missing"),
+        (hermes('{"name": "far", "arguments": {"a": 1, "b": 2}}'), CallFault.BAD_ARGUMENTS, "far: takes no 'b'"),
+        (hermes('{"name": "far", "arguments": {"a": "1"}}'), CallFault.BAD_ARGUMENTS, "'a' must be of type integer"),
+        (hermes('{"name": "far", "arguments": {"a": -1}}'), CallFault.BAD_ARGUMENTS, "'a' must be at least 0"),
+        (hermes('{"name": "far", "arguments": {"a": 10}}'), CallFault.BAD_ARGUMENTS, "'a' must be at most 9"),
+        (hermes('{"name": "far", "arguments": {"a": true}}'), CallFault.BAD_ARGUMENTS, "'a' must be of type integer"),
+        (hermes('{"name": "far", "arguments": {"a": 1, "unit": "mile"}}'), CallFault.BAD_ARGUMENTS, "one of m, km"),
+    ],
+)
+def test_a_call_that_is_not_written_as_taught_is_a_fault_with_a_name(text: str, fault: CallFault, why: str) -> None:
+    found = read(text, TOOLS)
+    assert (found.calls, found.fault) == ((), fault) and why in found.why
+
+
+def test_one_bad_call_spoils_the_others() -> None:
+    found = read(hermes('{"name": "far", "arguments": {"a": 1}}', "{}"), TOOLS)
+    assert (found.calls, found.fault) == ((), CallFault.NOT_A_CALL)
+
+
+def test_what_one_family_writes_is_no_call_of_the_other() -> None:
+    assert read(hermes('{"name": "far", "arguments": {"a": 1}}'), TOOLS, "llama").calls == ()
+    assert read('{"name": "far", "parameters": {"a": 1}}', TOOLS, "hermes").calls == ()
+    assert read('{"name": "far", "arguments": {"a": 1}}', TOOLS, "llama").fault is CallFault.NOT_A_CALL
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "{", "}", '"name"', ":", "far", "1", " ", "\n"])))
+def test_whatever_a_reply_holds_it_is_read(parts: list[str]) -> None:
+    for form in ("hermes", "llama"):
+        found = read("".join(parts), TOOLS, form)
+        assert not (found.calls and found.fault) and bool(found.fault) == bool(found.why)
+
+
+def test_functions_are_declared_with_or_without_their_wrapping() -> None:
+    plain = {"name": "far", "description": "How far.", "parameters": SCHEMA}
+    assert declared([plain, {"type": "function", "function": {**plain, "name": "again"}}, TOOLS[1]]) == (
+        TOOLS[0],
+        Tool("again", "How far.", SCHEMA),
+        TOOLS[1],
+    )
+
+
+@pytest.mark.parametrize("found", [5, "far", [{"description": "?"}], [3], [TOOLS[0], TOOLS[0]]])
+def test_what_is_no_list_of_named_functions_is_refused(found: Any) -> None:
+    with pytest.raises(ConfigError, match="tools: "):
+        declared(found)
+
+
+@pytest.mark.parametrize(("name", "form"), [("chatml", "hermes"), ("thinking", "hermes"), ("llama", "llama")])
+def test_the_form_of_a_call_is_found_in_the_template(name: str, form: str) -> None:
+    assert family(name).tool_form == form
+
+
+def test_a_template_that_knows_no_tools_has_no_form_and_one_without_a_template_the_plain_one() -> None:
+    words = tokenizer("chatml")
+    words.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert Template(words).tool_form is None
+    words.chat_template = CHATML.replace("{% if tools %}", "{% if false %}")
+    assert Template(words).tool_form is None, "tools that the policy is not told of cannot be called"
+    assert Template(character_tokenizer("ab")).tool_form == "hermes"
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_tools_are_told_by_the_template_when_a_conversation_opens_and_stay_told(name: str) -> None:
+    template, asked = family(name), Message("user", "far?")
+    without = template.open([asked], place="t").tolist()
+    opened = template.open([asked], place="t", tools=TOOLS).tolist()
+    assert json.dumps(TOOLS[0].schema)[:40] in template.tokenizer.decode(opened)
+    assert template.open([asked], place="t").tolist() == without != opened
+    more = [Message("tool", "3")]
+    heard = template.extend([asked, Message("assistant", "so")], more, last=template.eos_id, place="t", tools=TOOLS)
+    assert heard is not None and "far" not in template.tokenizer.decode(heard.tolist())

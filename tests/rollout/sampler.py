@@ -1,0 +1,30 @@
+"""In the place of a router: the test says what is sampled."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from roll.engines.base import Request
+from roll.rollout.pending import Sampled
+from roll.rollout.router import Tally
+from roll.rollout.waits import Waits
+from roll.types import Finish
+
+
+class Sampler:
+    """As much of a `Router` as an episode needs: one reply after the other, whatever it was asked."""
+
+    def __init__(self, replies: Sequence[Sequence[int]]) -> None:
+        self.replies, self.asked = replies, list[Request]()
+        self.waits, self.tally = Waits(lambda: None), Tally()
+
+    async def sample(self, request: Request, **_: Any) -> Sampled:
+        ids = np.array(self.replies[len(self.asked)], np.int32)
+        self.asked.append(request)
+        return Sampled(
+            ids=ids,
+            logprobs=np.full(len(ids), -0.5, np.float32),
+            versions=np.zeros(len(ids), np.int32),
+            finish=Finish.STOP if int(ids[-1]) in request.stop else Finish.LENGTH,
+        )

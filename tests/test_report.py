@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roll.cli import main
-from roll.journal.events import Admitted, Generated, Published, RunStarted, Taken, TrajectoryEnded, Updated
+from roll.journal.events import Admitted, Generated, Published, RunStarted, Taken, Updated
 from roll.journal.store import Journal
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 
@@ -35,11 +35,6 @@ def run(directory: Path) -> None:
         score=Score(0.5),
     )
     journal.keep(0, trajectory)
-    journal.record(
-        TrajectoryEnded(
-            group=0, sibling=0, status=Status.FINISHED, reward=0.5, reason="", num_tokens=8, versions=(0, 0)
-        )
-    )
     journal.record(Taken(step=1, groups=(0,)))
     journal.record(Updated(step=1, refused=False))
     journal.record(Generated(step=1, tokens=10, aborted=1, late=0, bad=0, redispatched=0))

@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import torch
 import typer
 from rich.console import Console
 
@@ -181,13 +182,16 @@ def _config(groups: int) -> Run:
 
 
 class _one_core:  # noqa: N801 - used like a function
-    """This process runs on one core inside this block, where the system lets it."""
+    """This process runs on one core inside this block, where the system lets it, with one thread of torch's."""
 
     def __enter__(self) -> None:
         self._before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         if self._before:
             os.sched_setaffinity(0, {min(self._before)})
 
     def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self._threads)
         if self._before:
             os.sched_setaffinity(0, self._before)

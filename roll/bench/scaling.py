@@ -7,6 +7,7 @@ here where it would in reality. Everything grows with the number of generators: 
 from __future__ import annotations
 
 import gc
+import resource
 from typing import Any
 
 import typer
@@ -58,7 +59,7 @@ def workload(
     """So many generators with everything else in proportion; one token stands for `grain` of them."""
     median = mean_tokens / grain / LogNormal(median=1.0, sigma=SIGMA).mean
     return Setting(
-        steps=1000,
+        steps=2 + int(until_s / UPDATE_S),  # more than there is time for
         lengths=LogNormal(median=median, sigma=SIGMA),
         speed=Speed(slots=SLOTS, tokens_per_s=TOKENS_PER_S / grain, receive_s=1.0, resume_s=0.5),
         num_generators=size,
@@ -83,4 +84,7 @@ def describe(found: Outcome, size: int) -> dict[str, Any]:
             (found.controller_s - found.num_calls * CallCost().busy_s) / max(1, found.num_replies) * 1e6
         ),
         "real_s": round(found.real_s, 1),
+        "peak_gib": round(
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2
+        ),  # of this size and smaller ones
     }

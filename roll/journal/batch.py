@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, TypeAlias
 
 import msgspec
 
-from roll.journal.events import Event, GroupReady, RolledBack, Taken, TrajectoryEnded
+from roll.journal.events import Event, GroupReady, RolledBack, Taken
 from roll.journal.packing import pack
 from roll.journal.records import Chunk, Entry, Span, merge
 from roll.types import Trajectory, record
 
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
 _KEEP = """INSERT INTO trajectories
-    (id, "group", sibling, task, domain, ended, status, reward, tokens, noted, versions)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    (id, "group", sibling, task, domain, ended, status, reward, reason, tokens, noted, versions)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _STORE = "INSERT INTO bodies VALUES (?, ?)"
 _NOTE = """INSERT INTO progress ("group", sibling, attempt, turn, context, ids, logprobs, version)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _FORGET = 'DELETE FROM progress WHERE "group" = ? AND sibling = ?'
 _SPAN = "INSERT INTO spans (worker, doing, began, ended) VALUES (?, ?, ?, ?)"
-MARK_TAKEN = """UPDATE trajectories SET step = ?, undone = 0 WHERE id IN (
-    SELECT MAX(id) FROM trajectories WHERE "group" = ? AND status IN ('finished', 'truncated') AND NOT spare
-    GROUP BY sibling)"""
+MARK_TAKEN = """INSERT INTO taken (step, "group", attempts) SELECT ?1, ?2, json_group_array(id) FROM (
+    SELECT MAX(id) AS id FROM trajectories
+    WHERE "group" = ?2 AND status IN ('finished', 'truncated') AND NOT spare GROUP BY sibling)"""
 _SPARE = """UPDATE trajectories SET spare = 1 WHERE "group" = ? AND sibling NOT IN (SELECT value FROM json_each(?))"""
-_UNDO = "UPDATE trajectories SET step = NULL, undone = 1 WHERE step > ?"
-_FAILED = """step IS NULL AND stored AND status NOT IN ('finished', 'truncated')
-    AND "group" < (SELECT MIN("group") FROM trajectories WHERE step >= :step)"""
+_UNDO = "UPDATE taken SET undone = 1 WHERE step > ?"
+_TRAINED = "step < :step AND stored AND NOT undone"
+_FAILED = """stored AND status NOT IN ('finished', 'truncated')
+    AND "group" < (SELECT MIN("group") FROM taken WHERE step >= :step AND NOT undone)"""
 PRUNE = (
     # Each has an index of what is left to prune, so that it costs no more in a long run than in a short one.
-    """DELETE FROM progress WHERE "group" IN (
-    SELECT "group" FROM trajectories WHERE step < :step AND stored)""",
-    "DELETE FROM bodies WHERE id IN (SELECT id FROM trajectories WHERE step < :step AND stored)",
-    "UPDATE trajectories SET stored = 0 WHERE step < :step AND stored",
+    f'DELETE FROM progress WHERE "group" IN (SELECT "group" FROM taken WHERE {_TRAINED})',
+    f"DELETE FROM bodies WHERE id IN (SELECT value FROM taken, json_each(attempts) WHERE {_TRAINED})",
+    f"UPDATE taken SET stored = 0 WHERE {_TRAINED}",
     f"DELETE FROM bodies WHERE id IN (SELECT id FROM trajectories WHERE {_FAILED})",
     f"UPDATE trajectories SET stored = 0 WHERE {_FAILED}",
 )
@@ -45,8 +44,9 @@ _DURABLE = "INSERT OR REPLACE INTO durable VALUES (0, ?)"
 
 @record
 class Keep:
-    """A trajectory to be stored."""
+    """A trajectory to be stored, which is also the event of its end."""
 
+    id: int
     group: int
     trajectory: Trajectory
     ended: float
@@ -77,16 +77,13 @@ class Stock:
         noted = connection.execute('SELECT "group", sibling, SUM(LENGTH(ids)) / 4 FROM progress GROUP BY 1, 2')
         self.noted = {(int(group), int(sibling)): int(tokens) for group, sibling, tokens in noted.fetchall()}
         """By group and sibling, how many tokens of progress there are."""
-        highest = connection.execute("SELECT COALESCE(MAX(id), 0) FROM trajectories").fetchone()[0]
-        self.ids = count(int(highest) + 1)
-        """Of trajectories to come."""
 
 
 class Batch:
     """What one transaction writes. Rows of a table go together; what changes rows waits for those before it."""
 
     def __init__(self, stock: Stock) -> None:
-        self._stock, self._noted = stock, stock.noted
+        self._noted = stock.noted
         self._events: list[tuple[Any, ...]] = []
         self._kept: list[tuple[Any, ...]] = []
         self._bodies: list[tuple[int, bytes]] = []
@@ -130,8 +127,6 @@ class Batch:
         body = _ENCODER.encode(event).decode()
         self._events.append((entry.id, entry.time, type(event).__name__, step, version, group, body))
         match event:
-            case TrajectoryEnded():  # by far the most
-                pass
             case GroupReady(group=group, siblings=siblings) if siblings:
                 self._change(_SPARE, (group, _ENCODER.encode(siblings).decode()))
             case Taken(step=step, groups=groups):
@@ -143,7 +138,7 @@ class Batch:
 
     def _add_kept(self, item: Keep) -> None:
         trajectory, packed = item.trajectory, pack(item.trajectory)
-        id, task, status = next(self._stock.ids), trajectory.task, trajectory.status
+        id, task, status = item.id, trajectory.task, trajectory.status
         self._bodies.append((id, packed.body))
         self._kept.append(
             (
@@ -155,6 +150,7 @@ class Batch:
                 item.ended,
                 status.value,
                 trajectory.reward if status.valid else None,
+                trajectory.reason,
                 sum(packed.versions.values()),
                 self._forget((item.group, trajectory.sibling)),
                 _ENCODER.encode(packed.versions).decode(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roll.errors import ConfigError, RunStopped
 
-FORMAT = 4
+FORMAT = 5
 _PAGE = 16 * 1024
 """Bytes. Several trajectories to a page: a system call for each of them costs more than copying it."""
 _CACHE = 16 * 2**20
@@ -19,15 +19,18 @@ CREATE TABLE events (
 CREATE INDEX events_by_kind ON events (kind, id);
 CREATE TABLE trajectories (
     id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, task TEXT NOT NULL,
-    domain TEXT NOT NULL, ended REAL NOT NULL, status TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL,
-    noted INTEGER NOT NULL, versions TEXT NOT NULL, step INTEGER, undone INTEGER NOT NULL DEFAULT 0,
-    spare INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 1);
+    domain TEXT NOT NULL, ended REAL NOT NULL, status TEXT NOT NULL, reward REAL, reason TEXT NOT NULL,
+    tokens INTEGER NOT NULL, noted INTEGER NOT NULL, versions TEXT NOT NULL, spare INTEGER NOT NULL DEFAULT 0,
+    stored INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE INDEX trajectories_by_group ON trajectories ("group");
-CREATE INDEX trajectories_by_step ON trajectories (step) WHERE step IS NOT NULL;
-CREATE INDEX trained_with_body ON trajectories (step) WHERE step IS NOT NULL AND stored;
-CREATE INDEX failed_with_body ON trajectories ("group")
-    WHERE step IS NULL AND stored AND status NOT IN ('finished', 'truncated');
+CREATE INDEX failed_with_body ON trajectories ("group") WHERE stored AND status NOT IN ('finished', 'truncated');
+CREATE TABLE taken (
+    id INTEGER PRIMARY KEY, step INTEGER NOT NULL, "group" INTEGER NOT NULL, attempts TEXT NOT NULL,
+    undone INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 1);
+CREATE INDEX taken_by_group ON taken ("group");
+CREATE INDEX taken_by_step ON taken (step);
+CREATE INDEX taken_with_bodies ON taken (step) WHERE stored AND NOT undone;
 CREATE TABLE progress (
     id INTEGER PRIMARY KEY, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL, attempt INTEGER NOT NULL,
     turn INTEGER NOT NULL, context INTEGER NOT NULL, ids BLOB NOT NULL, logprobs BLOB NOT NULL,

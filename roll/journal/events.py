@@ -38,7 +38,7 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryEnded(Event):
-    """An attempt came to its end, good or bad."""
+    """An attempt came to its end, good or bad. It is never recorded by itself: the trajectory that is kept says it."""
 
     group: int
     sibling: int
@@ -130,6 +130,16 @@ class Published(Event):
     """What the receivers attested, as text."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     """What the change took, by part: hold, send, receive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced(Event):
+    """A generator died, and another serves in its place."""
+
+    generator: int
+    version: int
+    """What it was brought to before it served."""
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,9 +80,10 @@ def unpack(body: bytes) -> Trajectory:
 
 def version_runs(versions: Ints) -> Runs:
     """Each version and how many tokens in a row it sampled; almost always one or two."""
-    raw = versions.tobytes()
-    if raw == raw[: versions.itemsize] * len(versions):  # ten times as fast as what follows
-        return [(int(versions[0]), len(versions))] if raw else []
+    if not len(versions):
+        return []
+    if (first := int(versions[0])) == int(versions[-1]):  # they only grow
+        return [(first, len(versions))]
     ends = [*(np.flatnonzero(versions[1:] != versions[:-1]) + 1).tolist(), len(versions)]
     return [(int(versions[end - 1]), end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -100,13 +101,14 @@ def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
         turn.finish,
         turn.reward,
         turn.generated_s,
+        turn.queued_s,
         turn.waited_s,
         turn.state,
     )
 
 
 def _unpack_turn(plain: list[Any]) -> Turn:
-    num_heard, narrow, logprobs, runs, finish, reward, generated_s, waited_s, state = plain
+    num_heard, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state = plain
     ids = _widen(*narrow)
     return Turn(
         observation=ids[:num_heard],
@@ -116,6 +118,7 @@ def _unpack_turn(plain: list[Any]) -> Turn:
         finish=Finish(finish),
         reward=reward,
         generated_s=generated_s,
+        queued_s=queued_s,
         waited_s=waited_s,
         state=state,
     )
@@ -124,12 +127,14 @@ def _unpack_turn(plain: list[Any]) -> Turn:
 def _narrow(ids: Ints) -> tuple[int, bytes]:
     """Bytes an id, and the ids in so many."""
     wide = ids.astype(_INT, copy=False)
-    whole = wide.tobytes()
-    if whole[3::4] != bytes(len(wide)):  # bytes are quicker to look through than arrays
-        return 4, whole
-    if whole[2::4] != bytes(len(wide)):
-        return 3, wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
-    return 2, wide.astype(_SHORT).tobytes()
+    halves = wide.view(_SHORT)
+    upper = halves[1::2].tobytes()  # bytes are quicker to look through than arrays
+    if upper.count(0) == len(upper):
+        return 2, halves[::2].tobytes()
+    highest = upper[1::2]
+    if highest.count(0) != len(highest):
+        return 4, wide.tobytes()
+    return 3, wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
 
 
 def _widen(width: int, body: bytes) -> Ints:

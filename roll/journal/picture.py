@@ -12,6 +12,7 @@ _WORKER, _SAMPLE = 22, 6
 """Heights of a track."""
 _MOST_SAMPLES = 64
 _COLOURS = {
+    "queued": "#bcd0e5",
     "generat": "#4c78a8",
     "environment": "#f2cf5b",
     "scor": "#b279a2",

@@ -86,10 +86,11 @@ def _fate(kept: Kept, given_up: str | None) -> str:
 
 def _exchange(number: int, turn: Turn, decode: Decode) -> list[str]:
     earned = f", reward {turn.reward:g}" if turn.reward else ""
+    queued = f", queued {turn.queued_s:.1f} s" if turn.queued_s >= 0.05 else ""
     return [
         f"--- turn {number}: observation ({len(turn.observation)} tokens)",
         decode(turn.observation),
-        f"--- turn {number}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned})",
+        f"--- turn {number}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned}{queued})",
         decode(turn.sampled),
     ]
 

@@ -19,7 +19,7 @@ import numpy as np
 from roll.errors import ConfigError, RunStopped
 from roll.journal.batch import Durable, Keep, Prune
 from roll.journal.database import connect
-from roll.journal.events import KINDS, Event
+from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
 from roll.journal.records import Chunk, Entry, Kept, Span, Wanted, merge
 from roll.journal.writer import Writer
@@ -40,7 +40,7 @@ class Reader:
 
     def position(self) -> int:
         """Id of the last event."""
-        return self._number("SELECT COALESCE(MAX(id), 0) FROM events")
+        return max(self._number(f"SELECT COALESCE(MAX(id), 0) FROM {table}") for table in ("events", "trajectories"))
 
     def last_group(self) -> int:
         """The highest ticket that was ever given out, also by an earlier process; -1 if none was."""
@@ -58,25 +58,30 @@ class Reader:
 
     def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[Entry[E]]:
         """Events of one kind, or of all, later than the event `after`, in order."""
-        chosen = "" if kind is Event else "AND kind = :kind"
-        query = f"SELECT id, time, kind, body FROM events WHERE id > :after {chosen}"
-        for id, when, name, body in self._rows(query, {"after": after, "kind": kind.__name__}):
-            yield Entry(id=id, time=when, event=cast(E, msgspec.json.decode(body, type=KINDS[name])))
+        queries = [] if kind is TrajectoryEnded else [_EVENTS if kind is Event else f"{_EVENTS} AND kind = :kind"]
+        if kind in (Event, TrajectoryEnded):
+            queries.append(_ENDS)
+        for row in self._rows(" UNION ALL ".join(queries), {"after": after, "kind": kind.__name__}):
+            event = _ended(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
+            yield Entry(id=row[0], time=row[1], event=cast(E, event))
 
     def trajectories(self, wanted: Wanted | None = None) -> Iterator[Kept]:
         """The trajectories that were kept, in the order they ended."""
         wanted = wanted or Wanted()
-        about = {"step": wanted.step, '"group"': wanted.group, "domain": wanted.domain, "status": wanted.status}
+        about = {'"group"': wanted.group, "domain": wanted.domain, "status": wanted.status}
         chosen = {name: value for name, value in about.items() if value is not None}
-        where = " AND ".join(f"{name} = :{name.strip(chr(34))}" for name in chosen) or "1"
+        conditions = [f"{name} = :{name.strip(chr(34))}" for name in chosen]
         values: dict[str, Any] = {name.strip('"'): value for name, value in chosen.items()}
-        after = 0
+        if wanted.step is not None:
+            conditions.append(_OF_STEP)
+            values["step"] = wanted.step
+        where, after = " AND ".join(conditions) or "1", 0
         if wanted.last is not None:
             newest = f"SELECT id FROM trajectories WHERE {where} ORDER BY id DESC LIMIT {wanted.last}"
             after = self._number(f"SELECT COALESCE(MIN(id), 1) - 1 FROM ({newest})", values)
         table = "trajectories LEFT JOIN bodies USING (id)" if wanted.bodies else "trajectories"
         body = "body" if wanted.bodies else "NULL"
-        query = f"SELECT {_KEPT}, {body} FROM {table} WHERE id > :after AND {where}"
+        query = f"SELECT {_KEPT}, {_MARK}, {body} FROM {table} WHERE id > :after AND {where}"
         return (_kept(row) for row in self._rows(query, {**values, "after": after}))
 
     def progress(self, group: int | None = None) -> list[Chunk]:
@@ -125,13 +130,19 @@ class Journal(Reader):
 
     def record(self, event: Event) -> int:
         """Note that something happened now; gives the event's id. On disk after the next `flush`."""
+        assert type(event) is not TrajectoryEnded, "what has ended is kept"
         self._position += 1
         self._writer.put(Entry(id=self._position, time=time.time(), event=event))
         return self._position
 
-    def keep(self, group: int, trajectory: Trajectory) -> None:
-        """Store a trajectory; call this once for each attempt, before its group is taken. Its progress is gone."""
-        self._writer.put(Keep(group=group, trajectory=trajectory, ended=time.time()))
+    def keep(self, group: int, trajectory: Trajectory) -> int:
+        """Store a trajectory, which is the event `TrajectoryEnded`, whose id this gives; its progress is gone.
+
+        Call it once for each attempt, before its group is taken.
+        """
+        self._position += 1
+        self._writer.put(Keep(id=self._position, group=group, trajectory=trajectory, ended=time.time()))
+        return self._position
 
     def note(self, chunk: Chunk) -> None:
         """Store part of a reply, for as long as the trajectory it belongs to is not kept."""
@@ -177,12 +188,34 @@ class Journal(Reader):
         self._writer.settle()
 
 
-_KEPT = 'id, "group", sibling, task, domain, ended, status, reward, tokens, noted, versions, step, undone, spare'
+_EVENTS = "SELECT id, time, kind, body, NULL, NULL, NULL, NULL, NULL, NULL FROM events WHERE id > :after"
+_ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, reason, tokens FROM trajectories
+    WHERE id > :after"""
+_KEPT = 'id, "group", sibling, task, domain, ended, status, reward, tokens, noted, versions, spare'
+_MARK = """(SELECT CASE WHEN undone THEN -1 ELSE step END FROM taken
+    WHERE taken."group" = trajectories."group" AND trajectories.id IN (SELECT value FROM json_each(attempts))
+    ORDER BY taken.id DESC LIMIT 1)"""
+"""The step that trained it; -1 where that was undone."""
+_OF_STEP = "id IN (SELECT value FROM taken, json_each(attempts) WHERE step = :step AND NOT undone)"
 _CHUNK = '"group", sibling, attempt, turn, context, ids, logprobs, version'
 
 
+def _ended(row: tuple[Any, ...]) -> TrajectoryEnded:
+    versions, group, sibling, status, reward, reason, tokens = row[3:]
+    found = msgspec.json.decode(versions, type=dict[int, int])
+    return TrajectoryEnded(
+        group=group,
+        sibling=sibling,
+        status=Status(status),
+        reward=reward,
+        reason=reason,
+        num_tokens=tokens,
+        versions=(min(found), max(found)) if found else None,
+    )
+
+
 def _kept(row: tuple[Any, ...]) -> Kept:
-    id, group, sibling, task, domain, ended, status, reward, tokens, noted, versions, step, undone, spare, body = row
+    id, group, sibling, task, domain, ended, status, reward, tokens, noted, versions, spare, mark, body = row
     return Kept(
         id=id,
         group=group,
@@ -195,8 +228,8 @@ def _kept(row: tuple[Any, ...]) -> Kept:
         num_tokens=tokens,
         num_noted=noted,
         versions=msgspec.json.decode(versions, type=dict[int, int]),
-        step=step,
-        undone=bool(undone),
+        step=None if mark == -1 else mark,
+        undone=mark == -1,
         spare=bool(spare),
         trajectory=None if body is None else unpack(body),
     )

@@ -1,7 +1,8 @@
 """A run as a trace that Perfetto and Chrome show: workers as tracks, and every phase of every sample.
 
 Times of a turn are durations, so turns are laid end to end from where the attempt began: at its admission, at the end
-of the try before it, or at the start of the process that went on with it.
+of the try before it, or at the start of the process that went on with it. All that a reply waited for a generator
+stands before it, also where a change of version made it wait once more in the middle.
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ def phases(kept: Kept, began: float, ended: float) -> Iterator[Phase]:
         return
     now = began
     for number, turn in enumerate(kept.trajectory.turns, 1):
-        for name, seconds in ((f"generating turn {number}", turn.generated_s), ("environment", turn.waited_s)):
+        for name, seconds in (
+            (f"queued for turn {number}", turn.queued_s),
+            (f"generating turn {number}", turn.generated_s - turn.queued_s),
+            ("environment", turn.waited_s),
+        ):
             until = min(now + seconds, ended)
             if until > now:
                 yield Phase(name, now, until)

@@ -15,10 +15,11 @@ from pathlib import Path
 from roll.errors import ConfigError, RunStopped
 from roll.journal.batch import Batch, Item, Stock
 
-_BATCH = 256
+_BATCH = 1024
+"""Pending items that are worth a transaction at once: each writes the last page of every table anew."""
 _PERIOD_S = 0.05
 """The longest that something waits for company in its transaction."""
-_FULL = 1024
+_FULL = 4096
 """Pending items at which `put` waits: memory is bounded, and a thread that never rests lets this one work."""
 
 

@@ -100,6 +100,8 @@ class Reward:
             return Outcome.failed(
                 Fault.REWARD, f"{self._place(task)}: {described(error, self._source)}; mend the reward"
             )
+        if _plain_score(found):
+            return Outcome.of(found)
         wrong = _wrong(found)
         if wrong:
             return Outcome.failed(Fault.REWARD, f"{self._place(task)}: {wrong}")
@@ -155,6 +157,11 @@ async def _settled(found: Any) -> Any:
 
 def _nothing() -> None:
     """Stands for a `start` or a `stop` that a reward does not have."""
+
+
+def _plain_score(found: Any) -> TypeGuard[Score]:
+    """Whether a look at the types is enough, as it is for most scores."""
+    return type(found) is Score and type(found.value) is float and found.parts == {} and abs(found.value) <= LARGEST
 
 
 def _wrong(found: Any) -> str:

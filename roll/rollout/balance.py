@@ -31,6 +31,8 @@ class Balance:
         start = concurrency.limit or (_START if concurrency.adaptive else None)
         self.limits: list[float | None] = [None if start is None else float(start)] * size
         self.tokens, self.held = [0] * size, [0] * size
+        self.away: set[int] = set()
+        """Those that are being replaced; nothing goes there."""
         self._pushed_out = [0] * size
         self._heap: list[tuple[int, int]] = []  # entries go stale; `_least` drops those
         self._touched = set(range(size))  # those with no entry that holds
@@ -38,6 +40,8 @@ class Balance:
 
     def choose(self, prompt: int, family: str, avoid: int | None = None) -> int | None:
         """Where a request with a prompt of so many tokens costs least; None while every generator is full."""
+        if len(self.tokens) == 1:
+            return 0 if self._free(0) else None
         least = self._least(avoid)
         home = self._homes.get(family) if family else None
         if least is None or home is None or home == avoid or not self._free(home):
@@ -49,7 +53,7 @@ class Balance:
         self.held[rank] += 1
         self.tokens[rank] += tokens
         self._touched.add(rank)
-        if family:
+        if family and len(self.tokens) > 1:
             self._homes[family] = rank
             self._homes.move_to_end(family)
             if len(self._homes) > _HOMES:
@@ -76,8 +80,15 @@ class Balance:
             self.limits[rank] = max(1.0, limit * _SHRINK)
         self._pushed_out[rank] = pushed_out
 
+    def rejoin(self, rank: int) -> None:
+        """One that was away can be chosen again."""
+        self.away.discard(rank)
+        self._touched.add(rank)
+
     def _free(self, rank: int) -> bool:
         limit = self.limits[rank]
+        if rank in self.away:
+            return False
         return limit is None or self.held[rank] < int(limit)
 
     def _catch_up(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,8 @@ class Sampled:
     versions: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     """One a token; they only grow."""
     finish: Finish = Finish.ABORT
+    queued_s: float = 0.0
+    """How long no generator had the request."""
 
 
 class Versions:
@@ -65,8 +68,10 @@ class Pending:
     """The generator that has it; None while it waits for dispatch."""
     name: str = ""
     """Under which that generator knows it. Every dispatch has its own, so that late answers find nobody."""
-    seen: float = 0.0
-    """When something was last heard of it."""
+    seen: float
+    """When something was last heard of it; while it waits for dispatch, since when."""
+    queued_s: float = 0.0
+    """How long it has waited for dispatch so far."""
     redispatches: int = 0
     avoid: int | None = None
 
@@ -97,7 +102,7 @@ class Pending:
 
     def resolve(self, finish: Finish) -> None:
         if not self.future.done():
-            self.future.set_result(_joined(self.parts, finish))
+            self.future.set_result(_joined(self.parts, finish, self.queued_s))
 
     def fail(self, reason: str) -> None:
         if not self.future.done():
@@ -110,19 +115,21 @@ class Pending:
             return f"{self.num + num_new} tokens where {self.request.max_new_tokens} were asked for"
         if len(logprobs) != num_new:
             return f"{num_new} tokens and {len(logprobs)} logprobs"
-        if not np.isfinite(logprobs).all():
+        if not isfinite(np.dot(logprobs, logprobs)) and not np.isfinite(logprobs).all():  # the first is quick
             return "logprobs that are not finite"
         return ""
 
 
-def _joined(parts: Sequence[Sampled], finish: Finish) -> Sampled:
+def _joined(parts: Sequence[Sampled], finish: Finish, queued_s: float) -> Sampled:
     if not parts:
-        return Sampled(finish=finish)
+        return Sampled(finish=finish, queued_s=queued_s)
     if len(parts) == 1:
-        return parts[0] if parts[0].finish is finish else replace(parts[0], finish=finish)
+        whole = parts[0].finish is finish  # then it was made when the request had waited for the last time
+        return parts[0] if whole else replace(parts[0], finish=finish, queued_s=queued_s)
     return Sampled(
         ids=np.concatenate([part.ids for part in parts]),
         logprobs=np.concatenate([part.logprobs for part in parts]),
         versions=np.concatenate([part.versions for part in parts]),
         finish=finish,
+        queued_s=queued_s,
     )

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from roll.cluster.handle import Cluster
 from roll.cluster.processes import ProcessCluster, TimedOut
 from roll.errors import WorkerDied
+from roll.journal.activity import Activity
+from roll.journal.records import IDLE
+from roll.journal.store import Journal
 from roll.rewards.outcome import Fault, Outcome
 from roll.rewards.worker import RewardWorker, Unready
 from roll.types import Call, Task
 
+_NOTHING = f"{IDLE}replies"
 Judge: TypeAlias = Callable[[Call, Task, str], Awaitable[Outcome]]
 """What the reward of that name thinks of a reply to a task; raises `ConfigError` where there is no such reward."""
 
@@ -34,6 +37,10 @@ class Scorer(Protocol):
     async def stop(self) -> None: ...
 
     async def score(self, reward: Call, task: Task, reply: str) -> Outcome: ...
+
+    def write_down(self, journal: Journal) -> None:
+        """From now on the journal is told what each worker does, where there are any."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,9 @@ class InlineRewards:
         """A `Judge`; a failure of ours is tried again."""
         return await _persistently(lambda: self._asked(reward, task, reply), self.max_retries)
 
+    def write_down(self, journal: Journal) -> None:
+        """There is no worker: what is computed here is the controller's time."""
+
     async def _asked(self, reward: Call, task: Task, reply: str) -> Outcome:
         while isinstance(found := await self.worker.score(reward, task, reply), Unready):
             failed = await self.worker.start(reward)
@@ -60,15 +70,29 @@ class InlineRewards:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RewardPool:
     """Processes that score. A failure of ours, such as a killed worker, is tried again and never becomes a score."""
 
     workers: ProcessCluster[RewardWorker]
     max_retries: int
+    _free: asyncio.Queue[int] = field(default_factory=asyncio.Queue[int])
+    """Ranks that nobody has; the one that has been idle longest is the next."""
+    _activities: Sequence[Activity] = ()
+    """Where it is written down what each worker does, if it is."""
+
+    def __post_init__(self) -> None:
+        for rank in range(self.workers.size):
+            self._free.put_nowait(rank)
 
     async def start(self) -> None:
         await self.workers.start()
+
+    def write_down(self, journal: Journal) -> None:
+        """From now on the journal is told what each worker does."""
+        self._activities = [Activity(journal, f"reward-{rank}") for rank in range(self.workers.size)]
+        for rank in range(self.workers.size):
+            self._tell(rank, _NOTHING)
 
     async def stop(self) -> None:
         try:
@@ -83,30 +107,41 @@ class RewardPool:
     async def _tried(self, reward: Call, task: Task, reply: str) -> Outcome:
         place = f"reward {reward.name!r} on task {task.id!r}"
         try:
-            return await _asked(self.workers, reward, task, reply)
+            return await self._asked(reward, task, reply)
         except TimedOut:
             limit_s = self.workers.limit_s
             return Outcome.timed_out(f"{place}: timed out after {limit_s:g} s and was killed; see why it hangs")
         except WorkerDied as error:
             return Outcome.failed(Fault.INFRASTRUCTURE, f"{place}: {error}; see what kills it")
 
+    async def _asked(self, reward: Call, task: Task, reply: str) -> Outcome:
+        """What the worker that is free first answers, once the reward has been started in it."""
+        rank = await self._free.get()
+        try:
+            while isinstance(found := await self._at_work(rank, reward, task, reply), Unready):
+                self._tell(rank, "start")
+                try:
+                    failed = await self.workers.at(rank, RewardWorker.start, reward)
+                except TimedOut as error:
+                    return Outcome.timed_out(f"reward {reward.name!r}: {error}; raise rewards.start_timeout_s")
+                if failed is not None:
+                    return failed
+            return found
+        finally:
+            self._tell(rank, _NOTHING)
+            self._free.put_nowait(rank)
+
+    async def _at_work(self, rank: int, reward: Call, task: Task, reply: str) -> Outcome | Unready:
+        self._tell(rank, "score")
+        return await self.workers.at(rank, RewardWorker.score, reward, task, reply)
+
+    def _tell(self, rank: int, doing: str) -> None:
+        if self._activities:
+            self._activities[rank].enter(doing)
+
     async def _end(self, rank: int) -> None:
         with contextlib.suppress(WorkerDied):  # it is about to be killed anyway
             await self.workers.at(rank, RewardWorker.stop)
-
-
-async def _asked(workers: Cluster[RewardWorker], reward: Call, task: Task, reply: str) -> Outcome:
-    """What a free worker answers, once the reward has been started in it."""
-    while True:
-        found = await workers.any(RewardWorker.score, reward, task, reply)
-        if not isinstance(found, Unready):
-            return found
-        try:
-            failed = await workers.at(found.rank, RewardWorker.start, reward)
-        except TimedOut as error:
-            return Outcome.timed_out(f"reward {reward.name!r}: {error}; raise rewards.start_timeout_s")
-        if failed is not None:
-            return failed
 
 
 async def _persistently(ask: Callable[[], Awaitable[Outcome]], max_retries: int) -> Outcome:

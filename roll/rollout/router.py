@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeVar
 
 from roll.cluster.handle import Cluster
 from roll.engines.base import Counting, Generator, Output, Request
-from roll.errors import EngineFailed, RunStopped
+from roll.errors import EngineFailed, RunStopped, WorkerDied
 from roll.journal.activity import Activity
 from roll.journal.records import IDLE
 from roll.rollout.balance import Balance, Concurrency
@@ -24,6 +24,7 @@ from roll.rollout.waits import Waits
 from roll.types import Finish
 
 T = TypeVar("T")
+Mend = Callable[[int, WorkerDied], Awaitable[None]]
 _ABORT = Finish.ABORT
 
 
@@ -86,6 +87,9 @@ class Router:
         self._telling = False
         self.activities: Sequence[Activity] = ()
         """Where it is written down what each generator does, if it is."""
+        self.mend: Mend | None = None
+        """Puts a fresh generator, with what is served, in the place of one that died, and calls `rejoin`; or raises
+        what ends the run. None: a death ends it."""
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -100,14 +104,15 @@ class Router:
     ) -> Sampled:
         """The reply to one request, going on from `so_far`; lower orders go first. Cancelling this aborts it."""
         assert request.id not in self._pending, f"request {request.id} is under way already"
-        num_before = 0 if so_far is None else len(so_far.ids)
+        num_before, loop = 0 if so_far is None else len(so_far.ids), asyncio.get_running_loop()
         item = Pending(
             request=request,
             place=(order, next(self._numbers)),
-            future=asyncio.get_running_loop().create_future(),
+            future=loop.create_future(),
             note=note,
             parts=[so_far] if so_far is not None and num_before else [],
             num=num_before,
+            seen=loop.time(),
         )
         if (finish := item.complete) is not None:
             return replace(so_far or Sampled(), finish=finish)
@@ -133,8 +138,8 @@ class Router:
         self._held = True
         self._tell_idle()
         async with self._sending:  # a request handed over after the abort would never come back
-            await self._order(self._generators.each(Generator.pause), "pause")
-            await self._order(self._generators.each(Generator.abort, None), "abort")
+            await self.each(lambda rank: self._generators.at(rank, Generator.pause), "pause")
+            await self.each(lambda rank: self._generators.at(rank, Generator.abort, None), "abort")
         try:
             async with asyncio.timeout(self._patience.request_s):
                 while self._in_flight:
@@ -147,11 +152,36 @@ class Router:
     async def release(self, version: int) -> tuple[int, int]:
         """Go on, with every generator at this version; requests that go on, and tokens they have to be given again."""
         resumed = [item for item in self._pending.values() if item.num]
-        await self._order(self._generators.each(Generator.resume, version), "resume")
+        await self.each(lambda rank: self._generators.at(rank, Generator.resume, version), "resume")
         self._held = False
         self._tell_idle()
         self._work.set()
         return len(resumed), sum(len(item.request.ids) + item.num for item in resumed)
+
+    async def each(self, call: Callable[[int], Awaitable[T]], order: str | None = None) -> dict[int, T]:
+        """What every generator that is there answers, by rank; one that dies under it is left out, to be mended.
+
+        An `order` is to be taken within `Patience.call_s`.
+        """
+        found: dict[int, T] = {}
+
+        async def ask(rank: int) -> None:
+            try:
+                found[rank] = await call(rank)
+            except WorkerDied:
+                if self.mend is None:
+                    raise
+
+        ranks = [rank for rank in range(self._generators.size) if rank not in self.balance.away]
+        asked = asyncio.gather(*map(ask, ranks))
+        await (asked if order is None else self._order(asked, order))
+        return {rank: found[rank] for rank in sorted(found)}
+
+    def rejoin(self, rank: int) -> None:
+        """A generator that was replaced serves from now on."""
+        self.balance.rejoin(rank)
+        self._tell(rank)
+        self._work.set()
 
     async def _dispatch(self) -> None:
         while True:
@@ -163,7 +193,7 @@ class Router:
             for rank, name in abandoned:
                 names.setdefault(rank, []).append(name)
             for rank, found in names.items():
-                await self._order(self._generators.at(rank, Generator.abort, found), f"abort on generator {rank}")
+                await self._abort(rank, found)
             async with self._sending:
                 if not self._held:
                     await self._send()
@@ -182,6 +212,7 @@ class Router:
             if rank is None:
                 break
             heapq.heappop(self._waiting)
+            item.queued_s += now - item.seen
             item.rank, item.name, item.seen = rank, f"{request.id}~{next(self._names)}", now
             self._in_flight[item.name] = item
             self.balance.enter(rank, item.left, request.family)
@@ -195,6 +226,10 @@ class Router:
         requests = [item.remainder() for item in share]
         try:
             await self._order(self._generators.at(rank, Generator.submit, requests), f"submit on generator {rank}")
+        except WorkerDied:
+            if self.mend is None:
+                raise
+            # `_collect` hears of it as well, and takes back what it had
         except EngineFailed as error:
             if len(share) > 1:
                 for item in share:
@@ -204,31 +239,66 @@ class Router:
                 if not share[0].future.done():
                     share[0].future.set_exception(error)
 
+    async def _abort(self, rank: int, names: Sequence[str]) -> None:
+        try:
+            await self._order(self._generators.at(rank, Generator.abort, names), f"abort on generator {rank}")
+        except WorkerDied:
+            if self.mend is None:
+                raise
+
     async def _collect(self, rank: int) -> None:
         while True:
-            outputs = await self._generators.at(rank, Generator.events, self._max_wait_s)
-            now = _now()
-            for output in outputs:
-                item = self._in_flight.get(output.id)
-                if item is None:
-                    self.tally.late += 1
-                    self.tally.tokens += len(output.ids)
-                    self.tally.aborted += len(output.ids)
-                elif fault := item.fault(output):
-                    self.tally.bad += 1
-                    self._abandon(item)
-                    item.fail(f"generator {rank} answered with {fault}")
-                else:
-                    self._take(item, output, now)
-            if self._adaptive:
-                self.balance.pressed(rank, (await self._generators.at(rank, Counting.statistics)).preempted)
+            try:
+                await self._hear(rank)
+            except WorkerDied as error:
+                await self._replaced(rank, error)
+
+    async def _hear(self, rank: int) -> None:
+        """Take what a generator has to say, once."""
+        outputs = await self._generators.at(rank, Generator.events, self._max_wait_s)
+        now = _now()
+        for output in outputs:
+            item = self._in_flight.get(output.id)
+            if item is None:
+                self.tally.late += 1
+                self.tally.tokens += len(output.ids)
+                self.tally.aborted += len(output.ids)
+            elif fault := item.fault(output):
+                self.tally.bad += 1
+                self._abandon(item)
+                item.fail(f"generator {rank} answered with {fault}")
+            else:
+                self._take(item, output, now)
+        if self._adaptive:
+            self.balance.pressed(rank, (await self._generators.at(rank, Counting.statistics)).preempted)
+
+    async def _replaced(self, rank: int, error: WorkerDied) -> None:
+        """Send elsewhere what a dead generator had, with its tokens, and wait for another in its place."""
+        if self.mend is None:
+            raise error
+        self.balance.away.add(rank)
+        for item in [item for item in self._in_flight.values() if item.rank == rank]:
+            self._drop(item)
+            self.tally.redispatched += 1
+            self._queue(item)
+        while rank in self.balance.away:
+            try:
+                await self.mend(rank, error)
+            except WorkerDied as again:
+                error = again
 
     def _take(self, item: Pending, output: Output, now: float) -> None:
         assert item.rank is not None
         num_new, finish = len(output.ids), output.finish
         if num_new:
             versions = self._versions.row(output.version, num_new)
-            part = Sampled(ids=output.ids, logprobs=output.logprobs, versions=versions, finish=finish or _ABORT)
+            part = Sampled(
+                ids=output.ids,
+                logprobs=output.logprobs,
+                versions=versions,
+                finish=finish or _ABORT,
+                queued_s=item.queued_s,
+            )
             item.parts.append(part)
             item.num += num_new
             self.tally.tokens += num_new
@@ -268,6 +338,7 @@ class Router:
         if (finish := item.complete) is not None:  # cut off right at its end
             item.resolve(finish)
         else:
+            item.seen = _now()
             self._wait_for_dispatch(item)
 
     def _wait_for_dispatch(self, item: Pending) -> None:

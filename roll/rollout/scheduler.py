@@ -19,7 +19,6 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     Retried,
-    TrajectoryEnded,
 )
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
@@ -230,7 +229,7 @@ class Scheduler:
     async def _sibling(self, held: Held, number: int) -> Trajectory:
         """A valid trajectory, or the failure of the last try."""
         tries, draw = self.policy.max_retries + 1, held.draw
-        past = held.past.get(number, Past())
+        past = held.past.get(number, _NO_PAST)
         if past.whole is not None:
             return past.whole
         for retry in range(min(past.num_failed, tries - 1), tries):
@@ -255,21 +254,9 @@ class Scheduler:
         raise AssertionError("the last try returns")
 
     def _record_end(self, ticket: int, trajectory: Trajectory) -> None:
-        versions = [int(turn.versions[end]) for turn in trajectory.turns if len(turn.versions) for end in (0, -1)]
         if not trajectory.status.valid:
             self.failures[trajectory.status] = self.failures.get(trajectory.status, 0) + 1
         self.journal.keep(ticket, trajectory)
-        self.journal.record(
-            TrajectoryEnded(
-                group=ticket,
-                sibling=trajectory.sibling,
-                status=trajectory.status,
-                reward=trajectory.reward if trajectory.status.valid else None,
-                reason=trajectory.reason,
-                num_tokens=trajectory.num_sampled,
-                versions=(min(versions), max(versions)) if versions else None,
-            )
-        )
 
 
 class _Race:
@@ -325,6 +312,9 @@ class _Scribe:
 
     def diverged(self, turn: int) -> None:
         self.journal.record(Diverged(group=self.group, sibling=self.sibling, turn=turn))
+
+
+_NO_PAST = Past()
 
 
 def _chosen(group: Group) -> tuple[int, ...]:

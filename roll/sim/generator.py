@@ -75,7 +75,6 @@ class SimGenerator:
         self._numbers = count()
         self._alarm: asyncio.Future[None] | None = None
         self._rings_at = math.inf
-        self._busy_s = self._busy_since = 0.0
         self.num_tokens = self.num_replies = 0
         """Sampled; whole replies among them."""
         self.slot_s = 0.0
@@ -170,8 +169,6 @@ class SimGenerator:
         assert left > 0, f"request {request.id} is whole already"
         finish = Finish.STOP if left <= request.max_new_tokens else Finish.LENGTH
         number, num_tokens = next(self._numbers), min(left, request.max_new_tokens)
-        if not self._running:
-            self._busy_since = at
         self._running[request.id] = _Running(
             request=request, num_tokens=num_tokens, finish=finish, number=number, began=at
         )
@@ -179,8 +176,6 @@ class SimGenerator:
 
     def _end(self, item: _Running, at: float, num_tokens: int, finish: Finish) -> None:
         del self._running[item.request.id]
-        if not self._running:
-            self._busy_s += at - self._busy_since
         self.slot_s += at - item.began
         self.num_tokens += num_tokens
         self.num_replies += finish is not Finish.ABORT

@@ -37,7 +37,24 @@ def metaspace() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", clean_up_tokenization_spaces=False)
 
 
-TOKENIZERS = {"byte level": byte_level(), "characters": character_tokenizer("abc +=é東"), "metaspace": metaspace()}
+def words() -> Any:
+    """One whose tokens are put end to end, and are not all of one character."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "bc": 2, "é": 3}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", clean_up_tokenization_spaces=False)
+
+
+TOKENIZERS = {
+    "byte level": byte_level(),
+    "characters": character_tokenizer("abc +=é東\n"),
+    "characters and none": character_tokenizer("ab\0"),
+    "metaspace": metaspace(),
+    "words": words(),
+}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -21,7 +21,6 @@ from roll.journal.events import (
     RolledBack,
     RunStarted,
     Taken,
-    TrajectoryEnded,
     Updated,
     Validated,
 )
@@ -84,17 +83,6 @@ class Script:
 
     def end(self, group: int, sibling: int, versions: list[int], status: Status = Status.FINISHED) -> None:
         self.journal.keep(group, attempt(sibling, versions, status))
-        self.journal.record(
-            TrajectoryEnded(
-                group=group,
-                sibling=sibling,
-                status=status,
-                reward=1.0 if status.valid else None,
-                reason="",
-                num_tokens=len(versions),
-                versions=None,
-            )
-        )
 
     def publish(self, version: int, step: int) -> None:
         self.journal.record(Published(version=version, step=step, digest="", seconds={"hold": 0.5, "send": 0.25}))
@@ -162,7 +150,7 @@ def test_more_than_there_was_shows_as_a_negative_rest(tmp_path: Path):
     script.journal.record(GroupFailed(group=3, reason="never admitted"))
     script.journal.keep(3, attempt(0, [0] * 5))
     found = script.read()
-    assert [each.unaccounted for each in (found.tokens, found.trajectories, found.groups)] == [-5, -1, -1]
+    assert [each.unaccounted for each in (found.tokens, found.trajectories, found.groups)] == [-5, 0, -1]
     assert report(found).count("unaccounted") == 1 and "-5" in report(found)
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,14 @@ def test_a_transcript_says_what_was_said_earned_and_done_with_it(tmp_path: Path)
         "--- turn 2: sampled (2 tokens, stop, reward 0.25)",
         "5 6",
     ]
+
+
+def test_a_transcript_says_how_long_a_reply_waited_for_a_generator(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    journal.keep(4, attempt(replace(turn([1], [3]), queued_s=1.26), replace(turn([4], [5]), queued_s=0.01)))
+    journal.close()
+    (text,) = show(tmp_path)
+    assert "sampled (1 tokens, stop, queued 1.3 s)" in text and text.count("queued") == 1  # moments are not worth it
 
 
 def test_the_runs_own_tokenizer_gives_the_text(tmp_path: Path):

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,16 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.journal.batch import MARK_TAKEN, PRUNE
-from roll.journal.events import Admitted, GroupFailed, GroupReady, Published, Released, RolledBack, Taken
+from roll.journal.events import (
+    Admitted,
+    GroupFailed,
+    GroupReady,
+    Published,
+    Released,
+    RolledBack,
+    Taken,
+    TrajectoryEnded,
+)
 from roll.journal.records import Chunk, Wanted
 from roll.journal.store import Journal, Reader
 from roll.types import Finish, Message, Score, Segment, Status, Task, Trajectory, Turn
@@ -30,6 +40,8 @@ def attempt(sibling: int = 0, *, status: Status = Status.FINISHED, domain: str =
         versions=np.array([3, 3, 4], np.int32),
         finish=Finish.STOP,
         reward=0.25,
+        generated_s=3.0,
+        queued_s=0.5,
         waited_s=1.5,
     )
     return Trajectory(
@@ -123,7 +135,31 @@ def test_a_trajectory_comes_back_to_the_bit(tmp_path: Path):
         for one, other in zip(found.segments, given.segments, strict=True):
             assert getattr(one, row).dtype == getattr(other, row).dtype
             np.testing.assert_array_equal(getattr(one, row), getattr(other, row))
-    assert found.turns[0].finish is Finish.STOP and found.turns[0].waited_s == 1.5
+    turn = found.turns[0]
+    assert (turn.finish, turn.generated_s, turn.queued_s, turn.waited_s) == (Finish.STOP, 3.0, 0.5, 1.5)
+
+
+def test_an_attempt_that_is_kept_is_the_event_of_its_end(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    first = journal.record(Admitted(group=4, task="t-1", domain="math", birth=3))
+    assert journal.keep(4, attempt(1)) == first + 1
+    journal.keep(4, replace(attempt(2, status=Status.ENV_FAILED), segments=(), reason="boom"))
+    last = journal.record(GroupReady(group=4))
+    assert journal.position() == last == 4
+    found = list(journal.events())
+    assert [entry.id for entry in found] == [1, 2, 3, 4]
+    assert [entry.event for entry in found[1:3]] == [entry.event for entry in journal.events(TrajectoryEnded)]
+    assert found[1].event == TrajectoryEnded(
+        group=4, sibling=1, status=Status.FINISHED, reward=1.75, reason="", num_tokens=9, versions=(3, 4)
+    )
+    assert found[2].event == TrajectoryEnded(
+        group=4, sibling=2, status=Status.ENV_FAILED, reward=None, reason="boom", num_tokens=0, versions=None
+    )
+    assert found[1].time == next(journal.trajectories()).ended
+    assert [entry.id for entry in journal.events(after=2)] == [3, 4]
+    journal.close()
+    reader = Reader(tmp_path / "journal.db")
+    assert reader.position() == 4 and [entry.id for entry in reader.events(GroupReady)] == [4]
 
 
 def test_a_failure_has_no_reward(tmp_path: Path):
@@ -198,7 +234,8 @@ def test_a_rollback_undoes_later_steps_and_deletes_nothing(tmp_path: Path):
         (2, None, True),
         (2, 2, False),
     ]
-    assert len(list(journal.events())) == 4
+    kinds = [type(entry.event).__name__ for entry in journal.events()]
+    assert kinds == ["TrajectoryEnded", "Taken"] * 2 + ["RolledBack"] + ["TrajectoryEnded", "Taken"]
 
 
 def test_a_group_that_is_taken_again_after_a_rollback_is_trained_again(tmp_path: Path):
@@ -224,7 +261,7 @@ def test_pruning_drops_old_tokens_and_keeps_events_and_what_is_not_yet_trained(t
     assert [(each.group, each.sibling) for each in journal.progress()] == [(3, 9), (4, 9)]
     assert [kept.group for kept in journal.trajectories() if kept.trajectory] == [3, 3, 3, 4]
     assert [kept.group for kept in journal.trajectories()] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
-    assert len(list(journal.events())) == 3
+    assert len(list(journal.events(Taken))) == 3 and len(list(journal.events(TrajectoryEnded))) == 10
 
 
 def test_pruning_and_marking_look_at_no_more_than_they_change(tmp_path: Path):
@@ -233,7 +270,7 @@ def test_pruning_and_marking_look_at_no_more_than_they_change(tmp_path: Path):
     for statement in (*PRUNE, MARK_TAKEN):
         values: Any = {"step": 1} if ":step" in statement else (1, 2)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-        assert not [step for step in plan if step.startswith("SCAN trajectories")], (statement, plan)
+        assert not [step for step in plan if step.startswith(("SCAN trajectories", "SCAN taken"))], (statement, plan)
 
 
 def test_events_reach_the_file_without_a_flush(tmp_path: Path):
@@ -250,7 +287,7 @@ def test_a_reader_always_sees_a_prefix(tmp_path: Path):
     seen = set[int]()
     for group in range(3000):
         journal.keep(group, attempt())
-        assert journal.record(GroupReady(group=group)) == group + 1
+        assert journal.record(GroupReady(group=group)) == 2 * group + 2
         if group % 100 == 0:
             with reader.steady():
                 kept = [found.group for found in reader.trajectories(Wanted(bodies=False))]
@@ -260,7 +297,7 @@ def test_a_reader_always_sees_a_prefix(tmp_path: Path):
             seen.add(len(ready))
     assert len(seen) > 2  # it really was read in between
     journal.close()
-    assert len(list(reader.events())) == 3000
+    assert [entry.id for entry in reader.events()] == list(range(1, 6001))
 
 
 def test_what_a_reader_left_half_read_does_not_hide_what_comes_later(tmp_path: Path):
@@ -338,9 +375,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert start_python(code, tmp_path).wait(timeout=60) == -signal.SIGKILL
     journal = Journal(tmp_path / "journal.db")
-    assert [entry.event for entry in journal.events()] == [Taken(step=1, groups=(1,))]
+    assert [entry.event for entry in journal.events()][1:] == [Taken(step=1, groups=(1,))]
     assert [(kept.step, kept.trajectory is not None) for kept in journal.trajectories()] == [(1, True)]
-    assert journal.record(Released(step=1)) == 2
+    assert journal.record(Released(step=1)) == 3
     journal.close()
 
 
@@ -405,5 +442,5 @@ def test_a_journal_of_another_format_is_refused(tmp_path: Path):
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     for opened in (Reader, Journal):
-        with pytest.raises(ConfigError, match=r"format 4 expected \(got 99\)"):
+        with pytest.raises(ConfigError, match=r"format 5 expected \(got 99\)"):
             opened(path)

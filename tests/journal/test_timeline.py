@@ -15,7 +15,7 @@ from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 SECOND = 1_000_000
 
 
-def attempt(*turns: tuple[float, float], status: Status = Status.FINISHED) -> Trajectory:
+def attempt(*turns: tuple[float, float], status: Status = Status.FINISHED, queued_s: float = 0.0) -> Trajectory:
     made = [
         Turn(
             observation=np.zeros(1, np.int32),
@@ -24,6 +24,7 @@ def attempt(*turns: tuple[float, float], status: Status = Status.FINISHED) -> Tr
             versions=np.zeros(2, np.int32),
             finish=Finish.STOP,
             generated_s=generated_s,
+            queued_s=queued_s,
             waited_s=waited_s,
         )
         for generated_s, waited_s in turns
@@ -121,6 +122,27 @@ def test_each_attempt_shows_its_phases_in_order(tmp_path: Path):
         "tokens": 4,
         "step": 1,
     }
+
+
+def test_what_a_request_waited_for_a_generator_is_a_phase_of_its_own(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    journal.record(Admitted(group=0, task="t", domain="math", birth=0))
+    time.sleep(0.03)
+    journal.keep(0, attempt((0.010, 0.004), (0.006, 0.0), queued_s=0.003))
+    journal.close()
+    write(tmp_path, tmp_path / "trace.json")
+    (track,) = tracks(read(tmp_path / "trace.json")).values()
+    marks = [(event["name"], event["ph"], event["ts"] - track[0]["ts"]) for event in track[1:-1]]
+    expected = [
+        ("queued for turn 1", 0, 3_000),
+        ("generating turn 1", 3_000, 10_000),
+        ("environment", 10_000, 14_000),
+        ("queued for turn 2", 14_000, 17_000),
+        ("generating turn 2", 17_000, 20_000),
+    ]
+    for index, (name, began, ended) in enumerate(expected):
+        assert marks[2 * index] == (name, "b", pytest.approx(began, abs=2))
+        assert marks[2 * index + 1] == (name, "e", pytest.approx(ended, abs=2))
 
 
 def test_turns_of_an_earlier_process_do_not_reach_past_the_attempts_end(tmp_path: Path):

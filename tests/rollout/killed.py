@@ -32,7 +32,7 @@ from roll.journal.events import (
 )
 from roll.journal.records import Wanted
 from roll.journal.store import Journal, Reader
-from roll.types import Batch
+from roll.types import Batch, Trajectory
 from tests.rollout.rig import Rig, Setting, keys_of
 
 STEPS, GROUPS = 6, 4
@@ -69,15 +69,22 @@ class Unhurried(FakeTrainer):
 
 def dying(journal: Journal, moment: int) -> None:
     """After so many more events this process is no more."""
-    record, left = journal.record, [moment]
+    record, keep, left = journal.record, journal.keep, [moment]
 
-    def counted(event: Event) -> int:
+    def count() -> None:
         left[0] -= 1
         if left[0] < 0:
             os._exit(9)
+
+    def recorded(event: Event) -> int:
+        count()
         return record(event)
 
-    journal.record = counted  # type: ignore[method-assign]
+    def kept(group: int, trajectory: Trajectory) -> int:
+        count()
+        return keep(group, trajectory)
+
+    journal.record, journal.keep = recorded, kept  # type: ignore[method-assign]
 
 
 def in_a_child(work: Callable[[], object]) -> int:

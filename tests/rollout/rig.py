@@ -1,7 +1,7 @@
 """A whole run on fake engines: the real scheduler, buffer, router and loop, and nothing that computes."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,11 +177,11 @@ class Rig:
         self.journal.flush()
         return [entry.event for entry in self.journal.events(kind)]
 
-    async def run(self) -> int:
-        """The whole run; nothing in it may hang."""
+    async def run(self, held: Sequence[Held] = ()) -> int:
+        """The whole run, with groups of an earlier process; nothing in it may hang."""
         await self.trainer.start()
         async with asyncio.timeout(20):
-            return await self.loop.run()
+            return await self.loop.run(0, held)
 
     async def resume(self) -> list[Held]:
         """Go on from the newest checkpoint to the end; the groups that were found under way."""

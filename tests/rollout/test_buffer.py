@@ -1,11 +1,15 @@
 """Slots, order and who waits for whom."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from roll.rollout.buffer import Buffer, Serving
 from roll.types import Group
+
+T = TypeVar("T")
 
 
 def group(ticket: int) -> Group:
@@ -15,6 +19,16 @@ def group(ticket: int) -> Group:
 def zero() -> Serving:
     """What is served."""
     return Serving(0, 0)
+
+
+def bounded(run: Coroutine[Any, Any, T]) -> T:
+    """What it gives; a wait that nobody ends is a failure and not a silence."""
+
+    async def within() -> T:
+        async with asyncio.timeout(5):
+            return await run
+
+    return asyncio.run(within())
 
 
 async def settle() -> None:
@@ -34,7 +48,7 @@ def test_groups_leave_in_the_order_they_were_admitted() -> None:
         await buffer.put(group(tickets[0]))
         return [found.id for found in [*(await taking)[0], *(await buffer.take(2, 0))[0]]]
 
-    assert asyncio.run(run()) == [0, 1, 2, 3]
+    assert bounded(run()) == [0, 1, 2, 3]
 
 
 def test_a_slot_frees_at_release_and_not_when_its_group_is_taken() -> None:
@@ -49,7 +63,7 @@ def test_a_slot_frees_at_release_and_not_when_its_group_is_taken() -> None:
         await buffer.release(2)
         assert (await waiting)[0] == 2
 
-    asyncio.run(run())
+    bounded(run())
 
 
 def test_a_dropped_group_makes_room_at_the_tail_and_is_not_waited_for() -> None:
@@ -65,7 +79,7 @@ def test_a_dropped_group_makes_room_at_the_tail_and_is_not_waited_for() -> None:
         await buffer.put(group(third))
         return [found.id for found in (await buffer.take(2, 0))[0]]
 
-    assert asyncio.run(run()) == [1, 2]
+    assert bounded(run()) == [1, 2]
 
 
 def test_a_group_nobody_admitted_is_a_bug() -> None:
@@ -78,7 +92,7 @@ def test_a_group_nobody_admitted_is_a_bug() -> None:
         with pytest.raises(AssertionError, match="put twice"):
             await buffer.put(group(ticket))
 
-    asyncio.run(run())
+    bounded(run())
 
 
 def test_with_redundancy_the_first_to_be_complete_win_and_the_rest_is_late() -> None:
@@ -99,7 +113,7 @@ def test_with_redundancy_the_first_to_be_complete_win_and_the_rest_is_late() -> 
         await buffer.release(3)
         assert (await waiting)[0] == 3
 
-    asyncio.run(run())
+    bounded(run())
 
 
 def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_first() -> None:
@@ -126,7 +140,7 @@ def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_fir
         groups, late = await taking
         assert ([found.id for found in groups], late) == ([1, 2], [0])
 
-    asyncio.run(run())
+    bounded(run())
 
 
 def test_groups_of_an_earlier_process_hold_their_slots_and_places() -> None:
@@ -144,4 +158,4 @@ def test_groups_of_an_earlier_process_hold_their_slots_and_places() -> None:
         await buffer.put(group(4))
         assert [found.id for found in (await taking)[0]] == [4, 7] and [found.id for found in buffer.ready()] == [9]
 
-    asyncio.run(run())
+    bounded(run())

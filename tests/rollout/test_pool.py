@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 
 from roll.cluster.processes import ProcessCluster
 from roll.errors import ConfigError, RewardFailed
+from roll.journal.events import RunStarted
+from roll.journal.ledger import ledger
+from roll.journal.store import Journal
 from roll.rewards.outcome import Ending, Fault, Outcome
 from roll.rewards.worker import RewardWorker
 from roll.rollout.pool import InlineRewards, RewardPool, Scorer
@@ -151,6 +155,27 @@ def test_a_service_that_fails_is_asked_again(inline: bool, tmp_path: Path) -> No
     assert found[0] == Outcome.of(Score(1.0))
     assert found[1].fault is Fault.INFRASTRUCTURE and "service: no answer" in found[1].reason
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_what_each_worker_does_is_in_the_journal_second_by_second(tmp_path: Path) -> None:
+    reward = Call(f"{__name__}:Diarist", {"folder": str(tmp_path), "start_s": 0.2})
+
+    async def use(pool: RewardPool) -> None:
+        with closing(Journal(tmp_path / "journal.db")) as journal:
+            pool.write_down(journal)
+            journal.record(RunStarted(config_digest=""))
+            await asyncio.sleep(0.1)
+            await asyncio.gather(*(pool.score(reward, TASK, "4") for _ in range(6)))
+            await pool.score(reward, TASK, "die")  # whoever is killed is at work again afterwards
+            await asyncio.sleep(0.1)
+
+    within(use, max_retries=0)
+    found = ledger(tmp_path).hours
+    assert [sheet.worker for sheet in found.workers] == ["reward-0", "reward-1"]
+    for sheet in found.workers:
+        assert set(sheet.doing_s) == {"score", "start", "idle: replies"}
+        assert abs(sheet.unaccounted_s) < 0.02 * sheet.wall_s
+        assert sheet.doing_s["score"] > 0.1 and sheet.doing_s["start"] > 0.2 and sheet.doing_s["idle: replies"] > 0.15
 
 
 def diaries(folder: Path) -> list[str]:

@@ -172,6 +172,36 @@ def test_hold_takes_back_what_queues_as_well_as_what_runs() -> None:
     assert set(ran.versions) == {1, 2} and set(queued.versions) == set(late.versions) == {2}
 
 
+def test_hold_waits_for_what_is_being_handed_over_and_takes_that_back_too() -> None:
+    class Reluctant(Watched):
+        """Takes its time to take a request."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.allowed, self.asked = asyncio.Event(), False
+
+        async def submit(self, requests: Sequence[Request]) -> None:
+            self.asked = True
+            await self.allowed.wait()
+            await super().submit(requests)
+
+    async def run() -> None:
+        engine = Reluctant()
+        async with routing(engine) as router:
+            asked = asyncio.create_task(router.sample(request("r", [1], 9)))
+            await until(lambda: engine.asked)
+            holding = asyncio.create_task(router.hold())
+            await some_steps(20)
+            assert not holding.done()
+            engine.allowed.set()
+            await holding
+            assert engine.empty, "nobody is asked for anything between two versions"
+            await router.release(1)
+            assert (await asked).versions.tolist() == [1] * 9
+
+    asyncio.run(run())
+
+
 def test_hold_ends_although_the_last_request_finished_instead_of_being_taken_back() -> None:
     async def run() -> None:
         engine = Slow()

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from roll.data.mixture import Mixture, Part
+from roll.data.mixture import Draw, Mixture, Part
+from roll.engines.base import Request
+from roll.engines.fake import FakeGenerator
 from roll.engines.sampling import noise_key
 from roll.errors import RunStopped
 from roll.journal.events import (
@@ -23,6 +27,10 @@ from roll.journal.events import (
 )
 from roll.journal.records import Wanted
 from roll.rollout.balance import Balance, Concurrency
+from roll.rollout.buffer import Serving
+from roll.rollout.episode import Said, checksum
+from roll.rollout.held import Held, Past
+from roll.rollout.pending import Sampled
 from roll.rollout.source import Source
 from roll.types import Call, Group, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
@@ -102,6 +110,13 @@ def test_a_filtered_group_is_replaced_at_the_tail_and_counted(tmp_path: Path) ->
         assert len(rig.events(Admitted)) == 3 * 4 + len(filtered)
 
 
+def test_groups_that_are_filtered_now_and_then_stop_nothing(tmp_path: Path) -> None:
+    setting = Setting(steps=6, filters=(Call(f"{__name__}:even_tickets"),), max_filtered_groups=5)
+    with closing(Rig(tmp_path, setting)) as rig:
+        assert asyncio.run(rig.run()) == 6
+        assert len(rig.events(GroupFiltered)) > 5, "more than the limit, but never so many in a row"
+
+
 def test_the_run_stops_when_too_many_groups_in_a_row_are_filtered(tmp_path: Path) -> None:
     setting = Setting(filters=(Call(f"{__name__}:everything"),), max_filtered_groups=5)
     with closing(Rig(tmp_path, setting)) as rig:
@@ -159,6 +174,26 @@ def test_redundant_siblings_make_up_for_slow_and_for_failed_ones(tmp_path: Path)
         assert all(kept.sibling in chosen[kept.group] for kept in trained)
 
 
+def test_siblings_to_spare_are_stopped_where_they_run(tmp_path: Path) -> None:
+    class Watched(FakeGenerator):
+        """Remembers which requests it was told to end, one by one."""
+
+        stopped: tuple[str, ...] = ()
+
+        async def abort(self, ids: Sequence[str] | None = None) -> None:
+            self.stopped += tuple(ids or ())
+            await super().abort(ids)
+
+    slow = frozenset(
+        noise_key(SEED, "train", "d", f"t{task}", number, 1, 0) for task in range(30) for number in range(12)
+    )
+    engine = Watched(stragglers=slow, patience=10_000)
+    with closing(Rig(tmp_path, Setting(steps=3, redundant_siblings=1), engine=engine)) as rig:
+        asyncio.run(rig.run())
+    siblings = [name.split("/")[4] for name in engine.stopped]  # purpose, domain, task, attempt, sibling, turn
+    assert set(siblings) == {"1"} and len(siblings) >= 2 * 4, "of every group but perhaps the last step's"
+
+
 def test_a_group_with_spare_siblings_fails_only_when_too_many_of_them_do(tmp_path: Path) -> None:
     setting = Setting(steps=4, redundant_siblings=2, max_retries=0, reward={"refuse": "0123"}, max_failed_groups=100)
     with closing(Rig(tmp_path, setting)) as rig:
@@ -167,6 +202,47 @@ def test_a_group_with_spare_siblings_fails_only_when_too_many_of_them_do(tmp_pat
         failed = {event.group for event in rig.events(GroupFailed)}
         assert failed and all(bad[group] >= 3 for group in failed), "two of four may fail"
         assert any(bad[event.group] in (1, 2) for event in rig.events(GroupReady))
+
+
+def test_rewards_that_the_mixture_knows_from_an_earlier_process_are_not_told_again(tmp_path: Path) -> None:
+    class Noting(Mixture):
+        """Remembers whose rewards it was told."""
+
+        def __init__(self) -> None:
+            super().__init__([Part(name="d", tasks=TASKS)], seed=SEED)
+            self.told: list[str] = []
+
+        def observe(self, draw: Draw, rewards: Sequence[float]) -> None:
+            self.told.append(draw.task.id)
+
+    with closing(Rig(tmp_path, Setting(steps=1))) as rig:
+        rig.scheduler.mixture = mixture = Noting()
+        held = Held(ticket=0, draw=mixture.draw(), birth=Serving(0, 0), observed=True)
+        assert asyncio.run(rig.run([held])) == 1
+        assert rig.events(Taken)[0].groups == (0, 1, 2, 3) and sorted(mixture.told) == sorted(order(4)[1:])
+
+
+def test_a_partial_reply_of_an_earlier_process_goes_on_with_its_tokens(tmp_path: Path) -> None:
+    class Watched(FakeGenerator):
+        """Remembers how far each request had come when it was asked for."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.produced: dict[str, int] = {}
+
+        async def submit(self, requests: Sequence[Request]) -> None:
+            self.produced |= {request.id.partition("~")[0]: request.produced for request in requests}
+            await super().submit(requests)
+
+    engine = Watched()
+    with closing(Rig(tmp_path, Setting(steps=1), engine=engine)) as rig:
+        draw = rig.scheduler.mixture.draw()
+        so_far = Sampled(ids=np.array([10], np.int32), logprobs=np.zeros(1, np.float32), versions=np.zeros(1, np.int32))
+        context = checksum(rig.template.open(draw.task.messages, place="").tolist())
+        past = {0: Past(turns=(Said(context=context, so_far=so_far),))}
+        asyncio.run(rig.run([Held(ticket=0, draw=draw, birth=Serving(0, 0), past=past)]))
+    name = f"train/d/{draw.task.id}/0"
+    assert (engine.produced[f"{name}/0/0"], engine.produced[f"{name}/1/0"]) == (1, 0)
 
 
 def test_shares_hold_over_what_is_trained_whatever_fails(tmp_path: Path) -> None:

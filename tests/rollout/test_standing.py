@@ -16,7 +16,6 @@ from roll.journal.events import (
     GroupStale,
     Published,
     RolledBack,
-    TrajectoryEnded,
 )
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
@@ -149,11 +148,7 @@ def test_whole_attempts_failures_and_partial_turns_are_told_apart(tmp_path: Path
 
 def test_a_group_that_was_ready_is_not_observed_twice(tmp_path: Path) -> None:
     with closing(Past(tmp_path)) as past:
-        past.journal.record(
-            TrajectoryEnded(
-                group=0, sibling=0, status=Status.FINISHED, reward=1.0, reason="", num_tokens=1, versions=(0, 0)
-            )
-        )
+        past.journal.keep(0, trajectory(0, [0]))
         past.journal.record(GroupReady(group=0, siblings=(0,)))
         assert [each.observed for each in past.found().held] == [True, False]
 

@@ -1,0 +1,31 @@
+"""Ids of a text must be what the tokenizer itself would say."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from roll.data.encoder import encoder
+from tests.data.test_detokenizer import TOKENIZERS
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("markup", [True, False])
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    parts=some.lists(
+        some.sampled_from(["a", "bc ", "é", "東京", "<end>", "<eos>", "<tool>", "x\n", "<unk>"]), max_size=8
+    )
+)
+def test_the_ids_are_the_tokenizers_own(name: str, markup: bool, parts: list[str]) -> None:
+    tokenizer, text = TOKENIZERS[name], "".join(parts)
+    ours = list(encoder(tokenizer)(text, markup))
+    assert ours == tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
+
+
+def test_what_others_did_with_the_tokenizer_does_not_matter() -> None:
+    tokenizer = TOKENIZERS["characters"]
+    encode = encoder(tokenizer)
+    wanted = list(encode("abcabc", False))
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    assert list(encode("abcabc", False)) == wanted and len(wanted) == 6

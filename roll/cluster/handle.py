@@ -7,7 +7,7 @@ Calls name the unbound method of a protocol, so that an editor can follow them a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.types import Call
 
@@ -45,6 +45,15 @@ class Cluster(Protocol[W_co]):
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+@runtime_checkable
+class Replacing(Protocol):
+    """A cluster that can put a fresh worker in the place of one that is gone."""
+
+    async def replace(self, rank: int) -> None:
+        """Returns once the new worker is there; raises what keeps it from starting."""
+        ...
 
 
 class Executor(Protocol):

@@ -28,8 +28,22 @@ class Parcel:
     buffers: tuple[NDArray[np.uint8], ...]
 
     @property
+    def wire(self) -> Parcel | bytes:
+        """The same as it travels best: bytes alone are not pickled once more on their way."""
+        return self if self.buffers else self.head
+
+    @property
     def num_bytes(self) -> int:
         return len(self.head) + sum(buffer.nbytes for buffer in self.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a call."""
+
+    fine: bool
+    found: Any
+    """The answer, or the error."""
 
 
 def packed(found: Any) -> Parcel:
@@ -47,12 +61,15 @@ def packed(found: Any) -> Parcel:
     try:
         _Pickler(file, protocol=5, buffer_callback=inside).dump(found)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise TypeError(f"{type(found).__name__} cannot be sent to another process ({error}): {found!r}") from None
+        what = found.found if isinstance(found, Answer) else found
+        raise TypeError(f"{type(what).__name__} cannot be sent to another process ({error}): {what!r}") from None
     return Parcel(file.getvalue(), tuple(buffers))
 
 
-def unpacked(parcel: Parcel) -> Any:
+def unpacked(parcel: Parcel | bytes) -> Any:
     """The object again; its arrays are copied, for others may read from where they lay."""
+    if isinstance(parcel, bytes):
+        return pickle.loads(parcel)
     return pickle.loads(parcel.head, buffers=[buffer.copy() for buffer in parcel.buffers])
 
 

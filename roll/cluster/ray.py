@@ -14,21 +14,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Generic
 
 import ray as _ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from roll.cluster.family import end, family_of
 from roll.cluster.handle import Method, P, R, S, W
 from roll.cluster.interpreter import check_interpreter
-from roll.cluster.parcel import Parcel, packed, unpacked
-from roll.cluster.ray_actor import Actor, Setup
+from roll.cluster.parcel import Answer, Parcel, packed, unpacked
+from roll.cluster.ray_actor import Actor, Seat, Setup
 from roll.cluster.watch import listens, until_unreachable
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, leaf
 from roll.types import Call
@@ -37,9 +41,9 @@ ray: Any = _ray  # its stubs say little
 _STORED = 100_000
 """Bytes above which a parcel goes into the object store, from where all workers of a machine read the same copy."""
 _LAST_WORDS = 300
-_CONNECT_S = 10.0
-_WATCH_S, _MISSES = 3.0, 4
-"""How often it is looked whether Ray is there, and how often it may not be; after 60 s its library ends the process."""
+_CONNECT_S, _GRACE_S = 10.0, 3.0
+_MISSES = 4
+"""How often Ray may not be there when it is looked for; after 60 s its library ends the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,10 @@ class Site:
     address: str | None = None
     """Of a cluster that is there; None: one is started on this machine, and ended with the run."""
     start_timeout_s: float = 300.0
+    watch_s: float = 3.0
+    """How often it is looked whether Ray is still there."""
+    seats: Mapping[str, Sequence[Seat]] = field(default_factory=dict[str, Sequence[Seat]])
+    """By role, where its workers live, rank by rank; those of no such role live anywhere."""
     scratch: Path | None = None
     """What workers share while they run, in this folder or in files whose names begin like it; removed at the end,
     unless it is the directory itself and one of them died, whose log is there."""
@@ -107,10 +115,12 @@ class RayExecutor:
             self._watching.cancel()
         for cluster in self._clusters:
             cluster.kill()
+        started = [] if self._folder is None else family_of(str(self._folder))
         if self._connected:
             ray.shutdown()
             self._connected = False
         if self._folder is not None:
+            end(started, grace_s=_GRACE_S)
             shutil.rmtree(self._folder, ignore_errors=True)
         scratch, died = self.site.scratch, any(cluster.died for cluster in self._clusters)
         if scratch is None or (died and scratch == self.site.directory):
@@ -120,14 +130,14 @@ class RayExecutor:
 
     async def _watch(self) -> None:
         where = ray.get_runtime_context().gcs_address
-        await until_unreachable(where, every_s=_WATCH_S, misses=_MISSES)
+        await until_unreachable(where, every_s=self.site.watch_s, misses=_MISSES)
         for cluster in self._clusters:
             cluster.lose(f"ray: the cluster at {where} has gone away; start it again, then `roll resume` the run")
 
     async def _connect(self) -> None:
         address = self.site.address
         if address not in (None, "auto") and not await listens(address, _CONNECT_S):  # Ray would try for many minutes
-            raise self._nowhere("nobody listens there")
+            raise _nowhere(address, "nobody listens there")
         given: dict[str, Any] = {"address": address}
         if address is None:
             # The name of a socket may have 107 letters, so not below a run's directory.
@@ -147,19 +157,14 @@ class RayExecutor:
                 log_to_driver=False,
                 logging_level="error",
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise self._nowhere(str(error).partition("\n")[0]) from None
-
-    def _nowhere(self, reason: str) -> ConfigError:
-        where = "could be started here" if self.site.address is None else f"at {self.site.address}"
-        how = "start one with `ray start --head`, or leave ray.address out"
-        return ConfigError(f"ray.address: no Ray cluster {where} ({reason}); {how}")
+        except Exception as error:  # noqa: BLE001 - one that starts too slowly raises no narrower one
+            raise _nowhere(address, str(error).partition("\n")[0]) from None
 
 
 class RayCluster(Generic[W]):
     """`Cluster` over `size` actors; each makes its worker as `worker` names it, and does many calls at once.
 
-    What a worker raises is raised here. One that is gone raises `WorkerDied`; it is not replaced.
+    What a worker raises is raised here. One that is gone raises `WorkerDied` until `replace` has put another there.
     """
 
     def __init__(self, worker: Call, size: int, *, role: str, site: Site, python: str | None = None) -> None:
@@ -167,6 +172,8 @@ class RayCluster(Generic[W]):
         self.role, self.site, self.python = role, site, python
         self._worker, self._size = worker, size
         self._actors: list[Any] = []
+        self._call: Any = None
+        """The worker's description, as it travels."""
         self._under_way = [0] * size
         self.pids: list[int] = []
         """Of the workers' processes, by rank."""
@@ -181,12 +188,16 @@ class RayCluster(Generic[W]):
 
     async def start(self) -> None:
         """Bring all workers up; raises what keeps one from starting."""
-        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        if self.python is not None:
-            options["runtime_env"] = {"py_executable": self.python}
-        self._actors = [ray.remote(Actor).options(**options).remote() for _ in range(self.size)]
-        call = await _stored(packed(self._worker))
-        self.pids = list(await asyncio.gather(*(self._make(rank, call) for rank in range(self.size))))
+        self._actors = [self._actor(rank) for rank in range(self.size)]
+        self._call = await _stored(packed(self._worker))
+        self.pids = list(await asyncio.gather(*(self._make(rank) for rank in range(self.size))))
+
+    async def replace(self, rank: int) -> None:
+        """A fresh worker in the place of one that is gone, whose log it carries on."""
+        self._check_running(rank)
+        ray.kill(self._actors[rank])  # what may be left of it
+        self._actors[rank] = self._actor(rank)
+        self.pids[rank] = await self._make(rank)
 
     def kill(self) -> None:
         """End every worker, whatever it is doing."""
@@ -227,18 +238,38 @@ class RayCluster(Generic[W]):
         """Where this worker writes."""
         return self.site.directory / "logs" / f"{self.role}-{rank}.log"
 
-    async def _make(self, rank: int, call: Any) -> int:
+    def _seat(self, rank: int) -> Seat:
+        seats = self.site.seats.get(self.role, ())
+        return seats[rank] if seats else Seat()
+
+    def _actor(self, rank: int) -> Any:
+        """One more process; it is made a worker by `_make`."""
+        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        if self.python is not None:
+            options["runtime_env"] = {"py_executable": self.python}
+        if node := self._seat(rank).node:
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+        return ray.remote(Actor).options(**options).remote()
+
+    def _check_running(self, rank: int) -> None:
+        if not self._actors:
+            raise WorkerDied(f"{self.role} {rank}: is not running; start the cluster first")
+        if self._lost is not None:
+            raise RunStopped(self._lost)
+
+    async def _make(self, rank: int) -> int:
         setup = Setup(
             name=f"{self.role} {rank}",
             log=self.log(rank).absolute(),
             folder=Path.cwd(),
             path=_own_path(),
             threads=os.environ.get("OMP_NUM_THREADS"),
+            visible=self._seat(rank).visible,
         )
         limit_s = self.site.start_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._answer(rank, "its start", self._actors[rank].make.remote(setup, call, rank))
+                return await self._answer(rank, "its start", self._actors[rank].make.remote(setup, self._call, rank))
         except TimeoutError:
             free = ray.available_resources().get("CPU", 0)
             raise ConfigError(
@@ -252,10 +283,7 @@ class RayCluster(Generic[W]):
             raise WorkerDied(f"{self.role} {rank}: cannot start ({what}); see {self.log(rank)}") from error
 
     async def _ask(self, rank: int, method: Callable[..., Any], given: Any, shard: Any = None) -> Any:
-        if not self._actors:
-            raise WorkerDied(f"{self.role} {rank}: is not running; start the cluster first")
-        if self._lost is not None:
-            raise RunStopped(self._lost)
+        self._check_running(rank)
         name = method.__name__
         self._under_way[rank] += 1
         try:
@@ -267,7 +295,7 @@ class RayCluster(Generic[W]):
         future = asyncio.ensure_future(reference)
         self._awaited.add(future)
         try:
-            fine, parcel = await future
+            parcel = await future
         except asyncio.CancelledError:
             if self._lost is not None:
                 raise RunStopped(self._lost) from None
@@ -280,10 +308,10 @@ class RayCluster(Generic[W]):
             raise WorkerDied(self._last_words(rank, what, error)) from None
         finally:
             self._awaited.discard(future)
-        found = unpacked(parcel)
-        if not fine:
-            raise found
-        return found
+        answer: Answer = unpacked(parcel)
+        if not answer.fine:
+            raise answer.found
+        return answer.found
 
     def _last_words(self, rank: int, what: str, error: RayError) -> str:
         """What is known of a worker's end, in one line."""
@@ -301,8 +329,8 @@ class RayCluster(Generic[W]):
 async def _stored(parcel: Parcel) -> Any:
     """The parcel, or where it lies in the object store if it is large; putting it there holds nobody up."""
     if parcel.num_bytes <= _STORED:
-        return parcel
-    return await asyncio.to_thread(ray.put, parcel)
+        return parcel.wire
+    return await asyncio.to_thread(ray.put, parcel.wire)
 
 
 def _own_path() -> tuple[str, ...]:
@@ -310,3 +338,32 @@ def _own_path() -> tuple[str, ...]:
     places = [Path(entry).absolute() for entry in sys.path]
     theirs = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
     return tuple(str(place) for place in places if not any(place.is_relative_to(prefix) for prefix in theirs))
+
+
+def nodes_at(
+    address: str, enough: Callable[[Sequence[Mapping[str, Any]]], bool], limit_s: float
+) -> list[Mapping[str, Any]]:
+    """What Ray says of a cluster's machines, once they are `enough` or that time is over."""
+    mine = not ray.is_initialized()
+    if mine:
+        try:
+            if address != "auto":  # Ray would try for many minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except (OSError, ValueError, OverflowError, RuntimeError) as error:
+            raise _nowhere(address, str(error).partition("\n")[0]) from None
+    try:
+        end = time.monotonic() + limit_s
+        while not enough(found := ray.nodes()) and time.monotonic() < end:
+            time.sleep(1.0)
+        return found
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _nowhere(address: str | None, reason: str) -> ConfigError:
+    where = "could be started here" if address is None else f"at {address}"
+    how = "start one with `ray start --head`, or leave ray.address out"
+    return ConfigError(f"ray.address: no Ray cluster {where} ({reason}); {how}")

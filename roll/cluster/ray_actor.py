@@ -17,10 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from roll.allocator import keep_freed_memory
-from roll.cluster.parcel import Parcel, packed, unpacked
+from roll.cluster.parcel import Answer, Parcel, packed, unpacked
 from roll.errors import ConfigError, RollError
 
-_THREADS = "OMP_NUM_THREADS"
+_THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where one worker lives."""
+
+    node: str = ""
+    """Ray's id of the machine; empty: any that has room."""
+    visible: tuple[int, ...] | None = None
+    """The GPUs of that machine that its process sees; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +46,18 @@ class Setup:
     """Where modules are looked for before the interpreter's own places."""
     threads: str | None
     """The controller's OMP_NUM_THREADS; Ray sets one of its own, which would change what torch computes."""
+    visible: tuple[int, ...] | None = None
+    """As in `Seat`."""
 
 
 class Actor:
-    """Every answer is a pair: whether it went well, and the answer or the error, packed."""
+    """Gives an `Answer` to every call, packed."""
 
     def __init__(self) -> None:
         self._worker: Any = None
         self._name = ""
 
-    async def make(self, setup: Setup, worker: Parcel, rank: int) -> tuple[bool, Parcel]:
+    async def make(self, setup: Setup, worker: Parcel | bytes, rank: int) -> Parcel | bytes:
         """Set the process up and make the worker; the answer is the process's id."""
         try:
             self._name = setup.name
@@ -54,30 +66,30 @@ class Actor:
             module, _, attribute = call.name.partition(":")
             found = getattr(importlib.import_module(module), attribute)(rank, **call.arguments)
             self._worker = await found if inspect.isawaitable(found) else found
-            return True, packed(os.getpid())
+            return packed(Answer(True, os.getpid())).wire
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller raises it
-            return False, self._told(error)
+            return self._told(error)
 
-    async def ask(self, method: str, given: Parcel, shard: Parcel | None = None) -> tuple[bool, Parcel]:
+    async def ask(self, method: str, given: Parcel | bytes, shard: Parcel | bytes | None = None) -> Parcel | bytes:
         """One call; a shard comes before the other arguments."""
         try:
             args, kwargs = unpacked(given)
             if shard is not None:
                 args = (unpacked(shard), *args)
-            return True, packed(await getattr(self._worker, method)(*args, **kwargs))
+            return packed(Answer(True, await getattr(self._worker, method)(*args, **kwargs))).wire
         except Exception as error:  # noqa: BLE001 - whatever it is, the controller raises it
-            return False, self._told(error)
+            return self._told(error)
 
-    def _told(self, error: Exception) -> Parcel:
+    def _told(self, error: Exception) -> Parcel | bytes:
         """The error as it can travel, with where it came from; that is written down here as well."""
         traced = "".join(traceback.format_exception(error)).rstrip()
         sys.stderr.write(f"{traced}\n")
         if not isinstance(error, RollError):  # those end in one line
             error.add_note(f"in {self._name}:\n{traced}")
         try:
-            return packed(error)
+            return packed(Answer(False, error)).wire
         except TypeError:
-            return packed(RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))
+            return packed(Answer(False, RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))).wire
 
 
 def _settle(setup: Setup) -> None:
@@ -98,4 +110,9 @@ def _settle(setup: Setup) -> None:
         os.environ.pop(_THREADS, None)
     else:
         os.environ[_THREADS] = setup.threads
+    if setup.visible is not None:
+        # Where this machine gives Ray some of its GPUs only, they are counted among those.
+        given = [each for each in os.environ.get(_GPUS, "").split(",") if each]
+        named = [given[number] if number < len(given) else str(number) for number in setup.visible]
+        os.environ[_GPUS] = ",".join(named)
     keep_freed_memory()

@@ -1,7 +1,8 @@
 """Publication between processes: one sender broadcasts buckets of tensors over gloo while it packs the next one.
 
 The group is made for this alone, so it stands beside whatever groups the trainer and the engine have of their own. All
-members meet at the first publication; sender and receivers must then be called at the same time.
+members meet at the first publication; sender and receivers must then be called at the same time. A gap in the versions
+calls the group off: members meet anew, one that has taken the place of another among them.
 """
 
 from __future__ import annotations
@@ -71,12 +72,16 @@ class GlooChannel:
 
     def __init__(self, meeting: Meeting, *, bucket_bytes: int = 64 * 2**20) -> None:
         self.meeting, self.bucket_bytes = meeting, bucket_bytes
+        self._store: Any = None
         self._group: Any = None
+        self._last: int | None = None
+        """The version that came last."""
         self._spare: list[torch.Tensor] = []
 
     def send(self, tensors: Iterable[Named], *, version: int) -> None:
         assert self.meeting.rank == 0, "only rank 0 sends"
         with _blamed(version):
+            self._meet(version)
             under_way: deque[list[tuple[Any, torch.Tensor]]] = deque()
             for bucket in self._packed(tensors):
                 under_way.append(self._post(bucket, version))
@@ -90,6 +95,7 @@ class GlooChannel:
         """In any order; each tensor is good until the next one is asked for, when its place is written anew."""
         assert self.meeting.rank > 0, "rank 0 sends"
         with _blamed(version):
+            self._meet(version)
             arriving: deque[tuple[_Bucket, Any]] = deque()
             number, more = 0, True
             while more or arriving:
@@ -101,17 +107,20 @@ class GlooChannel:
                     work.wait()
                 yield from bucket.tensors()
 
-    def _joined(self) -> Any:
-        """The group, made by the first call of all members."""
-        if self._group is None:
-            meeting = self.meeting
-            patience = timedelta(seconds=meeting.timeout_s)
-            store, rank, size = next(
-                cast(Any, dist).rendezvous(meeting.url, meeting.rank, meeting.size, timeout=patience)
-            )
-            store.set_timeout(patience)
-            self._group = cast(Any, dist).ProcessGroupGloo(store, rank, size, patience)
-        return self._group
+    def _meet(self, version: int) -> None:
+        """Be in a group with all members, who come to the same decision by the versions they were called with."""
+        begun = self._last is not None and version == self._last + 1
+        self._last = version
+        if begun:
+            return
+        meeting, distributed = self.meeting, cast(Any, dist)
+        patience = timedelta(seconds=meeting.timeout_s)
+        if self._store is None:
+            found = distributed.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=patience)
+            self._store = next(found)[0]
+            self._store.set_timeout(patience)
+        own = distributed.PrefixStore(str(version), self._store)
+        self._group = distributed.ProcessGroupGloo(own, meeting.rank, meeting.size, patience)
 
     def _packed(self, tensors: Iterable[Named]) -> Iterator[_Bucket]:
         """Buckets by turns in two places of memory; what is large and whole is sent at once from where it lies."""
@@ -145,20 +154,19 @@ class GlooChannel:
         header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         sizes = torch.tensor([len(header), bucket.used])
         parts = [sizes, header, *([bucket.payload[: bucket.used]] if bucket.used else [])]
-        return [(self._joined().broadcast(part, 0), part) for part in parts]
+        return [(self._group.broadcast(part, 0), part) for part in parts]
 
     def _expect(self, number: int, version: int) -> tuple[_Bucket, Any]:
         """The next bucket, still on its way, once it is known what is in it."""
         sizes = torch.zeros(2, dtype=torch.int64)
-        self._joined().broadcast(sizes, 0).wait()
+        self._group.broadcast(sizes, 0).wait()
         header = torch.empty(int(sizes[0]), dtype=torch.uint8)
-        self._joined().broadcast(header, 0).wait()
+        self._group.broadcast(header, 0).wait()
         found, entries = json.loads(header.numpy().tobytes())
-        if found != version:
-            raise RunStopped(f"weights: version {found} came where version {version} was due; start the run again")
+        assert found == version, f"version {found} came where version {version} was due"
         used = int(sizes[1])
         bucket = _Bucket(self._place(number, used)[:used], [tuple(entry) for entry in entries], used)
-        return bucket, self._joined().broadcast(bucket.payload, 0) if used else None
+        return bucket, self._group.broadcast(bucket.payload, 0) if used else None
 
 
 def _as_it_lies(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,8 @@ from transformers import AutoConfig, PretrainedConfig
 
 from roll.config.schema import Shape
 from roll.errors import ConfigError
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_config(directory: Path) -> PretrainedConfig:
@@ -36,7 +38,7 @@ def read_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
         raise ConfigError(
             f"{directory}: no *.safetensors; save the model with safe_serialization, or download its weights"
         )
-    index = directory / "model.safetensors.index.json"
+    index = directory / _INDEX
     if index.is_file():
         wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if missing := sorted(wanted - {file.name for file in files}):
@@ -57,7 +59,36 @@ def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str,
     directory.mkdir(parents=True, exist_ok=True)
     cast(Any, config).save_pretrained(directory)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    cast(Any, safetensors.torch).save_file(whole, directory / "model.safetensors", metadata={"format": "pt"})
+    cast(Any, safetensors.torch).save_file(whole, directory / _WHOLE, metadata={"format": "pt"})
+
+
+def write_pieces(
+    directory: Path, config: PretrainedConfig, tensors: Iterable[tuple[str, torch.Tensor]], *, most_bytes: int
+) -> None:
+    """The same from tensors that come one by one, in files of about `most_bytes`: no more than one is ever held."""
+    directory.mkdir(parents=True, exist_ok=True)
+    cast(Any, config).save_pretrained(directory)
+    place_of: dict[str, str] = {}
+    held: dict[str, torch.Tensor] = {}
+    total = 0
+
+    def write() -> None:
+        file = f"model-{len(set(place_of.values())) + 1:05}.safetensors"
+        cast(Any, safetensors.torch).save_file(held, directory / file, metadata={"format": "pt"})
+        place_of.update(dict.fromkeys(held, file))
+        held.clear()
+
+    for name, tensor in tensors:
+        if held and sum(each.nbytes for each in held.values()) + tensor.nbytes > most_bytes:
+            write()
+        held[name] = tensor.detach().cpu().contiguous().clone()
+        total += tensor.nbytes
+    if not place_of:
+        cast(Any, safetensors.torch).save_file(held, directory / _WHOLE, metadata={"format": "pt"})
+        return
+    write()
+    index = {"metadata": {"total_size": total}, "weight_map": place_of}
+    (directory / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def config_of(shape: Shape, *, vocab_size: int, eos_id: int, pad_id: int, bos_id: int) -> PretrainedConfig:

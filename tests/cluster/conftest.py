@@ -8,10 +8,11 @@ import pytest
 from roll.cluster.ray_settings import settle_ray
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else whatever else runs here comes first
 settle_ray()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """Where a small Ray cluster is, to which this process is connected."""
     import ray

@@ -71,6 +71,9 @@ class Worker:
     async def surroundings(self) -> tuple[str, str | None, str]:
         return os.getcwd(), os.environ.get("OMP_NUM_THREADS"), sys.path[0]
 
+    async def gpus(self) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
 
 class Picky:
     """Only the first can be made, and the second says why it cannot once the first is there."""
@@ -85,3 +88,12 @@ class Picky:
 class Refused:
     def __init__(self, rank: int) -> None:
         raise ConfigError(f"worker {rank}: the file is wrong; change it")
+
+
+class Starting:
+    """Says that it is about to start, and never has."""
+
+    def __init__(self, rank: int, *, folder: str) -> None:
+        with open(f"{folder}/{os.getpid()}.pid", "w"):
+            pass
+        time.sleep(60)

@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from roll import commands
 from roll.cluster.interpreter import check_interpreter
 from roll.cluster.ray import RayCluster, RayExecutor, Site
-from roll.config.load import load
+from roll.cluster.ray_actor import Seat
 from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
-from roll.preflight import preflight
-from roll.tracking.sinks import read_lines
 from roll.types import Call
 from tests.cluster import ray_workers
 from tests.cluster.ray_workers import Worker
@@ -259,127 +256,22 @@ def test_a_role_may_have_an_interpreter_of_its_own(ray_address: str, tmp_path: P
     run(executor.stop)
 
 
-RUN = """\
-name: run
-threads: 1
-steps: 10
-model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
-algorithm: {recipe: grpo, loss: "beside:loss"}
-tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "beside:even"}]
-rollout: {groups_per_step: 2, group_size: 3, context: 32, max_new_tokens: 6}
-actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.01}}
-actor_infer: {slots: 3}
-validation: {every: 5, tasks: [{name: held_out, data: {kind: arithmetic, split: held_out, count: 3}, reward: exact}]}
-tracking: {tensorboard: false}
-"""
-BESIDE = """\
-def even(task, reply):
-    return sum(letter in "02468" for letter in reply) / 6
+def test_a_worker_lives_where_its_seat_is_and_sees_what_is_its_own(ray_address: str, tmp_path: Path) -> None:
+    import ray
 
+    (node,) = [found["NodeID"] for found in ray.nodes()]
+    seats = {"worker": [Seat(node=node, visible=(1, 3)), Seat(visible=())], "other": [Seat(visible=(7,))]}
+    executor = RayExecutor(Site(name="tests", directory=tmp_path, seats=seats))
+    placed = executor.cluster(Call(f"{PLACE}:Worker"), 2, role="worker")
+    anywhere = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="unnamed")
 
-def loss(tokens):
-    return -tokens.logprobs * tokens.advantages, {}
-"""
+    async def use() -> None:
+        await executor.start()
+        assert await placed.each(Worker.gpus) == ["1,3", ""]
+        assert await anywhere.each(Worker.gpus) == [os.environ.get("CUDA_VISIBLE_DEVICES")]
+        os.kill(placed.pids[0], signal.SIGKILL)
+        await placed.replace(0)
+        assert await placed.at(0, Worker.gpus) == "1,3", "and so does the one that takes its place"
+        await executor.stop()
 
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A run whose loss, which the trainer computes, lies beside it."""
-    (tmp_path / "beside.py").write_text(BESIDE)
-    (tmp_path / "run.yaml").write_text(RUN)
-    return tmp_path / "run.yaml"
-
-
-@pytest.fixture
-def _settings_of_torch() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_num_threads(threads)
-
-
-def untimed(directory: Path) -> list[dict[str, Any]]:
-    """Everything reported that is not about time."""
-    lines = read_lines(directory / "metrics.jsonl")
-    return [{name: line[name] for name in line if not name.startswith(("time", "speed/"))} for line in lines]
-
-
-@pytest.mark.usefixtures("_settings_of_torch")
-def test_a_deterministic_run_on_ray_equals_the_inline_one_to_the_last_digit(ray_address: str, file: Path) -> None:
-    for name, where in (
-        ("inline", []),
-        ("apart", ["executor=ray", "actor_infer.workers=2", "publication.transport=gloo"]),
-    ):
-        loaded = load(file, [f"directory={file.parent}", f"name={name}", "deterministic=true", *where])
-        preflight(loaded)
-        commands.train(loaded, overwrite=False)
-    inline, apart = (untimed(file.parent / name) for name in ("inline", "apart"))
-    assert len(inline) == 11 and len({line["loss/grad_norm"] for line in inline[1:]}) == 10, "it really learns"
-    assert inline == apart
-    weights = [(file.parent / name / "model/model.safetensors").read_bytes() for name in ("inline", "apart")]
-    assert weights[0] == weights[1]
-    logs = {path.name for path in (file.parent / "apart/logs").iterdir()}
-    assert logs == {"actor_train-0.log", "actor_infer-0.log", "actor_infer-1.log"}
-    assert not list((file.parent / "apart").glob("weights*"))
-
-
-class Process:
-    """A run of the command line, in a session of its own."""
-
-    def __init__(self, file: Path, name: str, *changes: str) -> None:
-        self.directory = file.parent / name
-        command = [sys.executable, "-m", "roll.cli", "train", file.name, f"name={name}", "directory=."]
-        self.process = subprocess.Popen(
-            [*command, "executor=ray", "steps=100000", *changes],
-            cwd=file.parent,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def trained(self) -> bool:
-        metrics = self.directory / "metrics.jsonl"
-        return metrics.is_file() and len(read_lines(metrics)) > 2
-
-    def left(self) -> list[str]:
-        """What runs of it, Ray's processes included."""
-        listed = subprocess.run(["ps", "-eo", "sid=,args="], capture_output=True, text=True).stdout
-        return [line for line in listed.splitlines() if line.split()[0] == str(self.process.pid)]
-
-    def ended(self) -> tuple[int, list[str]]:
-        """Exit code and what was said, once everything is gone."""
-        _, said = self.process.communicate(timeout=120)
-        for _ in range(100):
-            if not self.left():
-                break
-            time.sleep(0.05)
-        assert not self.left()
-        return self.process.returncode, said.splitlines()
-
-
-def test_of_two_runs_at_once_one_loses_a_worker_and_the_other_is_asked_to_leave(ray_address: str, file: Path) -> None:
-    lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}")
-    try:
-        deadline = time.monotonic() + 300
-        while not (lost.trained() and asked.trained()):
-            assert time.monotonic() < deadline and lost.process.poll() is None and asked.process.poll() is None
-            time.sleep(0.05)
-        generator = int((lost.directory / "logs/actor_infer-0.log").read_text().split()[3])
-        os.kill(generator, signal.SIGKILL)
-        code, said = lost.ended()
-        assert code == 3 and len(said) == 1 and said[0].startswith("actor_infer 0: its process ended during "), said
-        assert str(lost.directory.relative_to(file.parent) / "logs/actor_infer-0.log") in said[0]
-        num = len(read_lines(asked.directory / "metrics.jsonl"))
-        while len(read_lines(asked.directory / "metrics.jsonl")) == num:
-            assert time.monotonic() < deadline and asked.process.poll() is None, "the other goes on"
-            time.sleep(0.05)
-        os.killpg(asked.process.pid, signal.SIGINT)
-        code, said = asked.ended()
-        assert code == 130 and said == ["finishing this step, then leaving; press Ctrl-C again to leave at once"]
-        pids = [int(path.read_text().split()[3]) for path in (asked.directory / "logs").iterdir()]
-        assert len(pids) == 2 and all(gone(pid) for pid in pids)
-    finally:
-        for each in (lost, asked):
-            each.process.kill()
-            each.process.communicate()
+    run(use)

@@ -181,7 +181,7 @@ def test_shards_of_two_processes_are_attested_together(heads: int, engines: Engi
     """With one head of keys both processes hold it, and it counts once."""
     decoder, channel = model(num_key_value_heads=heads), Mailbox()
     engine = engines.serving(decoder, f"tp2 {heads}", channel, tp=2)
-    assert len(asyncio.run(published(engine, decoder, tmp_path, channel, 3))) == 3
+    assert len(asyncio.run(published(engine, decoder, tmp_path, channel, 10))) == 10
 
 
 def test_weights_that_are_not_delivered_end_the_run(engines: Engines, tmp_path: Path) -> None:

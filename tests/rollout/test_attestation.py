@@ -251,7 +251,8 @@ def test_the_limit_of_the_gap_follows_the_dtype(kind: str, read: float, served: 
         trainers = InlineCluster[Trainer]([Certain()])
         generators = InlineCluster[Generator]([FakeGenerator(), Rounded(read, served)])
         await generators.each(Generator.pause)
-        return await CANARY.check(trainers, generators, version=5, kinds={kind})
+        heard = {rank: await CANARY.probe(generators, rank) for rank in range(2)}
+        return await CANARY.check(trainers, heard, version=5, kinds={kind})
 
     if fault is None:
         assert asyncio.run(check()) == pytest.approx(max(read, served), rel=1e-3)

@@ -1,9 +1,10 @@
 """A fingerprint that layout does not change and weights do."""
 
+import pytest
 import torch
 
 from roll.types import Digest
-from roll.weights.digest import digest
+from roll.weights.digest import Folding, digest
 
 NOISE = torch.Generator().manual_seed(0)
 ONE, TWO = torch.randn(6, 4, generator=NOISE), torch.randn(10, 4, generator=NOISE)
@@ -49,3 +50,48 @@ def test_kinds_of_numbers_are_counted_apart() -> None:
 def test_sums_wrap_modulo_two_to_the_sixty_fourth() -> None:
     # Four times (2^31)^2 is 2^64: nothing is left of it.
     assert digest([torch.full((4,), -0.0)]).sums["torch.float32"] == ((-4 * 2**31) % 2**64, 0)
+
+
+def by_hand(bits: torch.Tensor) -> tuple[int, int]:
+    numbers = bits.tolist()
+    return sum(numbers) % 2**64, sum(number * number for number in numbers) % 2**64
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 32_768, 32_769, 70_001])
+@pytest.mark.parametrize(
+    ("least", "most"), [(-(2**31), 2**31), (-(2**31), -(2**31) + 1), (2**31 - 1, 2**31), (2**30, 2**30 + 2**20)]
+)
+def test_any_number_of_any_bits_is_summed_exactly(size: int, least: int, most: int) -> None:
+    bits = torch.randint(least, most, (size,), generator=NOISE, dtype=torch.int64).to(torch.int32)
+    assert digest([bits.view(torch.float32)]).sums["torch.float32"] == by_hand(bits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(torch.int16, torch.bfloat16), (torch.int8, torch.int8), (torch.int64, torch.float64)]
+)
+def test_numbers_of_other_sizes_are_summed_exactly(kind: torch.dtype, dtype: torch.dtype) -> None:
+    info = torch.iinfo(kind)
+    bits = torch.randint(info.min, info.max, (70_001,), generator=NOISE, dtype=kind)
+    bits[:2] = torch.tensor([info.min, info.max])
+    assert digest([bits.view(dtype)]).sums[str(dtype)] == by_hand(bits)
+
+
+def test_what_is_folded_beside_a_delivery_is_what_was_made_of_it() -> None:
+    coming = {"a": ONE, "b": TWO.t(), "tied, and not held": ONE}
+    held = {"a": torch.zeros(6, 4), "b": torch.zeros(4, 10)}
+    with Folding() as folding:
+        for name, tensor in folding.landing(coming.items(), held):
+            if name in held:
+                held[name].copy_(tensor)
+        found = folding.digest()
+    assert found == digest([ONE, TWO]) == digest(held.values())
+
+
+def test_a_copy_that_went_wrong_is_in_the_digest_although_what_came_was_right() -> None:
+    held = {"a": torch.zeros(6, 4)}
+    with Folding() as folding:
+        for _, tensor in folding.landing([("a", ONE)], held):
+            held["a"].copy_(tensor)
+            held["a"][3, 2] = 0.0
+        found = folding.digest()
+    assert found != digest([ONE]) and found == digest(held.values())

@@ -78,14 +78,24 @@ def test_tensors_travel_while_later_ones_are_still_gathered(tmp_path: Path) -> N
         assert reading.result(timeout=20) == len(TENSORS)
 
 
-def test_another_version_than_the_one_due_is_refused(tmp_path: Path) -> None:
+def test_those_that_are_called_with_different_versions_do_not_meet(tmp_path: Path) -> None:
     sender, receiver = members(tmp_path, 1, timeout_s=1.0)
     with ThreadPoolExecutor() as threads:
         arriving = threads.submit(taken, receiver, 4)
         with pytest.raises(RunStopped, match="version 3 did not get through"):
             sender.send(TENSORS[3:6], version=3)
-        with pytest.raises(RunStopped, match="version 3 came where version 4 was due"):
+        with pytest.raises(RunStopped, match="version 4 did not get through"):
             arriving.result(timeout=20)
+
+
+def test_after_a_gap_in_the_versions_one_that_came_later_is_in_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
+    sender, stays, goes = members(tmp_path, 2)
+    with ThreadPoolExecutor() as threads:
+        for version, receivers in ((0, [stays, goes]), (1, [stays, goes]), (3, [stays, members(tmp_path, 2)[2]])):
+            arriving = [threads.submit(taken, channel, version) for channel in receivers]
+            sender.send([(name, tensor + version) for name, tensor in TENSORS[:3]], version=version)
+            for each in arriving:
+                assert torch.equal(each.result(timeout=20)["large"], TENSORS[0][1] + version)
 
 
 def test_a_receiver_that_never_comes_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Things that die for real, killed from outside: each ends in one line or is replaced, and nothing is left running."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roll.cluster.ray import RayExecutor, Site
+from roll.errors import WorkerDied
+from roll.types import Call
+from tests.cluster import ray_workers
+from tests.cluster.ray_workers import Worker
+from tests.cluster.test_ray import gone, run
+
+PLACE = ray_workers.__name__
+
+
+def test_a_worker_killed_while_it_starts_is_one_line_and_nothing_is_left(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    executor.cluster(Call(f"{PLACE}:Starting", {"folder": str(tmp_path)}), 2, role="generator")
+    killed: list[int] = []
+
+    async def use() -> None:
+        starting = asyncio.create_task(executor.start())
+        while len(found := list(tmp_path.glob("*.pid"))) < 2:
+            assert not starting.done(), starting.exception()
+            await asyncio.sleep(0.01)
+        killed.extend(int(path.stem) for path in found)
+        os.kill(killed[0], signal.SIGKILL)
+        await starting
+
+    with pytest.raises(WorkerDied, match=r"^generator \d: its process ended during its start; .*; see there") as raised:
+        run(use)
+    assert "\n" not in str(raised.value)
+    assert all(gone(pid) for pid in killed), "the one that went on starting was ended as well"
+
+
+def test_another_worker_takes_the_place_of_a_dead_one(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(Site(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Call(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
+
+    async def use() -> None:
+        await executor.start()
+        before = list(cluster.pids)
+        waiting = asyncio.create_task(cluster.at(0, Worker.wait))
+        await cluster.at(0, Worker.add, 1)
+        os.kill(before[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="worker 0: its process ended during wait"):
+            await waiting
+        await cluster.replace(0)
+        assert await cluster.each(Worker.add, 1) == [11, 12], "made as the one before was"
+        assert await cluster.each(Worker.pid) == cluster.pids
+        assert cluster.pids[0] != before[0] and cluster.pids[1] == before[1]
+        await executor.stop()
+
+    run(use)
+    assert cluster.log(0).read_text().count("worker 0: process ") == 2, "one log for both"
+    assert all(gone(pid) for pid in cluster.pids)
+
+
+GONE_AWAY = """\
+import asyncio, os, signal, subprocess, sys
+from pathlib import Path
+from roll.cluster.ray_settings import settle_ray
+settle_ray()
+from roll.cluster.ray import RayExecutor, Site
+from roll.errors import RunStopped
+from roll.types import Call
+from tests.cluster.ray_workers import Worker
+
+async def main():
+    executor = RayExecutor(Site(name="x", directory=Path(sys.argv[1]), watch_s=0.3))
+    cluster = executor.cluster(Call("tests.cluster.ray_workers:Worker"), 1, role="generator")
+    await executor.start()
+    waiting = asyncio.ensure_future(cluster.at(0, Worker.wait))
+    await cluster.at(0, Worker.add, 1)
+    listed = subprocess.run(["ps", "-eo", "pid=,sid=,comm="], capture_output=True, text=True).stdout
+    servers = [line.split() for line in listed.splitlines() if "gcs_server" in line]
+    (server,) = [int(pid) for pid, sid, _ in servers if int(sid) == os.getsid(0)]
+    os.kill(server, signal.SIGKILL)
+    try:
+        async with asyncio.timeout(30):
+            await waiting
+    except RunStopped as error:
+        print("stopped:", error)
+    await executor.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_where_ray_itself_is_killed_the_run_stops_with_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", GONE_AWAY, str(tmp_path)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=90)
+        assert process.returncode == 0
+        (line,) = said.splitlines()
+        assert line.startswith("stopped: ray: the cluster at ") and line.endswith("then `roll resume` the run")
+        assert all(gone(pid) for pid in of_session(process.pid))
+    finally:
+        for pid in of_session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def of_session(session: int) -> list[int]:
+    listed = subprocess.run(["ps", "-eo", "pid=,sid="], capture_output=True, text=True).stdout
+    return [int(pid) for pid, sid in map(str.split, listed.splitlines()) if sid == str(session)]

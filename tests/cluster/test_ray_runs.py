@@ -1,0 +1,184 @@
+"""Whole runs on Ray: equal to inline ones, and what is killed under them is replaced or ends them in one line."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from roll import commands
+from roll.config.load import load
+from roll.journal.events import Event, Published, Replaced
+from roll.journal.store import Reader
+from roll.preflight import preflight
+from roll.tracking.sinks import read_lines
+from tests.cluster.test_ray import gone
+
+E = TypeVar("E", bound=Event)
+RUN = """\
+name: run
+threads: 1
+steps: 10
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
+algorithm: {recipe: grpo, loss: "beside:loss"}
+tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "beside:even"}]
+rollout: {groups_per_step: 2, group_size: 3, context: 32, max_new_tokens: 6}
+actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.01}}
+actor_infer: {slots: 3}
+validation: {every: 5, tasks: [{name: held_out, data: {kind: arithmetic, split: held_out, count: 3}, reward: exact}]}
+tracking: {tensorboard: false}
+"""
+BESIDE = """\
+def even(task, reply):
+    return sum(letter in "02468" for letter in reply) / 6
+
+
+def loss(tokens):
+    return -tokens.logprobs * tokens.advantages, {}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A run whose loss, which the trainer computes, lies beside it."""
+    (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "run.yaml").write_text(RUN)
+    return tmp_path / "run.yaml"
+
+
+@pytest.fixture
+def _settings_of_torch() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def untimed(directory: Path) -> list[dict[str, Any]]:
+    """Everything reported that is not about time."""
+    lines = read_lines(directory / "metrics.jsonl")
+    return [{name: line[name] for name in line if not name.startswith(("time", "speed/"))} for line in lines]
+
+
+@pytest.mark.usefixtures("_settings_of_torch")
+def test_a_deterministic_run_on_ray_equals_the_inline_one_to_the_last_digit(ray_address: str, file: Path) -> None:
+    for name, where in (
+        ("inline", []),
+        ("apart", ["executor=ray", "actor_infer.workers=2", "publication.transport=gloo"]),
+    ):
+        loaded = load(file, [f"directory={file.parent}", f"name={name}", "deterministic=true", *where])
+        preflight(loaded)
+        commands.train(loaded, overwrite=False)
+    inline, apart = (untimed(file.parent / name) for name in ("inline", "apart"))
+    assert len(inline) == 11 and len({line["loss/grad_norm"] for line in inline[1:]}) == 10, "it really learns"
+    assert inline == apart
+    weights = [(file.parent / name / "model/model.safetensors").read_bytes() for name in ("inline", "apart")]
+    assert weights[0] == weights[1]
+    logs = {path.name for path in (file.parent / "apart/logs").iterdir()}
+    assert logs == {"actor_train-0.log", "actor_infer-0.log", "actor_infer-1.log"}
+    assert not list((file.parent / "apart").glob("weights*"))
+
+
+@pytest.mark.usefixtures("_settings_of_torch")
+def test_the_demo_runs_on_ray_and_its_weights_travel_over_gloo(ray_address: str, tmp_path: Path) -> None:
+    small = [
+        "steps=2",
+        "rollout.groups_per_step=8",
+        "validation.tasks.0.limit=8",
+        "threads=1",
+        "tracking.tensorboard=false",
+    ]
+    there = ["executor=ray", "publication.transport=gloo", "actor_infer.workers=2", f"directory={tmp_path}"]
+    loaded = load(Path(__file__).parents[2] / "examples/arithmetic.yaml", [*small, *there])
+    preflight(loaded)
+    commands.train(loaded, overwrite=False)
+    with closing(Reader(tmp_path / "arithmetic/journal.db")) as reader:
+        published = [entry.event for entry in reader.events(Published)]
+    assert [event.version for event in published] == [0, 1, 2]
+    assert all({"move", "canary"} <= event.seconds.keys() for event in published), "broadcast, and tried"
+
+
+class Process:
+    """A run of the command line, in a session of its own."""
+
+    def __init__(self, file: Path, name: str, *changes: str) -> None:
+        self.directory = file.parent / name
+        command = [sys.executable, "-m", "roll.cli", "train", file.name, f"name={name}", "directory=."]
+        self.process = subprocess.Popen(
+            [*command, "executor=ray", "steps=100000", *changes],
+            cwd=file.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def trained(self) -> bool:
+        metrics = self.directory / "metrics.jsonl"
+        return metrics.is_file() and len(read_lines(metrics)) > 2
+
+    def worker(self, name: str) -> int:
+        """The process of that name: the last that its log speaks of."""
+        lines = (self.directory / f"logs/{name}.log").read_text().splitlines()
+        return [int(line.split()[3]) for line in lines if line.startswith(f"{name.replace('-', ' ')}: process ")][-1]
+
+    def events(self, kind: type[E]) -> list[E]:
+        with closing(Reader(self.directory / "journal.db")) as reader:
+            return [entry.event for entry in reader.events(kind)]
+
+    def left(self) -> list[str]:
+        """What runs of it, Ray's processes included."""
+        listed = subprocess.run(["ps", "-eo", "sid=,args="], capture_output=True, text=True).stdout
+        return [line for line in listed.splitlines() if line.split()[0] == str(self.process.pid)]
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Exit code and what was said, once everything is gone."""
+        _, said = self.process.communicate(timeout=120)
+        for _ in range(100):
+            if not self.left():
+                break
+            time.sleep(0.05)
+        assert not self.left()
+        return self.process.returncode, said.splitlines()
+
+
+def test_of_two_runs_at_once_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
+    lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}", "actor_infer.workers=2")
+    try:
+        deadline = time.monotonic() + 300
+
+        def wait_for(reached: Callable[[], bool], *running: Process) -> None:
+            while not reached():
+                assert time.monotonic() < deadline and all(each.process.poll() is None for each in running)
+                time.sleep(0.05)
+
+        wait_for(lambda: lost.trained() and asked.trained(), lost, asked)
+        trainer, generator = lost.worker("actor_train-0"), asked.worker("actor_infer-0")
+        os.kill(trainer, signal.SIGKILL)
+        os.kill(generator, signal.SIGKILL)
+        code, said = lost.ended()
+        assert code == 3 and len(said) == 1 and said[0].startswith("actor_train 0: its process ended during "), said
+        assert said[0].endswith("; see there, then `roll resume` the run")
+        assert str(lost.directory.relative_to(file.parent) / "logs/actor_train-0.log") in said[0]
+        wait_for(lambda: bool(asked.events(Replaced)), asked)
+        (event,) = asked.events(Replaced)
+        assert event.generator == 0 and event.why.startswith("actor_infer 0: its process ended during ")
+        assert event.version in {each.version for each in asked.events(Published)}
+        num = len(read_lines(asked.directory / "metrics.jsonl"))
+        wait_for(lambda: len(read_lines(asked.directory / "metrics.jsonl")) > num + 1, asked)
+        assert asked.worker("actor_infer-0") != generator, "another process has its rank and its log"
+        os.killpg(asked.process.pid, signal.SIGINT)
+        code, said = asked.ended()
+        assert code == 130 and said[-1] == "finishing this step, then leaving; press Ctrl-C again to leave at once"
+        assert all(gone(asked.worker(name)) for name in ("actor_train-0", "actor_infer-0", "actor_infer-1"))
+    finally:
+        for each in (lost, asked):
+            each.process.kill()
+            each.process.communicate()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from roll.types import Batch
 
@@ -71,21 +74,76 @@ class Ragged:
         self.last = tensor(stands_for[starts + sizes - 1])
         """The flat token that ends each sequence."""
         self._place = tensor(place[own])
-        self._borrowed = None if own.all() else (tensor(place[~own]), tensor(stands_for[~own]))
+        source = np.zeros(self.rows * self.width, np.int64)
+        source[place] = stands_for
+        self._laying = _Laying(
+            source=tensor(source),
+            place=self._place,
+            borrowed=None if own.all() else (tensor(place[~own]), tensor(stands_for[~own])),
+        )
 
-    def pad(self, x: Tensor, *, whole: bool = True) -> Tensor:
-        """Flat [tokens, heads, dim] -> [rows, heads, width, dim]; without `whole`, shared beginnings stay empty."""
-        padded = x.new_zeros(self.rows * self.width, *x.shape[1:]).index_copy(0, self._place, x)
-        if whole and self._borrowed is not None:
-            places, sources = self._borrowed
-            padded = padded.index_copy(0, places, x.index_select(0, sources))
-        return padded.view(self.rows, self.width, *x.shape[1:]).transpose(1, 2)
+    def standing(self, places: Tensor) -> Tensor:
+        """For tokens by their places among all, the flat ones that stand for them."""
+        return self.flat[places]
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Flat [tokens, heads, dim] -> [rows, heads, width, dim]; what stands in the padding is of no account."""
+        laid: Tensor = _Laid.apply(x, self._laying)
+        return laid.view(self.rows, self.width, *x.shape[1:]).transpose(1, 2)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """An `Attend` that keeps nothing."""
-        return self.over(self.pad(q, whole=False), self.pad(k), self.pad(v))
+        return self.over(self.pad(q), self.pad(k), self.pad(v))
 
     def over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of padded [rows, heads, width, dim], back on flat tokens [tokens, heads * dim]."""
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-        return mixed.transpose(1, 2).reshape(self.rows * self.width, -1).index_select(0, self._place)
+        taken: Tensor = _Taken.apply(mixed.transpose(1, 2).reshape(self.rows * self.width, -1), self._place)
+        return taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Laying:
+    """How flat tokens lie in [rows * width] places."""
+
+    source: Tensor
+    """For every place the flat token that stands there; the first one in the padding."""
+    place: Tensor
+    """Of every flat token, its own."""
+    borrowed: tuple[Tensor, Tensor] | None
+    """Places of shared beginnings, and the flat tokens that stand for them."""
+
+
+class _Laid(Function):
+    """Flat rows laid out by places; autograd left to itself would add up all of them again on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, laying: _Laying) -> Tensor:
+        ctx.laying = laying
+        return x.index_select(0, laying.source)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        laying: _Laying = ctx.laying
+        to_x = gradient.index_select(0, laying.place)
+        if laying.borrowed is not None:
+            places, sources = laying.borrowed
+            to_x += torch.zeros_like(to_x).index_add_(0, sources, gradient.index_select(0, places))
+        return to_x, None
+
+
+class _Taken(Function):
+    """Rows at places that all differ."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.num = len(x)
+        return x.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.num, *gradient.shape[1:]).index_copy_(0, places, gradient), None

@@ -75,7 +75,7 @@ class _RmsNorm(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, scale = ctx.saved_tensors
         wide = x.to(scale.dtype)
-        by_row = (gradient * wide).mul_(scale).view(-1, weight.numel())
+        by_row = (gradient * wide).mul_(scale).reshape(-1, weight.numel())
         to_weight = (by_row.new_ones(1, len(by_row)) @ by_row).view_as(weight)  # a sum, at the speed of a product
         to_x = gradient * weight
         along = torch.linalg.vecdot(to_x, wide).unsqueeze(-1)

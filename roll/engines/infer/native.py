@@ -27,7 +27,7 @@ from roll.engines.infer.cache import ALIGN, SlotCache
 from roll.engines.sampling import draw, score, uniforms
 from roll.errors import EngineFailed
 from roll.types import Digest, Finish, Sampling
-from roll.weights.digest import digest
+from roll.weights.digest import Folding, digest
 from roll.weights.plan import Channel, Plan
 
 MIN_ROWS = 16
@@ -131,9 +131,12 @@ class NativeGenerator:
     async def receive(self, plan: Plan, version: int) -> Digest:
         assert self._paused and not self._running and not self._queue, "weights change only while nothing is served"
         arriving = iter(self.channel.receive(version=version))
-        if (first := next(arriving, None)) is not None:  # else both sides share a module
-            self.decoder.load(chain([first], arriving), where=f"version {version}")
-        return digest(self.decoder.parameters())
+        if (first := next(arriving, None)) is None:  # both sides share a module
+            return digest(self.decoder.parameters())
+        with Folding() as folding:
+            landing = folding.landing(chain([first], arriving), dict(self.decoder.named_tensors()))
+            self.decoder.load(landing, where=f"version {version}")
+            return folding.digest()
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
         assert self._paused and not self._running and not self._queue, "a probe comes while nothing is served"

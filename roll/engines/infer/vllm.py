@@ -58,6 +58,8 @@ class Settings:
     slots: int
     prefill_tokens: int
     flush_tokens: int
+    stream_tokens: int = 1
+    """Tokens of a request that the engine hands over at once; those it has not are lost to an abort."""
     tp: int = 1
     dtype: str = "float32"
     """Never vLLM's own `auto`, which serves fp32 weights with 16 bits."""
@@ -209,7 +211,7 @@ class VllmGenerator:
                 continue  # aborted while the step was under way
             new = found.outputs[0]
             row.ids += new.token_ids
-            row.logprobs += _logprobs(new.token_ids, new.logprobs)
+            row.logprobs += _flat(new.token_ids, new.logprobs)
             if found.finished:
                 del self._running[found.request_id]
                 self._report(row, Finish.STOP if new.finish_reason == "stop" else Finish.LENGTH)
@@ -344,6 +346,7 @@ def _engine(path: Path, settings: Settings) -> Any:
         "gpu_memory_utilization": settings.memory,
         "kv_cache_memory_bytes": None if kv_gib is None else int(kv_gib * 2**30),
         "enable_sleep_mode": settings.offload,
+        "stream_interval": min(settings.stream_tokens, settings.flush_tokens),
         **({"block_size": _CPU_BLOCK} if on_cpu else {}),
     }
     try:
@@ -395,6 +398,7 @@ def _sampling(request: Request, *, seeded: bool) -> Any:
         stop_token_ids=sorted(request.stop),
         ignore_eos=True,
         logprobs=0,
+        flat_logprobs=True,  # lists instead of an object a token, which would take as long as half of the decoding
         detokenize=False,
         output_kind=params.RequestOutputKind.DELTA,
     )
@@ -402,3 +406,9 @@ def _sampling(request: Request, *, seeded: bool) -> Any:
 
 def _logprobs(ids: Sequence[int], found: Sequence[Any]) -> list[float]:
     return [each[token].logprob for token, each in zip(ids, found, strict=True)]
+
+
+def _flat(ids: Sequence[int], found: Any) -> list[float]:
+    """The same from lists that have one entry a token: the logprob of the one that was sampled."""
+    assert len(found.logprobs) == len(ids), "one logprob a token was asked for"
+    return found.logprobs

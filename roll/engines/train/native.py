@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.data.packing import pack
+from roll.engines import mixed
 from roll.engines.attention import Ragged, sharing
 from roll.engines.base import Part
 from roll.engines.decoder import Decoder
+from roll.engines.likelihood import likelihood
+from roll.engines.mixed import Reading
+from roll.engines.packed import PACKED, Packed, there
 from roll.engines.sampling import score
 from roll.engines.train.schedule import lr_at
 from roll.errors import ConfigError
 from roll.types import Batch, Digest, Sampling, Tokens
-from roll.weights.digest import digest
+from roll.weights.digest import Folding
 from roll.weights.huggingface import read_tensors, write_model
 from roll.weights.plan import Channel, Plan
 
@@ -50,6 +55,8 @@ class ScoreSettings:
     sampling_of: Mapping[str, Sampling] = field(default_factory=dict[str, Sampling])
     """By domain, for those that are sampled in their own way."""
     device: torch.device
+    reading: Reading = field(default_factory=Reading)
+    """With another dtype than the weights' they are rounded where they are used, and so where they are published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +69,7 @@ class Settings(ScoreSettings):
 
 
 class NativeScorer:
-    """`Scorer` over one decoder: logprobs from one with a language head, values from one with a score."""
+    """`Scorer` and `Resident` over one decoder: logprobs from one with a language head, values from a score."""
 
     def __init__(self, decoder: Decoder, settings: ScoreSettings) -> None:
         self.decoder, self.settings = decoder, settings
@@ -72,6 +79,17 @@ class NativeScorer:
 
     async def stop(self) -> None:
         """Nothing is held that outlives the object."""
+
+    async def offload(self, parts: Sequence[Part]) -> None:
+        self._move(parts, torch.device("cpu"))
+
+    async def onload(self, parts: Sequence[Part]) -> None:
+        self._move(parts, self.settings.device)
+
+    def _move(self, parts: Sequence[Part], device: torch.device) -> None:
+        if "weights" in parts:
+            for parameter in self.decoder.parameters():
+                parameter.data = parameter.data.to(device)
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
         if self.decoder.score is not None:
@@ -107,29 +125,50 @@ class NativeScorer:
         This is where outputs are shifted, and nowhere else.
         """
         device = self.decoder.device
-        ragged = Ragged(batch.lengths, device=device, shared=sharing(batch))
-        ids = batch.ids.to(device)
-        hidden = self.decoder.hidden(ids[ragged.kept], ragged.positions, ragged.attend)
-        at = (wanted.to(device) & (ragged.positions[ragged.flat] > 0)).nonzero().squeeze(-1)
-        before = hidden.index_select(0, ragged.flat[at - 1])
+        ragged, body = self._laid_out(batch, device)
+        ids = there(batch.ids, device)
+        hidden = body(ids[ragged.kept], ragged.positions)
+        here = (wanted & ~_first_of_rows(batch)).nonzero().squeeze(-1)
+        at = there(here, device)
+        before = hidden.index_select(0, ragged.standing(at - 1))
         nothing = torch.zeros(len(ids), device=device)
         if self.decoder.score is not None:
-            values = nothing.index_copy(0, at, (before @ self.decoder.score.t()).squeeze(-1).float())
+            values = nothing.index_copy(
+                0, at, (before.to(self.decoder.score.dtype) @ self.decoder.score.t()).squeeze(-1).float()
+            )
             return Measured(logprobs=nothing, entropies=nothing, values=values)
         logprobs = entropies = nothing
-        for kind, chosen in self._kinds(batch, at) if sampling is None else [(sampling, None)]:
-            found = score(
-                before if chosen is None else before[chosen],
-                self.decoder.head,
-                ids[at] if chosen is None else ids[at[chosen]],
-                kind,
-                entropy_gradient=entropy_gradient,
-            )
-            places = at if chosen is None else at[chosen]
+        for kind, chosen in self._kinds(batch, here) if sampling is None else [(sampling, None)]:
+            places, rows = (at, before) if chosen is None else (at[chosen], before[chosen])
+            found = self._score(rows, ids[places], kind, entropy_gradient)
             logprobs, entropies = (
                 row.index_copy(0, places, part) for row, part in zip((logprobs, entropies), found, strict=True)
             )
         return Measured(logprobs=logprobs, entropies=entropies, values=None)
+
+    def _laid_out(
+        self, batch: Batch, device: torch.device
+    ) -> tuple[Ragged | Packed, Callable[[Tensor, Tensor], Tensor]]:
+        """Where the tokens of a batch stand, and what reads ids at positions."""
+        reading = self.settings.reading
+        packed = device.type == "cuda" and reading.dtype in PACKED
+        ragged = (
+            Packed(batch.lengths, device=device)
+            if packed
+            else Ragged(batch.lengths, device=device, shared=sharing(batch))
+        )
+        if reading == Reading():
+            return ragged, partial(self.decoder.hidden, attend=ragged.attend)
+        return ragged, partial(mixed.hidden, self.decoder, attend=ragged.attend, reading=reading)
+
+    def _score(self, before: Tensor, ids: Tensor, kind: Sampling, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Logprobs and entropies of ids after hidden states."""
+        head = self.decoder.head
+        if before.dtype == head.dtype:
+            return score(before, head, ids, kind, entropy_gradient=entropy_gradient)
+        if kind.top_k or kind.top_p < 1.0:
+            return score(before, head.to(before.dtype), ids, kind, entropy_gradient=entropy_gradient)
+        return likelihood(before, head, ids, kind.temperature or 1.0, entropy_gradient=entropy_gradient)
 
     def _kinds(self, batch: Batch, at: Tensor) -> list[tuple[Sampling, Tensor | None]]:
         """The distributions that tokens were drawn from, with which of `at` are theirs; None: all of them."""
@@ -137,10 +176,10 @@ class NativeScorer:
         kinds = [own.get(domain, common) for domain in batch.domains] or [common]
         if len(set(kinds)) == 1:
             return [(kinds[0], None)]
-        owner = torch.repeat_interleave(batch.trajectory, torch.tensor(batch.lengths))[at.cpu()].tolist()
+        owner = torch.repeat_interleave(batch.trajectory, torch.tensor(batch.lengths))[at].tolist()
         places = {kind: [place for place, which in enumerate(owner) if kinds[which] == kind] for kind in set(kinds)}
         return [
-            (kind, torch.tensor(places[kind], dtype=torch.int64, device=at.device))
+            (kind, torch.tensor(places[kind], dtype=torch.int64, device=self.decoder.device))
             for kind in sorted(places, key=kinds.index)
             if places[kind]
         ]
@@ -178,8 +217,16 @@ class NativeTrainer(NativeScorer):
         return self._step(sums)
 
     async def send(self, plan: Plan, version: int) -> Digest:
-        self.channel.send(self.decoder.named_tensors(), version=version)
-        return digest(self.decoder.parameters())
+        with Folding() as folding:
+            folding.add(tensor for _, tensor in self._served(self.decoder.named_parameters()))
+            self.channel.send(self._served(self.decoder.named_tensors()), version=version)
+            return folding.digest()
+
+    def _served(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Weights as they are used, which is how a generator needs them."""
+        dtype = self.settings.reading.dtype
+        for name, tensor in tensors:
+            yield name, tensor if dtype is None else tensor.detach().to(dtype)
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
         write_model(path, self.decoder.config, dict(self.decoder.named_tensors()))
@@ -193,16 +240,8 @@ class NativeTrainer(NativeScorer):
         self._optimizer.load_state_dict(state["optimizer"])
         self._num_updates = state["num_updates"]
 
-    async def offload(self, parts: Sequence[Part]) -> None:
-        self._move(parts, torch.device("cpu"))
-
-    async def onload(self, parts: Sequence[Part]) -> None:
-        self._move(parts, self.settings.device)
-
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        if "weights" in parts:
-            for parameter in self.decoder.parameters():
-                parameter.data = parameter.data.to(device)
+        super()._move(parts, device)
         if "optimizer" in parts:
             for state in self._optimizer.state.values():
                 for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
@@ -213,7 +252,7 @@ class NativeTrainer(NativeScorer):
         assert batch.weights is not None, "weigh comes before update"
         measured = self._measure(batch, batch.trained, entropy_gradient=objective.entropy > 0)
         tokens = _tokens(batch, measured)
-        loss, metrics = evaluate(tokens, batch.weights.to(tokens.trained.device), objective)
+        loss, metrics = evaluate(tokens, there(batch.weights, tokens.trained.device), objective)
         loss.backward()
         if measured.values is None:
             gap = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
@@ -225,7 +264,7 @@ class NativeTrainer(NativeScorer):
         knobs = self.settings.optimizer
         lr = lr_at(self._num_updates, self.settings.total_steps, knobs)
         norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), knobs.clip_norm or math.inf)
-        finite = bool(torch.isfinite(norm) & torch.isfinite(sums.loss))
+        finite = bool(torch.isfinite(norm)) and bool(torch.isfinite(sums.loss))
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
@@ -236,7 +275,7 @@ class NativeTrainer(NativeScorer):
 
 
 class Sums:
-    """Numerators and denominators of a step's metrics, kept as tensors and read once at its end."""
+    """Numerators and denominators of a step's metrics, kept where they come from and read once at its end."""
 
     def __init__(self) -> None:
         self.loss = torch.zeros(())
@@ -247,13 +286,14 @@ class Sums:
     @torch.no_grad()
     def add(self, loss: Tensor, trained: Tensor, rows: dict[str, Tensor]) -> None:
         """Rows of one number a token; only trained ones count."""
-        self.loss = self.loss + loss.detach().cpu()
-        self._count = self._count + trained.sum().cpu()
+        self.loss = self.loss.to(loss.device) + loss.detach()
+        self._count = self._count.to(loss.device) + trained.sum()
         for name, row in rows.items():
-            total = row.detach().float().masked_fill(~trained, 0.0).sum().cpu()
-            self._totals[name] = self._totals.get(name, torch.zeros(())) + total
+            total = row.detach().float().masked_fill(~trained, 0.0).sum()
+            self._totals[name] = self._totals.get(name, torch.zeros((), device=total.device)) + total
         if "gap" in rows:
-            self._gap_max = torch.maximum(self._gap_max, rows["gap"].masked_fill(~trained, 0.0).amax().cpu())
+            largest = rows["gap"].masked_fill(~trained, 0.0).amax()
+            self._gap_max = torch.maximum(self._gap_max.to(largest.device), largest)
 
     def means(self) -> dict[str, float]:
         """By metric name."""
@@ -264,26 +304,33 @@ class Sums:
         return {**means, "loss/policy": float(self.loss), **measured}
 
 
+def _first_of_rows(batch: Batch) -> Tensor:
+    """[tokens] whether a token is the first of its sequence, which nothing scores."""
+    first = torch.zeros(batch.num_tokens, dtype=torch.bool)
+    first[torch.tensor(batch.lengths).cumsum(0) - torch.tensor(batch.lengths)] = True
+    return first
+
+
 def _tokens(batch: Batch, measured: Measured) -> Tokens:
     """With one update a batch the update's own logprobs are the proximal ones: nothing is recomputed."""
     device = measured.logprobs.device
     row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))
     given = {
-        name: None if (found := getattr(batch, name)) is None else found.to(device)
+        name: None if (found := getattr(batch, name)) is None else there(found, device)
         for name in ("old_logprobs", "ref_logprobs", "teacher_logprobs", "advantages", "returns")
     }
     old, advantages = given.pop("old_logprobs"), given.pop("advantages")
     return Tokens(
         logprobs=measured.logprobs,
         old_logprobs=measured.logprobs.detach() if old is None else old,
-        sampler_logprobs=batch.sampler_logprobs.to(device),
+        sampler_logprobs=there(batch.sampler_logprobs, device),
         advantages=torch.zeros_like(measured.logprobs) if advantages is None else advantages,
-        trained=batch.trained.to(device),
-        row=row.to(device),
-        trajectory=batch.trajectory[row].to(device),
-        turn=batch.turn.to(device),
+        trained=there(batch.trained, device),
+        row=there(row, device),
+        trajectory=there(batch.trajectory[row], device),
+        turn=there(batch.turn, device),
         values=measured.values,
-        old_values=None if batch.values is None else batch.values.to(device),
+        old_values=None if batch.values is None else there(batch.values, device),
         entropies=measured.entropies,
         **given,
     )

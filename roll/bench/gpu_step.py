@@ -1,0 +1,198 @@
+"""Whole GRPO steps on one GPU with vLLM beside the trainer in one process, each phase beside what bounds it.
+
+The model has the shape of Qwen3-0.6B and random weights; 32 prompts of 128 tokens, 8 replies of 512 tokens each, one
+optimizer step. It is the real loop, with journal, metrics and attested publications. No reply can end early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+import yaml
+
+from roll.allocator import startup_set_aside
+from roll.bench.gpu_model import Ceilings, alphabet, ceilings, missing, qwen3, write_qwen3
+from roll.bench.result import Result
+from roll.config.load import load
+from roll.config.schema import Run
+from roll.engines.decoder import Geometry, geometry
+from roll.journal.events import Published
+from roll.journal.store import Journal
+from roll.pipelines.interrupt import Interrupt
+from roll.tracking.directory import RunDirectory
+from roll.tracking.sinks import read_lines
+from roll.types import Message, Task
+from roll.wiring.data import build_data
+from roll.wiring.models import build_roles
+from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
+
+BOUND_S = 8.0
+PROMPTS, SIBLINGS, PROMPT, NEW = 32, 8, 128, 512
+WARM, COUNTED = 2, 5
+STEPS = WARM + COUNTED + 1
+"""The last one saves the model and is not counted."""
+PHASES = ("wait", "score", "update", "publish")
+
+
+def run() -> Result:
+    """The median of five steps after two, against 8 s."""
+    if reason := missing():
+        return Result(name="gpu_step", unit="s a step", higher_is_better=False, skipped=reason)
+    found = ceilings()
+    typer.echo(f"device: {found.bytes_per_s / 1e12:.2f} TB/s copied, {found.flops / 1e12:.0f} TFLOP/s")
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        lines, published, generator_bytes = _measured(Path(folder))
+    steps = [line["time/step"] for line in lines]
+    phases = {phase: statistics.median(line.get(f"time/{phase}", 0.0) for line in lines) for phase in PHASES}
+    bounds = phase_bounds(geometry(qwen3()), found)
+    for phase, seconds in phases.items():
+        typer.echo(f"{phase:<8} {seconds:6.3f} s; bound {bounds[phase]:.3f} s")
+    details: dict[str, Any] = {
+        "step_s": [round(seconds, 3) for seconds in steps],
+        "phases_s": {phase: round(seconds, 3) for phase, seconds in phases.items()},
+        "bounds_s": {phase: round(seconds, 3) for phase, seconds in bounds.items()},
+        "publication_s": published,
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        "generator_gib": round(generator_bytes / 2**30, 1),
+        "gap_mean": round(max(line["gap/mean"] for line in lines), 4),
+        "tokens_per_s": round(PROMPTS * SIBLINGS * NEW / statistics.median(steps)),
+        "device": torch.cuda.get_device_name(),
+        "torch": str(torch.__version__),
+        "vllm": importlib.metadata.version("vllm"),
+        "trl": "installed, not measured here" if importlib.util.find_spec("trl") else "not installed",
+    }
+    return Result(
+        name="gpu_step",
+        unit="s a step",
+        higher_is_better=False,
+        ours=statistics.median(steps),
+        bound=BOUND_S,
+        details=details,
+    )
+
+
+def prompts(count: int) -> list[Task]:
+    """Texts of 128 characters from all over the vocabulary."""
+    source, letters = random.Random(0), alphabet()
+    return [
+        Task(
+            id=str(index),
+            domain="letters",
+            messages=(Message("user", "".join(source.choice(letters) for _ in range(PROMPT))),),
+        )
+        for index in range(count)
+    ]
+
+
+def remainder(task: Task, reply: str) -> float:
+    """A number that differs from reply to reply."""
+    return float(sum(map(ord, reply)) % 7)
+
+
+def config(model: Path, directory: Path, *, steps: int = STEPS) -> str:
+    """The run as a user would write it."""
+    letters = {
+        "name": "letters",
+        "data": {"kind": "roll.bench.gpu_step:prompts", "count": PROMPTS * steps},
+        "reward": "roll.bench.gpu_step:remainder",
+    }
+    tree: dict[str, Any] = {
+        "name": "gpu-step",
+        "directory": str(directory),
+        "steps": steps,
+        "model": {"path": str(model)},
+        "algorithm": "grpo",
+        "tasks": [letters],
+        "rollout": {
+            "groups_per_step": PROMPTS,
+            "group_size": SIBLINGS,
+            "context": PROMPT + NEW,
+            "max_new_tokens": NEW,
+        },
+        "actor_train": {"devices": "cuda", "dtype": "bfloat16", "tokens_per_microbatch": 32 * (PROMPT + NEW)},
+        "actor_infer": {
+            "backend": "vllm",
+            "slots": PROMPTS * SIBLINGS,
+            "prefill_tokens": 16_384,
+            "kv_gib": 18,
+            "seeded": False,
+        },
+        "checkpoint": {"every": 0},
+        "tracking": {"tensorboard": False},
+    }
+    return yaml.safe_dump(tree)
+
+
+def phase_bounds(shape: Geometry, found: Ceilings) -> dict[str, float]:
+    """Seconds that each phase takes at least, by the bytes it must move or the operations it must do.
+
+    Generation reads all weights and everybody's keys and values for every token; the update is three products forward
+    and back for each weight and token, and attention; a publication reads wide weights, and writes and reads narrow
+    ones on both sides. What other models say is asked of none, so scoring has nothing to do.
+    """
+    heads, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    body = shape.layers * (shape.hidden * (2 * heads + 2 * kv) + 3 * shape.hidden * shape.mlp)
+    head = shape.vocab * shape.hidden
+    rows, cached = PROMPTS * SIBLINGS, 2 * 2 * kv * shape.layers
+    read = NEW * 2 * (body + head) + rows * cached * sum(range(PROMPT, PROMPT + NEW))
+    tokens, length = rows * (PROMPT + NEW), PROMPT + NEW
+    flops = 6 * body * tokens + 6 * head * rows * NEW + 6 * rows * shape.layers * heads * length**2
+    return {
+        "wait": read / found.bytes_per_s,
+        "score": 0.0,
+        "update": flops / found.flops,
+        "publish": (body + head) * (4 + 2 + 2 + 2 + 2 + 2) / found.bytes_per_s,
+    }
+
+
+def _measured(folder: Path) -> tuple[list[dict[str, float]], dict[str, float], int]:
+    """Metrics of the counted steps, the parts of a publication, and what the generator holds."""
+    write_qwen3(folder / "model")
+    (folder / "run.yaml").write_text(config(folder / "model", folder), encoding="utf-8")
+    loaded = load(folder / "run.yaml").run
+    with closing(RunDirectory.create(folder / loaded.name, overwrite=False)) as directory:
+        held = asyncio.run(train(loaded, directory))
+        lines = [line for line in read_lines(directory.metrics) if WARM < line["step"] <= WARM + COUNTED]
+        with closing(Journal(directory.journal)) as journal:
+            published = publications([entry.event for entry in journal.events(Published)][WARM:-1])
+    return lines, published, held
+
+
+def publications(events: Sequence[Published]) -> dict[str, float]:
+    """The median of each part."""
+    parts = {name for event in events for name in event.seconds}
+    return {
+        name: round(statistics.median(event.seconds.get(name, 0.0) for event in events), 4) for name in sorted(parts)
+    }
+
+
+async def train(run: Run, directory: RunDirectory) -> int:
+    """What `roll train` does, but for the token that would end a reply; gives the bytes held before the first step."""
+    roles = build_roles(run, run.actor_train.optimizer, run.steps)
+    roles.template.eos_ids = frozenset()
+    data = build_data(run, run.tasks, roles.template)
+    await roles.start()
+    held = torch.cuda.memory_allocated()
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        journal = stack.enter_context(closing(Journal(directory.journal)))
+        keeper = build_keeper(run, directory, roles, journal)
+        reporter = stack.enter_context(closing(build_reporter(run, directory, None)))
+        stack.enter_context(startup_set_aside())
+        await build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt)).run()
+    await roles.stop()
+    lengths = {line["tokens/generated"] for line in read_lines(directory.metrics) if line["step"]}
+    assert lengths == {float(PROMPTS * SIBLINGS * NEW)}, f"replies were cut short: {lengths}"
+    return held

@@ -1,0 +1,35 @@
+"""Trainer and generator use weights with the same number of bits, or the run is refused before it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.config.load import load
+from roll.config.schema import Run
+from roll.config.vllm import VllmInfer
+from roll.errors import ConfigError
+from roll.wiring.generators import vllm_settings
+
+RUN = """\
+model: {shape: {}}
+algorithm: grpo
+tasks: [{name: sums, data: {kind: arithmetic}, reward: exact}]
+rollout: {context: 128, max_new_tokens: 8}
+"""
+
+
+def loaded(path: Path, rest: str) -> Run:
+    (path / "run.yaml").write_text(RUN + rest)
+    return load(path / "run.yaml").run
+
+
+def test_the_native_generator_has_no_16_bits(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"actor_train.dtype \(bfloat16\): backend native samples with float32"):
+        loaded(tmp_path, "actor_train: {dtype: bfloat16}\n")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vllm_serves_with_the_bits_of_the_trainer(dtype: str, tmp_path: Path) -> None:
+    run = loaded(tmp_path, f"actor_train: {{dtype: {dtype}}}\nactor_infer: {{backend: vllm}}\n")
+    assert isinstance(run.actor_infer, VllmInfer)
+    assert vllm_settings(run, run.actor_infer).dtype == dtype

@@ -1,0 +1,55 @@
+"""Weights between two processes on one GPU."""
+
+import asyncio
+import uuid
+
+import pytest
+import torch
+
+from roll.cluster.processes import ProcessCluster
+from roll.engines.decoder import Decoder
+from roll.types import Call, Digest
+from roll.weights.digest import digest
+from roll.weights.ipc import IpcReceiver, IpcSender, Socket
+from tests.engines.models import config
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+BUCKET = 16 * 1024
+"""So small that there are many, and that the embedding fits into none."""
+
+
+class Member:
+    """Rank 0 sends, all others receive; each has a model of its own."""
+
+    def __init__(self, rank: int, *, name: str) -> None:
+        socket = Socket(name=name, num_receivers=2, timeout_s=60)
+        self.rank = rank
+        self.channel = IpcReceiver(socket) if rank else IpcSender(socket, bucket_bytes=BUCKET)
+        self.decoder = Decoder(config(vocab_size=400))
+        self.decoder.initialise(rank)
+        self.decoder.cuda().requires_grad_(False)
+
+    async def publish(self, version: int) -> Digest:
+        if self.rank:
+            self.decoder.load(self.channel.receive(version=version), where="the sender")
+        else:
+            self.decoder.norm += version
+            self.channel.send(self.decoder.named_tensors(), version=version)
+        return digest(self.decoder.parameters())
+
+
+def test_every_receiver_holds_what_was_sent() -> None:
+    async def published() -> list[list[Digest]]:
+        call = Call(f"{__name__}:Member", {"name": f"roll-{uuid.uuid4().hex}"})
+        members = ProcessCluster[Member](call, 3, name="ipc")
+        try:
+            return [await members.each(Member.publish, version) for version in range(4)]
+        finally:
+            await members.stop()
+
+    found = asyncio.run(published())
+    assert all(each[0] == each[1] == each[2] for each in found)
+    assert len({str(each[0]) for each in found}) == 4

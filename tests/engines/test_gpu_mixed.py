@@ -1,0 +1,111 @@
+"""The trainer with 16 bits on a GPU: packed attention, compiled layers, logprobs in chunks."""
+
+import asyncio
+
+import pytest
+import torch
+
+from roll.algorithms.recipe import Objective
+from roll.config.schema import Optimizer
+from roll.engines.attention import Ragged
+from roll.engines.decoder import Decoder
+from roll.engines.mixed import Reading
+from roll.engines.packed import Packed
+from roll.engines.train.native import NativeTrainer, Settings
+from roll.types import Batch, Call, Sampling
+from roll.weights.inline import Mailbox
+from tests.engines.models import CPU, batch_of, prompts, small, twin
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+CUDA = torch.device("cuda")
+NARROW = Reading(dtype=torch.bfloat16)
+
+
+def wider(**changes: int) -> Decoder:
+    numbers = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    return small("qwen3", vocab_size=500, intermediate_size=256, initializer_range=0.1, **{**numbers, **changes})
+
+
+def rows(seed: int, longest: int = 60) -> list[list[int]]:
+    return prompts(24, vocab=500, shortest=4, longest=longest, seed=seed)
+
+
+def trainer(decoder: Decoder, reading: Reading, device: torch.device) -> NativeTrainer:
+    settings = Settings(
+        optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+        total_steps=10,
+        tokens_per_microbatch=400,
+        sampling=Sampling(temperature=0.9),
+        device=device,
+        reading=reading,
+    )
+    return NativeTrainer(decoder, settings, Mailbox())
+
+
+def gradient(decoder: Decoder, batch: Batch, reading: Reading, device: torch.device) -> torch.Tensor:
+    async def step() -> None:
+        engine = trainer(decoder, reading, device)
+        await engine.start()
+        assert (await engine.update(batch, Objective(loss=Call("clipped"))))["loss/refused"] == 0
+
+    before = [parameter.detach().cpu().clone() for parameter in decoder.parameters()]
+    asyncio.run(step())
+    after = [parameter.detach().cpu() for parameter in decoder.parameters()]
+    return torch.cat([(old - new).flatten() for old, new in zip(before, after, strict=True)])
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (9, 3)])
+def test_packed_attention_is_that_of_padded_sequences(heads: tuple[int, int]) -> None:
+    lengths = [37, 5, 64, 1, 200]
+    noise = torch.Generator(CUDA).manual_seed(0)
+    sizes = (heads[0], heads[1], heads[1])
+    given = [torch.randn(sum(lengths), size, 64, device=CUDA, generator=noise) for size in sizes]
+    found: list[list[torch.Tensor]] = []
+    for kind in (Ragged, Packed):
+        q, k, v = (each.bfloat16().requires_grad_() for each in given)
+        mixed = kind(lengths, device=CUDA).attend(0, q, k, v)
+        (mixed.float() * torch.linspace(0, 1, mixed.numel(), device=CUDA).view_as(mixed)).sum().backward()
+        found.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
+    for padded, packed in zip(*found, strict=True):
+        assert float((packed - padded).norm() / padded.norm()) < 0.01
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_gradient_is_that_of_the_cpu_up_to_rounding(*, checkpointing: bool) -> None:
+    decoder, batch = wider(), batch_of(rows(8))
+    wanted = gradient(twin(decoder), batch, Reading(), CPU)
+    found = gradient(decoder, batch, Reading(dtype=torch.bfloat16, checkpointing=checkpointing), CUDA)
+    assert wanted.norm() > 0.01
+    assert float((found - wanted).norm() / wanted.norm()) < 0.03
+
+
+def test_logprobs_are_those_of_the_cpu_up_to_rounding() -> None:
+    decoder, batch = wider(), batch_of(rows(3))
+
+    async def scored(decoder: Decoder, reading: Reading, device: torch.device) -> torch.Tensor:
+        engine = trainer(decoder, reading, device)
+        await engine.start()
+        return await engine.logprobs(batch)
+
+    wanted = asyncio.run(scored(twin(decoder), Reading(), CPU))
+    found = asyncio.run(scored(decoder, NARROW, CUDA))
+    assert float((found - wanted).abs().mean()) < 0.02
+
+
+def test_other_numbers_of_tokens_are_not_compiled_again() -> None:
+    decoder = wider()
+    batches = [batch_of(rows(seed, longest=30 + 7 * seed)) for seed in range(6)]
+    counted: list[int] = []
+
+    async def steps() -> None:
+        engine = trainer(decoder, NARROW, CUDA)
+        await engine.start()
+        for batch in batches:
+            await engine.update(batch, Objective(loss=Call("clipped")))
+            counted.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+    asyncio.run(steps())
+    assert counted[-1] == counted[1]

@@ -16,6 +16,7 @@ from roll.errors import ConfigError, RunStopped, WorkerDied
 
 if TYPE_CHECKING:
     from roll.config.load import Loaded
+    from roll.config.schema import Run
 
 app = typer.Typer(
     help="Reinforcement learning for large language models.",
@@ -31,6 +32,10 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY.SUB=VALUE", help="Laid over the file, such as rollout.group_size=4."),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The directory of a run, such as runs/demo.")]
+Planned = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="2x8xH200", help="Place it on nodes x devices of a kind, not on this machine."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete what an earlier run of this name has left.")]
 
 
@@ -81,27 +86,29 @@ def resume(directory: Directory, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def check(path: File, overrides: Overrides = None) -> None:
-    """Say all that is wrong with a file; starts nothing."""
-    loaded = _checked(path, overrides)
+def check(path: File, overrides: Overrides = None, cluster: Planned = None) -> None:
+    """Say all that is wrong with a file; starts nothing. With a cluster to be named, data and models may be there."""
+    loaded = _checked(path, overrides, files=cluster is None)
     from roll.config.explain import headline
     from roll.config.places import placement
 
+    plan = "" if cluster is None else _planned(loaded.run, cluster)
     typer.echo(f"{path}: ok")
     typer.echo(headline(loaded.run))
-    typer.echo(placement(loaded.run))
+    typer.echo(f"{placement(loaded.run)}\n{plan}".rstrip())
 
 
 @app.command("explain")
-def describe(path: File, overrides: Overrides = None) -> None:
-    """Say in words what a file means."""
+def describe(path: File, overrides: Overrides = None, cluster: Planned = None) -> None:
+    """Say in words what a file means, and which devices it takes: this machine's, or those of a cluster to be named."""
     from roll.config.explain import explain
     from roll.config.load import load
     from roll.preflight import preflight
 
     loaded = load(path, overrides or [])
     preflight(loaded, files=False)
-    typer.echo(explain(loaded.run))
+    plan = _planned(loaded.run, cluster)
+    typer.echo(f"{explain(loaded.run)}\n\n{plan}")
 
 
 @app.command("eval")
@@ -245,6 +252,7 @@ def names(
     from roll.errors import UnknownName
     from roll.registry import TABLES
 
+    kind = {"envs": "environments"}.get(kind or "", kind)  # as the key of a file has it
     if kind is not None and kind not in (known := ("recipes", *TABLES)):
         raise UnknownName("kind", kind, known)
     found = {"recipes": {name: text.partition("\n")[0].lstrip("# ") for name, text in recipes().items()}}
@@ -253,6 +261,17 @@ def names(
         typer.echo(title)
         for name, summary in found[title].items():
             typer.echo(f"  {name:<{max(map(len, found[title]))}}  {summary}".rstrip())
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of a table.")] = False) -> None:
+    """Say what this machine has: devices, packages, Ray, the sandbox; and how to get what is missing."""
+    import msgspec
+
+    from roll.doctor import examine, page
+
+    found = examine()
+    typer.echo(msgspec.json.encode(found).decode() if as_json else page(found))
 
 
 @app.command()
@@ -265,14 +284,20 @@ def bench(
     run.main(name)
 
 
-def _checked(path: Path, overrides: list[str] | None) -> Loaded:
+def _checked(path: Path, overrides: list[str] | None, *, files: bool = True) -> Loaded:
     """The run in `path`, with nothing left to be found wrong before it starts."""
     from roll.config.load import load
     from roll.preflight import preflight
 
     loaded = load(path, overrides or [])
-    preflight(loaded)
+    preflight(loaded, files=files)
     return loaded
+
+
+def _planned(run: Run, cluster: str | None) -> str:
+    from roll.placement.words import plan_in_words
+
+    return plan_in_words(run, cluster)
 
 
 def _leave(message: str, code: int) -> None:

@@ -29,6 +29,7 @@ from roll.preflight import importable, preflight
 from roll.rollout.environments import Environments
 from roll.rollout.held import Held
 from roll.rollout.pool import Scorer
+from roll.rollout.source import check_environments
 from roll.rollout.standing import standing
 from roll.rollout.validator import summarise
 from roll.tracking.curve import curve_from
@@ -102,9 +103,10 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
     home = Home(directory=directory.path, resumed=resumed)
     roles = build_roles(run, run.actor_train.optimizer, num_updates, home=home)
-    data = build_data(run, run.tasks, roles.template)
+    data = build_data(run, run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles, data.scorer, data.envs))
+        await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         if origin is not None:
             directory.begin(dump(run), origin)
         _tell(data.screened, directory)
@@ -137,9 +139,10 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
 async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> None:
     home = Home(directory=directory.path)
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True, home=home)
-    data = build_data(run, run.sft.tasks or run.tasks, roles.template)
+    data = build_data(run, run.sft.tasks or run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(_running(roles, data.scorer, data.envs))
+        await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         directory.begin(dump(run), origin)
         _tell(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
@@ -173,12 +176,13 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 async def _evaluate(run: Run, output: Path | None) -> None:
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
-    scorer, envs = build_scorer(run.rewards), build_environments(run)
+    scorer, envs = build_scorer(run.rewards), build_environments(run, roles.executor)
     held_out, screened = build_held_out(run, roles.template, scorer.score, envs.make)
     for account in screened:
         _say(str(account))
     validator = build_validator(run, roles, held_out)
     async with _running(roles, scorer, envs):
+        await check_environments(envs, held_out, tools=roles.template.tool_form is not None)
         routing = asyncio.create_task(roles.router.run())
         await roles.router.release(0)
         with bar(validator.num_tasks, "evaluation") as advance:

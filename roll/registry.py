@@ -303,6 +303,7 @@ ENVS: Table[Any] = Table(
     sokoban="roll.envs.sokoban:Sokoban",
     alfworld="roll.envs.alfworld.env:ALFWorld",
     webshop="roll.envs.webshop.env:WebShop",
+    calculator="roll.envs.calculator:Calculator",
     gymnasium="roll.envs.gymnasium:Gymnasium",
     gem="roll.envs.gem:Gem",
     verifiers="roll.envs.verifiers:Verifiers",
@@ -320,6 +321,8 @@ CHANNELS: Table[Any] = Table(
     supplied=1,
     disk="roll.weights.disk:disk",
     gloo="roll.weights.gloo:gloo",
+    ipc="roll.weights.ipc:ipc",
+    nccl="roll.weights.nccl:nccl",
 )
 TABLES: dict[str, Table[Any]] = {
     "rewards": REWARDS,

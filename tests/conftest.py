@@ -8,9 +8,12 @@ HERE = Path(__file__).parent
 SLOW = (
     "bench/test_environment.py",
     "cli",
+    "cluster/test_faults.py",
     "cluster/test_host.py",
     "cluster/test_processes.py",
     "cluster/test_ray.py",
+    "cluster/test_ray_envs.py",
+    "cluster/test_ray_runs.py",
     "conformance",
     "envs/test_faults.py",
     "rewards/test_code.py",
@@ -31,8 +34,8 @@ SLOW = (
     "test_readme.py",
     "test_score.py",
 )
-TOGETHER = ("cluster/test_ray.py",)
-"""Files whose tests share something that takes long to make; those of each run in one process."""
+TOGETHER = {f"cluster/test_{name}.py": "ray" for name in ("faults", "ray", "ray_envs", "ray_runs")}
+"""Files whose tests share something that takes long to make, by its name; those of each run in one process."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,4 +44,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         if name in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(name))
+            item.add_marker(pytest.mark.xdist_group(TOGETHER[name]))

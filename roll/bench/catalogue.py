@@ -92,6 +92,11 @@ CATALOGUE = {
         about="steps a second at staleness 2 with the native engine and a slow environment, against staleness 0",
         goal="at least 1.5 times, with held-out accuracy within 0.03",
     ),
+    "async_agentic": Benchmark(
+        run="roll.bench.async_agentic:run",
+        about="the same at staleness 4",
+        goal="at least 2 times",
+    ),
     "lifecycles": Benchmark(
         run="roll.bench.lifecycles:run",
         about="trajectories of 512 tokens a second that one controller carries on one core, from admission to trained",
@@ -117,10 +122,38 @@ CATALOGUE = {
         about="steps a second of the environment `alfworld` on one core, replaying the walkthrough of every game",
         goal="at least 5,000, and all of them won",
     ),
+    "ray_lifecycles": Benchmark(
+        run="roll.bench.ray_lifecycles:run",
+        about="trajectories a second through one controller whose four generators are Ray actors that answer at once",
+        goal="at least 2,000",
+    ),
+    "controller": Benchmark(
+        run="roll.bench.controller:run",
+        about="seconds of the controller in a step of 8.4M tokens: statistics, journal, collation, credit, shards",
+        goal="under 1.5 s",
+    ),
     "turns": Benchmark(
         run="roll.bench.turns:run",
         about="turns a second with 2,000 `frozen_lake` environments live and a stub generator, on two cores",
         goal="at least 3,000",
+    ),
+    "gpu_step": Benchmark(
+        run="roll.bench.gpu_step:run",
+        about="seconds of a GRPO step on one GPU, vLLM in the trainer's process, with the shape of Qwen3-0.6B",
+        goal="at most 8 s, at most 80 GiB",
+        needs_gpu=True,
+    ),
+    "gpu_publish": Benchmark(
+        run="roll.bench.gpu_publish:run",
+        about="seconds from pause to resume of a publication on one GPU, and the transport between processes alone",
+        goal="at most 0.3 s; the transport at least half of a copy on the device",
+        needs_gpu=True,
+    ),
+    "gpu_learn": Benchmark(
+        run="roll.bench.gpu_learn:run",
+        about="held-out accuracy that SmolLM2-135M-Instruct gains on sums in 100 steps on one GPU",
+        goal="at least 0.3 in 8 minutes; sampler and trainer within 0.02 at every step",
+        needs_gpu=True,
     ),
 }
 BENCHMARKS: Table[Callable[[], Result]] = Table(

@@ -66,6 +66,7 @@ def _step(run: Run) -> list[tuple[str, str]]:
             "each attempt",
             f"at most {rollout.max_new_tokens} new tokens a reply, {replies_of(run)}, {rollout.context} tokens in all",
         ),
+        *_cut(rollout),
         *_redundancy(rollout),
         ("sampled from", sampled_from(rollout.temperature, rollout.top_p, rollout.top_k)),
         ("optimizer", f"{_counted(_num_updates(run.algorithm), 'step')} per batch; {_optimizer(run)}"),
@@ -75,6 +76,17 @@ def _step(run: Run) -> list[tuple[str, str]]:
             "how the batch is cut changes no gradient",
         ),
     ]
+
+
+def _cut(rollout: Rollout) -> list[tuple[str, str]]:
+    """What a trained sequence holds of an attempt, where that is not all of it."""
+    rows: list[tuple[str, str]] = []
+    if rollout.context_policy == "drop_oldest":
+        room = f"where less than {rollout.max_new_tokens} of {rollout.context} tokens are left for a reply"
+        rows.append(("full context", f"{room}, the oldest turns are dropped, and the rest begins a new sequence"))
+    if rollout.segment_per == "turn":
+        rows.append(("sequences", "one for each turn, after all that stood before it; baselines still count attempts"))
+    return rows
 
 
 def _redundancy(rollout: Rollout) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from roll.config.devices import device_text, one_device
 from roll.config.schema import ROLES, Run
 
 
@@ -12,7 +13,7 @@ def placement(run: Run) -> str:
     roles = roles_of(run)
     if run.executor == "inline":
         return f"inline: {', '.join(roles)} in one process"
-    told = [f"{role} in {_processes(section.workers)}" for role, section in roles.items()]
+    told = [f"{role} in {_workers(section)}" for role, section in roles.items()]
     return f"ray ({_cluster(run)}): {', '.join(told)}"
 
 
@@ -20,8 +21,8 @@ def places_in_words(run: Run) -> list[tuple[str, str]]:
     """A row for each role, and for what they share."""
     train, infer = run.actor_train, run.actor_infer
     rows = {
-        "actor_train": f"{train.backend} on {_device(train.devices)}",
-        "actor_infer": f"{infer.backend} on {_device(infer.devices)}, {infer.slots} slots",
+        "actor_train": f"{train.backend} on {_device(train.devices, run.executor)}",
+        "actor_infer": f"{infer.backend} on {_device(infer.devices, run.executor)}, {infer.slots} slots",
     }
     if run.executor == "inline":
         return [
@@ -34,7 +35,7 @@ def places_in_words(run: Run) -> list[tuple[str, str]]:
         ]
     return [
         ("executor", f"ray: {_cluster(run)}; this process schedules and holds no weights"),
-        *((role, _placed(rows.get(role, "native on the trainer's device"), at)) for role, at in roles_of(run).items()),
+        *((role, _placed(rows.get(role) or _beside(at), at)) for role, at in roles_of(run).items()),
         ("arithmetic", f"{run.threads or 'as many as torch takes'} CPU threads in each process"),
         ("parameters", f"each process has its own; versions {_way(run)}"),
         ("rewards", _judges(run)),
@@ -49,9 +50,21 @@ def roles_of(run: Run) -> dict[str, Any]:
     return {role: getattr(run, role) for role in ROLES if role.startswith("actor") or role in run.needs}
 
 
+def _beside(section: Any) -> str:
+    """Where a model beside the actor is."""
+    where = "the trainer's device" if section.devices == "auto" else _device(section.devices, "ray")
+    return f"{'fsdp2' if section.sharded else 'native'} on {where}"
+
+
 def _placed(what: str, section: Any) -> str:
     interpreter = f" of {section.python}" if section.python else ""
-    return f"{what}, in {_processes(section.workers)}{interpreter}"
+    return f"{what}, in {_workers(section)}{interpreter}"
+
+
+def _workers(section: Any) -> str:
+    if section.workers is None and section.devices == "all":
+        return "a process for each device" if section.group == 1 else f"a process for each {section.group} devices"
+    return _processes(section.num_workers)
 
 
 def _processes(number: int) -> str:
@@ -95,12 +108,25 @@ def _worlds(run: Run) -> list[tuple[str, str]]:
     envs, limit_s = run.envs, run.rollout.env_timeout_s
     if all(source.env.kind == "single_turn" for source in (*run.tasks, *run.validation.tasks)):
         return []
-    where = f"in {_processes(envs.workers)} of their own" if envs.workers else "in the controller's thread"
+    whose = "Ray's" if envs.executor == "ray" else "their own"
+    where = f"in {_processes(envs.workers)} of {whose}" if envs.workers else "in the controller's thread"
     starts = f", {envs.start_limit} starting at once" if envs.start_limit else ""
     late = "without a limit of time" if limit_s is None else f"one that takes over {limit_s:g} s has failed"
     killed = f"; a process that does not give way within {envs.grace_s:g} s then is killed" if envs.workers else ""
     return [("environments", f"{where}{starts}; {late}{killed if limit_s else ''}")]
 
 
-def _device(devices: str) -> str:
-    return "the first GPU, or the CPU where there is none" if devices == "auto" else devices
+def _device(devices: str | int | tuple[int, ...], executor: str) -> str:
+    if devices == "auto" and executor == "ray":
+        return "devices that are chosen"
+    if devices == "auto":
+        return "the first GPU, or the CPU where there is none"
+    if one_device(devices):
+        return str(devices)
+    if isinstance(devices, int):
+        return _counted(devices)
+    return "all devices" if devices == "all" else f"devices {device_text(devices)}"
+
+
+def _counted(number: int) -> str:
+    return "1 device" if number == 1 else f"{number} devices"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from roll.config.devices import Devices, device_text, num_devices, one_device
 from roll.config.section import Section
 
 
@@ -17,15 +18,34 @@ class Ray(Section):
     """`host:port` of a Ray cluster that is there, or `auto` for the one of this machine. None: one is started here."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds after which a worker that has not come up is given up."""
+    max_replaced: int = Field(default=3, ge=0)
+    """Generators that may die in one run and are replaced; the next one that dies ends it."""
+    cpu_slots: int | None = Field(default=None, gt=0)
+    """Devices that a machine without GPUs counts as, so that a placement can be tried there. None: one a core."""
 
 
 class Placed(Section):
     """A role that may have processes of its own."""
 
-    workers: int = Field(default=1, gt=0)
-    """Processes of this role; several need `executor: ray`."""
+    workers: int | None = Field(default=None, gt=0)
+    """Processes of this role; several need `executor: ray`. None: as many as its devices make, else 1."""
+    devices: Devices = "auto"
+    """Of the whole cluster: `auto`, `all`, a count, or numbers such as `0-7`, `0-3,8-11`, `[0, 2]`.
+    Or one that all workers use: `cpu`, `cuda` (the first GPU), `cuda:1`."""
     python: str | None = Field(default=None, min_length=1)
     """The interpreter of its processes, where `executor: ray` has any; it needs roll installed. None: this one."""
+
+    @property
+    def group(self) -> int:
+        """Devices of one process."""
+        return 1
+
+    @property
+    def num_workers(self) -> int:
+        """Processes, as far as the file says; `all` and `auto` may make more of them."""
+        if self.workers is not None:
+            return self.workers
+        return max(1, (num_devices(self.devices) or 0) // self.group)
 
 
 class Optimizer(Section):
@@ -52,14 +72,23 @@ class NativeTrain(Placed):
     """The trainer that comes with the library: one process, torch alone."""
 
     backend: Literal["native"] = "native"
-    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """`auto` is the first GPU, or the CPU where there is none."""
     tokens_per_microbatch: int = Field(default=8192, gt=1)
     """Most tokens that go through the model at once; bounds memory, changes no gradient."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of arithmetic and of what is published; weights, gradients and the optimizer keep 32 bits."""
+    checkpointing: bool = False
+    """Compute the inside of each layer again on the way back instead of keeping it: less memory, a third more work."""
     optimizer: Optimizer = Optimizer()
 
 
-class Critic(Placed):
+class Beside(Placed):
+    """A model beside the actor."""
+
+    sharded: bool = False
+    """Give each of its processes a part of the model, by FSDP2, instead of all of it: for what no device can hold."""
+
+
+class Critic(Beside):
     """The value function of recipes that need one: the actor's body with a head of its own, trained beside it."""
 
     path: str | None = None
@@ -67,21 +96,21 @@ class Critic(Placed):
     optimizer: Optimizer = Optimizer(lr=1e-5)
 
 
-class Reference(Placed):
+class Reference(Beside):
     """The policy that KL pulls towards; it only scores."""
 
     path: str | None = None
     """A model directory; None: the weights the actor starts from."""
 
 
-class Teacher(Placed):
+class Teacher(Beside):
     """The policy that distillation learns from; it only scores."""
 
     path: str = Field(min_length=1)
     """A model directory with the actor's tokenizer."""
 
 
-class RewardModel(Placed):
+class RewardModel(Beside):
     """A sequence classifier whose score at the last token is part of the reward."""
 
     path: str = Field(min_length=1)
@@ -93,8 +122,6 @@ class NativeInfer(Placed):
     """The generator that comes with the library: continuous batching over a slot cache."""
 
     backend: Literal["native"] = "native"
-    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Must be the trainer's while the executor is inline."""
     slots: int = Field(default=64, gt=1)
     """Requests decoded together; each holds a cache of `rollout.context` tokens."""
     prefill_tokens: int = Field(default=8192, gt=0)
@@ -105,23 +132,70 @@ class NativeInfer(Placed):
 
 ROLES = ("actor_train", "actor_infer", "reference", "critic", "teacher", "reward_model")
 """Sections of a run that are `Placed`, where they are there at all."""
-_ONE_PROCESS = ("actor_train", "critic")
-"""Roles whose native backend trains in one process."""
+_ONE_DEVICE = ("actor_train", "critic")
+"""Roles whose native backend trains in one process, on one device."""
+_HERE = "with executor inline every role is in this process; set executor to ray, or leave it out"
 
 
 def check_places(executor: str, placed: Mapping[str, Any], ray: Ray) -> None:
     """Raise what of the placement cannot be had: processes where there is one, or several where one must do."""
-    here = "with executor inline every role is in this process; set executor to ray, or leave it out"
     for role, section in placed.items():
         if section is None:
             continue
-        if executor == "inline" and section.workers > 1:
-            raise ValueError(f"{role}.workers ({section.workers}): {here}")
-        if executor == "inline" and section.python is not None:
-            raise ValueError(f"{role}.python ({section.python}): {here}")
-        if role in _ONE_PROCESS and section.workers > 1:
-            raise ValueError(f"{role}.workers ({section.workers}): backend native trains in one process; set it to 1")
+        if executor == "inline":
+            _check_inline(role, section, placed["actor_train"].devices)
+        else:
+            _check_counts(role, section)
+        spread = getattr(section, "sharded", getattr(section, "backend", "native") != "native")
+        if role in _ONE_DEVICE and not spread:
+            _check_alone(role, section)
     if (ray.address or "").startswith("ray://"):
         raise ValueError(f"ray.address ({ray.address}): start the run on a machine of the cluster, and give `auto`")
     if executor == "inline" and ray != Ray():
-        raise ValueError(f"ray: {here}")
+        raise ValueError(f"ray: {_HERE}")
+
+
+def _check_inline(role: str, section: Placed, trainer: str | int | tuple[int, ...]) -> None:
+    if section.workers is not None and section.workers > 1:
+        raise ValueError(f"{role}.workers ({section.workers}): {_HERE}")
+    if isinstance(section, Beside) and section.sharded:
+        raise ValueError(f"{role}.sharded: {_HERE}")
+    if section.python is not None:
+        raise ValueError(f"{role}.python ({section.python}): {_HERE}")
+    if section.devices != "auto" and not one_device(section.devices):
+        raise ValueError(
+            f"{role}.devices ({device_text(section.devices)}): with executor inline there is one device; "
+            "name it as cpu, cuda or cuda:1, or set executor to ray"
+        )
+    if section.devices not in ("auto", trainer):
+        raise ValueError(
+            f"{role}.devices: with executor inline it is the trainer's ({trainer}), "
+            f"got {section.devices!r}; leave it out"
+        )
+
+
+def _check_counts(role: str, section: Placed) -> None:
+    """Devices, the group that one process takes of them, and processes, where the file says all of it."""
+    num = num_devices(section.devices)
+    if num is None:
+        return
+    if num % section.group:
+        raise ValueError(
+            f"{role}.devices ({device_text(section.devices)}): {num} devices do not divide by parallel.tp "
+            f"({section.group}); name a multiple of it"
+        )
+    if section.workers not in (None, num // section.group):
+        raise ValueError(
+            f"{role}.workers ({section.workers}): {num} devices in groups of {section.group} make "
+            f"{num // section.group} processes; leave it out"
+        )
+
+
+def _check_alone(role: str, section: Placed) -> None:
+    if section.workers is not None and section.workers > 1:
+        raise ValueError(f"{role}.workers ({section.workers}): backend native trains in one process; set it to 1")
+    if (num_devices(section.devices) or 1) > 1:
+        raise ValueError(
+            f"{role}.devices ({device_text(section.devices)}): backend native trains on one device; "
+            "name one, such as [0], or leave it out"
+        )

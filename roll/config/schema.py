@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from roll.config.algorithm import Algorithm
 from roll.config.envs import Envs
+from roll.config.fsdp import Train, check_ranks
 from roll.config.publication import Publication
 from roll.config.roles import (
     ROLES,
@@ -29,7 +30,7 @@ from roll.config.roles import (
 from roll.config.section import Named as Named
 from roll.config.section import Section
 from roll.config.sources import Source
-from roll.config.vllm import Infer, VllmInfer
+from roll.config.vllm import Infer, VllmInfer, check_dtypes
 
 
 class Shape(Section):
@@ -82,6 +83,12 @@ class Rollout(Section):
     """Most steps that may lie between the weights that sampled a token and the step that trains it; 0: synchronous."""
     context: int = Field(default=1024, gt=1)
     """Most tokens of one sequence, prompt and replies together."""
+    context_policy: Literal["stop", "drop_oldest"] = "stop"
+    """What becomes of an attempt without room for another turn: it is cut there, or goes on without its oldest turns,
+    in a new sequence. What the environment opened with is never dropped."""
+    segment_per: Literal["trajectory", "turn"] = "trajectory"
+    """What a trained sequence is: a trajectory, as far as what is said can be appended to it, or each turn of it after
+    all that stood before."""
     max_new_tokens: int = Field(default=256, gt=0)
     """Most tokens of one reply."""
     max_turns: int = Field(default=32, gt=0)
@@ -213,7 +220,7 @@ class Run(Section):
     algorithm: Algorithm
     tasks: tuple[Source, ...] = Field(min_length=1)
     rollout: Rollout = Rollout()
-    actor_train: NativeTrain = NativeTrain()
+    actor_train: Train = NativeTrain()
     actor_infer: Infer = NativeInfer()
     publication: Publication = Publication()
     critic: Critic = Critic()
@@ -269,7 +276,11 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _workers_can_be_placed(self) -> Run:
+        if self.envs.executor == "ray" and self.executor != "ray":
+            raise ValueError("envs.executor (ray): the run itself has no Ray; set executor to ray, or leave it out")
         check_places(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
+        check_ranks(self.executor, self.actor_train)
+        check_dtypes(self.actor_train.dtype, self.actor_infer)
         return self
 
     @model_validator(mode="after")

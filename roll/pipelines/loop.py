@@ -65,6 +65,8 @@ class Loop:
     notice: Callable[[str], None] = print
     """Hears of what a person should know at once."""
     meter: Meter = field(default_factory=Meter)
+    counts: Callable[[], Mapping[str, float]] = dict[str, float]
+    """What others counted since the last step."""
 
     async def run(self, start: int = 0, held: Sequence[Held] = ()) -> int:
         """Train from `start` finished steps to the last, and say how many are finished now.
@@ -149,7 +151,7 @@ class Loop:
 
     def finish(self, step: int, seconds: float) -> None:
         """Report the step and forget what is too old to keep."""
-        metrics = {**self.meter.flush(), **self.scheduler.drain_counts(), "time/step": seconds}
+        metrics = {**self.meter.flush(), **self.scheduler.drain_counts(), **self.counts(), "time/step": seconds}
         self._account(step)
         metrics["speed/tokens_per_s"] = metrics["tokens/generated"] / seconds
         self.report(step, metrics)

@@ -27,16 +27,17 @@ class Models:
     reward_weight: float = 1.0
 
     async def start(self) -> None:
-        for cluster in self._all():
+        for cluster in self.by_role().values():
             await cluster.each(Scorer.start)
 
     async def stop(self) -> None:
-        for cluster in self._all():
+        for cluster in self.by_role().values():
             await cluster.each(Scorer.stop)
 
-    def _all(self) -> list[Cluster[Scorer]]:
-        clusters = (self.reference, self.teacher, self.critic, self.reward_model)
-        return [cluster for cluster in clusters if cluster is not None]
+    def by_role(self) -> dict[str, Cluster[Any]]:
+        """Those that there are, by the names of their sections."""
+        named = {role: getattr(self, role) for role in ("reference", "teacher", "critic", "reward_model")}
+        return {role: cluster for role, cluster in named.items() if cluster is not None}
 
 
 async def score(batch: Batch, actor: Cluster[Trainer], models: Models, needs: frozenset[Need]) -> Batch:

@@ -6,25 +6,29 @@ import copy
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from roll.cluster.handle import Cluster, Executor
 from roll.cluster.inline import InlineCluster
+from roll.config.devices import one_device
+from roll.config.fsdp import FsdpTrain
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.decoder import Decoder
 from roll.engines.infer.native import NativeGenerator
+from roll.engines.mixed import Reading
 from roll.engines.native import Surroundings, settle
 from roll.engines.origin import Origin, architecture, build
 from roll.engines.train.native import NativeTrainer, ScoreSettings
 from roll.engines.train.native import Settings as TrainSettings
-from roll.errors import ConfigError
 from roll.types import Call, Sampling
 from roll.weights.inline import Mailbox, Shared
 from roll.weights.plan import Layout, Plan, plan
 from roll.wiring.data import settings_of
 from roll.wiring.generators import build_generator, generator_call, native_settings
+from roll.wiring.ranks import meeting, spread_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class Parts:
     training: TrainSettings
     around: Surroundings
     """Of the trainer, and of the models beside the actor."""
+    scratch: Path | None = None
+    """What the names of files begin with where processes meet; None where there is one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,10 @@ def build_parts(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
         sampling=Sampling() if supervised else sampling_of(run),
         sampling_of={} if supervised else {each.name: settings_of(run, each).sampling for each in run.tasks},
         device=torch.device("cpu"),
+        reading=Reading(
+            dtype=None if run.actor_train.dtype == "float32" else torch.bfloat16,
+            checkpointing=run.actor_train.checkpointing,
+        ),
     )
     training = TrainSettings(
         optimizer=optimizer,
@@ -62,18 +72,14 @@ def build_parts(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
         sampling=reading.sampling,
         sampling_of=reading.sampling_of,
         device=reading.device,
+        reading=reading.reading,
     )
     origin = Origin(model=run.model, seed=run.seed)
-    return Parts(origin=origin, reading=reading, training=training, around=_around(run, "actor_train"))
+    return Parts(origin=origin, reading=reading, training=training, around=around_of(run, "actor_train"))
 
 
 def build_actor(run: Run, parts: Parts) -> Actor:
     """In this process: over one module at `max_staleness` 0, over two above it, or where the backend has its own."""
-    if run.actor_infer.devices not in ("auto", run.actor_train.devices):
-        raise ConfigError(
-            f"actor_infer.devices: with executor inline it is the trainer's ({run.actor_train.devices}), "
-            f"got {run.actor_infer.devices!r}; leave it out"
-        )
     device, decoder = settle(parts.around), build(parts.origin)
     shared = run.actor_infer.backend == "native" and run.rollout.max_staleness == 0
     channel = Shared() if shared else Mailbox()
@@ -92,22 +98,31 @@ def build_actor(run: Run, parts: Parts) -> Actor:
 
 def place_actor(run: Run, parts: Parts, executor: Executor, weights: Path) -> Actor:
     """In processes of an executor, which pass weights on as the run says; all of them see the folder `weights`."""
-    train, infer = run.actor_train, run.actor_infer
+    infer = run.actor_infer
     given = {"origin": parts.origin, "settings": parts.training, "around": parts.around}
     leaving, arriving = _channel(run, weights)
-    training = Call("roll.engines.native:trainer", {**given, "channel": leaving})
     with torch.device("meta"):  # names and shapes; no process but a worker holds weights
         layout = _layout(Decoder(architecture(run.model)))
     return Actor(
-        trainers=executor.cluster(training, train.workers, role="actor_train", python=train.python),
+        trainers=_trainers(run, {**given, "channel": leaving}, executor, weights),
         generators=executor.cluster(
-            generator_call(run, parts.origin, arriving, _around(run, "actor_infer")),
-            infer.workers,
+            generator_call(run, parts.origin, arriving, around_of(run, "actor_infer")),
+            infer.num_workers,
             role="actor_infer",
             python=infer.python,
         ),
-        plan=plan(layout, layout, together=run.publication.transport == "gloo"),
+        plan=plan(layout, layout, together=run.publication.transport != "disk"),
     )
+
+
+def _trainers(run: Run, given: dict[str, Any], executor: Executor, weights: Path) -> Cluster[Trainer]:
+    """One process, or ranks that are one trainer to all others."""
+    train = run.actor_train
+    if isinstance(train, FsdpTrain):
+        call = Call("roll.engines.train.fsdp:trainer", given)
+        return spread_out(call, train, role="actor_train", executor=executor, scratch=weights)
+    call = Call("roll.engines.native:trainer", given)
+    return executor.cluster(call, train.num_workers, role="actor_train", python=train.python)
 
 
 def sampling_of(run: Run) -> Sampling:
@@ -120,15 +135,17 @@ def _channel(run: Run, weights: Path) -> tuple[Call, Call]:
     if run.publication.transport == "disk":
         channel = Call("disk", {"directory": str(weights.absolute())})
         return channel, channel
-    meeting = f"file://{weights.absolute()}-{uuid.uuid4().hex[:8]}"  # one that an earlier process left is of no use
-    given = {"url": meeting, "num_receivers": run.actor_infer.workers}
-    return Call("gloo", {**given, "sends": True}), Call("gloo", given)
+    kind, given = run.publication.transport, {"num_receivers": run.actor_infer.num_workers}
+    place = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": meeting(weights, "all")}
+    return Call(kind, {**given, **place, "sends": True}), Call(kind, {**given, **place})
 
 
-def _around(run: Run, role: str) -> Surroundings:
+def around_of(run: Run, role: str) -> Surroundings:
+    """Where a worker of this role computes: on what its section names in one word, else on the first it is shown."""
+    devices = getattr(run, role).devices
     return Surroundings(
         place=f"{role}.devices",
-        device=getattr(run, role).devices,
+        device=devices if one_device(devices) else "auto",
         threads=run.threads,
         deterministic=run.deterministic,
     )

@@ -54,8 +54,9 @@ def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
         slots=section.slots,
         prefill_tokens=section.prefill_tokens,
         flush_tokens=section.flush_tokens,
+        stream_tokens=section.stream_tokens,
         tp=section.parallel.tp,
-        dtype="float32" if section.dtype == "auto" else section.dtype,  # the native trainer's
+        dtype=run.actor_train.dtype if section.dtype == "auto" else section.dtype,
         memory=section.memory,
         kv_gib=section.kv_gib,
         prefix_cache=section.prefix_cache,

@@ -11,8 +11,9 @@ from typing import Any
 
 from roll.cluster.handle import Cluster, Executor
 from roll.cluster.inline import InlineExecutor
+from roll.cluster.ray_actor import Seat
 from roll.cluster.ray_settings import settle_ray
-from roll.config.roles import Placed
+from roll.config.roles import Beside
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, load_tokenizer
 from roll.engines.base import Generator, Trainer
@@ -20,14 +21,17 @@ from roll.engines.decoder import Decoder, geometry
 from roll.engines.origin import Head, Origin, architecture, build
 from roll.errors import ConfigError, RunStopped, WorkerDied
 from roll.pipelines.scoring import Models
+from roll.placement.records import Inventory, Placement, RolePlace
 from roll.rollout.balance import Concurrency
 from roll.rollout.canary import Canary
 from roll.rollout.router import Patience, Router
 from roll.types import Call
 from roll.weights.plan import Plan
-from roll.wiring.actor import Parts, build_actor, build_parts, place_actor
+from roll.wiring.actor import Parts, around_of, build_actor, build_parts, place_actor
 from roll.wiring.actor import sampling_of as sampling_of
 from roll.wiring.generators import build_canary
+from roll.wiring.placing import placed, settled
+from roll.wiring.ranks import spread_out
 
 _STOP_S = 10.0
 """How long workers have to end by themselves before they are ended."""
@@ -46,6 +50,8 @@ class Roles:
     executor: Executor = field(default_factory=InlineExecutor)
     canary: Canary | None = None
     """What every version is tried with; None: digests alone attest it."""
+    placement: Placement = field(default_factory=lambda: Placement(inventory=Inventory(nodes=()), roles=()))
+    """Where they live, and what is put aside when."""
 
     async def start(self) -> None:
         """Bring everything up, or nothing."""
@@ -81,12 +87,18 @@ class Home:
 
 
 def build_roles(
-    run: Run, optimizer: Optimizer, total_steps: int, *, supervised: bool = False, home: Home | None = None
+    run: Run,
+    optimizer: Optimizer,
+    total_steps: int,
+    *,
+    supervised: bool = False,
+    home: Home | None = None,
+    placement: Placement | None = None,
 ) -> Roles:
     """Trainer, generators and the models beside them, to be started and stopped.
 
     With `supervised` the algorithm's other models are left out. Without a `home` what processes leave is kept only
-    where one of them died.
+    where one of them died. Without a `placement` it is planned for the devices that there are.
     """
     shape, tokenizer = geometry(architecture(run.model)), build_tokenizer(run.model)
     if len(tokenizer) > shape.vocab:
@@ -95,11 +107,14 @@ def build_roles(
         raise ConfigError(
             f"rollout.context: the model has room for {shape.context} (got {run.rollout.context}); lower it"
         )
+    placement = placement or placed(run, supervised=supervised)
+    run = settled(run, placement)
     parts = build_parts(run, optimizer, total_steps, supervised=supervised)
     if run.executor == "inline":
         executor, actor = InlineExecutor(), build_actor(run, parts)
     else:
-        executor, weights = _on_ray(run, home)
+        executor, weights = _on_ray(run, home, placement)
+        parts = replace(parts, scratch=weights)
         actor = place_actor(run, parts, executor, weights)
     return Roles(
         trainers=actor.trainers,
@@ -110,6 +125,7 @@ def build_roles(
         template=Template(tokenizer, run.model.template),
         executor=executor,
         canary=build_canary(run),
+        placement=placement,
     )
 
 
@@ -131,10 +147,14 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
         """A model of its own, or the one that the actor starts from."""
         return replace(parts.origin, head=head) if path is None else Origin(model=_alike(path, tokenizer), head=head)
 
-    def frozen(role: str, section: Placed, origin: Origin) -> Cluster[Any]:
-        given = {"origin": origin, "settings": parts.reading, "around": parts.around}
+    def frozen(role: str, section: Beside, origin: Origin) -> Cluster[Any]:
+        around = parts.around if section.devices == "auto" else around_of(run, role)
+        given = {"origin": origin, "settings": parts.reading, "around": around}
+        if section.sharded and parts.scratch is not None:
+            call = Call("roll.engines.train.fsdp:scorer", given)
+            return spread_out(call, section, role=role, executor=executor, scratch=parts.scratch)
         call = Call("roll.engines.native:scorer", given)
-        return executor.cluster(call, section.workers, role=role, python=section.python)
+        return executor.cluster(call, section.num_workers, role=role, python=section.python)
 
     reference = teacher = reward_model = None
     if "reference" in needs:
@@ -169,8 +189,12 @@ def _critic(run: Run, origin: Origin, parts: Parts, executor: Executor) -> Clust
     """A trainer over the actor's body, or over another model's, with a head that begins at 0."""
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
     settings = replace(parts.training, optimizer=run.critic.optimizer, total_steps=num_updates)
-    call = Call("roll.engines.native:trainer", {"origin": origin, "settings": settings, "around": parts.around})
-    return executor.cluster(call, run.critic.workers, role="critic", python=run.critic.python)
+    given = {"origin": origin, "settings": settings, "around": parts.around}
+    if run.critic.sharded and parts.scratch is not None:
+        call = Call("roll.engines.train.fsdp:trainer", given)
+        return spread_out(call, run.critic, role="critic", executor=executor, scratch=parts.scratch)
+    call = Call("roll.engines.native:trainer", given)
+    return executor.cluster(call, run.critic.num_workers, role="critic", python=run.critic.python)
 
 
 def _alike(path: str, tokenizer: Any) -> Model:
@@ -180,7 +204,7 @@ def _alike(path: str, tokenizer: Any) -> Model:
     return Model(path=path)
 
 
-def _on_ray(run: Run, home: Home | None) -> tuple[Executor, Path]:
+def _on_ray(run: Run, home: Home | None, placement: Placement) -> tuple[Executor, Path]:
     """The executor, and where weights pass from one process to another; this is the one place that loads Ray."""
     settle_ray()
     from roll.cluster.ray import RayExecutor, Site
@@ -194,5 +218,14 @@ def _on_ray(run: Run, home: Home | None) -> tuple[Executor, Path]:
         address=run.ray.address,
         start_timeout_s=run.ray.start_timeout_s,
         scratch=folder if home is None else weights,
+        seats={place.role: _seats(placement, place) for place in placement.roles},
     )
     return RayExecutor(site), weights
+
+
+def _seats(placement: Placement, place: RolePlace) -> list[Seat]:
+    """Where each worker of a role lives, in Ray's words."""
+    nodes = placement.inventory.nodes
+    return [
+        Seat(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible) for worker in place.workers
+    ]

@@ -10,6 +10,7 @@ from typing import cast
 from roll.algorithms.credit import Memory
 from roll.algorithms.recipe import Kl, Need, Recipe
 from roll.checkpoint import Checkpoints
+from roll.cluster.handle import Replacing
 from roll.config.algorithm import Algorithm
 from roll.config.schema import Run
 from roll.config.schema import Source as SourceConfig
@@ -25,7 +26,8 @@ from roll.pipelines.loop import Loop, Pace
 from roll.rollout.buffer import Buffer
 from roll.rollout.demonstration import Demonstrator
 from roll.rollout.episode import EpisodeRunner, Limits
-from roll.rollout.publisher import Publisher
+from roll.rollout.episode_script import Cuts
+from roll.rollout.publisher import Publisher, Spare
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
 from roll.rollout.validator import Validator
@@ -37,6 +39,7 @@ from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
 from roll.types import Sampling
 from roll.wiring.data import Data, call_of
 from roll.wiring.models import Roles, sampling_of
+from roll.wiring.placing import build_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,7 @@ def build_scheduler(
             router=roles.router,
             template=roles.template,
             limits=limits,
+            cuts=Cuts(notice=books.reporter.note),
             limits_of={
                 name: replace(limits, sampling=each.sampling, max_new_tokens=each.max_new_tokens)
                 for name, each in data.settings.items()
@@ -196,6 +200,9 @@ def build_scheduler(
 def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
     """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
     publisher = build_publisher(roles, books.journal)
+    clusters = {"actor_train": roles.trainers, "actor_infer": roles.generators, **roles.models.by_role()}
+    publisher.turns = build_turns(roles.placement, clusters, roles.router)
+    _provide(publisher, run, roles, books)
     recipe = build_recipe(run.algorithm, run.tasks)
     scheduler = build_scheduler(run, recipe, roles, data, books, publisher)
     learner = Learner(
@@ -207,9 +214,11 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         max_refused=run.actor_train.optimizer.max_refused,
         seed=run.seed,
         memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
+        turns=publisher.turns,
     )
     meter = Meter()
     meter.tell = _write_down(roles, books.journal)
+    data.scorer.write_down(books.journal)
     return Loop(
         meter=meter,
         pace=Pace(
@@ -231,7 +240,16 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         report=books.reporter,
         notice=books.reporter.note,
         stopping=lambda: books.interrupt.requested,
+        counts=lambda: scheduler.runner.cuts.drain() | data.envs.drain_counts(),
     )
+
+
+def _provide(publisher: Publisher, run: Run, roles: Roles, books: Books) -> None:
+    """Let generators that die be replaced, where there is someone to do it."""
+    generators = roles.generators
+    if isinstance(generators, Replacing) and run.ray.max_replaced:
+        publisher.spare = Spare(replace=generators.replace, most=run.ray.max_replaced, notice=books.reporter.note)
+        roles.router.mend = publisher.mend
 
 
 def _write_down(roles: Roles, journal: Journal) -> Callable[[str], None]:
@@ -259,5 +277,7 @@ def _limits(run: Run, template: Template) -> Limits:
         max_new_tokens=run.rollout.max_new_tokens,
         max_turns=run.rollout.max_turns,
         env_s=run.rollout.env_timeout_s,
+        drop_oldest=run.rollout.context_policy == "drop_oldest",
+        per_turn=run.rollout.segment_per == "turn",
         stop=template.eos_ids | {known[token] for token in run.rollout.stop},
     )

@@ -34,7 +34,7 @@ def test_the_section_is_that_of_the_backend(tmp_path: Path) -> None:
     [
         ("{backend: vlm}", r"run.yaml:5: actor_infer.backend: must be one of 'native', 'vllm' \(got 'vlm'\)"),
         ("{backend: vllm, slot: 4}", "run.yaml:5: unknown key 'actor_infer.slot'; did you mean 'slots'"),
-        ("{backend: vllm, parallel: {tq: 4}}", "unknown key 'actor_infer.parallel.tq'; known: tp"),
+        ("{backend: vllm, parallel: {tq: 4}}", "unknown key 'actor_infer.parallel.tq'; known: cp, tp"),
         ("{kv_gib: 4}", "unknown key 'actor_infer.kv_gib'; only another backend has it"),
         ("{backend: vllm, parallel: {tp: 0}}", r"actor_infer.parallel.tp: must be greater than 0 \(got 0\)"),
         ("{slots: 1}", r"actor_infer.slots: must be greater than 1 \(got 1\)"),

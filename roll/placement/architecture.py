@@ -1,0 +1,142 @@
+"""The numbers of a model that memory and time follow from, read without torch or transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from roll.config.schema import Model, Shape
+
+_SPECIAL_TOKENS = 4
+"""Of a tokenizer with one token a character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A decoder with gated feed-forward layers."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    tied: bool = False
+    """Whether the head is the embedding."""
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer; biases and the norms of heads are left out: they are nothing beside the rest."""
+        heads = self.heads + 2 * self.kv_heads
+        attention = self.hidden * self.head_dim * heads + self.heads * self.head_dim * self.hidden
+        return attention + 3 * self.hidden * self.mlp + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        ends = self.vocab * self.hidden * (1 if self.tied else 2)
+        return ends + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def layer_row(self) -> int:
+        """Numbers that one token leaves in one layer for the way back: what each product and norm has read."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return 4 * self.hidden + 3 * (q + kv) + 3 * self.mlp
+
+    @property
+    def kv_row(self) -> int:
+        """Numbers that one token leaves in the cache of keys and values, all layers together."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+def architecture_of(model: Model) -> Architecture | None:
+    """From the file, from the model's directory, or from its name; None where none of them says."""
+    if model.shape is not None:
+        return _of_shape(model.shape)
+    assert model.path is not None
+    return architecture_at(model.path)
+
+
+def architecture_at(path: str) -> Architecture | None:
+    """Of a model's directory, or of a well-known model that is named so and is not here."""
+    described = Path(path) / "config.json"
+    return _of_config(described) if described.is_file() else _known(Path(path).name)
+
+
+def _of_shape(shape: Shape) -> Architecture:
+    return Architecture(
+        vocab=len(shape.alphabet) + _SPECIAL_TOKENS,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.hidden // shape.heads,
+        mlp=shape.mlp,
+        tied=True,
+    )
+
+
+def _of_config(path: Path) -> Architecture | None:
+    """None where a key is not there, or the model is of another kind, such as a mixture of experts."""
+    try:
+        given = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+        if any(key.endswith("experts") for key in given):
+            return None
+        heads, hidden = given["num_attention_heads"], given["hidden_size"]
+        return Architecture(
+            vocab=given["vocab_size"],
+            hidden=hidden,
+            layers=given["num_hidden_layers"],
+            heads=heads,
+            kv_heads=given.get("num_key_value_heads") or heads,
+            head_dim=given.get("head_dim") or hidden // heads,
+            mlp=given["intermediate_size"],
+            tied=bool(given.get("tie_word_embeddings", False)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # whoever builds the model says what is wrong with its config
+
+
+_KNOWN: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
+    # vocab, hidden, layers, heads, kv heads, head dim, mlp, tied: as in the config.json of each
+    "SmolLM2-135M": (49152, 576, 30, 9, 3, 64, 1536, True),
+    "SmolLM2-1.7B": (49152, 2048, 24, 32, 32, 64, 8192, True),
+    "Qwen2.5-0.5B": (151936, 896, 24, 14, 2, 64, 4864, True),
+    "Qwen2.5-1.5B": (151936, 1536, 28, 12, 2, 128, 8960, True),
+    "Qwen2.5-3B": (151936, 2048, 36, 16, 2, 128, 11008, True),
+    "Qwen2.5-7B": (152064, 3584, 28, 28, 4, 128, 18944, False),
+    "Qwen2.5-14B": (152064, 5120, 48, 40, 8, 128, 13824, False),
+    "Qwen2.5-32B": (152064, 5120, 64, 40, 8, 128, 27648, False),
+    "Qwen2.5-72B": (152064, 8192, 80, 64, 8, 128, 29568, False),
+    "Qwen3-0.6B": (151936, 1024, 28, 16, 8, 128, 3072, True),
+    "Qwen3-1.7B": (151936, 2048, 28, 16, 8, 128, 6144, True),
+    "Qwen3-4B": (151936, 2560, 36, 32, 8, 128, 9728, True),
+    "Qwen3-8B": (151936, 4096, 36, 32, 8, 128, 12288, False),
+    "Qwen3-14B": (151936, 5120, 40, 40, 8, 128, 17408, False),
+    "Qwen3-32B": (151936, 5120, 64, 64, 8, 128, 25600, False),
+    "Llama-3.2-1B": (128256, 2048, 16, 32, 8, 64, 8192, True),
+    "Llama-3.2-3B": (128256, 3072, 28, 24, 8, 128, 8192, True),
+    "Llama-3.1-8B": (128256, 4096, 32, 32, 8, 128, 14336, False),
+    "Llama-3.1-70B": (128256, 8192, 80, 64, 8, 128, 28672, False),
+}
+
+
+def _known(name: str) -> Architecture | None:
+    """The model that a name such as `Qwen2.5-7B-Instruct` begins with."""
+    found = next((listed for listed in _KNOWN if name == listed or name.startswith(f"{listed}-")), None)
+    if found is None:
+        return None
+    vocab, hidden, layers, heads, kv_heads, head_dim, mlp, tied = _KNOWN[found]
+    return Architecture(
+        vocab=vocab,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        mlp=mlp,
+        tied=tied,
+    )

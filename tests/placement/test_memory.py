@@ -1,0 +1,175 @@
+"""What a role takes of a device, and what is done where it is too much."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.config.schema import Model, Shape
+from roll.engines.attention import Ragged
+from roll.engines.infer.cache import SlotCache
+from roll.engines.origin import Origin, build
+from roll.errors import ConfigError
+from roll.placement.architecture import architecture_at, architecture_of
+from roll.placement.facts import facts_of
+from roll.placement.machine import described
+from roll.placement.memory import bytes_on
+from roll.placement.planner import plan_devices
+from roll.placement.records import Inventory, Offload, Placement
+from tests.placement.runs import SMALL, VLLM, plan_of, run_of
+
+SHAPE = Shape(hidden=64, layers=3, heads=4, kv_heads=2, mlp=192, context=256)
+
+
+def share(plan: Placement, role: str, part: str, phase: str = "update") -> int:
+    found = [each.bytes for each in plan.shares if (each.role, each.part, each.phase) == (role, part, phase)]
+    return sum(found)
+
+
+def test_parameters_are_those_of_the_models_as_published() -> None:
+    # in billions, as the model cards say
+    for name, billions in {"Qwen2.5-7B": 7.6, "Qwen3-0.6B-Base": 0.6, "Llama-3.1-8B-Instruct": 8.0}.items():
+        found = architecture_at(f"models/{name}")
+        assert found is not None and found.parameters / 1e9 == pytest.approx(billions, abs=0.05)
+    assert architecture_at("models/nobody-has-heard-of-it") is None
+
+
+def test_parameters_are_those_of_the_decoder_but_for_biases_and_norms_of_heads() -> None:
+    model = Model(shape=SHAPE)
+    decoder = build(Origin(model=model))
+    counted = architecture_of(model)
+    assert counted is not None
+    norms_of_heads = SHAPE.layers * 2 * 16
+    assert counted.parameters + norms_of_heads == sum(parameter.numel() for parameter in decoder.parameters())
+
+
+def test_activations_are_what_a_pass_keeps_for_the_way_back() -> None:
+    model = Model(shape=SHAPE)
+    decoder, counted = build(Origin(model=model)), architecture_of(model)
+    assert counted is not None
+    constants = {tensor.data_ptr() for tensor in (*decoder.parameters(), *decoder.buffers())}
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in constants:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ragged = Ragged([32] * 32, device=torch.device("cpu"))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        hidden = decoder.hidden(torch.full((1024,), 5), ragged.positions, ragged.attend)
+    assert hidden.requires_grad
+    assert sum(kept.values()) == pytest.approx(1024 * SHAPE.layers * counted.layer_row * 4, rel=0.3)
+
+
+def test_keys_and_values_are_those_of_the_slot_cache(tmp_path: Path) -> None:
+    tiny = "model={shape: {hidden: 64, layers: 3, heads: 4, kv_heads: 2, mlp: 192, context: 256}}"
+    sizes = ["rollout.context=250", "rollout.max_new_tokens=64", "actor_infer.slots=40"]
+    plan = plan_of(tmp_path, "2xcpu", tiny, *sizes)
+    cache = SlotCache(build(Origin(model=Model(shape=SHAPE))).shape, slots=40, context=250, device=torch.device("cpu"))
+    assert share(plan, "actor_infer", "kv") == cache.keys.nbytes + cache.values.nbytes
+
+
+def test_a_trainer_in_fp32_takes_sixteen_bytes_a_parameter_and_activations(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "2xH200", SMALL, "actor_train.devices=[0]", "actor_infer.devices=[1]")
+    model = architecture_at("models/Qwen3-0.6B")
+    assert model is not None
+    parts = {part: share(plan, "actor_train", part) for part in ("weights", "gradients", "optimizer", "activations")}
+    assert parts["weights"] + parts["gradients"] + parts["optimizer"] == 16 * model.parameters
+    # 8,192 tokens x 28 layers x (4 x 1,024 + 3 x (2,048 + 1,024) + 3 x 3,072) numbers of 4 bytes
+    assert parts["activations"] == 8192 * 28 * (4 * 1024 + 3 * (2048 + 1024) + 3 * 3072) * 4
+    assert share(plan, "actor_train", "gradients", "rollout") == 0
+    assert share(plan, "actor_train", "optimizer", "rollout") == 8 * model.parameters
+
+
+def test_vllm_takes_the_part_of_a_gpu_that_it_is_given(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "2xH200", SMALL, "actor_train.devices=[0]", f"{VLLM}, devices: [1], memory: 0.5}}")
+    taken = sum(share(plan, "actor_infer", part, "rollout") for part in ("weights", "kv", "activations"))
+    assert taken == pytest.approx(0.5 * 139 * 2**30, rel=1e-6)
+
+
+def test_what_fits_together_stays_where_it_is(tmp_path: Path) -> None:
+    shared = plan_of(tmp_path, "1xH200", SMALL, f"{VLLM}, devices: [0], memory: 0.4, offload: true}}")
+    assert shared.offloads == ()
+
+
+def test_what_does_not_fit_together_is_put_aside_phase_by_phase(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "1xH200", SMALL, f"{VLLM}, devices: [0], memory: 0.9, offload: true}}")
+    assert Offload(role="actor_infer", phase="update", parts=("kv",)) in plan.offloads
+    for phase in ("rollout", "update", "publication"):
+        assert bytes_on(plan, 0, phase, at_once=False) <= 0.95 * 139 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("cluster", "changes", "fault"),
+    [
+        (
+            "8xH200",
+            ["actor_train.devices=[0]", "actor_infer.devices=[1]"],
+            r"actor_train.devices: H200 0 can give 132.0 GiB and the update needs .* \(actor_train's activations .*\); "
+            r"lower actor_train.tokens_per_microbatch \(got 8192\)",
+        ),
+        (
+            "8xH200",
+            [SMALL, "actor_train.devices=[0]", "actor_infer.devices=[1]", "actor_infer.slots=512"],
+            r"H200 1 .* the rollout needs .*kv.*; lower actor_infer.slots \(got 512\) or rollout.context",
+        ),
+        (
+            "1xH200",
+            [SMALL, f"{VLLM}, devices: [0], memory: 0.9}}"],
+            r"lower actor_infer.memory \(got 0.9\) or set actor_infer.offload to true",
+        ),
+        (
+            "8xA100",
+            [
+                "model={path: models/Qwen2.5-72B}",
+                "actor_train.devices=[0]",
+                f"{VLLM}, devices: [1, 2], parallel: {{tp: 1}}}}",
+            ],
+            "raise actor_infer.parallel.tp .got 1.",
+        ),
+    ],
+)
+def test_too_little_memory_is_refused_with_the_culprit_and_a_remedy(
+    tmp_path: Path, cluster: str, changes: list[str], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault) as raised:
+        plan_of(tmp_path, cluster, *changes)
+    assert "\n" not in str(raised.value)
+
+
+def test_on_slots_only_keys_and_values_leave_as_there_is_nowhere_else_to_go(tmp_path: Path) -> None:
+    tiny = "model={shape: {hidden: 64, layers: 3, heads: 4, kv_heads: 2, mlp: 192, context: 256}}"
+    sizes = ["rollout.context=256", "rollout.max_new_tokens=64", "actor_infer.slots=64", "actor_train.devices=[0]"]
+    sizes.append("actor_infer.prefill_tokens=256")
+    run = run_of(tmp_path, tiny, *sizes, "actor_infer.devices=[0]", "actor_train.tokens_per_microbatch=2048")
+    roomy = described("1xcpu")
+    whole = plan_devices(facts_of(run), roomy)
+    need = bytes_on(whole, 0, "update", at_once=False)
+    tight = Inventory(nodes=(replace(roomy.nodes[0], memory=need),))  # of which 0.95 may be used
+    assert whole.offloads == ()
+    assert plan_devices(facts_of(run), tight).offloads == (Offload(role="actor_infer", phase="update", parts=("kv",)),)
+    less = int((need - share(whole, "actor_infer", "kv") - 1) / 0.95)  # weights that left would be enough
+    with pytest.raises(ConfigError, match="CPU slot 0 can give"):
+        plan_devices(facts_of(run), Inventory(nodes=(replace(roomy.nodes[0], memory=less),)))
+
+
+def test_a_model_whose_numbers_are_not_here_is_placed_without_counting(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "8xH200", "model={path: models/own}", "actor_infer.devices=1-7", "actor_train.devices=[0]")
+    assert plan.shares == () and len(plan.workers_of("actor_infer")) == 7
+
+
+def test_models_beside_the_actor_leave_while_replies_are_sampled(tmp_path: Path) -> None:
+    kl = "algorithm={recipe: grpo, kl: {coefficient: 0.1}}"
+    plan = plan_of(tmp_path, "1xH200", SMALL, kl, f"{VLLM}, devices: [0], memory: 0.93, offload: true}}")
+    assert "weights" in plan.off("reference", "rollout") and plan.off("reference", "update") == ()
+
+
+def test_a_model_in_parts_takes_a_part_of_each_device(tmp_path: Path) -> None:
+    kl = "algorithm={recipe: grpo, kl: {coefficient: 0.1}}"
+    apart = ["actor_train.devices=[0]", "actor_infer.devices=[1]"]
+    whole = plan_of(tmp_path, "8xH200", SMALL, kl, *apart, "reference.devices=4-7")
+    parts = plan_of(tmp_path, "8xH200", SMALL, kl, *apart, "reference={devices: 4-7, sharded: true}")
+    assert share(parts, "reference", "weights") == share(whole, "reference", "weights") // 4

@@ -1,0 +1,63 @@
+"""The runs for 8 and for 64 GPUs: checked and explained where there is none."""
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from roll.cli import main
+from roll.config.load import load
+from roll.placement.facts import facts_of
+from roll.placement.machine import described
+from roll.placement.planner import plan_devices
+from roll.placement.words import plan_in_words
+
+ROOT = Path(__file__).parents[1]
+RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200"}
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with contextlib.chdir(ROOT), pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_accepted_where_its_model_is_and_on_a_cluster_elsewhere(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert ": ok" in told(capsys, "check", f"examples/{name}", f"vars.model={tmp_path}")
+    assert "fullest device" in told(capsys, "check", f"examples/{name}", "--cluster", RUNS[name])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_explained_with_a_row_a_role_and_bytes_by_phase(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "explain", f"examples/{name}", "--cluster", RUNS[name])
+    header = next(line for line in text.splitlines() if line.split()[:2] == ["role", "workers"])
+    assert header.split()[-3:] == ["rollout", "update", "publication"]
+    rows = {
+        line.split()[0]: line.split() for line in text.splitlines() if line.startswith("  actor_") and "GiB" in line
+    }
+    assert {role: row[1:3] for role, row in rows.items()} == {
+        "rlvr_8_gpus.yaml": {"actor_train": ["8", "0-7"], "actor_infer": ["8", "0-7"]},
+        "rlvr_64_gpus.yaml": {"actor_train": ["32", "0-31"], "actor_infer": ["16", "32-63"]},
+    }[name]
+
+
+def test_on_eight_gpus_all_share_and_on_sixty_four_each_half_has_its_own() -> None:
+    shared = plan_devices(facts_of(load(ROOT / "examples/rlvr_8_gpus.yaml").run), described("8xH100"))
+    assert shared.shared("actor_train", "actor_infer") == tuple(range(8))
+    apart = plan_devices(facts_of(load(ROOT / "examples/rlvr_64_gpus.yaml").run), described("8x8xH200"))
+    assert apart.shared("actor_train", "actor_infer") == ()
+    assert all(len({worker.node}) == 1 and len(worker.devices) == 2 for worker in apart.workers_of("actor_infer"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_documentation_shows_the_table_that_is_printed(name: str) -> None:
+    table = plan_in_words(load(ROOT / "examples" / name).run, RUNS[name])
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    assert f"$ roll explain examples/{name} --cluster {RUNS[name]}\n{table}\n" in text

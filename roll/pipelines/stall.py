@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -12,13 +12,21 @@ EVERY_S = 60.0
 """Between two notices. A wait that is over sooner is nobody's concern."""
 
 
-async def told(wait: Coroutine[Any, Any, T], tell: Callable[[float], None], every_s: float = EVERY_S) -> T:
-    """What the wait brings; until it does, `tell` hears every so often for how many seconds it has lasted."""
+async def told(wait: Awaitable[T], tell: Callable[[float], None], every_s: float = EVERY_S) -> T:
+    """What the wait brings; until it does, `tell` hears every so often for how many seconds it has lasted.
+
+    Nothing else runs between the end of the wait and whatever follows on it.
+    """
     loop = asyncio.get_running_loop()
-    waiting, began = asyncio.ensure_future(wait), loop.time()
+    began = loop.time()
+
+    def remind() -> None:
+        nonlocal timer
+        timer = loop.call_later(every_s, remind)
+        tell(loop.time() - began)
+
+    timer = loop.call_later(every_s, remind)
     try:
-        while not (await asyncio.wait([waiting], timeout=every_s))[0]:
-            tell(loop.time() - began)
-        return waiting.result()
+        return await wait
     finally:
-        waiting.cancel()
+        timer.cancel()

@@ -49,3 +49,33 @@ def test_who_waits_no_longer_takes_the_wait_with_it() -> None:
 
     asyncio.run(_cancelled())
     assert ended == ["ended"]
+
+
+def test_nothing_runs_between_the_end_of_a_wait_and_what_follows_on_it() -> None:
+    order: list[str] = []
+
+    async def race() -> None:
+        event = asyncio.Event()
+
+        async def waits() -> None:
+            await event.wait()
+            order.append("over")
+
+        async def goes_on() -> None:
+            await told(waits(), lambda _: None)
+            order.append("follows")
+
+        async def another() -> None:
+            await event.wait()
+            order.append("another")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(goes_on())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            group.create_task(another())
+            await asyncio.sleep(0)
+            event.set()
+
+    asyncio.run(race())
+    assert order == ["over", "follows", "another"]

@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 ROLL_DATA ?= $(wildcard ../shared/data)
+ifneq ($(ROLL_DATA),)
 export ROLL_DATA
+endif
 export TOKENIZERS_PARALLELISM = false
 
 .PHONY: setup demo sandbox test test-engines check bench clean

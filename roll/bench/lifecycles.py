@@ -102,7 +102,7 @@ class Deaf(FakeGenerator):
         return []
 
 
-class _Times:
+class Times:
     """A `Sink` that notes when each step was over."""
 
     def __init__(self) -> None:
@@ -114,20 +114,23 @@ class _Times:
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def steps_s(self) -> list[float]:
+        """What each step took but for the first two."""
+        return [end - begin for begin, end in zip(self.ends[2:], self.ends[3:], strict=False)]
+
 
 async def _steps() -> list[float]:
-    """What each step took but for the first two."""
-    times = _Times()
+    times = Times()
     with tempfile.TemporaryDirectory() as folder:
         await _run(Path(folder), Instant(), times, groups=GROUPS)
-    return [end - begin for begin, end in zip(times.ends[2:], times.ends[3:], strict=False)]
+    return times.steps_s()
 
 
 async def _waiting() -> float:
     """Bytes for each trajectory, while all of them wait for their first token."""
     with tempfile.TemporaryDirectory() as folder:
         tracemalloc.start()
-        running = asyncio.create_task(_run(Path(folder), Deaf(), _Times(), groups=IN_FLIGHT // SIBLINGS))
+        running = asyncio.create_task(_run(Path(folder), Deaf(), Times(), groups=IN_FLIGHT // SIBLINGS))
         await asyncio.sleep(5)
         size = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -136,8 +139,7 @@ async def _waiting() -> float:
     return size / IN_FLIGHT
 
 
-async def _run(folder: Path, engine: FakeGenerator, times: _Times, *, groups: int) -> None:
-    config = _config(groups)
+async def _run(folder: Path, engine: FakeGenerator, times: Times, *, groups: int) -> None:
     generators, trainers = InlineCluster[Generator]([engine]), InlineCluster[Trainer]([SimTrainer(0.0)])
     roles = Roles(
         trainers=trainers,
@@ -147,22 +149,28 @@ async def _run(folder: Path, engine: FakeGenerator, times: _Times, *, groups: in
         router=Router(generators),
         template=Template(character_tokenizer("0123456789+=")),
     )
+    await train(folder / "run", roles, times, config(groups, STEPS))
+
+
+async def train(path: Path, roles: Roles, times: Times, settings: Run) -> None:
+    """The whole run, with replies that nothing ends early."""
     roles.template.eos_ids = frozenset()
     with (
-        closing(RunDirectory.create(folder / "run", overwrite=False)) as directory,
+        closing(RunDirectory.create(path, overwrite=False)) as directory,
         closing(Journal(directory.journal)) as journal,
     ):
-        keeper = build_keeper(config, directory, roles, journal)
-        quiet = Progress(STEPS, "", console=Console(quiet=True, force_terminal=False))
+        keeper = build_keeper(settings, directory, roles, journal)
+        quiet = Progress(settings.steps, "", console=Console(quiet=True, force_terminal=False))
         books = Books(journal, keeper, Reporter(quiet, [times]), Interrupt())
-        loop = build_loop(config, roles, build_data(config, config.tasks, roles.template), books)
+        loop = build_loop(settings, roles, build_data(settings, settings.tasks, roles.template), books)
         with startup_set_aside():
             await loop.run()
 
 
-def _config(groups: int) -> Run:
+def config(groups: int, steps: int) -> Run:
+    """A run of so many groups a step, at staleness 1."""
     tree = {
-        "steps": STEPS,
+        "steps": steps,
         "model": {"shape": {"context": 2 * TOKENS}},
         "algorithm": {"advantage": "group_normalised", "loss": "clipped", "aggregation": "token_mean"},
         "tasks": [{"name": "sums", "data": {"kind": "arithmetic", "pad": True}, "reward": "exact"}],

@@ -7,41 +7,30 @@ answer at once and the trainer learns nothing.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate
 
 import typer
-from rich.console import Console
 
-from roll.allocator import startup_set_aside
+from roll.bench.lifecycles import GROUPS, SIBLINGS, TOKENS, Times, config, train
 from roll.bench.result import Result
 from roll.cluster.handle import Cluster, Method, P, R, S
 from roll.cluster.inline import InlineCluster
 from roll.cluster.ray_settings import settle_ray
-from roll.config.schema import Run
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Trainer
-from roll.journal.store import Journal
-from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.scoring import Models
 from roll.rollout.router import Router
 from roll.sim.trainer import SimTrainer
-from roll.tracking.directory import RunDirectory
-from roll.tracking.progress import Progress
-from roll.tracking.reporter import Reporter
 from roll.types import Call
 from roll.weights.plan import Plan
-from roll.wiring.data import build_data
 from roll.wiring.models import Roles
-from roll.wiring.run import Books, build_keeper, build_loop
 
-ACTORS, TOKENS, GROUPS, SIBLINGS, STEPS = 4, 512, 64, 8, 32
+ACTORS, STEPS = 4, 32
 GOAL = 2_000.0
 
 
@@ -103,19 +92,6 @@ class Counted:
         return await self._cluster.any(method, *args, **kwargs)
 
 
-class _Times:
-    """A `Sink` that notes when each step was over."""
-
-    def __init__(self) -> None:
-        self.ends = [time.perf_counter()]
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.ends.append(time.perf_counter())
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-
 async def _steps(folder: Path) -> tuple[list[float], Counter[str], float]:
     """What each step took but for the first two, the calls of all, and the seconds of CPU of this process."""
     settle_ray()
@@ -133,50 +109,13 @@ async def _steps(folder: Path) -> tuple[list[float], Counter[str], float]:
         template=Template(character_tokenizer("0123456789+=")),
         executor=executor,
     )
-    roles.template.eos_ids = frozenset()
-    times = _Times()
+    times = Times()
     await roles.start()
     try:
         generators.calls.clear()
         began = time.process_time()
-        await _run(folder / "run", roles, times)
+        await train(folder / "run", roles, times, config(GROUPS, STEPS))
         cpu_s = time.process_time() - began
     finally:
         await roles.stop()
-    seconds = [end - begin for begin, end in zip(times.ends[2:], times.ends[3:], strict=False)]
-    return seconds, generators.calls, cpu_s
-
-
-async def _run(path: Path, roles: Roles, times: _Times) -> None:
-    config = _config()
-    with (
-        closing(RunDirectory.create(path, overwrite=False)) as directory,
-        closing(Journal(directory.journal)) as journal,
-    ):
-        keeper = build_keeper(config, directory, roles, journal)
-        quiet = Progress(STEPS, "", console=Console(quiet=True, force_terminal=False))
-        books = Books(journal, keeper, Reporter(quiet, [times]), Interrupt())
-        loop = build_loop(config, roles, build_data(config, config.tasks, roles.template), books)
-        with startup_set_aside():
-            await loop.run()
-
-
-def _config() -> Run:
-    tree = {
-        "steps": STEPS,
-        "model": {"shape": {"context": 2 * TOKENS}},
-        "algorithm": {"advantage": "group_normalised", "loss": "clipped", "aggregation": "token_mean"},
-        "tasks": [{"name": "sums", "data": {"kind": "arithmetic", "pad": True}, "reward": "exact"}],
-        "rollout": {
-            "groups_per_step": GROUPS,
-            "group_size": SIBLINGS,
-            "max_staleness": 1,
-            "context": 2 * TOKENS,
-            "max_new_tokens": TOKENS,
-        },
-        "validation": {"at_start": False},
-        "checkpoint": {"every": 0},
-        "tracking": {"tensorboard": False},
-        "journal": {"keep_steps": 2},
-    }
-    return Run.model_validate_json(json.dumps(tree))
+    return times.steps_s(), generators.calls, cpu_s

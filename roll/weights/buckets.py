@@ -45,7 +45,7 @@ def buckets(tensors: Iterable[Named], num_bytes: int) -> Iterator[Bucket]:
     bucket: Bucket = []
     used = 0
     for name, tensor in tensors:
-        lying, order = _as_it_lies(tensor.detach())
+        lying, order = as_it_lies(tensor.detach())
         begin = -(-used // _ALIGN) * _ALIGN
         if bucket and begin + lying.nbytes > num_bytes:
             yield bucket
@@ -63,7 +63,7 @@ def size_of(bucket: Bucket) -> int:
     return entry.begin + last.nbytes
 
 
-def _as_it_lies(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int]]:
+def as_it_lies(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int]]:
     """The tensor with its dimensions in the order of memory, and how to put them back; turning it is slow to copy."""
     by_stride = sorted(range(tensor.ndim), key=lambda at: -tensor.stride(at))
     return tensor.permute(by_stride), tuple(by_stride.index(at) for at in range(tensor.ndim))

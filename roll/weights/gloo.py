@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 
 from roll.errors import RunStopped
+from roll.weights.buckets import Named, as_it_lies
 
 _ALIGN = 16
 """Tensors begin at multiples of this many bytes, so that any dtype may look at its own."""
 _WORTH_ITS_OWN = 4 * 2**20
 """Bytes from which on a tensor is sent from where it lies, instead of being copied beside others first."""
-Named = tuple[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class GlooChannel:
 
     def send(self, tensors: Iterable[Named], *, version: int) -> None:
         assert self.meeting.rank == 0, "only rank 0 sends"
-        with _blamed(version):
+        with blamed(version):
             self._meet(version)
             under_way: deque[list[tuple[Any, torch.Tensor]]] = deque()
             for bucket in self._packed(tensors):
@@ -94,7 +94,7 @@ class GlooChannel:
     def receive(self, *, version: int) -> Iterator[Named]:
         """In any order; each tensor is good until the next one is asked for, when its place is written anew."""
         assert self.meeting.rank > 0, "rank 0 sends"
-        with _blamed(version):
+        with blamed(version):
             self._meet(version)
             arriving: deque[tuple[_Bucket, Any]] = deque()
             number, more = 0, True
@@ -126,7 +126,7 @@ class GlooChannel:
         """Buckets by turns in two places of memory; what is large and whole is sent at once from where it lies."""
         number, bucket = 0, None
         for name, tensor in tensors:
-            lying, order = _as_it_lies(tensor.detach())
+            lying, order = as_it_lies(tensor.detach())
             whole = lying.device.type == "cpu" and lying.is_contiguous()
             if lying.nbytes > self.bucket_bytes or (whole and lying.nbytes >= _WORTH_ITS_OWN):
                 yield _alone(name, lying, order)
@@ -169,12 +169,6 @@ class GlooChannel:
         return bucket, self._group.broadcast(bucket.payload, 0) if used else None
 
 
-def _as_it_lies(tensor: torch.Tensor) -> tuple[torch.Tensor, Sequence[int]]:
-    """The tensor with its dimensions in the order of memory, and how to put them back; turning it is slow to copy."""
-    by_stride = sorted(range(tensor.ndim), key=lambda at: -tensor.stride(at))
-    return tensor.permute(by_stride), [by_stride.index(at) for at in range(tensor.ndim)]
-
-
 def _alone(name: str, lying: torch.Tensor, order: Sequence[int]) -> _Bucket:
     """A bucket that is this one tensor."""
     flat = lying.cpu().contiguous().view(-1).view(torch.uint8)
@@ -195,8 +189,8 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 
 
 @contextlib.contextmanager
-def _blamed(version: int) -> Generator[None]:
-    """What gloo raises when a member is gone or silent, as one line."""
+def blamed(version: int) -> Generator[None]:
+    """What a group of processes raises when a member is gone or silent, as one line."""
     try:
         yield
     except (RuntimeError, dist.DistError) as error:

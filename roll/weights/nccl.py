@@ -6,10 +6,9 @@ receivers must be called at the same time, and each needs a device of its own. N
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from datetime import timedelta
 from typing import Any, cast
@@ -17,9 +16,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from roll.errors import RunStopped
 from roll.weights.buckets import Bucket, Entry, Named, buckets, size_of
-from roll.weights.gloo import Meeting
+from roll.weights.gloo import Meeting, blamed
 
 _PLACES = 2
 
@@ -34,7 +32,7 @@ class NcclChannel:
 
     def send(self, tensors: Iterable[Named], *, version: int) -> None:
         assert self.meeting.rank == 0, "only rank 0 sends"
-        with _blamed(version):
+        with blamed(version):
             group, store = self._join()
             under_way: deque[Any] = deque()
             number = 0
@@ -52,7 +50,7 @@ class NcclChannel:
     def receive(self, *, version: int) -> Iterator[Named]:
         """In the order they were sent; each tensor is good until the next one is asked for."""
         assert self.meeting.rank > 0, "rank 0 sends"
-        with _blamed(version):
+        with blamed(version):
             group, store = self._join()
             number = 0
             while True:
@@ -94,19 +92,6 @@ class NcclChannel:
             options._timeout = patience
             self._joined = kind(store, rank, size, options), store
         return self._joined
-
-
-@contextlib.contextmanager
-def _blamed(version: int) -> Generator[None]:
-    """What NCCL raises when a member is gone or silent, as one line."""
-    try:
-        yield
-    except (RuntimeError, dist.DistError) as error:
-        reason = str(error).splitlines()[0]
-        raise RunStopped(
-            f"weights: version {version} did not get through ({reason}); see the logs of trainer and generators, "
-            "then `roll resume` the run"
-        ) from None
 
 
 def nccl(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> NcclChannel:

@@ -20,7 +20,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing the tools of the tests"
-	$(PIP) --editable ".[dev,data,wandb,swanlab]"
+	$(PIP) --editable ".[dev,data,lora,mcp,proxy,wandb,swanlab]"
 	touch $@
 
 setup: $(VENV)/.dev

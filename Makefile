@@ -66,9 +66,8 @@ test-engines: $(ENGINES)/.$(ENGINE)
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(PYTEST) -m "not learns and not slow" --quiet
+	@$(BIN)/pyright & types=$$!; $(PYTEST) -m "not learns and not slow" --quiet; tests=$$?; wait $$types && exit $$tests
 
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all

@@ -7,6 +7,8 @@ import pytest
 HERE = Path(__file__).parent
 SLOW = (
     "bench/test_environment.py",
+    "bench/test_reward_pool.py",
+    "bench/test_sandbox.py",
     "cli",
     "cluster/test_faults.py",
     "cluster/test_host.py",
@@ -15,26 +17,41 @@ SLOW = (
     "cluster/test_ray_envs.py",
     "cluster/test_ray_runs.py",
     "conformance",
+    "data/test_detokenizer.py",
     "envs/test_faults.py",
+    "envs/test_frozen_lake.py",
+    "envs/test_repair.py",
+    "placement/test_turns.py",
+    "rewards/test_choice.py",
     "rewards/test_code.py",
-    "bench/test_sandbox.py",
-    "bench/test_reward_pool.py",
+    "rewards/test_f1.py",
     "rewards/test_hostile.py",
     "rewards/test_ifeval.py",
+    "rewards/test_json_schema.py",
     "rewards/test_math_process.py",
     "rewards/test_math_verify.py",
     "rewards/test_patterns.py",
     "rollout/test_env_pool.py",
+    "rollout/test_episode_exactness.py",
     "rollout/test_killed.py",
     "rollout/test_pool.py",
     "sandbox",
-    "tracking/test_sinks.py",
+    "sim/test_run.py",
+    "test_checkpoint.py",
     "test_determinism.py",
+    "test_doctor.py",
     "test_examples",
     "test_readme.py",
     "test_score.py",
+    "tools/test_mcp.py",
+    "tools/test_programs.py",
+    "tracking/test_sinks.py",
+    "wiring/test_conversations.py",
+    "wiring/test_play.py",
 )
-TOGETHER = {f"cluster/test_{name}.py": "ray" for name in ("faults", "ray", "ray_envs", "ray_runs")}
+TOGETHER = {f"cluster/test_{name}.py": "ray" for name in ("faults", "ray", "ray_envs", "ray_runs")} | {
+    "learning/test_arithmetic.py": "arithmetic"
+}
 """Files whose tests share something that takes long to make, by its name; those of each run in one process."""
 
 
@@ -45,3 +62,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if name in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(TOGETHER[name]))
+    items.sort(key=lambda item: not item.path.match("learning/test_arithmetic.py"))  # the longest first

@@ -354,9 +354,9 @@ BOMBS = {
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_no_reply_is_expensive(bomb: str):
     every = asking(*{name: (name, parameters) for name, parameters, *_ in CASES}.values())
-    start = time.monotonic()
+    start = time.thread_time()
     found = score(every, BOMBS[bomb], loose=False, partial=True)
-    assert time.monotonic() - start < 8.0  # 25 checks; linear takes about one second, quadratic hours
+    assert time.thread_time() - start < 8.0  # 25 checks; linear takes about one second, quadratic hours
     assert 0.0 <= found.value <= 1.0
 
 

@@ -65,9 +65,9 @@ def test_a_newline_at_the_end_is_what_it_is_to_re(pattern: str, text: str):
     ],
 )
 def test_what_ruins_re_is_quick(pattern: str, text: str):
-    start = time.monotonic()
+    start = time.thread_time()
     assert not matches(pattern, text)
-    assert time.monotonic() - start < 8.0  # it takes at most a second
+    assert time.thread_time() - start < 8.0  # it takes at most a second
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ class Tool:
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    strict: bool = True
+    """Whether a call whose arguments do not fit the schema is none; else they are the environment's to judge."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -48,7 +50,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call, with arguments that fit the tool's schema."""
+    """One call, with arguments that fit the tool's schema, where it is strict."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -117,6 +119,12 @@ def read(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") -> Spoken:
     return Spoken(text=text, calls=calls)
 
 
+def written(call: ToolCall, form: ToolForm = "hermes") -> str:
+    """A call as a reply has to write it."""
+    text = json.dumps({"name": call.name, _ARGUMENTS[form]: call.arguments}, ensure_ascii=False)
+    return f"{_OPEN}\n{text}\n{_CLOSE}" if form == "hermes" else text
+
+
 def _written_hermes(text: str) -> list[str]:
     """What stands within the tags, one after the other, with nothing after the first but more of them."""
     before, *rest = text.split(_OPEN)
@@ -150,7 +158,7 @@ def _call(text: str, tools: Sequence[Tool], key: str) -> ToolCall:
     if tool is None:
         raise _Refused(CallFault.UNKNOWN_TOOL, f"no tool named {name[:50]!r}")
     given = cast(dict[str, Any], arguments)
-    if why := _unfit(given, tool.parameters):
+    if tool.strict and (why := _unfit(given, tool.parameters)):
         raise _Refused(CallFault.BAD_ARGUMENTS, f"{name}: {why}")
     return ToolCall(name, given)
 
@@ -182,6 +190,19 @@ def _misfit(value: Any, about: Mapping[str, Any]) -> str:
             return f"at least {about['minimum']}"
         if value > about.get("maximum", value):
             return f"at most {about['maximum']}"
+    return _misfit_inside(value, about)
+
+
+def _misfit_inside(value: Any, about: Mapping[str, Any]) -> str:
+    """The same of what a list or an object holds, as far as the schema says what that is."""
+    items, properties = about.get("items"), about.get("properties")
+    if isinstance(value, list) and isinstance(items, Mapping):
+        inner = (_misfit(each, cast(Mapping[str, Any], items)) for each in cast(list[Any], value))
+        why = next(filter(None, inner), "")
+        return f"a list whose entries are {why}" if why else ""
+    if isinstance(value, dict) and isinstance(properties, Mapping):
+        why = _unfit(cast(dict[str, Any], value), about)
+        return f"an object that fits: {why}" if why else ""
     return ""
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.data.templates import Template, character_tokenizer
-from roll.data.tools import CallFault, Tool, ToolCall, ToolForm, declared, read
+from roll.data.tools import CallFault, Tool, ToolCall, ToolForm, declared, read, written
 from roll.errors import ConfigError
 from roll.types import Message
 from tests.data.chat_templates import CHATML, FAMILIES, family, tokenizer
@@ -133,3 +133,43 @@ def test_tools_are_told_by_the_template_when_a_conversation_opens_and_stay_told(
     more = [Message("tool", "3")]
     heard = template.extend([asked, Message("assistant", "so")], more, last=template.eos_id, place="t", tools=TOOLS)
     assert heard is not None and "far" not in template.tokenizer.decode(heard.tolist())
+
+
+@pytest.mark.parametrize("form", ["hermes", "llama"])
+def test_a_call_that_is_written_is_read_again(form: Any) -> None:
+    call = ToolCall("find", {"what": 'Ä "quoted"\n</p>', "how": [1.0, None, {"deep": True}]})
+    tool = Tool("find", "", {"type": "object", "properties": {"what": {"type": "string"}, "how": {}}})
+    assert read(written(call, form), [tool], form).calls == (call,)
+
+
+def test_arguments_of_a_tool_that_is_not_strict_are_left_to_whoever_hears_them() -> None:
+    schema = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
+    odd = written(ToolCall("find", {"which": 3}))
+    assert read(odd, [Tool("find", "", schema)]).fault is CallFault.BAD_ARGUMENTS
+    assert read(odd, [Tool("find", "", schema, strict=False)]).calls == (ToolCall("find", {"which": 3}),)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ids": ["a", 3]}, "find: 'ids' must be a list whose entries are of type string"),
+        ({"at": {"x": "1"}}, "find: 'at' must be an object that fits: 'x' must be of type integer"),
+        ({"at": {}}, "find: 'at' must be an object that fits: 'x' is missing"),
+        ({"at": {"x": 1, "z": 2}}, "find: 'at' must be an object that fits: takes no 'z'"),
+        (
+            {"rows": [[1], ["2"]]},
+            "find: 'rows' must be a list whose entries are a list whose entries are of type integer",
+        ),
+        ({"ids": [], "at": {"x": 1}, "rows": [[], [1]], "loose": {"any": ["thing"]}}, ""),
+    ],
+)
+def test_arguments_have_to_fit_inside_of_lists_and_objects_too(given: dict[str, Any], says: str) -> None:
+    integers = {"type": "array", "items": {"type": "integer"}}
+    about = {
+        "ids": {"type": "array", "items": {"type": "string"}},
+        "at": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+        "rows": {"type": "array", "items": integers},
+        "loose": {"type": "object"},
+    }
+    found = read(written(ToolCall("find", given)), [Tool("find", "", {"type": "object", "properties": about})])
+    assert (found.why, found.fault) == (says, CallFault.BAD_ARGUMENTS if says else None)

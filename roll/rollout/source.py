@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from roll.errors import ConfigError, EnvFailed
 from roll.rewards.base import call
@@ -12,6 +13,14 @@ from roll.rollout.environments import Environments, MakeEnv, make_env
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.pool import Judge
 from roll.types import Call, Status, Task, Trajectory
+
+
+class Player(Protocol):
+    """Makes whole attempts in its own way, where no environment takes turns with the policy."""
+
+    async def play(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
+        """The attempt, not yet scored, and what is to be scored of it, by the runner's router, template and limits."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +36,16 @@ class Source:
     """Who asks the reward."""
     make: MakeEnv = make_env
     """Who makes the environments."""
+    player: Player | None = None
+    """Who makes the attempts; None: the runner, with an environment."""
 
     async def unfit(self, envs: Environments, *, tools: bool = True) -> str:
         """What is wrong with its environment's arguments; empty where one of three tasks can be attempted.
 
         Without `tools` the policy has no way to call any.
         """
+        if self.player is not None:
+            return ""
         places = sorted({0, len(self.tasks) // 2, len(self.tasks) - 1})
         found = ""
         for place in places:  # a single task may be the one that does not fit
@@ -43,15 +56,7 @@ class Source:
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
-        try:
-            with runner.router.waits.on("environments"):
-                env = await self.make(self.env, attempt.task)
-        except EnvFailed as error:
-            reason = str(error)
-            return Trajectory(
-                task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
-            )
-        trajectory, reply = await runner.run(attempt, env)
+        trajectory, reply = await self._played(runner, attempt)
         if trajectory.status.valid and not trajectory.segments:
             return replace(trajectory, status=Status.ENV_FAILED, reason=self._too_long(attempt.task))
         if self.reward is None or not trajectory.status.valid:
@@ -65,6 +70,20 @@ class Source:
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
         return trajectory.scored(outcome.score)
+
+    async def _played(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
+        if self.player is not None:
+            return await self.player.play(runner, attempt)
+        try:
+            with runner.router.waits.on("environments"):
+                env = await self.make(self.env, attempt.task)
+        except EnvFailed as error:
+            reason = str(error)
+            failed = Trajectory(
+                task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
+            )
+            return failed, ""
+        return await runner.run(attempt, env)
 
     def _too_long(self, task: Task) -> str:
         """An attempt without a turn is none: there was no room for a reply."""

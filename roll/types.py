@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 T = TypeVar("T")
+POLICY = "policy"
+"""The agent of environments that name none."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
@@ -127,7 +129,8 @@ class Segment:
     """One append-only token sequence: turns end to end, as one flat row of each kind."""
 
     turns: tuple[Turn, ...]
-    agent: str = "policy"
+    agent: str = POLICY
+    """Who wrote what was sampled in it; one attempt may have several agents."""
 
     @property
     def ids(self) -> Ints:
@@ -182,12 +185,24 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """Outcome plus everything the environment gave on the way."""
+        """Outcome plus everything the environment gave on the way, to all agents."""
         given = 0.0
         for segment in self.segments:
             for turn in segment.turns:
                 given += turn.reward
         return given if self.score is None else self.score.value + given
+
+    def by_agent(self) -> dict[str, Trajectory]:
+        """The attempt as each of its agents had it, in the order of its segments; the score is everybody's."""
+        if len(self.segments) == 1:
+            return {self.segments[0].agent: self}
+        agents = dict.fromkeys([segment.agent for segment in self.segments])
+        if len(agents) < 2:
+            return dict.fromkeys(agents or (POLICY,), self)
+        return {
+            agent: replace(self, segments=tuple(segment for segment in self.segments if segment.agent == agent))
+            for agent in agents
+        }
 
     @property
     def num_sampled(self) -> int:
@@ -236,9 +251,9 @@ class Batch:
     lengths: tuple[int, ...]
     """Of each row; they sum to `tokens`."""
     trajectory: torch.Tensor
-    """[rows] int64: index of the row's trajectory in `rewards`"""
+    """[rows] int64: index of the row's trajectory in `rewards`; an attempt with several agents is one for each"""
     group: torch.Tensor
-    """[trajectories] int64: which group each trajectory belongs to"""
+    """[trajectories] int64: which group each trajectory belongs to; those of another agent are another group"""
     rewards: torch.Tensor
     """[trajectories] fp32"""
     truncated: torch.Tensor
@@ -251,6 +266,8 @@ class Batch:
     """[turns] fp32; a trajectory's outcome is part of its last turn, so that they sum to its reward"""
     domains: tuple[str, ...] = ()
     """[trajectories]: the domain of each; empty where none is told"""
+    agents: tuple[str, ...] = ()
+    """[trajectories]: whose each is; empty where that is not told"""
     turn_states: torch.Tensor | None = None
     """[turns] int64: equal numbers are equal states of the world; None where an environment does not say"""
     parts: Mapping[str, torch.Tensor] = field(default_factory=lambda: {})

@@ -28,6 +28,8 @@ class Memory:
     """Of all rewards so far, as they came; without those of the domains below."""
     domains: Mapping[str, Moments] = field(default_factory=lambda: {})
     """The same of each domain that gives credit in a way of its own."""
+    policies: Mapping[str, Memory] = field(default_factory=lambda: {})
+    """That of each policy, where a run has several; then there is nothing else."""
 
 
 def assign_credit(batch: Batch, recipe: Recipe, memory: Memory) -> tuple[Batch, Memory, dict[str, float]]:

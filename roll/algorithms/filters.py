@@ -10,9 +10,16 @@ from roll.types import Group
 
 
 def mixed(group: Group) -> str:
-    """Keeps groups whose rewards differ in single precision, as a batch holds them: others teach nothing."""
-    rewards = np.array([trajectory.reward for trajectory in group.trajectories], np.float32)
-    return "" if len(np.unique(rewards)) > 1 else "all rewards are equal"
+    """Keeps groups whose rewards differ in single precision, as a batch holds them: others teach nothing.
+
+    Of several agents one whose rewards differ is enough.
+    """
+    rewards: dict[str, list[float]] = {}
+    for trajectory in group.trajectories:
+        for agent, own in trajectory.by_agent().items():
+            rewards.setdefault(agent, []).append(own.reward)
+    differing = any(len(np.unique(np.array(found, np.float32))) > 1 for found in rewards.values())
+    return "" if differing else "all rewards are equal"
 
 
 def mean_between(group: Group, *, low: float = 0.0, high: float = 1.0) -> str:

@@ -10,8 +10,8 @@ import torch
 from roll.algorithms.segments import siblings
 from roll.types import Batch
 
-_CREDITED = ("trained", "penalties", "advantages", "returns")
-"""Per-token rows that credit makes or changes."""
+_MADE = ("trained", "old_logprobs", "penalties", "advantages", "returns")
+"""Per-token rows that scoring or credit makes or changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +41,8 @@ def parted(batch: Batch, chosen: torch.Tensor) -> Part:
         turn_trajectory=number[batch.turn_trajectory[turns]],
         turn_rewards=batch.turn_rewards[turns],
         turn_states=None if batch.turn_states is None else batch.turn_states[turns],
-        domains=tuple(domain for domain, own in zip(batch.domains, chosen.numpy().tolist(), strict=True) if own),
+        domains=_named(batch.domains, trajectories),
+        agents=_named(batch.agents, trajectories),
         parts={name: found for name, found in parts.items() if not bool(found.isnan().all())},
     )
     tokens = torch.as_tensor(batch.places(rows))
@@ -49,10 +50,10 @@ def parted(batch: Batch, chosen: torch.Tensor) -> Part:
 
 
 def joined(batch: Batch, parts: Sequence[Part]) -> Batch:
-    """The batch that was cut into `parts`, with the credit that each of them was given."""
+    """The batch that was cut into `parts`, with the scores and the credit that each of them was given."""
     rows = {
         name: _laid(batch.num_tokens, [(part.tokens, getattr(part.batch, name)) for part in parts])
-        for name in _CREDITED
+        for name in _MADE
         if getattr(parts[0].batch, name) is not None
     }
     return replace(
@@ -68,6 +69,12 @@ def _laid(size: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tor
     for places, values in pieces:
         found[places] = values
     return found
+
+
+def _named(names: Sequence[str], trajectories: torch.Tensor) -> tuple[str, ...]:
+    """Those of the chosen trajectories, where names are told at all."""
+    places: list[int] = trajectories.numpy().tolist()
+    return tuple(names[place] for place in places) if names else ()
 
 
 def _places(chosen: torch.Tensor) -> torch.Tensor:

@@ -14,27 +14,32 @@ from roll.types import Batch, Group, Segment, Status, Trajectory
 
 
 def collate(groups: Sequence[Group]) -> Batch:
-    """One batch of all segments, ordered by group id, sibling and segment, whatever order they came in.
+    """One batch of all segments, ordered by group id, sibling, agent and segment, whatever order they came in.
 
-    `group` counts the groups of this batch from 0, in the order of their ids.
+    An attempt with several agents becomes a trajectory for each of them, and its group a group for each, so that what
+    one agent earned is held against what the same agent earned in other attempts. `group` counts these from 0.
     """
     attempts = [
-        (index, trajectory)
-        for index, group in enumerate(sorted(groups, key=lambda group: group.id))
+        ((group.id, agent), own)
+        for group in sorted(groups, key=lambda group: group.id)
         for trajectory in sorted(group.trajectories, key=lambda trajectory: trajectory.sibling)
+        for agent, own in trajectory.by_agent().items()
     ]
     for _, trajectory in attempts:
         assert trajectory.status.valid, f"task {trajectory.task.id!r}: a {trajectory.status} trajectory in a group"
     rows = [(owner, segment) for owner, (_, trajectory) in enumerate(attempts) for segment in trajectory.segments]
     trajectories = [trajectory for _, trajectory in attempts]
+    number_of: dict[tuple[int, str], int] = {}
+    numbers = [number_of.setdefault(group, len(number_of)) for group, _ in attempts]
     return replace(
         _rows([segment for _, segment in rows], [owner for owner, _ in rows]),
-        group=torch.tensor([index for index, _ in attempts], dtype=torch.int64),
+        group=torch.tensor(numbers, dtype=torch.int64),
         rewards=_floats([trajectory.reward for trajectory in trajectories]),
         truncated=torch.tensor(
             [trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=torch.bool
         ),
         domains=tuple(trajectory.task.domain for trajectory in trajectories),
+        agents=tuple(agent for (_, agent), _ in attempts),
         parts=_parts(trajectories),
         **_turns(trajectories),
     )

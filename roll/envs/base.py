@@ -12,6 +12,10 @@ sees token ids.
 
 An environment may have `tools`, JSON schemas of functions (`roll.data.tools`). The chat template tells the policy of
 them, its replies are read in the form that the template teaches, and `call` gets them in place of `step`.
+
+An environment may have `agents`, names of those who play in it; the first begins. Each `Reply` says `to` whom it is
+said, and so who replies next. An agent hears nothing but what is said to it: the first that it hears is its opening,
+rules and all. Each has segments, rewards and advantages of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +36,11 @@ class Reply:
     """Shown to the policy before its next reply; after `done`, for the record only."""
     reward: float = 0.0
     """For this turn."""
+    to: str = ""
+    """The agent who hears this and replies next; empty: the one who has just replied."""
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
+    """For other agents, by name: each is part of the last turn that agent took, or, before it took any, of its first.
+    One who never replies earns nothing."""
     done: bool = False
     state: str = ""
     """Names the state the world is in now: alike for all attempts that have come to the same one. Empty: not said."""
@@ -47,6 +56,15 @@ class ToolEnv(Protocol):
 
     async def call(self, said: Spoken) -> Reply:
         """The answer to one reply whose calls were read; one that could not be read has a `fault`."""
+        ...
+
+
+class AgentsEnv(Protocol):
+    """What an environment with several agents has besides."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Who plays, the first being the one who begins; known once it has started."""
         ...
 
 

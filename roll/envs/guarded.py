@@ -6,6 +6,7 @@
 | it cancels itself, or asks the process to leave | `EnvFailed` |
 | it opens with nothing, with what is no message, or with text that no tokenizer can read | `EnvFailed` |
 | it answers with no `Reply`, or one with numbers that are not finite | `EnvFailed` |
+| its agents are no names, or it speaks to, or rewards, someone who is none of them | `EnvFailed` |
 
 Each says which environment, which task, which turn and what it got. A failure costs the attempt and not the run.
 """
@@ -61,6 +62,7 @@ class Guarded:
         self._place = f"environment {call.name!r} of task {task.id!r}"
         self._turn = 0
         self._tools: tuple[Tool, ...] = ()
+        self._agents: tuple[str, ...] = ()
         self._failed = True
         """Until it is known otherwise: that what has failed cannot be closed either is no news."""
         try:
@@ -78,6 +80,11 @@ class Guarded:
         """What it has to be called, as far as it takes calls; found once it has started."""
         return self._tools
 
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Who plays in it, if it says; found once it has started."""
+        return self._agents
+
     async def start(self) -> tuple[Message, ...]:
         place = f"{self._place}, starting"
         messages = _messages(await _seen(place, self._env.start), place)
@@ -85,6 +92,7 @@ class Guarded:
             raise EnvFailed(f"{place}: said nothing (got no message); begin with one at least")
         with blame(EnvFailed, place):
             self._tools = _tools_of(self._env)
+        self._agents = _agents_of(self._env, place)
         self._failed = False
         return messages
 
@@ -105,13 +113,31 @@ class Guarded:
         place, self._failed = f"{self._place}, turn {self._turn}", True
         self._turn += 1
         found = _checked(await _seen(place, method, said), place)
+        if found.to or found.rewards:
+            self._check_names(found, place)
         self._failed = False
         return found
+
+    def _check_names(self, reply: Reply, place: str) -> None:
+        for agent in (reply.to, *reply.rewards):
+            if agent and agent not in self._agents:
+                known = ", ".join(self._agents) or "none"
+                raise EnvFailed(f"{place}: nobody in it is called {agent!r} (agents: {known}); name one of `agents`")
 
 
 def _tools_of(env: Env) -> tuple[Tool, ...]:
     """None of one that does not take calls, whatever else it means by the name."""
     return declared(getattr(env, "tools", ())) if hasattr(env, "call") else ()
+
+
+def _agents_of(env: Env, place: str) -> tuple[str, ...]:
+    """None of one that does not say, whose one agent needs no name."""
+    found: Any = getattr(env, "agents", ())
+    if isinstance(found, str) or not all(isinstance(name, str) and name for name in found):
+        raise EnvFailed(f"{place}: its agents are no names (got {reprlib.repr(found)}); give a tuple of texts")
+    if len(set(found)) < len(found):
+        raise EnvFailed(f"{place}: two of its agents share a name (got {reprlib.repr(found)}); give each its own")
+    return tuple(found)
 
 
 async def _seen(place: str, method: Any, *args: Any) -> Any:
@@ -136,11 +162,11 @@ def _checked(reply: Any, place: str) -> Reply:
 
 def _plain(reply: Any) -> bool:
     """Whether a look at the types is enough, as it is for nearly all replies."""
-    if not (type(reply) is Reply and type(reply.done) is bool and type(reply.state) is str):
+    if not (type(reply) is Reply and type(reply.done) is bool and type(reply.state) is str and type(reply.to) is str):
         return False
-    if type(reply.messages) is not tuple or type(reply.metrics) is not dict:
+    if type(reply.messages) is not tuple or type(reply.metrics) is not dict or type(reply.rewards) is not dict:
         return False
-    for number in (reply.reward, *reply.metrics.values()):
+    for number in (reply.reward, *reply.metrics.values(), *reply.rewards.values()):
         if type(number) is not float or not -_LARGEST <= number <= _LARGEST:
             return False
     for message in reply.messages:
@@ -155,18 +181,21 @@ def _examined(reply: Any, place: str) -> Reply:
     if not isinstance(reply, Reply):
         raise EnvFailed(f"{place}: not a Reply (got {reprlib.repr(reply)}); return one from `step`")
     messages = _messages(reply.messages, place)
-    if not isinstance(cast(Any, reply.metrics), dict):
-        got = reprlib.repr(reply.metrics)
-        raise EnvFailed(f"{place}: metrics are not numbers by name (got {got}); give a dict")
-    for name, value in (("reward", reply.reward), *reply.metrics.items()):
+    for what, numbers in (("metrics", reply.metrics), ("rewards", reply.rewards)):
+        if not isinstance(cast(Any, numbers), dict):
+            got = reprlib.repr(numbers)
+            raise EnvFailed(f"{place}: {what} are not numbers by name (got {got}); give a dict")
+    for name, value in (("reward", reply.reward), *reply.metrics.items(), *reply.rewards.items()):
         if not isinstance(cast(Any, value), Real | np.bool_) or not abs(float(value)) <= _LARGEST:
             got = reprlib.repr(value)
             raise EnvFailed(f"{place}: {name} is no finite number of at most {_LARGEST:g} (got {got}); give a float")
     if not isinstance(cast(Any, reply.done), bool) or not isinstance(cast(Any, reply.state), str):
         got = f"got done {reprlib.repr(reply.done)}, state {reprlib.repr(reply.state)}"
         raise EnvFailed(f"{place}: `done` must be true or false and `state` a text ({got}); give them so")
-    plain = {str(name): float(value) for name, value in reply.metrics.items()}
-    return replace(reply, messages=messages, reward=float(reply.reward), metrics=plain)
+    plain, others = (
+        {str(name): float(value) for name, value in numbers.items()} for numbers in (reply.metrics, reply.rewards)
+    )
+    return replace(reply, messages=messages, reward=float(reply.reward), metrics=plain, rewards=others)
 
 
 def _messages(found: Any, place: str) -> tuple[Message, ...]:

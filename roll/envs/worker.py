@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from roll.data.tools import Spoken, Tool
 from roll.envs.base import Reply
@@ -12,6 +13,9 @@ from roll.envs.guarded import Guarded, unfit
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import ENVS
 from roll.types import Call, Message, Task
+
+Started: TypeAlias = tuple[tuple[Message, ...], tuple[Tool, ...], tuple[str, ...]]
+"""What an environment opens with, its tools, and its agents."""
 
 
 class EnvWorker:
@@ -34,10 +38,10 @@ class EnvWorker:
         """Why there can be no environment of these arguments; empty where there can."""
         return await unfit(call, task, tools=tools)
 
-    async def start(self, number: int, call: Call, task: Task) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
-        """A fresh environment: what it opens with, and its tools. One that cannot start is closed again."""
+    async def start(self, number: int, call: Call, task: Task) -> Started:
+        """A fresh environment: what it opens with, its tools and its agents. One that cannot start is closed again."""
         env = self._envs[number] = Guarded(call, task)
-        return await env.start(), env.tools
+        return await env.start(), env.tools, env.agents
 
     async def step(self, number: int, reply: str) -> Reply:
         return await self._envs[number].step(reply)

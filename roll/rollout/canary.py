@@ -41,10 +41,12 @@ class Canary:
         *,
         version: int,
         kinds: Collection[str],
+        policy: str = "",
     ) -> float:
         """The widest gap between a generator and the trainer; a gap past the limit ends the run, naming the fault.
 
-        `heard` is what each generator said to `probe`, by rank; `kinds` are the dtypes of the weights.
+        `heard` is what each generator said to `probe`, by rank; `kinds` are the dtypes of the weights. `policy` names
+        whose they are, where a run has several.
         """
         if not heard:
             return 0.0
@@ -57,7 +59,7 @@ class Canary:
         row_of = dict(zip(said, torch.split(scores, list(batch.lengths)), strict=True))
         exact = set(kinds) <= {"torch.float32", "torch.float64"}
         return max(
-            self._gap(rank, output, row_of[tuple(map(int, output.ids))][1:], version=version, exact=exact)
+            self._gap(rank, output, row_of[tuple(map(int, output.ids))][1:], place=named(version, policy), exact=exact)
             for rank, output in heard.items()
         )
 
@@ -65,22 +67,27 @@ class Canary:
         """What one generator says of the text and after it, while it is paused and empty."""
         return await generators.at(rank, Probed.probe, self.ids, self.num_new)
 
-    def _gap(self, rank: int, output: Output, wanted: torch.Tensor, *, version: int, exact: bool) -> float:
+    def _gap(self, rank: int, output: Output, wanted: torch.Tensor, *, place: str, exact: bool) -> float:
         """How far one generator is from the trainer, once that is near enough."""
         gaps = (torch.as_tensor(output.logprobs) - wanted).abs()
         limit = allowed(wanted, exact=exact)
         read, served = (_size(part, exact=exact) for part in (gaps[: len(self.ids) - 1], gaps[len(self.ids) - 1 :]))
         if not read <= limit:  # NaN is past any limit
             raise RunStopped(
-                f"version {version}: generator {rank} holds the trainer's weights but uses them otherwise: its "
+                f"{place}: generator {rank} holds the trainer's weights but uses them otherwise: its "
                 f"logprobs differ by {read:.3g} ({_said(limit, exact)}); layout, dtype or model code is not the same"
             )
         if not served <= limit:
             raise RunStopped(
-                f"version {version}: generator {rank} serves from a stale prefix cache: it reads the canary right, but "
+                f"{place}: generator {rank} serves from a stale prefix cache: it reads the canary right, but "
                 f"its tokens after it differ by {served:.3g} ({_said(limit, exact)}); it must be reset at every version"
             )
         return max(read, served)
+
+
+def named(version: int, policy: str) -> str:
+    """A version in words; `policy` says whose, where a run has several."""
+    return f"policy {policy!r}, version {version}" if policy else f"version {version}"
 
 
 def canary_of(*, vocab: int, context: int) -> Canary:

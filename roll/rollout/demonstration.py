@@ -39,6 +39,8 @@ class Demonstrator:
     async def _play(self, task: Task, world: Env) -> list[Row]:
         place = f"task {task.id!r}"
         messages, tools = tuple(await world.start()), _tools(world)
+        if len(agents := getattr(world, "agents", ())) > 1:
+            raise ConfigError(f"{place}: a player plays one agent (got {', '.join(agents)}); leave sft.player out")
         seen, rows = self.template.open(messages, place=place, tools=tools).tolist(), list[Row]([[]])
         for _ in range(self.max_turns):
             text = self._said(messages, place)

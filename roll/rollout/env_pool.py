@@ -247,9 +247,10 @@ class _Remote:
         self._pool, self._seat, self._what = pool, seat, what
         self._broken = self._closed = False
         self.tools: tuple[Tool, ...] = ()
+        self.agents: tuple[str, ...] = ()
 
     async def start(self) -> tuple[Message, ...]:
-        opening, self.tools = await self._answer(self._seat.host.ask(EnvWorker.start, *self._what))
+        opening, self.tools, self.agents = await self._answer(self._seat.host.ask(EnvWorker.start, *self._what))
         return opening
 
     async def call(self, said: Spoken) -> Reply:

@@ -97,6 +97,7 @@ class _Started:
         self._env, self._opening = env, opening
         self.step, self.close = env.step, env.close
         self.tools: Sequence[Tool] = getattr(env, "tools", ())
+        self.agents: Sequence[str] = getattr(env, "agents", ())
 
     @property
     def actions(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""One attempt at a task: environment and policy take turns until one of them is done. Token ids in, token ids out.
+"""One attempt at a task: environment and agents take turns until one of them is done. Token ids in, token ids out.
 
 What was sampled is never encoded again; only what the environment newly says is. A template that would rewrite what
 already stands begins a new segment.
@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 from urllib.parse import quote
 
@@ -21,8 +21,9 @@ from roll.data.templates import Template
 from roll.engines.base import Output, Request
 from roll.engines.sampling import noise_key
 from roll.envs.base import Env
-from roll.errors import EngineFailed, EnvFailed, RolloutError, blame
+from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
 from roll.rollout.environments import answering, within
+from roll.rollout.episode_cast import Cast
 from roll.rollout.episode_script import Cuts, Script
 from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
@@ -104,6 +105,8 @@ class EpisodeRunner:
     limits: Limits
     limits_of: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
     """By domain, for those that have limits of their own."""
+    router_of: Mapping[str, Router] = field(default_factory=dict[str, Router])
+    """By agent, where agents have policies of their own; empty: all have the same."""
     cuts: Cuts = field(default_factory=Cuts)
     """Of all attempts it plays."""
 
@@ -111,64 +114,70 @@ class EpisodeRunner:
         """The whole attempt, not yet scored, and its last reply; where something gave up, what there is and why."""
         limits = self.limits_of.get(attempt.task.domain, self.limits)
         place = f"task {attempt.task.id!r}"
-        script = Script(self.template, self.cuts, place=place, per_turn=limits.per_turn)
+
+        def script(agent: str) -> Script:
+            return Script(self.template, self.cuts, place=place, per_turn=limits.per_turn, agent=agent)
+
+        cast = Cast(script, place=place)
         try:
             try:
-                await self._play(script, attempt, limits, env)
+                await self._play(cast, attempt, limits, env)
             finally:
-                with blame(EnvFailed, f"environment of {script.place}, closing"):
+                with blame(EnvFailed, f"environment of {place}, closing"):
                     await env.close()
         except asyncio.CancelledError:
-            self.router.tally.aborted += script.num_sampled
+            self.router.tally.aborted += cast.num_sampled
             raise
         except RolloutError as error:
             status, reason = _STATUS_OF[type(error)], str(error)
         else:
-            status, reason = Status.TRUNCATED if script.cut else Status.FINISHED, script.cut
-        return script.trajectory(attempt.task, attempt.sibling, status, reason=reason), script.reply
+            status, reason = Status.TRUNCATED if cast.cut else Status.FINISHED, cast.cut
+        return cast.trajectory(attempt.task, attempt.sibling, status, reason=reason), cast.reply
 
-    async def _play(self, script: Script, attempt: Attempt, limits: Limits, env: Env) -> None:
-        past, waits = attempt.past, self.router.waits
-        with _Asking(waits, f"environment of {script.place}, starting"):
+    async def _play(self, cast: Cast, attempt: Attempt, limits: Limits, env: Env) -> None:
+        past, waits, scribe = attempt.past, self.router.waits, attempt.scribe
+        with _Asking(waits, f"environment of {cast.place}, starting"):
             opening = await within(limits.env_s, env.start())
-            script.open(opening, getattr(env, "tools", ()))
-        form = self.template.tool_form if script.tools else None
+            cast.open(opening, getattr(env, "tools", ()), getattr(env, "agents", ()))
+        form = self.template.tool_form if cast.tools else None
         for number in range(limits.max_turns):
+            script = cast.script
             room = min(limits.max_new_tokens, limits.context - len(script.ids))
             if room <= 0:
-                script.cut = "the context is full"
+                cast.cut = "the context is full"
                 return
             began = time.perf_counter()
             if past[number : number + 1] and past[number].context != script.context:
                 past = past[:number]
-                if attempt.scribe is not None:
-                    attempt.scribe.diverged(number)
+                if scribe is not None:
+                    scribe.diverged(number)
             so_far = past[number].so_far if number < len(past) else None
             request = _request(attempt, number, script.ids, limits, room)
-            sampled = await self._sample(attempt, request, script.context, so_far, number)
+            note = None if scribe is None else partial(scribe.part, number, script.context)
+            router = self._router(script.agent)
+            sampled = await router.sample(request, order=attempt.order, so_far=so_far, note=note)
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
-            with _Asking(waits, f"environment of {script.place}, turn {number}"):
-                reply = await within(limits.env_s, answering(env, text, script.tools, form))
-            script.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
+            with _Asking(waits, f"environment of {cast.place}, turn {number}"):
+                reply = await within(limits.env_s, answering(env, text, cast.tools, form))
+            cast.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
-                script.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
+                cast.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
                 return
-            with blame(EnvFailed, f"environment of {script.place}, turn {number}"):
-                script.hear(reply.messages)
+            with blame(EnvFailed, f"environment of {cast.place}, turn {number}"):
+                cast.hear(reply)
                 if limits.drop_oldest:
-                    script.drop_oldest(limits.context - limits.max_new_tokens)
-        script.cut = f"{limits.max_turns} turns are over"
+                    cast.script.drop_oldest(limits.context - limits.max_new_tokens)
+        cast.cut = f"{limits.max_turns} turns are over"
 
-    async def _sample(
-        self, attempt: Attempt, request: Request, context: int, so_far: Sampled | None, turn: int
-    ) -> Sampled:
-        scribe, order = attempt.scribe, attempt.order
-        if scribe is None:
-            return await self.router.sample(request, order=order, so_far=so_far)
-        return await self.router.sample(
-            request, order=order, so_far=so_far, note=lambda output: scribe.part(turn, context, output)
-        )
+    def _router(self, agent: str) -> Router:
+        """The way to the generators of an agent's policy."""
+        if not self.router_of:
+            return self.router
+        if agent not in self.router_of:
+            known = ", ".join(self.router_of)
+            raise ConfigError(f"policies: nobody plays the agent {agent!r} (played: {known}); add it to a `plays`")
+        return self.router_of[agent]
 
 
 class _Asking(blame):

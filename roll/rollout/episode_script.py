@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from roll.data.templates import Template
 from roll.data.tools import Tool
 from roll.envs.base import Reply
 from roll.rollout.pending import Sampled
-from roll.types import Message, Segment, Status, Task, Trajectory, Turn
+from roll.types import POLICY, Message, Segment, Turn
 
 if TYPE_CHECKING:
     from roll.types import Ints
@@ -54,11 +54,11 @@ class Cuts:
 class Script:
     """One conversation, as far as it has come."""
 
-    def __init__(self, template: Template, cuts: Cuts, *, place: str, per_turn: bool = False) -> None:
+    def __init__(
+        self, template: Template, cuts: Cuts, *, place: str, per_turn: bool = False, agent: str = POLICY
+    ) -> None:
         """`place` is for errors. With `per_turn` every turn is a segment, whose prompt is all that stood before it."""
-        self.place = place
-        self.cut = ""
-        """Why the attempt ended before its end, if it did."""
+        self.place, self.agent = place, agent
         self.ids: list[int] = []
         """Of the segment, up to the last thing heard."""
         self.context = 0
@@ -74,8 +74,10 @@ class Script:
         self._turns: list[Turn] = []
         self._segments: list[Segment] = []
         self._num_turns = 0
-        self._metrics: dict[str, float] = {}
-        self._state = "start"  # siblings attempt one task, so they begin in the same state
+        self.state = "start"  # siblings attempt one task, so they begin in the same state
+        """Of the world, in which the next turn is taken."""
+        self._owed = 0.0
+        """What was earned before the first turn."""
 
     @property
     def num_sampled(self) -> int:
@@ -97,17 +99,24 @@ class Script:
                 sampler_logprobs=sampled.logprobs,
                 versions=sampled.versions,
                 finish=sampled.finish,
-                reward=reply.reward,
+                reward=reply.reward + self._owed,
                 generated_s=spent_s[0],
                 queued_s=sampled.queued_s,
                 waited_s=spent_s[1],
-                state=self._state,
+                state=self.state,
             )
         )
         self._num_turns += 1
-        self._state = reply.state
-        self._metrics = reply.metrics
+        self._owed = 0.0
         self.reply = text
+
+    def earn(self, reward: float) -> None:
+        """Something more for the last turn; where there is none yet, for the first."""
+        if self._turns:
+            last = self._turns[-1]
+            self._turns[-1] = replace(last, reward=last.reward + reward)
+        else:
+            self._owed += reward
 
     def hear(self, new: Sequence[Message]) -> None:
         """Append what the environment said, or open a new segment where the template rewrites what stood."""
@@ -146,17 +155,10 @@ class Script:
                 self._begin(kept, heard)
                 return
 
-    def trajectory(self, task: Task, sibling: int, status: Status, *, reason: str) -> Trajectory:
-        """The record of it all."""
+    def segments(self) -> tuple[Segment, ...]:
+        """All of them, the last being over."""
         self._close_segment()
-        return Trajectory(
-            task=task,
-            sibling=sibling,
-            segments=tuple(self._segments),
-            status=status,
-            reason=reason,
-            metrics=self._metrics,
-        )
+        return tuple(self._segments)
 
     def _show(self, messages: tuple[Message, ...]) -> None:
         self._begin(messages, self._template.open(messages, place=self.place, tools=self.tools))
@@ -170,5 +172,5 @@ class Script:
 
     def _close_segment(self) -> None:
         if self._turns:
-            self._segments.append(Segment(turns=tuple(self._turns)))
+            self._segments.append(Segment(turns=tuple(self._turns), agent=self.agent))
             self._turns = []

@@ -13,7 +13,7 @@ from roll.errors import RunStopped, WorkerDied
 from roll.journal.events import Published, Replaced, Resumed
 from roll.journal.store import Journal
 from roll.rollout.buffer import Serving
-from roll.rollout.canary import Canary
+from roll.rollout.canary import Canary, named
 from roll.rollout.router import Router
 from roll.rollout.turns import Turns
 from roll.types import Digest
@@ -49,6 +49,8 @@ class Publisher:
     """The one that is served; -1 before the first publication."""
     step_of: dict[int, int] = field(default_factory=dict[int, int])
     """How many steps the weights of each version have seen."""
+    policy: str = ""
+    """Whose weights, where a run has several policies."""
     spare: Spare | None = None
     """Where generators come from that take the place of dead ones; None: a death ends the run."""
     _digests: dict[int, Digest] = field(default_factory=dict[int, Digest])
@@ -111,9 +113,10 @@ class Publisher:
         if self.canary is not None and (self.plan.travels or not self._digests):
             canary = self.canary
             heard = await self.router.each(lambda rank: canary.probe(self.generators, rank))
-            await canary.check(self.trainers, heard, version=version, kinds=sent.sums)
+            await canary.check(self.trainers, heard, version=version, kinds=sent.sums, policy=self.policy)
             clock.lap("canary")
-        self.journal.record(Published(version=version, step=step, digest=_text(sent), seconds=clock.laps))
+        digest = f"{self.policy} {_text(sent)}" if self.policy else _text(sent)
+        self.journal.record(Published(version=version, step=step, digest=digest, seconds=clock.laps))
         self.journal.flush(durable=True)
         self.version = version
         self.step_of[version] = step
@@ -146,7 +149,7 @@ class Publisher:
             if found != sent:
                 fault = self._fault(found, sent)
                 raise RunStopped(
-                    f"version {version}: generator {rank} does not hold the trainer's weights: {fault} "
+                    f"{named(version, self.policy)}: generator {rank} does not hold the trainer's weights: {fault} "
                     f"(trainer {_text(sent)}, generator {_text(found)}); nothing was sampled with them"
                 )
 

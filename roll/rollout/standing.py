@@ -160,8 +160,13 @@ def _after(before: Past, kept: Kept, living: Container[int]) -> Past:
 
 
 def _turns_within(trajectory: Trajectory, living: Container[int]) -> tuple[Said, ...]:
-    """The turns of a whole attempt, up to the first token that is void."""
+    """The turns of a whole attempt, up to the first token that is void.
+
+    None of an attempt with several agents: it is kept agent by agent, and nobody knows who spoke when.
+    """
     said: list[Said] = []
+    if len(trajectory.by_agent()) > 1:
+        return ()
     for segment in trajectory.segments:
         context: list[int] = []
         for turn in segment.turns:

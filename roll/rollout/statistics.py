@@ -64,12 +64,15 @@ def _ages(trajectories: Sequence[Trajectory], age_of: Callable[[int], int]) -> d
 
 
 def _by_domain(trajectories: Sequence[Trajectory], rewards: Sequence[float]) -> dict[str, float]:
-    """Means of rewards, of their parts, and of what environments counted."""
+    """Means of rewards, those of several agents also by agent, of their parts, and of what environments counted."""
     values: dict[str, list[float]] = {}
     for trajectory, reward in zip(trajectories, rewards, strict=True):
-        values.setdefault(f"reward/{trajectory.task.domain}", []).append(reward)
+        domain, agents = trajectory.task.domain, trajectory.by_agent()
+        values.setdefault(f"reward/{domain}", []).append(reward)
+        for agent, own in agents.items() if len(agents) > 1 else ():
+            values.setdefault(f"reward/{domain}/{agent}", []).append(own.reward)
         for name, value in (trajectory.score.parts if trajectory.score else {}).items():
             values.setdefault(f"reward_part/{name}", []).append(value)
         for name, value in trajectory.metrics.items():
-            values.setdefault(f"env/{trajectory.task.domain}/{name}", []).append(value)
+            values.setdefault(f"env/{domain}/{name}", []).append(value)
     return {name: float(np.mean(found)) for name, found in values.items()}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
+from roll.data.templates import Template
 from roll.data.tools import Spoken, Tool
 from roll.envs.base import Env, Reply, ToolEnv
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import PLAYERS
 from roll.rollout.episode import Attempt, EpisodeRunner
 from roll.rollout.source import Source
-from roll.types import Call, Message, Status, Task
+from roll.types import Call, Message, Status, Task, Trajectory
 
 Agent: TypeAlias = Callable[[Sequence[Message]], str | Awaitable[str]]
 """The next reply to all that was said so far."""
@@ -49,20 +50,34 @@ class Recorded:
     def __init__(self, env: Env) -> None:
         self._env = env
         self.messages: list[Message] = []
+        """All of it; where agents have names, the roles are theirs."""
         self.replies: list[Reply] = []
+        self.agent = ""
+        """Who speaks now, where agents have names."""
+        self._heard: dict[str, list[Message]] = {}
+
+    @property
+    def heard(self) -> Sequence[Message]:
+        """What whoever speaks now has heard and said."""
+        return self._heard.get(self.agent, ())
 
     @property
     def actions(self) -> Sequence[str]:
         """What can be done now, where the environment says."""
         return getattr(self._env, "actions", ())
 
+    @property
+    def agents(self) -> Sequence[str]:
+        """Who plays, where the environment says."""
+        return getattr(self._env, "agents", ())
+
     async def start(self) -> tuple[Message, ...]:
         opening = await self._env.start()
-        self.messages += opening
+        self._hear(self.agents[0] if self.agents else "", opening)
         return opening
 
     async def step(self, reply: str) -> Reply:
-        self.messages.append(Message("assistant", reply))
+        self._say(reply)
         return self._remembered(await self._env.step(reply))
 
     @property
@@ -71,14 +86,23 @@ class Recorded:
         return getattr(self._env, "tools", ())
 
     async def call(self, said: Spoken) -> Reply:
-        self.messages.append(Message("assistant", said.text))
+        self._say(said.text)
         return self._remembered(await cast(ToolEnv, self._env).call(said))
 
     async def close(self) -> None:
         await self._env.close()
 
+    def _say(self, text: str) -> None:
+        self.messages.append(Message(self.agent or "assistant", text))
+        self._heard.setdefault(self.agent, []).append(Message("assistant", text))
+
+    def _hear(self, agent: str, messages: Sequence[Message]) -> None:
+        self.agent = agent
+        self.messages += [Message(f"to {agent}", each.content) for each in messages] if agent else messages
+        self._heard.setdefault(agent, []).extend(messages)
+
     def _remembered(self, found: Reply) -> Reply:
-        self.messages += found.messages
+        self._hear(found.to or self.agent, found.messages)
         self.replies.append(found)
         return found
 
@@ -95,13 +119,20 @@ async def sampled(source: Source, runner: EpisodeRunner, attempt: Attempt) -> Tr
     return Transcript(
         task=attempt.task,
         attempt=attempt.number,
-        messages=tuple(made[0].messages) if made else (),
+        messages=tuple(made[0].messages) if made else tuple(_spelled(found, runner.template)),
         status=found.status,
         reason=found.reason,
         reward=found.reward if found.status.valid else None,
         num_turns=len(found.turns),
         metrics=found.metrics,
     )
+
+
+def _spelled(found: Trajectory, template: Template) -> Iterator[Message]:
+    """What was said where no environment heard it, by its ids."""
+    for turn in found.turns:
+        yield Message("heard", template.decode(turn.observation))
+        yield Message("assistant", template.decode(turn.sampled))
 
 
 async def scripted(source: Source, make: MakeAgent, attempt: Attempt, *, max_turns: int) -> Transcript:
@@ -127,7 +158,7 @@ async def scripted(source: Source, make: MakeAgent, attempt: Attempt, *, max_tur
 async def _play(env: Recorded, agent: Agent, max_turns: int) -> None:
     await env.start()
     for _ in range(max_turns):
-        if (await env.step(await _said(agent, env.messages))).done:
+        if (await env.step(await _said(agent, env.heard))).done:
             return
 
 
@@ -150,10 +181,10 @@ def _heard(found: Transcript, env: Recorded) -> Transcript:
 
 
 async def _judged(source: Source, found: Transcript, env: Recorded) -> Transcript:
-    reward = sum(reply.reward for reply in env.replies)
+    reward = sum(reply.reward + sum(reply.rewards.values()) for reply in env.replies)
     if source.reward is None:
         return replace(found, reward=reward)
-    last = next(message.content for message in reversed(env.messages) if message.role == "assistant")
+    last = next(message.content for message in reversed(env.messages) if message.role in ("assistant", *env.agents))
     outcome = await source.judge(source.reward, found.task, last)
     if outcome.score is None:
         return replace(found, status=Status.REWARD_FAILED, reason=outcome.reason)

@@ -59,3 +59,13 @@ def test_the_mean_reward_must_lie_strictly_between_the_bounds():
 
 def test_a_mean_is_not_let_in_by_rounding():
     assert mean_between(group(*[0.1] * 10), low=0.0, high=0.1) == "mean reward 0.1 is not between 0 and 0.1"
+
+
+def test_of_several_agents_one_whose_rewards_differ_is_enough():
+    def game(sibling: int, x: float, o: float) -> Trajectory:
+        segments = (Segment(turns=(turn(x),), agent="x"), Segment(turns=(turn(o),), agent="o"))
+        return Trajectory(task=Task(id="t", domain="d"), sibling=sibling, segments=segments, status=Status.FINISHED)
+
+    won_and_lost = Group(id=0, birth=0, trajectories=(game(0, 1.0, -1.0), game(1, -1.0, 1.0)))
+    always_won = Group(id=0, birth=0, trajectories=(game(0, 1.0, -1.0), game(1, 1.0, -1.0)))
+    assert mixed(won_and_lost) == "" and mixed(always_won) == "all rewards are equal"

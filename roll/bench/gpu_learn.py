@@ -116,6 +116,7 @@ def config(model: Path, directory: Path) -> str:
         "actor_train": {
             "devices": "cuda",
             "dtype": "bfloat16",
+            "exact": True,
             "tokens_per_microbatch": 65_536,
             "optimizer": {"lr": 3e-5, "warmup_steps": 5, "schedule": "linear", "final_lr": 0.1},
         },

@@ -1,7 +1,9 @@
 """Whole GRPO steps on one GPU with vLLM beside the trainer in one process, each phase beside what bounds it.
 
 The model has the shape of Qwen3-0.6B and random weights; 32 prompts of 128 tokens, 8 replies of 512 tokens each, one
-optimizer step. It is the real loop, with journal, metrics and attested publications. No reply can end early.
+optimizer step. It is the real loop, with journal, metrics and attested publications. No reply can end early. It is
+measured twice, each time in a process of its own: with the sampler's logprobs, and without them. Where TRL is installed
+it does the same work beside ours.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import importlib.util
+import json
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -38,7 +42,8 @@ from roll.wiring.data import build_data
 from roll.wiring.models import build_roles
 from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
 
-BOUND_S = 8.0
+BOUND_S, BARE_BOUND_S = 8.0, 6.5
+"""Of a step with the sampler's logprobs, and without."""
 PROMPTS, SIBLINGS, PROMPT, NEW = 32, 8, 128, 512
 WARM, COUNTED = 2, 5
 STEPS = WARM + COUNTED + 1
@@ -52,35 +57,47 @@ def run() -> Result:
         return Result(name="gpu_step", unit="s a step", higher_is_better=False, skipped=reason)
     found = ceilings()
     typer.echo(f"device: {found.bytes_per_s / 1e12:.2f} TB/s copied, {found.flops / 1e12:.0f} TFLOP/s")
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        lines, published, generator_bytes = _measured(Path(folder))
-    steps = [line["time/step"] for line in lines]
-    phases = {phase: statistics.median(line.get(f"time/{phase}", 0.0) for line in lines) for phase in PHASES}
     bounds = phase_bounds(geometry(qwen3()), found)
-    for phase, seconds in phases.items():
-        typer.echo(f"{phase:<8} {seconds:6.3f} s; bound {bounds[phase]:.3f} s")
+    sides = {name: _apart("-m", "roll.bench.gpu_step", name) for name in ("with", "without")}
+    for name, side in sides.items():
+        typer.echo(f"{name} the sampler's logprobs: {statistics.median(side['step_s']):.3f} s a step")
+        for phase, seconds in side["phases_s"].items():
+            typer.echo(f"  {phase:<8} {seconds:6.3f} s; bound {bounds[phase]:.3f} s")
+    ours, bare = (statistics.median(side["step_s"]) for side in sides.values())
     details: dict[str, Any] = {
-        "step_s": [round(seconds, 3) for seconds in steps],
-        "phases_s": {phase: round(seconds, 3) for phase, seconds in phases.items()},
+        **sides["with"],
         "bounds_s": {phase: round(seconds, 3) for phase, seconds in bounds.items()},
-        "publication_s": published,
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
-        "generator_gib": round(generator_bytes / 2**30, 1),
-        "gap_mean": round(max(line["gap/mean"] for line in lines), 4),
-        "tokens_per_s": round(PROMPTS * SIBLINGS * NEW / statistics.median(steps)),
+        "tokens_per_s": round(PROMPTS * SIBLINGS * NEW / ours),
+        "without": {"median_s": round(bare, 3), "bound_s": BARE_BOUND_S, **sides["without"]},
         "device": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
         "vllm": importlib.metadata.version("vllm"),
-        "trl": "installed, not measured here" if importlib.util.find_spec("trl") else "not installed",
+        "trl": _peer(ours),
     }
-    return Result(
-        name="gpu_step",
-        unit="s a step",
-        higher_is_better=False,
-        ours=statistics.median(steps),
-        bound=BOUND_S,
-        details=details,
-    )
+    return Result(name="gpu_step", unit="s a step", higher_is_better=False, ours=ours, bound=BOUND_S, details=details)
+
+
+def _peer(ours: float) -> dict[str, Any] | str:
+    """What TRL takes for the same work in the same hour, or why nobody knows."""
+    if not importlib.util.find_spec("trl"):
+        return "not installed"
+    work = {"prompts": PROMPTS, "siblings": SIBLINGS, "prompt": PROMPT, "new_tokens": NEW, "steps": STEPS}
+    with tempfile.TemporaryDirectory() as folder:
+        write_qwen3(Path(folder, "model"))
+        script = Path(__file__).with_name("trl_gpu_peer.py")
+        try:
+            found = _apart("-P", str(script), json.dumps({**work, "model": f"{folder}/model"}))
+        except subprocess.CalledProcessError as error:
+            return f"installed, but ended with {error.returncode}; see its output above"
+    seconds = statistics.median(found["step_s"][WARM:])
+    typer.echo(f"TRL {found['version']}: {seconds:.3f} s a step, {seconds / ours:.2f} times ours")
+    return {**found, "median_s": round(seconds, 3), "of_ours": round(seconds / ours, 3)}
+
+
+def _apart(*arguments: str) -> dict[str, Any]:
+    """What a process of its own says in its last line; the rest of what it says goes where ours goes."""
+    done = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def prompts(count: int) -> list[Task]:
@@ -101,17 +118,17 @@ def remainder(task: Task, reply: str) -> float:
     return float(sum(map(ord, reply)) % 7)
 
 
-def config(model: Path, directory: Path, *, steps: int = STEPS) -> str:
+def config(model: Path, directory: Path, *, logprobs: bool = True) -> str:
     """The run as a user would write it."""
     letters = {
         "name": "letters",
-        "data": {"kind": "roll.bench.gpu_step:prompts", "count": PROMPTS * steps},
+        "data": {"kind": "roll.bench.gpu_step:prompts", "count": PROMPTS * STEPS},
         "reward": "roll.bench.gpu_step:remainder",
     }
     tree: dict[str, Any] = {
         "name": "gpu-step",
         "directory": str(directory),
-        "steps": steps,
+        "steps": STEPS,
         "model": {"path": str(model)},
         "algorithm": "grpo",
         "tasks": [letters],
@@ -128,6 +145,7 @@ def config(model: Path, directory: Path, *, steps: int = STEPS) -> str:
             "prefill_tokens": 16_384,
             "kv_gib": 18,
             "seeded": False,
+            "logprobs": logprobs,
         },
         "checkpoint": {"every": 0},
         "tracking": {"tensorboard": False},
@@ -157,17 +175,27 @@ def phase_bounds(shape: Geometry, found: Ceilings) -> dict[str, float]:
     }
 
 
-def _measured(folder: Path) -> tuple[list[dict[str, float]], dict[str, float], int]:
-    """Metrics of the counted steps, the parts of a publication, and what the generator holds."""
+def measured(folder: Path, *, logprobs: bool) -> dict[str, Any]:
+    """What the counted steps took, phase by phase, and what they held."""
     write_qwen3(folder / "model")
-    (folder / "run.yaml").write_text(config(folder / "model", folder), encoding="utf-8")
+    (folder / "run.yaml").write_text(config(folder / "model", folder, logprobs=logprobs), encoding="utf-8")
     loaded = load(folder / "run.yaml").run
     with closing(RunDirectory.create(folder / loaded.name, overwrite=False)) as directory:
         held = asyncio.run(train(loaded, directory))
         lines = [line for line in read_lines(directory.metrics) if WARM < line["step"] <= WARM + COUNTED]
         with closing(Journal(directory.journal)) as journal:
             published = publications([entry.event for entry in journal.events(Published)][WARM:-1])
-    return lines, published, held
+    gaps = [round(line["gap/mean"], 4) for line in lines if "gap/mean" in line]
+    return {
+        "step_s": [round(line["time/step"], 3) for line in lines],
+        "phases_s": {
+            phase: round(statistics.median(line.get(f"time/{phase}", 0.0) for line in lines), 3) for phase in PHASES
+        },
+        "publication_s": published,
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        "generator_gib": round(held / 2**30, 1),
+        **({"gap_mean": max(gaps)} if gaps else {}),
+    }
 
 
 def publications(events: Sequence[Published]) -> dict[str, float]:
@@ -196,3 +224,14 @@ async def train(run: Run, directory: RunDirectory) -> int:
     lengths = {line["tokens/generated"] for line in read_lines(directory.metrics) if line["step"]}
     assert lengths == {float(PROMPTS * SIBLINGS * NEW)}, f"replies were cut short: {lengths}"
     return held
+
+
+def main(side: str) -> None:
+    """One of the two measurements; its numbers are the last line."""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        found = measured(Path(folder), logprobs=side == "with")
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from roll.config.lora import Widths, widths
 from roll.config.schema import Model, Shape
 
 _SPECIAL_TOKENS = 4
@@ -39,6 +40,11 @@ class Architecture:
         """Of the whole model."""
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         return ends + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def widths(self) -> Widths:
+        """Of the projections of a layer."""
+        return widths(hidden=self.hidden, q=self.heads * self.head_dim, kv=self.kv_heads * self.head_dim, mlp=self.mlp)
 
     @property
     def layer_row(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from roll.config.lora import Lora
 from roll.config.places import roles_of
 from roll.config.schema import NativeInfer, Run
 from roll.config.vllm import VllmInfer
@@ -30,6 +31,8 @@ class RoleFacts:
     model: Architecture | None
     """None where its numbers are not known here."""
     trains: bool = False
+    adapters: int = 0
+    """Numbers that are trained beside a model which stays as it is; 0: the model itself is trained, or nothing is."""
     adaptive: bool = False
     """Whether its optimizer keeps two numbers a parameter."""
     weight_bytes: int = _FP32
@@ -115,13 +118,15 @@ def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
 
 def _role(run: Run, role: str, section: Any, *, shared: bool) -> RoleFacts:
     path = getattr(section, "path", None)
-    asked = {
+    asked: dict[str, Any] = {
         "role": role,
         "backend": _backend(section),
         "devices": section.devices,
         "workers": section.workers,
         "model": architecture_of(run.model) if path is None else architecture_at(path),
     }
+    if role.startswith("actor"):
+        asked["adapters"] = _adapters(run.actor_train.lora, asked["model"])
     if role == "actor_infer":
         return RoleFacts(**asked, **_sampling(section, run.actor_train, shared=shared))
     movable = ("weights",) if _backend(section) == "native" else ()
@@ -140,8 +145,8 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
         "cp": 1 if parallel is None else parallel.cp,
         "trains": True,
         "adaptive": section.optimizer.kind == "adamw",
-        "weight_bytes": _BF16 if half else _FP32,
-        "master_bytes": _FP32 if half else 0,
+        "weight_bytes": _BF16 if half and not getattr(section, "exact", False) else _FP32,
+        "master_bytes": _FP32 if half and getattr(section, "lora", None) is None else 0,
         "checkpointed": getattr(section, "checkpointing", False),
         "hosted": getattr(section, "offload", False),
         "movable": (("optimizer",) if shared else ("optimizer", "weights")) if native else (),
@@ -161,6 +166,11 @@ def _sampling(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool) -
         "memory": section.memory,
         "movable": ("kv", "weights") if section.offload else (),
     }
+
+
+def _adapters(lora: Lora | None, model: Architecture | None) -> int:
+    """Trained numbers of all layers."""
+    return 0 if lora is None or model is None else model.layers * lora.parameters(model.widths)
 
 
 def _backend(section: Any) -> str:

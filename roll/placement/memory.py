@@ -3,11 +3,12 @@
 | part | who | how much |
 |---|---|---|
 | weights | all | parameters x bytes, over the devices that share them |
-| gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes a parameter, over the same devices |
+| gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes a trained parameter, over the same devices |
+| adapters | an actor that has some | 4 bytes a number; what they stand beside has no gradient, and one copy |
 | activations | all while they compute | tokens at once x numbers of a token: of all layers for an update, else of one |
-| logits | all while they compute | at most one chunk of 64 MiB and what is made of it; a row a slot for a generator |
+| logits | all while they compute | a chunk (64 MiB, bf16: 1.25 GiB) and what is made of it; generators: a row a slot |
 | kv | generators | native: slots x context; vLLM: what its share of the device leaves |
-| rounded | trainers in bf16 | the weights once more, as they are computed with |
+| rounded | trainers in bf16 | the weights once more, as they are computed with; of one layer where it is checkpointed |
 | gathered | fsdp2 | the layer at work and the next one, whole |
 | buckets | both sides of a publication | two of 64 MiB (`gloo`) or 512 MiB (`ipc`, `nccl`) |
 """
@@ -23,13 +24,17 @@ from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.kinds import GIB
 from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlace, Share
 
-_GRADIENT, _MOMENTS = 4, 8
-_CHUNK = 64 * 2**20
-_OF_A_CHUNK = 3
-"""Logits, their logprobs, and the gradient of both."""
+_GRADIENT, _MOMENTS, _ADAPTER = 4, 8, 4
+_CHUNK, _WIDE_CHUNK = 64 * 2**20, 1280 * 2**20
+_OF_A_CHUNK, _OF_A_WIDE_CHUNK = 3, 1.5
+"""Logits, their logprobs, and the gradient of both; in one operation on bf16, logits and a narrow gradient."""
+_HEAD = 8
+"""Bytes that a weight of the output layer takes in that operation: rounded, its gradient, and what is added to that."""
+_LAYER = 8
+"""The same of a weight whose layer is computed again on the way back."""
 _ALIGN = 16
 """Attention spans are rounded up to this."""
-_USABLE = 0.95
+USABLE = 0.95
 """The rest is the driver's, and lost between blocks."""
 _CPU_KV = 2**30
 """What vLLM takes for keys and values where there is no GPU."""
@@ -95,7 +100,7 @@ def _fullest(facts: RunFacts, placement: Placement, phase: Phase) -> int | None:
 
 
 def _room(placement: Placement, device: int) -> int:
-    return int(placement.inventory.node_of(device).memory * _USABLE)
+    return int(placement.inventory.node_of(device).memory * USABLE)
 
 
 def _movable(facts: RunFacts, placement: Placement, device: int, phase: Phase) -> Iterator[tuple[str, Part]]:
@@ -192,14 +197,16 @@ def _shares(facts: RunFacts, role: RoleFacts, place: RolePlace, memory: int) -> 
     shards = len(place.devices) if role.backend != "native" else 1
     kept = 0 if role.hosted else model.parameters / max(1, shards)
     yield from in_each("weights", kept * (role.master_bytes or role.weight_bytes))
-    if role.master_bytes and shards == 1 and not role.checkpointed:
-        yield from in_each("rounded", model.parameters * role.weight_bytes, "update", fleeting=True)
+    if role.master_bytes and shards == 1:
+        once_more = model.layer_parameters * _LAYER if role.checkpointed else model.parameters * role.weight_bytes
+        yield from in_each("rounded", once_more, "update", fleeting=True)
     yield from in_each("activations", _activations(facts, role, model), "update", fleeting=True)
-    logits = min(_CHUNK, _tokens(facts, role) * model.vocab * 4) * _OF_A_CHUNK
-    yield from in_each("logits", logits, "update", fleeting=True)
+    yield from in_each("logits", _logits(facts, role, model), "update", fleeting=True)
     if role.trains:
-        yield from in_each("gradients", kept * _GRADIENT, "update")
-        yield from in_each("optimizer", kept * _MOMENTS * role.adaptive)
+        trained = 0 if role.hosted else (role.adapters or model.parameters) / max(1, shards)
+        yield from in_each("adapters", trained * _ADAPTER if role.adapters else 0)
+        yield from in_each("gradients", trained * _GRADIENT, "update")
+        yield from in_each("optimizer", trained * _MOMENTS * role.adaptive)
         if shards > 1:
             whole = 2 * max(model.layer_parameters, model.vocab * model.hidden) * role.weight_bytes / role.tp
             yield from in_each("gathered", whole, "update", "publication", fleeting=True)
@@ -209,7 +216,7 @@ def _shares(facts: RunFacts, role: RoleFacts, place: RolePlace, memory: int) -> 
 
 def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: int) -> tuple[float, float]:
     """Bytes of weights, and of keys and values."""
-    weights = 0.0 if facts.shared else model.parameters * role.weight_bytes / role.tp
+    weights = 0.0 if facts.shared else (model.parameters + role.adapters) * role.weight_bytes / role.tp
     if role.backend == "native":
         span = -(-facts.context // _ALIGN) * _ALIGN
         return weights, max(role.slots, _ALIGN) * span * model.kv_row * role.weight_bytes
@@ -225,13 +232,23 @@ def _tokens(facts: RunFacts, role: RoleFacts) -> int:
     return min(role.tokens, facts.trajectories * facts.context)
 
 
+def _logits(facts: RunFacts, role: RoleFacts, model: Architecture) -> float:
+    """Of the chunk of tokens that is at the output layer, and of that layer's gradient on its way."""
+    whole = _tokens(facts, role) * model.vocab * 4
+    if not (role.master_bytes or (role.adapters and role.weight_bytes < _ADAPTER)):
+        return min(_CHUNK, whole) * _OF_A_CHUNK
+    learns = role.trains and not role.adapters
+    return min(_WIDE_CHUNK, whole) * _OF_A_WIDE_CHUNK + model.vocab * model.hidden * _HEAD * learns
+
+
 def _activations(facts: RunFacts, role: RoleFacts, model: Architecture) -> float:
     """Of an update, or of a pass that only reads."""
     if not role.trains:
         return _passing(facts, role, model)
     tokens = _tokens(facts, role) / role.cp
     if role.checkpointed:
-        return tokens * (model.layers * model.hidden + model.layer_row / role.tp) * role.weight_bytes
+        kept = 2 if role.backend == "native" else 1  # a layer is given a sum as what it is made of
+        return tokens * (kept * model.layers * model.hidden + model.layer_row / role.tp) * role.weight_bytes
     return tokens * model.layers * model.layer_row * role.weight_bytes / role.tp
 
 

@@ -40,7 +40,7 @@ def placement_in_words(facts: RunFacts, placement: Placement) -> str:
     lines = ["Placement", f"  on {inventory_in_words(placement.inventory)}", *_table(rows)]
     if not placement.shares:
         lines.append(f"  memory: not counted, {_uncounted(facts)}")
-    lines += [f"  {line}" for line in (*_aside(placement), _overlap(facts, placement))]
+    lines += [f"  {line}" for line in (*_trained(facts), *_aside(placement), _overlap(facts, placement))]
     lines += [f"  auto: {reason}" for reason in placement.reasons]
     return "\n".join(lines)
 
@@ -111,6 +111,15 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
+
+
+def _trained(facts: RunFacts) -> list[str]:
+    """How much of a model with adapters is trained; nothing where all of it is."""
+    actor = facts.role("actor_train")
+    if not actor.adapters or actor.model is None:
+        return []
+    part = actor.adapters / actor.model.parameters
+    return [f"trained: {actor.adapters:,} numbers of adapters, beside {actor.model.parameters:,} frozen ({part:.2%})"]
 
 
 def _aside(placement: Placement) -> list[str]:

@@ -108,14 +108,14 @@ class Pending:
         if not self.future.done():
             self.future.set_exception(EngineFailed(f"request {self.request.id}: {reason}"))
 
-    def fault(self, output: Output) -> str:
-        """What cannot be true of this answer, if something cannot."""
+    def fault(self, output: Output, *, spoken: bool = True) -> str:
+        """What cannot be true of this answer, if something cannot; without `spoken` its logprobs are not known."""
         num_new, logprobs = len(output.ids), output.logprobs
         if num_new > self.left:
             return f"{self.num + num_new} tokens where {self.request.max_new_tokens} were asked for"
         if len(logprobs) != num_new:
             return f"{num_new} tokens and {len(logprobs)} logprobs"
-        if not isfinite(np.dot(logprobs, logprobs)) and not np.isfinite(logprobs).all():  # the first is quick
+        if spoken and not _finite(logprobs):
             return "logprobs that are not finite"
         return ""
 
@@ -133,3 +133,7 @@ def _joined(parts: Sequence[Sampled], finish: Finish, queued_s: float) -> Sample
         finish=finish,
         queued_s=queued_s,
     )
+
+
+def _finite(row: Floats) -> bool:
+    return isfinite(np.dot(row, row)) or bool(np.isfinite(row).all())  # the first is quick

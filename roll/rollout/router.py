@@ -71,8 +71,9 @@ class Router:
         max_wait_s: float = 1.0,
         patience: Patience | None = None,
         concurrency: Concurrency | None = None,
+        spoken: bool = True,
     ) -> None:
-        self._generators, self._max_wait_s = generators, max_wait_s
+        self._generators, self._max_wait_s, self._spoken = generators, max_wait_s, spoken
         self._patience, self.balance = patience or Patience(), Balance(generators.size, concurrency)
         self._adaptive = concurrency is not None and concurrency.adaptive
         self._pending: dict[str, Pending] = {}
@@ -263,7 +264,7 @@ class Router:
                 self.tally.late += 1
                 self.tally.tokens += len(output.ids)
                 self.tally.aborted += len(output.ids)
-            elif fault := item.fault(output):
+            elif fault := item.fault(output, spoken=self._spoken):
                 self.tally.bad += 1
                 self._abandon(item)
                 item.fail(f"generator {rank} answered with {fault}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.bench import gpu_learn, gpu_publish, gpu_step
+from roll.bench import gpu_gsm8k, gpu_learn, gpu_memory, gpu_publish, gpu_step
 from roll.bench.gpu_model import VOCAB, Ceilings, alphabet, qwen3
 from roll.config.load import load
 from roll.config.vllm import VllmInfer
@@ -29,6 +29,12 @@ def test_the_run_of_a_step_is_what_a_user_may_write(tmp_path: Path) -> None:
     assert run.actor_train.dtype == "bfloat16"
     assert isinstance(run.actor_infer, VllmInfer)
     assert run.rollout.groups_per_step * run.rollout.group_size * run.rollout.max_new_tokens == 131_072
+
+
+def test_a_step_without_logprobs_is_what_a_user_may_write(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path, logprobs=False))
+    infer = load(tmp_path / "run.yaml").run.actor_infer
+    assert isinstance(infer, VllmInfer) and not infer.logprobs
 
 
 def test_the_alphabet_and_the_special_tokens_make_the_vocabulary() -> None:
@@ -68,7 +74,26 @@ def test_the_run_that_learns_is_what_a_user_may_write(tmp_path: Path) -> None:
     assert load(tmp_path / "run.yaml").run.steps == 100
 
 
+@pytest.mark.parametrize(
+    ("reply", "reward"),
+    [
+        ("so 1,200. The answer is 1200.", 1.0),
+        ("1200.00", 1.0),
+        ("12 of 1200, so 12", 0.0),
+        ("none", 0.0),
+        ("-1200", 0.0),
+    ],
+)
+def test_the_last_number_of_a_problem_counts_whatever_it_is_written_like(reply: str, reward: float) -> None:
+    assert gpu_gsm8k.last_number(Task(id="0", domain="gsm8k", answer="1200"), reply) == reward
+
+
+def test_the_run_on_problems_is_what_a_user_may_write(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(gpu_gsm8k.config(tmp_path / "model", tmp_path))
+    assert load(tmp_path / "run.yaml").run.steps == gpu_gsm8k.STEPS
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_there_are_no_numbers_but_a_reason() -> None:
-    for benchmark in (gpu_step, gpu_publish, gpu_learn):
+    for benchmark in (gpu_step, gpu_publish, gpu_learn, gpu_memory, gpu_gsm8k):
         assert benchmark.run().skipped == "no GPU is to be seen"

@@ -49,3 +49,24 @@ def test_a_fault_is_told_where_it_was_written_whatever_the_backend(section: str,
 def test_vllm_cannot_promise_determinism_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="deterministic: backend vllm draws its own noise"):
         infer(tmp_path, "{backend: vllm}", "deterministic=true")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (["rollout.max_staleness=1"], r"actor_infer.logprobs: rollout.max_staleness \(1\) needs to know them"),
+        (["algorithm={recipe: grpo, correction: truncate}"], "actor_infer.logprobs: algorithm.correction needs"),
+        (["algorithm=topr"], r"actor_infer.logprobs: algorithm.loss \(topr\) needs"),
+        (["algorithm={recipe: grpo, kl: {place: loss}}"], "actor_infer.logprobs: algorithm.kl needs"),
+    ],
+)
+def test_logprobs_of_the_sampler_are_not_left_out_where_something_reads_them(
+    changes: list[str], fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        infer(tmp_path, "{backend: vllm, logprobs: false}", *changes)
+
+
+def test_logprobs_of_the_sampler_may_be_left_out_where_nothing_does(tmp_path: Path) -> None:
+    found = infer(tmp_path, "{backend: vllm, logprobs: false}")
+    assert isinstance(found, VllmInfer) and not found.logprobs

@@ -33,3 +33,15 @@ def test_vllm_serves_with_the_bits_of_the_trainer(dtype: str, tmp_path: Path) ->
     run = loaded(tmp_path, f"actor_train: {{dtype: {dtype}}}\nactor_infer: {{backend: vllm}}\n")
     assert isinstance(run.actor_infer, VllmInfer)
     assert vllm_settings(run, run.actor_infer).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("{exact: true}", "exact: with dtype float32 nothing is rounded; leave it out, or set dtype to bfloat16"),
+        ("{exact: true, dtype: bfloat16, lora: {}}", "exact: a model under adapters is held with 16 bits"),
+    ],
+)
+def test_exact_arithmetic_is_refused_where_it_means_nothing(given: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        loaded(tmp_path, f"actor_train: {given}\nactor_infer: {{backend: vllm}}\n")

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import torch.distributed as dist
 
 from roll.algorithms.recipe import Objective
 from roll.cluster.host import Host
+from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
 from roll.engines.decoder import Decoder
 from roll.engines.mixed import Reading
@@ -53,6 +55,7 @@ class Wanted:
     sampling_of: dict[str, Sampling] = field(default_factory=dict[str, Sampling])
     channel: Call | None = None
     head: Head = "logits"
+    lora: Lora | None = None
 
     def settings(self) -> Settings:
         return Settings(
@@ -66,7 +69,7 @@ class Wanted:
         )
 
     def origin(self) -> Origin:
-        return Origin(model=Model(path=str(self.path)), head=self.head)
+        return Origin(model=Model(path=str(self.path)), head=self.head, lora=self.lora)
 
 
 class _Kept(Ranks):
@@ -118,7 +121,25 @@ def _dtypes(trainer: FsdpTrainer) -> set[str]:
     return {str(tensor.dtype) for tensor in (*trainer.decoder.parameters(), *moments)}
 
 
-LOOKS: dict[str, Any] = {"local_sizes": _local_sizes, "rotations": _rotations, "dtypes": _dtypes}
+def _hold(trainer: FsdpTrainer) -> None:
+    """Let nothing be written behind the ranks' backs."""
+    HELD[trainer] = threading.Event()
+    trainer._writing.pool.submit(HELD[trainer].wait)
+
+
+def _dtypes_by_name(trainer: FsdpTrainer) -> dict[str, str]:
+    return {name: str(parameter.dtype) for name, parameter in trainer.decoder.named_parameters()}
+
+
+LOOKS: dict[str, Any] = {
+    "dtypes_by_name": _dtypes_by_name,
+    "local_sizes": _local_sizes,
+    "rotations": _rotations,
+    "dtypes": _dtypes,
+    "hold": _hold,
+    "let go": lambda trainer: HELD.pop(trainer).set(),
+}
+HELD: dict[FsdpTrainer, threading.Event] = {}
 
 
 def _serve(rank: int, wire: Connection) -> None:
@@ -212,6 +233,9 @@ class SpreadTrainer:
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
         return await self._same("logprobs", batch, sampling=sampling)
 
+    async def base_logprobs(self, batch: Batch) -> torch.Tensor:
+        return await self._same("base_logprobs", batch)
+
     async def values(self, batch: Batch) -> torch.Tensor:
         return await self._same("values", batch)
 
@@ -221,8 +245,11 @@ class SpreadTrainer:
     async def send(self, plan: Plan, version: int) -> Digest:
         return await self._same("send", plan, version)
 
-    async def save(self, path: Path, *, resumable: bool = True) -> None:
-        await self._same("save", path, resumable=resumable)
+    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
+        await self._same("save", path, resumable=resumable, wait=wait)
+
+    async def written(self) -> bool:
+        return await self._same("written")
 
     async def load(self, path: Path) -> None:
         await self._same("load", path)

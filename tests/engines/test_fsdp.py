@@ -95,13 +95,15 @@ def _with_biases(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def test_two_ranks_pass_the_conformance_kit(team: Team, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spread", ["dp2", "cp2", "dp2 tp2"])
+def test_ranks_pass_the_conformance_kit(spread: str, team: Team, tmp_path: Path) -> None:
     path = written(small(), tmp_path / "model")
 
     def make(budget: int) -> Any:
-        return team.trainer(Wanted(path=path, optimizer=SGD, budget=budget))
+        return team.trainer(Wanted(path=path, optimizer=SGD, budget=budget, **SPREADS[spread]))
 
-    assert team.run(check_trainer(make, vocab=40, objectives=OBJECTIVES[1:2])) == []
+    objectives = OBJECTIVES[1:2] if spread == "dp2" else OBJECTIVES[2:3]
+    assert team.run(check_trainer(make, vocab=40, objectives=objectives)) == []
 
 
 @pytest.mark.parametrize("spread", ["cp2", "dp2 tp2"])

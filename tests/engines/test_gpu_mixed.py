@@ -9,6 +9,7 @@ from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.engines.attention import Ragged
 from roll.engines.decoder import Decoder
+from roll.engines.likelihood import likelihood
 from roll.engines.mixed import Reading
 from roll.engines.packed import Packed
 from roll.engines.train.native import NativeTrainer, Settings
@@ -109,3 +110,14 @@ def test_other_numbers_of_tokens_are_not_compiled_again() -> None:
 
     asyncio.run(steps())
     assert counted[-1] == counted[1]
+
+
+def test_logits_are_not_rounded() -> None:
+    noise = torch.Generator(CUDA).manual_seed(0)
+    hidden, head = (torch.randn(rows, 128, device=CUDA, generator=noise).mul(3).bfloat16() for rows in (300, 500))
+    ids = torch.arange(300, device=CUDA)
+    logits = hidden.double() @ head.double().t()
+    assert float(logits.abs().max()) > 200  # where bf16 knows whole numbers alone
+    wanted = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    found, _ = likelihood(hidden, head.float(), ids, 1.0)
+    torch.testing.assert_close(found.double(), wanted, atol=2e-3, rtol=0)

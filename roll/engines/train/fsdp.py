@@ -5,8 +5,9 @@ What is not sharded the ranks agree on: metrics, the norm of the gradient, and w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from torch.distributed.tensor import DTensor
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Model, Optimizer
 from roll.engines.base import Part
+from roll.engines.lora import merged, served
 from roll.engines.native import Surroundings, settle
 from roll.engines.origin import Origin, build
 from roll.engines.train.fsdp_model import SpreadDecoder, split_dim
 from roll.engines.train.fsdp_ranks import Ranks, Spread
 from roll.engines.train.fsdp_score import FsdpScorer
-from roll.engines.train.fsdp_state import read_state, write_state
+from roll.engines.train.fsdp_state import copied_slots, read_state, slots_of, write_state
+from roll.engines.train.fsdp_writing import Writing, copied
 from roll.engines.train.native import NativeTrainer, ScoreSettings, Settings, Sums
 from roll.engines.train.schedule import lr_at
 from roll.registry import CHANNELS
 from roll.types import Batch, Call, Digest
+from roll.weights.adapters import check_base, read_adapter, write_adapter, write_base
 from roll.weights.digest import added, digest
 from roll.weights.huggingface import write_pieces
 from roll.weights.inline import Shared
@@ -45,12 +49,14 @@ class FsdpTrainer(FsdpScorer, NativeTrainer):
     def __init__(self, origin: Origin, settings: Settings, ranks: Ranks, channel: Channel) -> None:
         super().__init__(origin, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
+        self._writing = Writing()
 
     async def start(self) -> None:
         await super().start()
         self._optimizer = _optimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
+        self._writing.close()
         self._optimizer = None
         await super().stop()
 
@@ -60,32 +66,66 @@ class FsdpTrainer(FsdpScorer, NativeTrainer):
 
     async def send(self, plan: Plan, version: int) -> Digest:
         """Rank 0 sends, a tensor at a time; all ranks together know the digest."""
-        dtype = self.settings.reading.dtype or torch.float32
-        tensors = ((name, tensor.to(dtype)) for name, tensor in self.decoder.named_tensors())
+        dtype, decoder = self.settings.reading.dtype or torch.float32, self.decoder
+        tensors = ((name, tensor.to(dtype)) for name, tensor in decoder.named_tensors())
+        if decoder.lora is not None:
+            tensors = decoder.adapter_tensors()
         with self.ranks.together("a publication"):
             if self.ranks.rank == 0:
                 self.channel.send(tensors, version=version)
             for _ in tensors:  # what the channel did not ask for, or all of it, since gathering takes everybody
                 pass
-            return self._agreed(digest(part.to(dtype) for part in self.decoder.own_parts()))
+            if decoder.lora is not None:
+                held = served(decoder.own_parts(adapters=True), decoder.lora.scale, dtype)
+                return added([self._frozen(), self._agreed(digest(part for _, part in held))])
+            return self._agreed(digest(part.to(dtype) for _, part in decoder.own_parts()))
 
-    async def save(self, path: Path, *, resumable: bool = True) -> None:
+    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
+        """Of a model with adapters, what goes on is the adapters alone; the model itself is where it was read.
+
+        Without `wait` it is done once there is a copy on the hosts, and `written` says when that is on disk.
+        """
         tensors = self.decoder.named_tensors()
         with self.ranks.together("a save"):
-            if self.ranks.rank == 0:
-                write_pieces(path, self.decoder.config, tensors, most_bytes=_FILE_BYTES)
-            for _ in tensors:
-                pass
-            dist.barrier()
-            if resumable:
-                write_state(path, self.decoder, self._optimizer, self._num_updates)
+            self._writing.finish()
+            if (lora := self.decoder.lora) is not None:
+                pairs = dict(self.decoder.adapter_tensors())
+                tensors = merged(tensors, pairs, lora.scale)
+            if lora is not None and (resumable or lora.export == "apart"):
+                self._save_adapter(path, pairs)
+                tensors = iter(())
+            state = slots_of(self.decoder, self._optimizer, self._num_updates) if resumable else None
+            if wait:
+                self._write_model(path, tensors)
+                dist.barrier()
+                if state is not None:
+                    write_state(path, state)
+            else:
+                self._write_aside(path, tensors, state)
+
+    async def written(self) -> bool:
+        """Whether what was saved last without waiting is on disk, all of it; raises what went wrong with it."""
+        with self.ranks.together("a save"):
+            found: list[Any] = [None] * self.ranks.spread.size
+            dist.all_gather_object(found, self._writing.fault())
+        if None in found:
+            return False
+        self._writing.forget()
+        if fault := next(filter(None, found), None):
+            raise OSError(fault)
+        return True
 
     async def load(self, path: Path) -> None:
         """Whatever the number of ranks that saved it."""
         head = "logits" if self.decoder.score is None else "score"
         origin = Origin(model=Model(path=str(path)), head=head)
         with self.ranks.together("a load"):
-            self.decoder.fill(dict(build(origin).named_tensors()) if self.ranks.rank == 0 else {})
+            if self.decoder.lora is not None:
+                found = dict(read_adapter(path, self.decoder.lora))  # by all: a refusal is everybody's
+                check_base(path, self._frozen())
+                self.decoder.fill(found, adapters=True)
+            else:
+                self.decoder.fill(dict(build(origin).named_tensors()) if self.ranks.rank == 0 else {})
             self._num_updates = read_state(path, self.decoder, self._optimizer)
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
@@ -128,6 +168,38 @@ class FsdpTrainer(FsdpScorer, NativeTrainer):
                 gradient.mul_(factor.to(gradient))
         return norm
 
+    def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """A task of rank 0; the others only gather with it. Nothing where there are no tensors."""
+        first = next(tensors, None)
+        if first is not None and self.ranks.rank == 0:
+            write_pieces(path, self.decoder.config, chain([first], tensors), most_bytes=_FILE_BYTES)
+        for _ in tensors:
+            pass
+
+    def _write_aside(self, path: Path, tensors: Iterator[tuple[str, Tensor]], state: Any) -> None:
+        """The same of copies, by a thread that talks to those of other ranks over a group of their own."""
+        held = [each for each in copied(tensors) if self.ranks.rank == 0]
+        slots, group = None if state is None else copied_slots(state), self.ranks.aside
+
+        def write() -> None:
+            self._write_model(path, iter(held))
+            if slots is not None:
+                write_state(path, slots, group)
+
+        self._writing.begin(write)
+
+    def _save_adapter(self, path: Path, pairs: dict[str, Tensor]) -> None:
+        lora, frozen = self.decoder.lora, self._frozen()
+        if self.ranks.rank == 0:
+            write_adapter(path, lora, pairs.items(), base=self.settings.base)
+            write_base(path, frozen)
+
+    def _frozen(self) -> Digest:
+        """Of what adapters stand beside, which is counted once: nobody writes to it."""
+        if self.decoder.frozen_digest is None:
+            self.decoder.frozen_digest = self._agreed(digest(part for _, part in self.decoder.own_parts()))
+        return self.decoder.frozen_digest
+
     def _agreed(self, part: Digest) -> Digest:
         found: list[Any] = [None] * self.ranks.spread.size
         dist.all_gather_object(found, part)
@@ -160,6 +232,8 @@ def _optimizer(decoder: SpreadDecoder, knobs: Optimizer) -> Any:
     meshes: dict[int, list[Tensor]] = {}
     for parameter in decoder.parameters():
         assert isinstance(parameter, DTensor)
+        if not parameter.requires_grad:
+            continue
         meshes.setdefault(parameter.device_mesh.ndim, []).append(parameter)
     groups: Any = [{"params": parameters} for parameters in meshes.values()]
     if knobs.kind == "sgd":

@@ -20,11 +20,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig
 
+from roll.config.lora import Lora
 from roll.engines.decoder import Attend, Decoder, Geometry
 from roll.engines.fused import rms_norm, rotated
+from roll.engines.lora import attach
 from roll.engines.mixed import Reading
 from roll.engines.train.fsdp_ranks import Ranks, shared, sliced
 from roll.errors import ConfigError
+from roll.types import Digest
 
 _SPLIT = {
     "self_attn.q_proj": ColwiseParallel,
@@ -53,19 +56,41 @@ class Norm(nn.Module):
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
+class AdaptedLinear(nn.Linear):
+    """A projection that stays as it is, and two thin ones beside it that are trained."""
+
+    def __init__(self, num_in: int, num_out: int, *, bias: bool, lora: Lora) -> None:
+        super().__init__(num_in, num_out, bias=bias)
+        self.lora_A = nn.Linear(num_in, lora.rank, bias=False)
+        self.lora_B = nn.Linear(lora.rank, num_out, bias=False)
+        self.scale, self.adapted = lora.scale, True
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        if not self.adapted:
+            return found
+        return found + F.linear(F.linear(x, self.lora_A.weight), self.lora_B.weight * self.scale)
+
+
+def _linear(name: str, num_in: int, num_out: int, *, bias: bool = False, lora: Lora | None) -> nn.Linear:
+    if lora is None or name not in lora.targets:
+        return nn.Linear(num_in, num_out, bias=bias)
+    return AdaptedLinear(num_in, num_out, bias=bias, lora=lora)
+
+
 class Attention(nn.Module):
     """Queries, keys and values of the heads that are here."""
 
-    def __init__(self, shape: Geometry) -> None:
+    def __init__(self, shape: Geometry, lora: Lora | None = None) -> None:
         super().__init__()
         self.dim, self.group = shape.head_dim, None
         q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.hidden, q, bias=shape.qkv_bias)
-        self.k_proj = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
-        self.v_proj = nn.Linear(shape.hidden, kv, bias=shape.qkv_bias)
+        self.q_proj = _linear("q_proj", shape.hidden, q, bias=shape.qkv_bias, lora=lora)
+        self.k_proj = _linear("k_proj", shape.hidden, kv, bias=shape.qkv_bias, lora=lora)
+        self.v_proj = _linear("v_proj", shape.hidden, kv, bias=shape.qkv_bias, lora=lora)
         self.q_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else None
         self.k_norm = Norm(shape.head_dim, shape.eps) if shape.qk_norm else None
-        self.o_proj = nn.Linear(q, shape.hidden, bias=shape.out_bias)
+        self.o_proj = _linear("o_proj", q, shape.hidden, bias=shape.out_bias, lora=lora)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Any) -> Tensor:
         q, k, v = (each(x).view(len(x), -1, self.dim) for each in (self.q_proj, self.k_proj, self.v_proj))
@@ -77,11 +102,11 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """The gated feed-forward."""
 
-    def __init__(self, shape: Geometry) -> None:
+    def __init__(self, shape: Geometry, lora: Lora | None = None) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
-        self.up_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
-        self.down_proj = nn.Linear(shape.mlp, shape.hidden, bias=False)
+        self.gate_proj = _linear("gate_proj", shape.hidden, shape.mlp, lora=lora)
+        self.up_proj = _linear("up_proj", shape.hidden, shape.mlp, lora=lora)
+        self.down_proj = _linear("down_proj", shape.mlp, shape.hidden, lora=lora)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -90,13 +115,13 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """One layer: attention, then a gated feed-forward, each added to what came in."""
 
-    def __init__(self, shape: Geometry) -> None:
+    def __init__(self, shape: Geometry, lora: Lora | None = None) -> None:
         super().__init__()
         self.recompute = False
         self.input_layernorm = Norm(shape.hidden, shape.eps)
-        self.self_attn = Attention(shape)
+        self.self_attn = Attention(shape, lora)
         self.post_attention_layernorm = Norm(shape.hidden, shape.eps)
-        self.mlp = Mlp(shape)
+        self.mlp = Mlp(shape, lora)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Any) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
@@ -111,21 +136,28 @@ class Block(nn.Module):
 class Body(nn.Module):
     """All but the head."""
 
-    def __init__(self, shape: Geometry) -> None:
+    def __init__(self, shape: Geometry, lora: Lora | None = None) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
-        self.layers = nn.ModuleList([Block(shape) for _ in range(shape.layers)])
+        self.layers = nn.ModuleList([Block(shape, lora) for _ in range(shape.layers)])
         self.norm = Norm(shape.hidden, shape.eps)
 
 
 class SpreadDecoder(nn.Module):
     """A whole model of which this rank holds a part. It is made without memory: `spread` gives some, `fill` weights."""
 
-    def __init__(self, config: PretrainedConfig, ranks: Ranks, *, scored: bool = False) -> None:
+    def __init__(
+        self, config: PretrainedConfig, ranks: Ranks, *, scored: bool = False, lora: Lora | None = None
+    ) -> None:
         super().__init__()
+        self.lora = lora
+        self.frozen_digest: Digest | None = None
+        """Of what lies here of the weights under adapters, once somebody has asked."""
         with torch.device("meta"):
             plain = Decoder(config, scored=scored)  # has no weights either, but its rotations are real
-            self.model = Body(plain.shape)
+            if lora is not None:
+                attach(plain, lora)  # raises where it cannot be
+            self.model = Body(plain.shape, lora)
             tied = plain.untied_head is None
             self.lm_head = None if tied else nn.Linear(plain.shape.hidden, plain.shape.vocab, bias=False)
             self.score = nn.Linear(plain.shape.hidden, 1, bias=False) if scored else None
@@ -133,6 +165,9 @@ class SpreadDecoder(nn.Module):
         self.rotations = (plain.cos, plain.sin)  # no buffers: what those hold is lost when memory is given
         self.device = torch.device("cpu")
         _check_heads(plain.shape, ranks)
+        if lora is not None:
+            for name, parameter in self.named_parameters():
+                parameter.requires_grad_(_adapter(name))
 
     @property
     def head(self) -> Tensor:
@@ -143,6 +178,10 @@ class SpreadDecoder(nn.Module):
         """Give every rank memory for its part, and let layers be whole only while they are computed with."""
         ranks, offload = self.ranks, self.ranks.spread.offload
         self.device, self.rotations = device, (self.rotations[0].to(device), self.rotations[1].to(device))
+        if self.lora is not None and reading.dtype is not None:
+            for parameter in self.parameters():
+                if not parameter.requires_grad:  # held as it is computed with: nobody adds anything small to it
+                    parameter.data = parameter.data.to(reading.dtype)
         how: dict[str, Any] = {
             "mesh": ranks.mesh["shard"],
             "mp_policy": MixedPrecisionPolicy(param_dtype=reading.dtype, reduce_dtype=torch.float32),
@@ -181,9 +220,12 @@ class SpreadDecoder(nn.Module):
         return self.ranks.cp_rank * size, size
 
     @torch.no_grad()
-    def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the weights that rank 0 has by name; what the others give is not read."""
-        for name, parameter in self._parameters_here():
+    def fill(self, tensors: Mapping[str, Tensor], *, adapters: bool | None = None) -> None:
+        """Take over the weights that rank 0 has by name; what the others give is not read.
+
+        All of them, or none but adapters, or all but those.
+        """
+        for name, parameter in self._parameters_here(adapters=adapters):
             if self.ranks.rank == 0:
                 whole = tensors[name].to(self.device, parameter.dtype).contiguous()
             else:
@@ -197,19 +239,31 @@ class SpreadDecoder(nn.Module):
     @torch.no_grad()
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every parameter whole, one after the other, on every rank: all of them must go through it to the end."""
-        for name, parameter in self._parameters_here():
+        yield from self._whole(adapters=False)
+
+    @torch.no_grad()
+    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Adapters in the same way; `named_tensors` has what they stand beside."""
+        yield from self._whole(adapters=True)
+
+    def _whole(self, *, adapters: bool) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._parameters_here(adapters=adapters):
             yield name, _plain(parameter).to(self.device).full_tensor()
 
-    def own_parts(self) -> Iterator[Tensor]:
+    def own_parts(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
         """What is held here and nowhere else; of what tensor-parallel ranks have alike, the first of them speaks."""
-        for _, parameter in self._parameters_here():
+        for name, parameter in self._parameters_here(adapters=adapters):
             if self.ranks.tp_rank == 0 or split_dim(parameter) is not None:
-                yield _plain(parameter).to_local()
+                yield name, _plain(parameter).to_local()
 
-    def _parameters_here(self) -> list[tuple[str, DTensor]]:
-        found = list(self.named_parameters())
+    def _parameters_here(self, *, adapters: bool | None = None) -> list[tuple[str, DTensor]]:
+        found = [each for each in self.named_parameters() if adapters is None or _adapter(each[0]) == adapters]
         assert all(isinstance(parameter, DTensor) for _, parameter in found), "reshard after every forward pass"
         return found  # pyright: ignore[reportReturnType] - all are
+
+
+def _adapter(name: str) -> bool:
+    return ".lora_" in name
 
 
 def split_dim(parameter: DTensor) -> int | None:

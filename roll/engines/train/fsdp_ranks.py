@@ -58,6 +58,8 @@ class Ranks:
     """The group that reads the same rows; None: nobody else does. So are those below."""
     tensor: Any = None
     context: Any = None
+    aside: Any
+    """The group of all for what is done while they do something else, between hosts."""
 
     def __init__(self, spread: Spread, rank: int) -> None:
         if spread.size % (spread.tp * spread.cp):
@@ -98,6 +100,7 @@ class Ranks:
             self.tensor = self.mesh["tp"].get_group()
         else:
             self.mesh = init_device_mesh(kind, (spread.size,), mesh_dim_names=("shard",))
+        self.aside = dist.new_group(backend="gloo")  # now: where they have met is gone later
         self._joined = True
 
     @contextmanager

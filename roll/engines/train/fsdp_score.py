@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,9 @@ from torch import Tensor
 from roll.data.packing import pack
 from roll.engines.attention import Ragged, sharing
 from roll.engines.base import Part
+from roll.engines.decoder import Decoder
 from roll.engines.likelihood import likelihood
+from roll.engines.lora import adapter_tensors, without
 from roll.engines.origin import Origin, architecture, build
 from roll.engines.packed import PACKED, Packed, there
 from roll.engines.sampling import score
@@ -35,7 +38,8 @@ class FsdpScorer(NativeScorer):
 
     def __init__(self, origin: Origin, settings: ScoreSettings, ranks: Ranks) -> None:
         self.settings, self.ranks = settings, ranks
-        self.decoder = SpreadDecoder(architecture(origin.model), ranks, scored=origin.head != "logits")
+        scored = origin.head != "logits"
+        self.decoder = SpreadDecoder(architecture(origin.model), ranks, scored=scored, lora=origin.lora)
         self._first = build(origin) if ranks.rank == 0 else None
 
     async def start(self) -> None:
@@ -43,7 +47,7 @@ class FsdpScorer(NativeScorer):
         with self.ranks.together("its start"):
             self.ranks.join(self.settings.device)
             self.decoder.spread(self.settings.device, self.settings.reading)
-            self.decoder.fill({} if self._first is None else dict(self._first.named_tensors()))
+            self.decoder.fill({} if self._first is None else _named(self._first))
         self._first = None
 
     async def stop(self) -> None:
@@ -54,12 +58,17 @@ class FsdpScorer(NativeScorer):
             self.decoder.to(device)
 
     async def _row(
-        self, batch: Batch, chosen: Callable[[Measured], Tensor | None], sampling: Sampling | None = None
+        self,
+        batch: Batch,
+        chosen: Callable[[Measured], Tensor | None],
+        sampling: Sampling | None = None,
+        *,
+        base: bool = False,
     ) -> Tensor:
         row = torch.zeros(batch.num_tokens, device=self.decoder.device)
         with self.ranks.together("scoring"):
             for rows, part in self._microbatches(batch):
-                with torch.no_grad():
+                with torch.no_grad(), without(self.decoder) if base else nullcontext():
                     found = chosen(self._measure(part, torch.ones_like(part.trained), sampling=sampling))
                 assert found is not None
                 if rows:
@@ -99,7 +108,7 @@ class FsdpScorer(NativeScorer):
             if states.dtype == torch.float32 or kind.top_k or kind.top_p < 1.0:
                 found = score(states, head, ids[to], kind, entropy_gradient=entropy_gradient)
             else:
-                wide = head.float()  # what is added up to its gradient is
+                wide = head.float() if head.requires_grad else head  # what is added up to its gradient is
                 found = likelihood(states, wide, ids[to], kind.temperature or 1.0, entropy_gradient=entropy_gradient)
             logprobs, entropies = logprobs.index_copy(0, to, found[0]), entropies.index_copy(0, to, found[1])
         return Measured(logprobs=summed(logprobs, peers), entropies=summed(entropies, peers), values=None)
@@ -119,6 +128,11 @@ class FsdpScorer(NativeScorer):
         places = ragged.standing(at - 1) - first
         mine = (places >= 0) & (places < size) & (everywhere[: len(at)] % self.ranks.spread.tp == self.ranks.tp_rank)
         return at[mine], places[mine]
+
+
+def _named(decoder: Decoder) -> dict[str, Tensor]:
+    """All that ranks take over from a whole model."""
+    return {**dict(decoder.named_tensors()), **dict(adapter_tensors(decoder))}
 
 
 def dealt(lengths: Sequence[int], budget: int, ranks: int) -> list[list[list[int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.data.packing import pack
-from roll.engines import mixed
+from roll.engines import lora, mixed
 from roll.engines.attention import Ragged, sharing
 from roll.engines.base import Part
 from roll.engines.decoder import Decoder
@@ -28,6 +29,7 @@ from roll.engines.sampling import score
 from roll.engines.train.schedule import lr_at
 from roll.errors import ConfigError
 from roll.types import Batch, Digest, Sampling, Tokens
+from roll.weights.adapters import check_base, read_adapter, write_adapter, write_base
 from roll.weights.digest import Folding
 from roll.weights.huggingface import read_tensors, write_model
 from roll.weights.plan import Channel, Plan
@@ -66,6 +68,8 @@ class Settings(ScoreSettings):
     optimizer: Optimizer
     total_steps: int
     """Optimizer steps of the whole run, for the schedule."""
+    base: str | None = None
+    """Where the model under adapters was read from, for whoever reads the adapters."""
 
 
 class NativeScorer:
@@ -101,12 +105,21 @@ class NativeScorer:
             raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
         return await self._row(batch, lambda measured: measured.values)
 
+    async def base_logprobs(self, batch: Batch) -> Tensor:
+        """As if there were no adapters."""
+        return await self._row(batch, lambda measured: measured.logprobs, base=True)
+
     async def _row(
-        self, batch: Batch, chosen: Callable[[Measured], Tensor | None], sampling: Sampling | None = None
+        self,
+        batch: Batch,
+        chosen: Callable[[Measured], Tensor | None],
+        sampling: Sampling | None = None,
+        *,
+        base: bool = False,
     ) -> Tensor:
         row = torch.zeros(batch.num_tokens)
         for rows, part in self._microbatches(batch):
-            with torch.no_grad():
+            with torch.no_grad(), lora.without(self.decoder) if base else nullcontext():
                 found = chosen(self._measure(part, torch.ones_like(part.trained), sampling=sampling))
             assert found is not None
             row[batch.places(rows)] = found.cpu()
@@ -151,7 +164,7 @@ class NativeScorer:
     ) -> tuple[Ragged | Packed, Callable[[Tensor, Tensor], Tensor]]:
         """Where the tokens of a batch stand, and what reads ids at positions."""
         reading = self.settings.reading
-        packed = device.type == "cuda" and reading.dtype in PACKED
+        packed = device.type == "cuda" and reading.dtype in PACKED and not reading.exact
         ragged = (
             Packed(batch.lengths, device=device)
             if packed
@@ -163,8 +176,8 @@ class NativeScorer:
 
     def _score(self, before: Tensor, ids: Tensor, kind: Sampling, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of ids after hidden states."""
-        head = self.decoder.head
-        if before.dtype == head.dtype:
+        head = self.settings.reading.used(self.decoder.head)
+        if before.dtype == head.dtype and head.element_size() >= 4:
             return score(before, head, ids, kind, entropy_gradient=entropy_gradient)
         if kind.top_k or kind.top_p < 1.0:
             return score(before, head.to(before.dtype), ids, kind, entropy_gradient=entropy_gradient)
@@ -198,7 +211,8 @@ class NativeTrainer(NativeScorer):
 
     async def start(self) -> None:
         await super().start()
-        knobs, parameters = self.settings.optimizer, self.decoder.parameters()
+        knobs = self.settings.optimizer
+        parameters = [parameter for parameter in self.decoder.parameters() if parameter.requires_grad]
         if knobs.kind == "sgd":
             self._optimizer = torch.optim.SGD(parameters, lr=knobs.lr, weight_decay=knobs.weight_decay)
             return
@@ -217,6 +231,9 @@ class NativeTrainer(NativeScorer):
         return self._step(sums)
 
     async def send(self, plan: Plan, version: int) -> Digest:
+        if self.decoder.lora is not None:  # what is frozen is with the generators already
+            self.channel.send(lora.adapter_tensors(self.decoder), version=version)
+            return lora.attested(self.decoder, self.settings.reading.dtype or torch.float32)
         with Folding() as folding:
             folding.add(tensor for _, tensor in self._served(self.decoder.named_parameters()))
             self.channel.send(self._served(self.decoder.named_tensors()), version=version)
@@ -229,13 +246,27 @@ class NativeTrainer(NativeScorer):
             yield name, tensor if dtype is None else tensor.detach().to(dtype)
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
-        write_model(path, self.decoder.config, dict(self.decoder.named_tensors()))
+        """Of a model with adapters, what goes on is the adapters alone; the model itself is where it was read."""
+        decoder, adapters = self.decoder, self.decoder.lora
+        if adapters is None:
+            write_model(path, decoder.config, dict(decoder.named_tensors()))
+        elif resumable or adapters.export == "apart":
+            write_adapter(path, adapters, lora.adapter_tensors(decoder), base=self.settings.base)
+            write_base(path, lora.frozen_digest(decoder))
+        else:
+            pairs = dict(lora.adapter_tensors(decoder))
+            write_model(path, decoder.config, dict(lora.merged(decoder.named_tensors(), pairs, adapters.scale)))
         if resumable:
             state = {"optimizer": self._optimizer.state_dict(), "num_updates": self._num_updates}
             torch.save(state, path / _STATE)
 
     async def load(self, path: Path) -> None:
-        self.decoder.load(read_tensors(path), where=str(path))
+        if self.decoder.lora is None:
+            self.decoder.load(read_tensors(path), where=str(path))
+        else:
+            tensors = read_adapter(path, self.decoder.lora)
+            check_base(path, lora.frozen_digest(self.decoder))
+            lora.load_adapter(self.decoder, tensors, where=str(path))
         state = torch.load(path / _STATE, map_location=self.settings.device, weights_only=True)
         self._optimizer.load_state_dict(state["optimizer"])
         self._num_updates = state["num_updates"]
@@ -300,7 +331,8 @@ class Sums:
         count = max(1.0, float(self._count))
         means = {f"loss/{name}": float(total) / count for name, total in self._totals.items()}
         gap = means.pop("loss/gap", None)
-        measured = {} if gap is None else {"gap/mean": gap, "gap/max": float(self._gap_max)}
+        unknown = gap is None or math.isnan(gap)  # of a sampler that was not asked for its logprobs
+        measured = {} if unknown else {"gap/mean": gap, "gap/max": float(self._gap_max)}
         return {**means, "loss/policy": float(self.loss), **measured}
 
 

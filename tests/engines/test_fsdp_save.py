@@ -1,0 +1,89 @@
+"""Saving on many ranks while they go on: what is written is what they held, and a failure is everybody's."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roll.algorithms.recipe import Objective
+from roll.types import Batch, Call
+from roll.weights.huggingface import read_tensors
+from tests.engines.fsdp_team import SpreadTrainer, Team, Wanted, written
+from tests.engines.models import batch_of, prompts, small
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fsdp")]
+CLIPPED = Objective(loss=Call("clipped"))
+
+
+def batch() -> Batch:
+    return batch_of(prompts(6, shortest=2, longest=20, seed=3))
+
+
+async def settled(engine: SpreadTrainer) -> None:
+    async with asyncio.timeout(60):
+        while not await engine.written():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("spread", [{"size": 2}, {"size": 4, "tp": 2}], ids=["dp2", "dp2 tp2"])
+def test_what_is_written_is_what_was_held_however_far_ranks_have_gone(
+    spread: dict[str, int], team: Team, tmp_path: Path
+) -> None:
+    wanted = Wanted(path=written(small(), tmp_path / "model"), **spread)
+
+    async def save() -> tuple[Any, Any]:
+        engine = team.trainer(wanted)
+        await engine.start()
+        await engine.update(batch(), CLIPPED)
+        await engine.save(tmp_path / "waited")
+        await engine.look("hold")  # nothing is written until it is let go
+        await engine.save(tmp_path / "aside", wait=False)
+        ahead = await engine.update(batch(), CLIPPED)
+        assert not await engine.written()
+        assert not (tmp_path / "aside/model.safetensors").exists()
+        await engine.look("let go")
+        await settled(engine)
+        await engine.stop()
+        other = team.trainer(wanted)
+        await other.start()
+        await other.load(tmp_path / "aside")
+        caught_up = await other.update(batch(), CLIPPED)
+        await other.stop()
+        return ahead, caught_up
+
+    ahead, caught_up = team.run(save())
+    assert caught_up == ahead
+    waited, aside = (dict(read_tensors(tmp_path / name)) for name in ("waited", "aside"))
+    assert waited.keys() == aside.keys()
+    assert all(torch.equal(waited[name], aside[name]) for name in waited)
+
+
+def test_a_save_waits_for_the_one_before_and_so_does_the_end(team: Team, tmp_path: Path) -> None:
+    async def save() -> None:
+        engine = team.trainer(Wanted(path=written(small(), tmp_path / "model")))
+        await engine.start()
+        await engine.save(tmp_path / "first", wait=False)
+        await engine.save(tmp_path / "second", wait=False)
+        assert (tmp_path / "first/optimizer/.metadata").is_file()
+        await engine.stop()
+
+    team.run(save())
+    assert (tmp_path / "second/optimizer/.metadata").is_file()
+
+
+def test_a_rank_that_cannot_write_is_heard_by_all_and_ranks_go_on(team: Team, tmp_path: Path) -> None:
+    async def save() -> None:
+        engine = team.trainer(Wanted(path=written(small(), tmp_path / "model")))
+        await engine.start()
+        (tmp_path / "taken").write_text("no folder")
+        await engine.save(tmp_path / "taken", resumable=False, wait=False)
+        with pytest.raises(OSError, match="taken"):
+            await settled(engine)
+        await engine.save(tmp_path / "saved", wait=False)
+        await settled(engine)
+        await engine.stop()
+
+    team.run(save())
+    assert (tmp_path / "saved/model.safetensors").is_file()

@@ -243,6 +243,18 @@ def timeline(
     typer.echo(f"{write(directory, output, steps)} attempts: {output}")
 
 
+@app.command()
+def export(
+    directory: Directory,
+    output: Annotated[Path, typer.Option("--output", help="The directory to write.")] = Path("model"),
+    apart: Annotated[bool, typer.Option("--apart", help="The adapter alone, as peft reads it.")] = False,
+) -> None:
+    """Write the newest adapter of a run, added into its model, as a Hugging Face directory."""
+    from roll.wiring.export import export as write
+
+    typer.echo(f"{write(directory, output, apart=apart)}: {output}")
+
+
 @app.command("list")
 def names(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as rewards; none lists all kinds.")] = None,

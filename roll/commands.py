@@ -24,8 +24,10 @@ from roll.errors import ConfigError
 from roll.journal.events import Published, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.interrupt import Interrupt
+from roll.pipelines.keeper import folder_of
 from roll.pipelines.sft import WarmStart
 from roll.preflight import importable, preflight
+from roll.proxy.server import Proxy
 from roll.rollout.environments import Environments
 from roll.rollout.held import Held
 from roll.rollout.pool import Scorer
@@ -37,9 +39,11 @@ from roll.tracking.directory import RunDirectory
 from roll.tracking.progress import bar
 from roll.tracking.sinks import read_lines
 from roll.types import Trajectory
+from roll.weights.adapters import CONFIG as ADAPTER
 from roll.wiring.data import build_data, build_held_out
 from roll.wiring.environments import build_environments
 from roll.wiring.models import Home, Roles, build_roles
+from roll.wiring.proxy import build_players, build_proxy
 from roll.wiring.rewards import build_scorer, check_sandboxes
 from roll.wiring.run import (
     Books,
@@ -84,6 +88,8 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
 def warm_start(loaded: Loaded, *, overwrite: bool) -> None:
     """`roll sft`: supervised training; the model is left in `<run directory>-sft/model`."""
     run = loaded.run
+    if run.policies:
+        raise ConfigError(f"{loaded.place('policies')}: policies: a warm start trains one model; leave them out of it")
     check_sandboxes(loaded, training=False)
     with closing(RunDirectory.create(Path(run.directory) / f"{run.name}-sft", overwrite=overwrite)) as directory:
         _see_through(_warm_start(run, directory, origin=loaded.path.absolute()), directory)
@@ -105,13 +111,15 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
     roles = build_roles(run, run.actor_train.optimizer, num_updates, home=home)
     data = build_data(run, run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.scorer, data.envs))
+        await stack.enter_async_context(_running(roles, data.scorer, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         if origin is not None:
             directory.begin(dump(run), origin)
         _tell(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
+        if data.proxy is not None:
+            stack.enter_context(data.proxy.writing(journal))
         keeper = build_keeper(run, directory, roles, journal)
         if not resumed and roles.models.reference is not None and run.reference.path is None:
             await keeper.export(REFERENCE)  # the weights it starts from, which a resumed run no longer has
@@ -141,7 +149,7 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True, home=home)
     data = build_data(run, run.sft.tasks or run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(_running(roles, data.scorer, data.envs))
+        await stack.enter_async_context(_running(roles, data.scorer, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         directory.begin(dump(run), origin)
         _tell(data.screened, directory)
@@ -176,15 +184,15 @@ async def _warm_start(run: Run, directory: RunDirectory, *, origin: Path) -> Non
 
 async def _evaluate(run: Run, output: Path | None) -> None:
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
-    scorer, envs = build_scorer(run.rewards), build_environments(run, roles.executor)
-    held_out, screened = build_held_out(run, roles.template, scorer.score, envs.make)
+    scorer, envs, proxy = build_scorer(run.rewards), build_environments(run, roles.executor), build_proxy(run)
+    held_out, screened = build_held_out(run, roles.template, scorer.score, envs.make, build_players(run, proxy))
     for account in screened:
         _say(str(account))
     validator = build_validator(run, roles, held_out)
-    async with _running(roles, scorer, envs):
+    async with _running(roles, scorer, envs, proxy):
         await check_environments(envs, held_out, tools=roles.template.tool_form is not None)
-        routing = asyncio.create_task(roles.router.run())
-        await roles.router.release(0)
+        routing = asyncio.create_task(roles.pool.run())
+        await roles.pool.release(0)
         with bar(validator.num_tasks, "evaluation") as advance:
             evaluating = asyncio.ensure_future(validator.run(advance))
             await asyncio.wait([routing, evaluating], return_when=asyncio.FIRST_COMPLETED)
@@ -202,14 +210,18 @@ async def _evaluate(run: Run, output: Path | None) -> None:
 
 
 @asynccontextmanager
-async def _running(roles: Roles, scorer: Scorer, envs: Environments) -> AsyncGenerator[None]:
-    """Models, rewards and environments, up inside this block and gone after it, however it ends."""
+async def _running(roles: Roles, scorer: Scorer, envs: Environments, proxy: Proxy | None) -> AsyncGenerator[None]:
+    """Models, rewards, environments and the proxy, up inside this block and gone after it, however it ends."""
     await roles.start()
     try:
         await scorer.start()
         await envs.start()
+        if proxy is not None:
+            await proxy.start()
         yield
     finally:
+        if proxy is not None:
+            await proxy.stop()
         await envs.stop()
         await scorer.stop()
         await roles.stop()
@@ -240,7 +252,16 @@ def _from_checkpoint(loaded: Loaded, path: Path) -> Loaded:
     newest = Checkpoints(path / "checkpoints", keep=1).latest()
     if newest is None:
         return loaded
-    changed: dict[str, Any] = {"model": loaded.run.model.model_copy(update={"path": str(newest), "shape": None})}
+    adapted = (newest / ADAPTER).is_file()
+    if adapted != (loaded.run.actor_train.lora is not None):
+        had, what = ("adapters", "add it again") if adapted else ("the whole model", "leave it out")
+        raise ConfigError(f"actor_train.lora: {newest} was saved by a run that trains {had}; {what}")
+    if adapted:  # which stand beside the model that the run began with
+        return loaded
+    kept = [policy.model_copy(update={"path": str(folder_of(newest, policy.name))}) for policy in loaded.run.policies]
+    begun = kept[0].path if kept else str(newest)
+    changed: dict[str, Any] = {"model": loaded.run.model.model_copy(update={"path": begun, "shape": None})}
+    changed["policies"] = tuple(kept)
     if (path / REFERENCE).is_dir():
         changed["reference"] = loaded.run.reference.model_copy(update={"path": str(path / REFERENCE)})
     return replace(loaded, run=loaded.run.model_copy(update=changed))
@@ -294,5 +315,6 @@ def _row(source: str, trajectory: Trajectory, template: Template) -> dict[str, A
         "status": str(trajectory.status),
         "reason": trajectory.reason,
         "reward": trajectory.reward if trajectory.status.valid else None,
+        "metrics": trajectory.metrics,
         "replies": [template.decode(turn.sampled) for turn in trajectory.turns],
     }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from roll.config.algorithm import Algorithm, OwnAlgorithm
 from roll.config.load import Loaded
+from roll.config.lora import Lora, rank_fault, widths
+from roll.config.proxy import Agent
 from roll.config.schema import Named, Run, Source
 from roll.errors import ConfigError
 from roll.registry import (
@@ -26,6 +29,7 @@ from roll.registry import (
     PLAYERS,
     REWARDS,
     SHAPINGS,
+    TOOLS,
     Table,
 )
 
@@ -62,6 +66,8 @@ def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
         yield "sft.player", PLAYERS, run.sft.player
     for key, source in _sources(run):
         yield f"{key}.env", ENVS, source.env
+        for index, named in _tools(source.env):
+            yield f"{key}.env.tools.{index}", TOOLS, named
         if source.data is not None:
             yield f"{key}.data", DATASETS, source.data
         if source.reward is not None:
@@ -72,6 +78,15 @@ def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
             yield f"{key}.filters.{index}", FILTERS, named
         if source.algorithm is not None:
             yield from _credit(f"{key}.algorithm", source.algorithm)
+
+
+def _tools(env: Named) -> Iterator[tuple[int, Named]]:
+    """What an environment that takes tools by name has been given, as far as it names any."""
+    given: Any = env.arguments.get("tools") if env.kind == "tool_use" else None
+    for index, entry in enumerate(cast(list[Any], given) if isinstance(given, list) else []):
+        kind: Any = cast(dict[str, Any], entry).get("kind") if isinstance(entry, dict) else entry
+        if isinstance(kind, str):
+            yield index, Named.model_validate(entry)
 
 
 def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
@@ -114,10 +129,14 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
     for key, path in _models(run):
         for fault in _model_faults(Path(path)):
             yield key, fault
+    if run.actor_train.lora is not None:
+        yield from _adapter_faults(run.actor_train.lora, run.model.path)
     for key, source in _sources(run):
         fault = None if source.data is None else _data_fault(source.data)
         if fault is not None:
             yield f"{key}.data", fault
+        if source.agent is not None and (fault := _agent_fault(source.agent)):
+            yield f"{key}.agent", fault
 
 
 def _data_fault(data: Named) -> str | None:
@@ -135,11 +154,27 @@ def _data_fault(data: Named) -> str | None:
     return None
 
 
+def _agent_fault(agent: Agent) -> str:
+    """Why a command cannot be started from here; empty where it can, as far as one can see."""
+    folder = Path(agent.directory or ".")
+    if not folder.is_dir():
+        return f"directory: no such directory: {folder}; paths are relative to the current directory ({Path.cwd()})"
+    program, *rest = agent.command
+    if program not in ("python", "python3") and shutil.which(program) is None and not (folder / program).is_file():
+        return f"command: no program named {program!r} here; install it, or give its path"
+    if rest and rest[0].endswith(".py") and not (folder / rest[0]).is_file():
+        return f"command: no such file: {folder / rest[0]}; paths are relative to `directory`, else to {Path.cwd()}"
+    return ""
+
+
 def _models(run: Run) -> Iterator[tuple[str, str]]:
     roles = {role: getattr(run, role) for role in ("model", "critic", "reference", "teacher", "reward_model")}
     for role, section in roles.items():
         if section is not None and section.path is not None:
             yield f"{role}.path", section.path
+    for index, policy in enumerate(run.policies):
+        if policy.path is not None:
+            yield f"policies.{index}.path", policy.path
 
 
 def _model_faults(directory: Path) -> Iterator[str]:
@@ -156,6 +191,26 @@ def _model_faults(directory: Path) -> Iterator[str]:
             yield f"{directory} lacks {', '.join(missing)}, which its index names; download the weights again"
     elif not any(directory.glob("*.safetensors")):
         yield f"{directory} has no weights (*.safetensors); download or export them there"
+
+
+def _adapter_faults(lora: Lora, model: str | None) -> Iterator[tuple[str, str]]:
+    """What files show of adapters: where they are to start from, and what they stand beside."""
+    if lora.path is not None and not (Path(lora.path) / "adapter_config.json").is_file():
+        yield "actor_train.lora.path", f"{lora.path} has no adapter_config.json; give the folder of an adapter"
+    described = None if model is None else Path(model) / "config.json"
+    if described is None or not described.is_file():
+        return
+    try:
+        given: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+    except ValueError:
+        return  # of which the engine speaks
+    if not given.keys() >= {"hidden_size", "num_attention_heads", "intermediate_size"}:
+        return
+    hidden, heads = given["hidden_size"], given["num_attention_heads"]
+    size = given.get("head_dim") or hidden // heads
+    kv = (given.get("num_key_value_heads") or heads) * size
+    if fault := rank_fault(lora, widths(hidden=hidden, q=heads * size, kv=kv, mlp=given["intermediate_size"])):
+        yield "actor_train.lora.rank", fault
 
 
 def _shards(index: Path) -> list[str]:

@@ -21,11 +21,19 @@ class Table(Generic[T]):
     A value is `package.module:attribute`, imported on first use, so listing a backend costs nothing and another
     process resolves the same name without anyone having registered anything in it. The caller gives the first
     `supplied` parameters of such an object itself, by position, or if it is a class the first `supplied_to_class`; the
-    others are a config file's.
+    others are a config file's. With `others_give`, what one of the user's own needs besides is given later, by others.
     """
 
-    def __init__(self, kind: str, supplied: int = 0, *, supplied_to_class: int | None = None, **targets: str) -> None:
-        self.kind, self.supplied, self.targets = kind, supplied, targets
+    def __init__(
+        self,
+        kind: str,
+        supplied: int = 0,
+        *,
+        supplied_to_class: int | None = None,
+        others_give: bool = False,
+        **targets: str,
+    ) -> None:
+        self.kind, self.supplied, self.targets, self.others_give = kind, supplied, targets, others_give
         self.supplied_to_class = supplied if supplied_to_class is None else supplied_to_class
         self._found: dict[str, T] = {}
 
@@ -67,7 +75,7 @@ class Table(Generic[T]):
         except ConfigError as error:
             return [("", str(error))]
         unknown = [] if signature.open else [key for key in arguments if key not in signature.accepted]
-        missing = sorted(signature.required - set(arguments))
+        missing = [] if self.others_give and ":" in name else sorted(signature.required - set(arguments))
         return [
             *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.accepted)}") for key in unknown),
             *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
@@ -301,9 +309,16 @@ ENVS: Table[Any] = Table(
     guess_number="roll.envs.guess_number:GuessNumber",
     frozen_lake="roll.envs.frozen_lake:FrozenLake",
     sokoban="roll.envs.sokoban:Sokoban",
+    tic_tac_toe="roll.envs.tic_tac_toe:TicTacToe",
+    negotiation="roll.envs.negotiation:Negotiation",
     alfworld="roll.envs.alfworld.env:ALFWorld",
     webshop="roll.envs.webshop.env:WebShop",
+    repair="roll.envs.repair.env:Repair",
+    sql="roll.envs.sql.env:SQL",
+    retail="roll.envs.retail.env:Retail",
     calculator="roll.envs.calculator:Calculator",
+    tool_use="roll.envs.tool_use:ToolUse",
+    function_calling="roll.envs.function_calling:FunctionCalling",
     gymnasium="roll.envs.gymnasium:Gymnasium",
     gem="roll.envs.gem:Gem",
     verifiers="roll.envs.verifiers:Verifiers",
@@ -315,6 +330,16 @@ PLAYERS: Table[Any] = Table(
     guess_number="roll.envs.players:guess_number",
     frozen_lake="roll.envs.players:frozen_lake",
     sokoban="roll.envs.players:sokoban",
+    calculator="roll.envs.players:calculator",
+)
+TOOLS: Table[Any] = Table(
+    "set of tools",
+    others_give=True,
+    python="roll.tools.programs:Python",
+    shell="roll.tools.programs:Shell",
+    calculator="roll.tools.calculator:Calculator",
+    retrieval="roll.tools.retrieval:Retrieval",
+    mcp="roll.tools.mcp:Mcp",
 )
 CHANNELS: Table[Any] = Table(
     "weight channel",
@@ -328,6 +353,7 @@ TABLES: dict[str, Table[Any]] = {
     "rewards": REWARDS,
     "environments": ENVS,
     "players": PLAYERS,
+    "tools": TOOLS,
     "datasets": DATASETS,
     "advantages": ADVANTAGES,
     "losses": LOSSES,

@@ -52,6 +52,11 @@ CATALOGUE = {
         about="the same on unseen Sokoban levels of 5 by 5 cells with one box",
         goal="at least 0.2 for each seed; control below 0.05",
     ),
+    "learn_tic_tac_toe": Benchmark(
+        run="roll.bench.learn_tic_tac_toe:run",
+        about="fall of the loss rate in 400 games of tic-tac-toe against chance, by self-play from random weights",
+        goal="at least 0.2 for each of two seeds, each in under 10 minutes; control below 0.05",
+    ),
     "algorithms": Benchmark(
         run="roll.bench.algorithms:run",
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
@@ -137,10 +142,27 @@ CATALOGUE = {
         about="turns a second with 2,000 `frozen_lake` environments live and a stub generator, on two cores",
         goal="at least 3,000",
     ),
+    "proxy": Benchmark(
+        run="roll.bench.proxy:run",
+        about="requests a second that the agent proxy answers with 200 sessions at once and a stub generator",
+        goal="at least 500, where answers take under 10 ms at the median",
+    ),
     "gpu_step": Benchmark(
         run="roll.bench.gpu_step:run",
         about="seconds of a GRPO step on one GPU, vLLM in the trainer's process, with the shape of Qwen3-0.6B",
-        goal="at most 8 s, at most 80 GiB",
+        goal="at most 8 s, 6.5 without the sampler's logprobs, at most 80 GiB",
+        needs_gpu=True,
+    ),
+    "gpu_gsm8k": Benchmark(
+        run="roll.bench.gpu_gsm8k:run",
+        about="accuracy on GSM8K's test set of SmolLM2-135M-Instruct after 35 steps on one GPU, against that before",
+        goal="reported as it is",
+        needs_gpu=True,
+    ),
+    "gpu_memory": Benchmark(
+        run="roll.bench.gpu_memory:run",
+        about="the largest model that trains on one GPU, all of it and by adapters, beside what the plan says",
+        goal="predicted within 15 %",
         needs_gpu=True,
     ),
     "gpu_publish": Benchmark(

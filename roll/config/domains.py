@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roll.config.algorithm import OwnAlgorithm
 from roll.config.formulas import called, in_words
+from roll.config.proxy import Agent
 from roll.config.reward import Reward
 from roll.config.schema import Rollout, Run, Source
 from roll.config.section import Named
@@ -37,7 +38,7 @@ def sampled_from(temperature: float, top_p: float, top_k: int) -> str:
 
 def replies_of(run: Run) -> str:
     """How many replies an attempt has: one where the environment ends with the first."""
-    once = [source.name for source in run.tasks if source.env.kind == "single_turn"]
+    once = [source.name for source in run.tasks if source.env.kind == "single_turn" and source.agent is None]
     if len(once) == len(run.tasks):
         return "1 reply"
     return f"{run.rollout.max_turns} replies" + (f" (1 in {', '.join(once)})" if once else "")
@@ -46,8 +47,15 @@ def replies_of(run: Run) -> str:
 def _made_of(source: Source) -> Iterator[str]:
     limit = f", the first {source.limit}" if source.limit else ""
     yield ("made by the environment" if source.data is None else f"from {_called(source.data)}") + limit
-    yield f"env {_called(source.env)}"
-    yield "rewards from the environment" if source.reward is None else f"rewarded by {_rewarded(source.reward)}"
+    yield f"env {_called(source.env)}" if source.agent is None else _by_agent(source.agent)
+    giver = "environment" if source.agent is None else "agent"
+    yield f"rewards from the {giver}" if source.reward is None else f"rewarded by {_rewarded(source.reward)}"
+
+
+def _by_agent(agent: Agent) -> str:
+    judged = {"reply": "the model's last reply", "stdout": "what it writes", "reward": "itself"}[agent.result]
+    limit = f"killed after {agent.timeout_s:g} s"
+    return f"attempted by the agent `{' '.join(agent.command)}` through the proxy, {limit}; it is judged by {judged}"
 
 
 def _own(run: Run, source: Source) -> Iterator[str]:

@@ -9,6 +9,7 @@ from roll.config.algorithm import Algorithm, Kl
 from roll.config.domains import replies_of, sampled_from, sources_in_words
 from roll.config.formulas import in_words
 from roll.config.places import places_in_words
+from roll.config.policies import policies_in_words
 from roll.config.schema import Rollout, Run
 from roll.config.section import Named
 
@@ -24,6 +25,7 @@ def explain(run: Run) -> str:
         ("One step", _step(run)),
         ("Staleness", _staleness(run)),
         ("Devices", places_in_words(run)),
+        *([("Policies", policies_in_words(run.policies, run.actor_train.optimizer))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
         ("Tasks", sources_in_words(run)),
         ("Afterwards", _afterwards(run)),
@@ -70,12 +72,23 @@ def _step(run: Run) -> list[tuple[str, str]]:
         *_redundancy(rollout),
         ("sampled from", sampled_from(rollout.temperature, rollout.top_p, rollout.top_k)),
         ("optimizer", f"{_counted(_num_updates(run.algorithm), 'step')} per batch; {_optimizer(run)}"),
+        *_adapters(run),
         (
             "micro-batches",
             f"of at most {budget} tokens: {most} if every attempt fills its context, else fewer; "
             "how the batch is cut changes no gradient",
         ),
     ]
+
+
+def _adapters(run: Run) -> list[tuple[str, str]]:
+    """What is trained, where that is not the model."""
+    lora = run.actor_train.lora
+    if lora is None:
+        return []
+    where = f"{', '.join(lora.targets)} of every layer: W x + {lora.scale:g} x B A x"
+    start = f"from {lora.path}" if lora.path else "B from 0, so version 0 is the model"
+    return [("adapters", f"rank {lora.rank} beside {where}; they alone are trained and published, {start}")]
 
 
 def _cut(rollout: Rollout) -> list[tuple[str, str]]:
@@ -238,6 +251,8 @@ def _roles(run: Run) -> list[tuple[str, str]]:
 
 
 def _reference(run: Run) -> str:
+    if run.reference_is_base:
+        return "none is started: the actor without its adapters, in the trainer's own process"
     origin = f"weights of {run.reference.path}" if run.reference.path else "the weights the actor starts from"
     return f"started, frozen, with {origin}: {'for the KL' if run.algorithm.kl else 'the recipe asks for it'}"
 

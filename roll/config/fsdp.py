@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from roll.config.devices import num_devices
+from roll.config.lora import Lora
 from roll.config.parallel import Parallel
 from roll.config.roles import NativeTrain, Optimizer, Placed
 
@@ -26,6 +27,8 @@ class FsdpTrain(Placed):
     offload: bool = False
     """Keep weights and the optimizer's state on the host, and copy each layer to the GPU when it is due."""
     optimizer: Optimizer = Optimizer()
+    lora: Lora | None = None
+    """Train adapters instead of the model itself; None: all of the model is trained."""
 
     @model_validator(mode="after")
     def _ranks_divide(self) -> FsdpTrain:

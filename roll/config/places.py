@@ -47,7 +47,8 @@ def places_in_words(run: Run) -> list[tuple[str, str]]:
 
 def roles_of(run: Run) -> dict[str, Any]:
     """The sections of the roles that are started, by name."""
-    return {role: getattr(run, role) for role in ROLES if role.startswith("actor") or role in run.needs}
+    needs = run.needs - {"reference"} if run.reference_is_base else run.needs
+    return {role: getattr(run, role) for role in ROLES if role.startswith("actor") or role in needs}
 
 
 def _beside(section: Any) -> str:
@@ -77,8 +78,10 @@ def _cluster(run: Run) -> str:
 
 
 def _parameters(run: Run) -> str:
-    if run.rollout.max_staleness == 0:
+    if run.rollout.max_staleness == 0 and run.actor_infer.backend == "native":
         return "trainer and generator share one module; the optimizer step is the publication"
+    if run.actor_train.lora is not None:
+        return "the generator owns a second copy of the model, and is given adapters between two decode steps"
     return "the generator owns a second copy of the parameters, written between two decode steps"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from roll.config.devices import Devices, device_text, num_devices, one_device
+from roll.config.lora import Lora
 from roll.config.section import Section
 
 
@@ -78,7 +79,19 @@ class NativeTrain(Placed):
     """Of arithmetic and of what is published; weights, gradients and the optimizer keep 32 bits."""
     checkpointing: bool = False
     """Compute the inside of each layer again on the way back instead of keeping it: less memory, a third more work."""
+    exact: bool = False
+    """With `dtype` bfloat16, round weights alone and compute with 32 bits: nearer to what the sampler means, slower."""
     optimizer: Optimizer = Optimizer()
+    lora: Lora | None = None
+    """Train adapters instead of the model itself; None: all of the model is trained."""
+
+    @model_validator(mode="after")
+    def _weights_are_rounded(self) -> NativeTrain:
+        if self.exact and self.dtype == "float32":
+            raise ValueError("exact: with dtype float32 nothing is rounded; leave it out, or set dtype to bfloat16")
+        if self.exact and self.lora is not None:
+            raise ValueError("exact: a model under adapters is held with 16 bits; leave one of the two out")
+        return self
 
 
 class Beside(Placed):

@@ -14,6 +14,9 @@ from pydantic import Field, model_validator
 from roll.config.algorithm import Algorithm
 from roll.config.envs import Envs
 from roll.config.fsdp import Train, check_ranks
+from roll.config.lora import check_lora
+from roll.config.policies import Policy, check_policies
+from roll.config.proxy import Proxy
 from roll.config.publication import Publication
 from roll.config.roles import (
     ROLES,
@@ -30,7 +33,7 @@ from roll.config.roles import (
 from roll.config.section import Named as Named
 from roll.config.section import Section
 from roll.config.sources import Source
-from roll.config.vllm import Infer, VllmInfer, check_dtypes
+from roll.config.vllm import Infer, VllmInfer, check_dtypes, check_logprobs
 
 
 class Shape(Section):
@@ -223,12 +226,15 @@ class Run(Section):
     actor_train: Train = NativeTrain()
     actor_infer: Infer = NativeInfer()
     publication: Publication = Publication()
+    policies: tuple[Policy, ...] = ()
+    """Which agents have weights of their own, where environments have several agents; empty: all have the same."""
     critic: Critic = Critic()
     reference: Reference = Reference()
     teacher: Teacher | None = None
     reward_model: RewardModel | None = None
     rewards: Rewards = Rewards()
     envs: Envs = Envs()
+    proxy: Proxy = Proxy()
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
@@ -240,6 +246,11 @@ class Run(Section):
         """What the algorithm reads beyond the batch; a reward model is asked wherever one is named."""
         judged = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
         return self.algorithm.all_needs | judged
+
+    @property
+    def reference_is_base(self) -> bool:
+        """Whether the reference is the actor without its adapters: no model of its own is started for it."""
+        return self.actor_train.lora is not None and self.reference.path is None
 
     @model_validator(mode="after")
     def _sequences_fit(self) -> Run:
@@ -280,7 +291,12 @@ class Run(Section):
             raise ValueError("envs.executor (ray): the run itself has no Ray; set executor to ray, or leave it out")
         check_places(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
         check_ranks(self.executor, self.actor_train)
+        check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_dtypes(self.actor_train.dtype, self.actor_infer)
+        check_logprobs(self.actor_infer, self.algorithm, self.rollout.max_staleness)
+        if self.actor_train.lora is not None:
+            parallel = getattr(self.actor_train, "parallel", None)
+            check_lora(self.actor_train.lora, shape=self.model.shape, parallel=parallel, reference=self.reference)
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import OwnAlgorithm
+from roll.config.proxy import Agent
 from roll.config.reward import Reward
 from roll.config.section import Named, Section
 
@@ -87,6 +88,8 @@ class Source(Section):
     """What the rows of a file call the parts of a task; None: prompt or messages, answer, id, seed."""
     env: Named = Named(kind="single_turn")
     """What answers the policy; `single_turn` ends after one reply."""
+    agent: Agent | None = None
+    """A program that makes the attempts instead, through the proxy of the run."""
     reward: Reward | None = None
     """Scores the last reply; several in a list are weighted and added. None when the environment gives the rewards."""
     share: float = Field(default=1.0, gt=0)
@@ -126,11 +129,21 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _judged(self) -> Source:
-        if self.env.kind == "single_turn" and self.data is None:
+        if self.env.kind == "single_turn" and self.data is None and self.agent is None:
             raise ValueError("needs 'data': a .jsonl file or a dataset by name (or an 'env' that makes its own tasks)")
-        if self.env.kind == "single_turn" and self.reward is None:
+        if self.agent is not None:
+            self._judged_by_agent(self.agent)
+        elif self.env.kind == "single_turn" and self.reward is None:
             raise ValueError("needs 'reward': a verifier by name, or package.module:function")
+        if self.env.kind == "tool_use" and (self.reward is None) != bool(self.env.arguments.get("exact")):
+            raise ValueError("needs 'reward', or `exact: true` in its 'env', and not both; change one of them")
         return self
+
+    def _judged_by_agent(self, agent: Agent) -> None:
+        if self.env.kind != "single_turn":
+            raise ValueError("has both 'agent' and 'env': an agent brings its own world; remove one of them")
+        if (self.reward is None) != (agent.result == "reward"):
+            raise ValueError("needs 'reward', or `result: reward` in its 'agent', and not both; change one of them")
 
     @model_validator(mode="after")
     def _has_rows(self) -> Source:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from roll.config.algorithm import Algorithm
 from roll.config.parallel import Parallel
 from roll.config.roles import NativeInfer, Placed
 
@@ -35,6 +36,9 @@ class VllmInfer(Placed):
     """Leave out compilation and CUDA graphs: starts a minute sooner, decodes slower."""
     seeded: bool = True
     """Give every reply a random generator of its own, so that its tokens do not depend on its company."""
+    logprobs: bool = True
+    """Whether it says how likely it found each token. Without, replies come sooner, but nobody knows how far sampler
+    and trainer are apart: for `rollout.max_staleness` 0, and algorithms that do not ask."""
     offload: bool = False
     """Whether it can give its memory back between two steps, for a trainer on the same GPU."""
 
@@ -70,3 +74,30 @@ def check_dtypes(trained: str, infer: NativeInfer | VllmInfer) -> None:
             f"actor_train.dtype ({trained}): backend native samples with float32; set actor_infer.backend to vllm, "
             "or leave it out"
         )
+
+
+_READ_SAMPLER = ("topr", "decoupled")
+"""Losses that read the sampler's logprobs."""
+
+
+def check_logprobs(infer: NativeInfer | VllmInfer, algorithm: Algorithm, max_staleness: float) -> None:
+    """Raise where the sampler's logprobs are left out and something would read them."""
+    if not isinstance(infer, VllmInfer) or infer.logprobs:
+        return
+    reader = _reader(algorithm) or (f"rollout.max_staleness ({max_staleness:g})" if max_staleness else "")
+    if reader:
+        raise ValueError(f"actor_infer.logprobs: {reader} needs to know them; leave it out")
+
+
+def _reader(algorithm: Algorithm) -> str:
+    """What of an algorithm reads the sampler's logprobs; empty where nothing does."""
+    if algorithm.correction is not None:
+        return "algorithm.correction"
+    if algorithm.loss.kind in _READ_SAMPLER:
+        return f"algorithm.loss ({algorithm.loss.kind})"
+    if "old_logprobs" not in algorithm.all_needs:  # else the trainer's stand in
+        if algorithm.kl is not None:
+            return "algorithm.kl"
+        if algorithm.advantage.kind == "distilled":
+            return "algorithm.advantage (distilled)"
+    return ""

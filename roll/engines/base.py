@@ -109,6 +109,26 @@ class Trainer(Scorer, Protocol):
     async def load(self, path: Path) -> None: ...
 
 
+class Unhurried(Protocol):
+    """A trainer that can go on while what it saves is being written."""
+
+    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
+        """As a trainer's; without `wait` it is done once there is a copy, and one such save may be under way."""
+        ...
+
+    async def written(self) -> bool:
+        """Whether what was saved last is on disk; raises what went wrong with it."""
+        ...
+
+
+class Adapted(Protocol):
+    """A trainer of adapters, which has the model that they stand beside as well."""
+
+    async def base_logprobs(self, batch: Batch) -> torch.Tensor:
+        """What `logprobs` says, as if there were no adapters: a reference that takes no memory."""
+        ...
+
+
 class Generator(Protocol):
     """Samples replies with the newest weights it was given.
 

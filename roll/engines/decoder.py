@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from roll.config.lora import Lora
 from roll.engines.fused import gated, rms_norm, rotated
 from roll.errors import ConfigError
+from roll.types import Digest
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]."""
@@ -100,6 +102,10 @@ class Layer(nn.Module):
         self.norm_mid = nn.Parameter(torch.ones(shape.hidden))
         self.gate_up = nn.Parameter(torch.empty(shape.hidden, 2 * shape.mlp))
         self.down = nn.Parameter(torch.empty(shape.mlp, shape.hidden))
+        self.adapters: Any = None
+        """What is trained beside the matrices instead of them, by their names; `roll.engines.lora` puts it here."""
+        self.adapted = True
+        """Whether adapters are computed with."""
 
     def mix(
         self, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -107,17 +113,29 @@ class Layer(nn.Module):
         """What attention adds."""
         shape = self.shape
         both = shape.heads + shape.kv_heads
-        mixed = _project(rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
+        mixed = self._project("qkv", rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
         heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
         qk, v = heads.split((both, shape.kv_heads), 1)
         if self.qk_norm is not None:
             qk = rms_norm(qk, F.embedding(self.norm_of_head, self.qk_norm), shape.eps)
         q, k = rotate(qk).split((shape.heads, shape.kv_heads), 1)
-        return _project(attend(q, k, v), self.out, self.out_bias)
+        return self._project("out", attend(q, k, v), self.out, self.out_bias)
 
     def feed(self, x: Tensor) -> Tensor:
         """What the feed-forward adds."""
-        return gated(rms_norm(x, self.norm_mid, self.shape.eps) @ self.gate_up) @ self.down
+        opened = gated(self._project("gate_up", rms_norm(x, self.norm_mid, self.shape.eps), self.gate_up))
+        return self._project("down", opened, self.down)
+
+    def adapter(self, name: str) -> Any:
+        """What stands beside a matrix; None where nothing does, or it is not to be computed with."""
+        adapters = self.adapters
+        return adapters[name] if adapters is not None and self.adapted and name in adapters else None
+
+    def _project(self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self.adapters is not None and (adapter := self.adapter(name)) is not None:
+            found: Tensor = adapter(x, weight, bias)
+            return found
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
@@ -152,6 +170,10 @@ class Decoder(nn.Module):
         """With `scored` it has a head of one number instead of one of logits: a critic or a reward model."""
         super().__init__()
         self.config, self.shape = config, geometry(config)
+        self.lora: Lora | None = None
+        """How it is adapted; None: it is trained itself, or not at all."""
+        self.frozen_digest: Digest | None = None
+        """Of what adapters stand beside, once somebody has asked."""
         self.score = nn.Parameter(torch.zeros(1, self.shape.hidden)) if scored else None
         tied = self.shape.tied or scored
         self.embed = nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
@@ -223,10 +245,6 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2 and not name.endswith(("norm", "score")):
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, self.shape.init_std, generator=generator))
-
-
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
 
 def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tensor]:

@@ -72,15 +72,17 @@ class _RmsNorm(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
-        wide = x.to(scale.dtype)
-        by_row = (gradient * wide).mul_(scale).reshape(-1, weight.numel())
-        to_weight = (by_row.new_ones(1, len(by_row)) @ by_row).view_as(weight)  # a sum, at the speed of a product
+        wide, to_weight = x.to(scale.dtype), None
+        if ctx.needs_input_grad[1]:
+            by_row = (gradient * wide).mul_(scale).reshape(-1, weight.numel())
+            total = by_row.new_ones(1, len(by_row)) @ by_row  # a sum, at the speed of a product
+            to_weight = total.view_as(weight).to(weight.dtype)
         to_x = gradient * weight
         along = torch.linalg.vecdot(to_x, wide).unsqueeze(-1)
         to_x.mul_(scale).addcmul_(wide, along.mul_(scale.pow(3)), value=-1 / x.shape[-1])
-        return to_x.to(x.dtype), to_weight.to(weight.dtype), None
+        return to_x.to(x.dtype), to_weight, None
 
 
 class _Gated(Function):

@@ -40,7 +40,8 @@ def trainer(
 ) -> NativeTrainer:
     """One that sends its weights through `channel`, or, like a critic, nowhere."""
     settings = replace(settings, device=settle(around))
-    return NativeTrainer(build(origin), settings, Shared() if channel is None else _made(channel, rank))
+    decoder = build(origin, settings.device)
+    return NativeTrainer(decoder, settings, Shared() if channel is None else _made(channel, rank))
 
 
 def scorer(rank: int, *, origin: Origin, settings: ScoreSettings, around: Surroundings) -> NativeScorer:

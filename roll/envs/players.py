@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from roll.data.tools import ToolCall, written
 from roll.envs import frozen_lake as lakes
 from roll.envs import sokoban_levels
 from roll.envs.actions import STEPS
@@ -50,6 +51,19 @@ def guess_number(messages: Sequence[Message], *, noise: float = 0.0) -> str:
         elif answer.content == "lower":
             high = min(high, int(guess.content) - 1)
     return str(choice.randint(low, high) if choice.random() < noise else (low + high) // 2)
+
+
+def calculator(messages: Sequence[Message], *, noise: float = 0.0) -> str:
+    """Hands a question such as `12+34=` to the tool `calculator`, and says again what that says.
+
+    Noise drops the last character of what is handed over.
+    """
+    if messages[-1].role == "tool":
+        return messages[-1].content
+    asked = messages[-1].content.strip().rstrip("=?")
+    if _draws(messages).random() < noise:
+        asked = asked[:-1]
+    return written(ToolCall("calculator", {"expression": asked}))
 
 
 @lru_cache(maxsize=4096)

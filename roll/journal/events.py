@@ -188,6 +188,19 @@ class Validated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyRefused(Event):
+    """A client of the proxy got no reply to a request, or went away before it came; the run goes on."""
+
+    session: str
+    """Which attempt's; empty where the request named none that is known."""
+    status: int
+    """As HTTP has it; 499 for a client that went away."""
+    why: str
+    times: int = 1
+    """So often since the last such event: of many alike only the first is written down at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed(Event):
     """A checkpoint is durable."""
 

@@ -10,7 +10,7 @@ from roll.errors import ConfigError
 from roll.journal.events import GroupFailed, GroupFiltered
 from roll.journal.records import Kept, Wanted
 from roll.journal.store import Reader
-from roll.types import Status, Trajectory, Turn
+from roll.types import POLICY, Status, Trajectory, Turn
 
 if TYPE_CHECKING:
     from roll.types import Ints
@@ -46,8 +46,10 @@ def transcript(kept: Kept, decode: Decode, given_up: str | None = None) -> str:
     ]
     if kept.trajectory is None:
         return "\n".join([*lines, "    its tokens were pruned (journal.keep_steps)"])
-    for number, turn in enumerate(kept.trajectory.turns, 1):
-        lines += _exchange(number, turn, decode)
+    for agent, own in kept.trajectory.by_agent().items():
+        who = "" if agent == POLICY else f"{agent}, "
+        for number, turn in enumerate(own.turns, 1):
+            lines += _exchange(f"{who}turn {number}", turn, decode)
     return "\n".join(lines)
 
 
@@ -57,6 +59,9 @@ def _earned(kept: Kept) -> str:
         return " | ".join(parts)
     if kept.trajectory.score and kept.trajectory.score.parts:
         parts.append(", ".join(f"{name} {value:g}" for name, value in kept.trajectory.score.parts.items()))
+    agents = kept.trajectory.by_agent()
+    if len(agents) > 1:
+        parts.append(", ".join(f"{agent} {own.reward:g}" for agent, own in agents.items()))
     if kept.trajectory.reason:
         parts.append(f"reason: {kept.trajectory.reason}")
     return " | ".join([*parts, _versions(kept.trajectory)])
@@ -84,13 +89,13 @@ def _fate(kept: Kept, given_up: str | None) -> str:
     return "not trained: its group has not been taken"
 
 
-def _exchange(number: int, turn: Turn, decode: Decode) -> list[str]:
+def _exchange(which: str, turn: Turn, decode: Decode) -> list[str]:
     earned = f", reward {turn.reward:g}" if turn.reward else ""
     queued = f", queued {turn.queued_s:.1f} s" if turn.queued_s >= 0.05 else ""
     return [
-        f"--- turn {number}: observation ({len(turn.observation)} tokens)",
+        f"--- {which}: observation ({len(turn.observation)} tokens)",
         decode(turn.observation),
-        f"--- turn {number}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned}{queued})",
+        f"--- {which}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned}{queued})",
         decode(turn.sampled),
     ]
 

@@ -35,6 +35,8 @@ class Learner:
     memory: Memory
     turns: Turns | None = None
     """Who makes room on shared devices; None: all of it fits."""
+    name: str = ""
+    """Of the policy, where a run has several."""
     _kl_coefficient: float = 0.0
     """Of this step; what it is adapted to counts from the next on."""
     _num_refused: int = 0
@@ -79,10 +81,11 @@ class Learner:
         self.journal.record(Updated(step=step, refused=refused))
         self._num_refused = self._num_refused + 1 if refused else 0
         if refused:
-            saved = self.keeper.save_refused(step, batch)
+            saved = self.keeper.save_refused(step, batch, self.name)
             if self._num_refused >= self.max_refused:
+                policy = f"policy {self.name!r}, " if self.name else ""
                 raise RunStopped(
-                    f"step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
+                    f"{policy}step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
                     f"the last batch is in {saved}; lower the learning rate or look at its rewards"
                 )
         return found

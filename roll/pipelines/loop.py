@@ -22,9 +22,11 @@ from roll.journal.events import Generated, Released, Taken, Validated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
+from roll.pipelines.policies import Learners
 from roll.pipelines.stall import told
 from roll.rollout.buffer import Buffer
 from roll.rollout.held import Held
+from roll.rollout.policies import Publishers, Routers
 from roll.rollout.publisher import Publisher
 from roll.rollout.router import Router, Tally
 from roll.rollout.scheduler import Scheduler
@@ -53,9 +55,9 @@ class Loop:
     pace: Pace
     scheduler: Scheduler
     buffer: Buffer
-    router: Router
-    learner: Learner
-    publisher: Publisher
+    router: Router | Routers
+    learner: Learner | Learners
+    publisher: Publisher | Publishers
     validator: Validator
     journal: Journal
     keeper: Keeper
@@ -82,6 +84,7 @@ class Loop:
                     background.create_task(self.scheduler.run(num_groups, held)),
                 ]
                 finished = await self.train(start)
+                await self.keeper.finish()
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:

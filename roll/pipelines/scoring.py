@@ -12,7 +12,7 @@ from roll.algorithms.credit import with_rewards
 from roll.algorithms.recipe import Need
 from roll.cluster.handle import Cluster
 from roll.data.collate import last_rows, shards
-from roll.engines.base import Scorer, Trainer
+from roll.engines.base import Adapted, Scorer, Trainer
 from roll.types import Batch
 
 
@@ -25,6 +25,8 @@ class Models:
     critic: Cluster[Trainer] | None = None
     reward_model: Cluster[Scorer] | None = None
     reward_weight: float = 1.0
+    based: bool = False
+    """Whether the reference is the actor itself, without its adapters."""
 
     async def start(self) -> None:
         for cluster in self.by_role().values():
@@ -47,6 +49,8 @@ async def score(batch: Batch, actor: Cluster[Trainer], models: Models, needs: fr
     rows: dict[str, torch.Tensor] = {}
     if "old_logprobs" in needs:
         rows["old_logprobs"] = await _asked(actor, Trainer.logprobs, batch)
+    if models.based:
+        rows["ref_logprobs"] = await _asked(actor, Adapted.base_logprobs, batch)
     if models.reference is not None:
         rows["ref_logprobs"] = await _asked(models.reference, Scorer.logprobs, batch)
     if models.teacher is not None:

@@ -18,6 +18,7 @@ from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.decoder import Decoder
 from roll.engines.infer.native import NativeGenerator
+from roll.engines.lora import adapter_tensors, attach
 from roll.engines.mixed import Reading
 from roll.engines.native import Surroundings, settle
 from roll.engines.origin import Origin, architecture, build
@@ -42,6 +43,10 @@ class Parts:
     """Of the trainer, and of the models beside the actor."""
     scratch: Path | None = None
     """What the names of files begin with where processes meet; None where there is one process."""
+    supervised: bool = False
+    """Whether answers are learnt, and no other model is asked."""
+    policy: str = ""
+    """Whose they are, where a run has several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,7 @@ def build_parts(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
         reading=Reading(
             dtype=None if run.actor_train.dtype == "float32" else torch.bfloat16,
             checkpointing=run.actor_train.checkpointing,
+            exact=getattr(run.actor_train, "exact", False),
         ),
     )
     training = TrainSettings(
@@ -73,14 +79,19 @@ def build_parts(run: Run, optimizer: Optimizer, total_steps: int, *, supervised:
         sampling_of=reading.sampling_of,
         device=reading.device,
         reading=reading.reading,
+        base=run.model.path,
     )
     origin = Origin(model=run.model, seed=run.seed)
-    return Parts(origin=origin, reading=reading, training=training, around=around_of(run, "actor_train"))
+    if (lora := run.actor_train.lora) is not None:
+        origin = replace(origin, lora=lora, frozen=reading.reading.dtype or torch.float32)
+    around = around_of(run, "actor_train")
+    return Parts(origin=origin, reading=reading, training=training, around=around, supervised=supervised)
 
 
 def build_actor(run: Run, parts: Parts) -> Actor:
     """In this process: over one module at `max_staleness` 0, over two above it, or where the backend has its own."""
-    device, decoder = settle(parts.around), build(parts.origin)
+    device = settle(parts.around)
+    decoder = build(parts.origin, device)
     shared = run.actor_infer.backend == "native" and run.rollout.max_staleness == 0
     channel = Shared() if shared else Mailbox()
     if isinstance(run.actor_infer, NativeInfer):
@@ -96,33 +107,39 @@ def build_actor(run: Run, parts: Parts) -> Actor:
     )
 
 
+def role_of(section: str, policy: str) -> str:
+    """What the workers of a section are called; those of several policies are told apart."""
+    return f"{section}-{policy}" if policy else section
+
+
 def place_actor(run: Run, parts: Parts, executor: Executor, weights: Path) -> Actor:
     """In processes of an executor, which pass weights on as the run says; all of them see the folder `weights`."""
     infer = run.actor_infer
     given = {"origin": parts.origin, "settings": parts.training, "around": parts.around}
     leaving, arriving = _channel(run, weights)
     with torch.device("meta"):  # names and shapes; no process but a worker holds weights
-        layout = _layout(Decoder(architecture(run.model)))
+        decoder = Decoder(architecture(run.model))
+        layout = _layout(decoder if run.actor_train.lora is None else attach(decoder, run.actor_train.lora))
     return Actor(
-        trainers=_trainers(run, {**given, "channel": leaving}, executor, weights),
+        trainers=_trainers(run, parts, {**given, "channel": leaving}, executor, weights),
         generators=executor.cluster(
             generator_call(run, parts.origin, arriving, around_of(run, "actor_infer")),
             infer.num_workers,
-            role="actor_infer",
+            role=role_of("actor_infer", parts.policy),
             python=infer.python,
         ),
         plan=plan(layout, layout, together=run.publication.transport != "disk"),
     )
 
 
-def _trainers(run: Run, given: dict[str, Any], executor: Executor, weights: Path) -> Cluster[Trainer]:
+def _trainers(run: Run, parts: Parts, given: dict[str, Any], executor: Executor, weights: Path) -> Cluster[Trainer]:
     """One process, or ranks that are one trainer to all others."""
-    train = run.actor_train
+    train, role = run.actor_train, role_of("actor_train", parts.policy)
     if isinstance(train, FsdpTrain):
         call = Call("roll.engines.train.fsdp:trainer", given)
-        return spread_out(call, train, role="actor_train", executor=executor, scratch=weights)
+        return spread_out(call, train, role=role, executor=executor, scratch=weights)
     call = Call("roll.engines.native:trainer", given)
-    return executor.cluster(call, train.num_workers, role="actor_train", python=train.python)
+    return executor.cluster(call, train.num_workers, role=role, python=train.python)
 
 
 def sampling_of(run: Run) -> Sampling:
@@ -152,4 +169,6 @@ def around_of(run: Run, role: str) -> Surroundings:
 
 
 def _layout(decoder: Decoder) -> Layout:
-    return {name: tuple(tensor.shape) for name, tensor in decoder.named_tensors()}
+    """Of what travels: all of a model, or the adapters that stand beside it."""
+    tensors = decoder.named_tensors() if decoder.lora is None else adapter_tensors(decoder)
+    return {name: tuple(tensor.shape) for name, tensor in tensors}

@@ -16,6 +16,7 @@ from roll.data.settings import SourceSettings
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
+from roll.proxy.server import Proxy
 from roll.registry import DATASETS
 from roll.rewards.base import call
 from roll.rollout.environments import Environments, MakeEnv, make_env
@@ -24,6 +25,7 @@ from roll.rollout.source import Source
 from roll.tracking.progress import bar
 from roll.types import Call, Sampling, Task
 from roll.wiring.environments import build_environments
+from roll.wiring.proxy import MakePlayer, build_players, build_proxy
 from roll.wiring.rewards import build_scorer
 
 _SAMPLED = ("temperature", "top_k", "top_p", "max_new_tokens")
@@ -40,14 +42,21 @@ class Data:
     """Who asks the rewards; to be started and stopped."""
     envs: Environments
     """Who makes the environments; to be started and stopped."""
+    proxy: Proxy | None
+    """Whom agents ask, where there are some; to be started and stopped."""
     screened: list[Screened]
     """What was left out of each source, those of validation after the others."""
     settings: dict[str, SourceSettings]
     """How each source is sampled and filtered in training, by its name."""
 
 
-def build_sources(configs: Sequence[SourceConfig], judge: Judge = call, make: MakeEnv = make_env) -> list[Source]:
-    """Tasks with their environments and rewards; a task's domain is its source's name."""
+def build_sources(
+    configs: Sequence[SourceConfig],
+    judge: Judge = call,
+    make: MakeEnv = make_env,
+    play: MakePlayer | None = None,
+) -> list[Source]:
+    """Tasks with their environments and rewards; a task's domain is its source's name. `play` is who starts agents."""
     return [
         Source(
             name=config.name,
@@ -57,6 +66,7 @@ def build_sources(configs: Sequence[SourceConfig], judge: Judge = call, make: Ma
             share=config.share,
             judge=judge,
             make=make,
+            player=None if config.agent is None or play is None else play(config.agent),
         )
         for config in configs
     ]
@@ -67,10 +77,11 @@ def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template, exec
 
     `executor` is that of the run, where environments are to live there.
     """
-    scorer, envs = build_scorer(run.rewards), build_environments(run, executor)
-    held_out, held_screened = build_held_out(run, template, scorer.score, envs.make)
+    scorer, envs, proxy = build_scorer(run.rewards), build_environments(run, executor), build_proxy(run)
+    play = build_players(run, proxy)
+    held_out, held_screened = build_held_out(run, template, scorer.score, envs.make, play)
     withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
-    sources, screened = _screened(tasks, build_sources(tasks, scorer.score, envs.make), template, withheld)
+    sources, screened = _screened(tasks, build_sources(tasks, scorer.score, envs.make, play), template, withheld)
     check_prompts(run, template, _unmeasured(run, tasks, sources))
     parts = [_part(config, source) for config, source in zip(tasks, sources, strict=True)]
     return Data(
@@ -79,17 +90,18 @@ def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template, exec
         mixture=Mixture(parts, seed=run.seed),
         scorer=scorer,
         envs=envs,
+        proxy=proxy,
         screened=[*screened, *held_screened],
         settings={config.name: settings_of(run, config) for config in tasks},
     )
 
 
 def build_held_out(
-    run: Run, template: Template, judge: Judge, make: MakeEnv = make_env
+    run: Run, template: Template, judge: Judge, make: MakeEnv = make_env, play: MakePlayer | None = None
 ) -> tuple[list[Source], list[Screened]]:
     """What to be measured on, and what was left out of it."""
     configs = run.validation.tasks
-    sources, screened = _screened(configs, build_sources(configs, judge, make), template)
+    sources, screened = _screened(configs, build_sources(configs, judge, make, play), template)
     check_prompts(run, template, _unmeasured(run, configs, sources))
     return sources, [replace(each, source=f"validation {each.source}") for each in screened]
 

@@ -62,6 +62,7 @@ def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
         prefix_cache=section.prefix_cache,
         eager=section.eager,
         seeded=section.seeded,
+        logprobs=section.logprobs,
         offload=section.offload,
     )
 

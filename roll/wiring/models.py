@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from roll.pipelines.scoring import Models
 from roll.placement.records import Inventory, Placement, RolePlace
 from roll.rollout.balance import Concurrency
 from roll.rollout.canary import Canary
+from roll.rollout.policies import Routers
 from roll.rollout.router import Patience, Router
 from roll.types import Call
 from roll.weights.plan import Plan
-from roll.wiring.actor import Parts, around_of, build_actor, build_parts, place_actor
+from roll.wiring.actor import Parts, around_of, build_actor, build_parts, place_actor, role_of
 from roll.wiring.actor import sampling_of as sampling_of
 from roll.wiring.generators import build_canary
 from roll.wiring.placing import placed, settled
+from roll.wiring.policies import runs_of, together
 from roll.wiring.ranks import spread_out
 
 _STOP_S = 10.0
@@ -52,13 +55,28 @@ class Roles:
     """What every version is tried with; None: digests alone attest it."""
     placement: Placement = field(default_factory=lambda: Placement(inventory=Inventory(nodes=()), roles=()))
     """Where they live, and what is put aside when."""
+    policies: Mapping[str, Roles] = field(default_factory=lambda: {})
+    """By name, where a run has several; what stands above is then the first one's."""
+    router_of: Mapping[str, Router] = field(default_factory=dict[str, Router])
+    """By agent, where a run has several policies."""
+
+    @property
+    def each(self) -> tuple[Roles, ...]:
+        """The roles of every policy."""
+        return tuple(self.policies.values()) or (self,)
+
+    @property
+    def pool(self) -> Router | Routers:
+        """The way to all generators, to be run and counted."""
+        return Routers([roles.router for roles in self.each]) if self.policies else self.router
 
     async def start(self) -> None:
         """Bring everything up, or nothing."""
         await self.executor.start()
         try:
-            await self.trainers.each(Trainer.start)
-            await self.generators.each(Generator.start)
+            for roles in self.each:
+                await roles.trainers.each(Trainer.start)
+                await roles.generators.each(Generator.start)
             await self.models.start()
         except BaseException:
             await self.executor.stop()
@@ -70,8 +88,9 @@ class Roles:
             with contextlib.suppress(WorkerDied, RunStopped, TimeoutError):
                 async with asyncio.timeout(_STOP_S):
                     await self.models.stop()
-                    await self.generators.each(Generator.stop)
-                    await self.trainers.each(Trainer.stop)
+                    for roles in self.each:
+                        await roles.generators.each(Generator.stop)
+                        await roles.trainers.each(Trainer.stop)
         finally:
             await self.executor.stop()
 
@@ -100,6 +119,31 @@ def build_roles(
     With `supervised` the algorithm's other models are left out. Without a `home` what processes leave is kept only
     where one of them died. Without a `placement` it is planned for the devices that there are.
     """
+    tokenizers = {name: _fitting_tokenizer(each) for name, each in runs_of(run).items()}
+    placement = placement or placed(run, supervised=supervised)
+    run = settled(run, placement)
+    executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else _on_ray(run, home, placement)
+    ground = Ground(executor=executor, scratch=scratch, placement=placement)
+    found: dict[str, Roles] = {}
+    for name, own in runs_of(run).items():
+        learning = own.actor_train.optimizer if run.policies else optimizer
+        parts = replace(build_parts(own, learning, total_steps, supervised=supervised), policy=name)
+        found[name] = _roles(own, parts, ground, tokenizers[name])
+    return together(run, found) if run.policies else found[""]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the roles of all policies are built on."""
+
+    executor: Executor
+    scratch: Path | None
+    """Where weights pass from one process to another; None where there is one process."""
+    placement: Placement
+
+
+def _fitting_tokenizer(run: Run) -> Any:
+    """The tokenizer, once it is known that the model goes with it, and with the context of the run."""
     shape, tokenizer = geometry(architecture(run.model)), build_tokenizer(run.model)
     if len(tokenizer) > shape.vocab:
         raise ConfigError(f"{run.model.path}: its tokenizer knows {len(tokenizer)} tokens, its weights {shape.vocab}")
@@ -107,25 +151,27 @@ def build_roles(
         raise ConfigError(
             f"rollout.context: the model has room for {shape.context} (got {run.rollout.context}); lower it"
         )
-    placement = placement or placed(run, supervised=supervised)
-    run = settled(run, placement)
-    parts = build_parts(run, optimizer, total_steps, supervised=supervised)
-    if run.executor == "inline":
-        executor, actor = InlineExecutor(), build_actor(run, parts)
+    return tokenizer
+
+
+def _roles(run: Run, parts: Parts, ground: Ground, tokenizer: Any) -> Roles:
+    """Those of one policy."""
+    if ground.scratch is None:
+        actor = build_actor(run, parts)
     else:
-        executor, weights = _on_ray(run, home, placement)
+        weights = ground.scratch / parts.policy
         parts = replace(parts, scratch=weights)
-        actor = place_actor(run, parts, executor, weights)
+        actor = place_actor(run, parts, ground.executor, weights)
     return Roles(
         trainers=actor.trainers,
         generators=actor.generators,
-        models=Models() if supervised else build_models(run, tokenizer, parts, executor),
+        models=Models() if parts.supervised else build_models(run, tokenizer, parts, ground.executor),
         plan=actor.plan,
         router=build_router(run, actor.generators),
         template=Template(tokenizer, run.model.template),
-        executor=executor,
+        executor=ground.executor,
         canary=build_canary(run),
-        placement=placement,
+        placement=ground.placement,
     )
 
 
@@ -136,6 +182,7 @@ def build_router(run: Run, generators: Cluster[Generator]) -> Router:
         generators,
         patience=Patience(request_s=run.rollout.request_timeout_s),
         concurrency=Concurrency(limit=None if limit == "adaptive" else limit, adaptive=limit == "adaptive"),
+        spoken=getattr(run.actor_infer, "logprobs", True),
     )
 
 
@@ -145,7 +192,8 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
 
     def other(path: str | None, head: Head = "logits") -> Origin:
         """A model of its own, or the one that the actor starts from."""
-        return replace(parts.origin, head=head) if path is None else Origin(model=_alike(path, tokenizer), head=head)
+        origin = parts.origin.alone if path is None else Origin(model=_alike(path, tokenizer))
+        return replace(origin, head=head)
 
     def frozen(role: str, section: Beside, origin: Origin) -> Cluster[Any]:
         around = parts.around if section.devices == "auto" else around_of(run, role)
@@ -157,7 +205,7 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
         return executor.cluster(call, section.num_workers, role=role, python=section.python)
 
     reference = teacher = reward_model = None
-    if "reference" in needs:
+    if "reference" in needs and not run.reference_is_base:
         reference = frozen("reference", run.reference, other(run.reference.path))
     if "teacher" in needs and run.teacher is not None:
         teacher = frozen("teacher", run.teacher, other(run.teacher.path))
@@ -169,6 +217,7 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
         critic=_critic(run, other(run.critic.path, "new score"), parts, executor) if "critic" in needs else None,
         reward_model=reward_model,
         reward_weight=1.0 if run.reward_model is None else run.reward_model.weight,
+        based="reference" in needs and run.reference_is_base,
     )
 
 
@@ -218,7 +267,11 @@ def _on_ray(run: Run, home: Home | None, placement: Placement) -> tuple[Executor
         address=run.ray.address,
         start_timeout_s=run.ray.start_timeout_s,
         scratch=folder if home is None else weights,
-        seats={place.role: _seats(placement, place) for place in placement.roles},
+        seats={
+            role_of(place.role, policy): _seats(placement, place)
+            for place in placement.roles
+            for policy in [each.name for each in run.policies] or [""]
+        },
     )
     return RayExecutor(site), weights
 

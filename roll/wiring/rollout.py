@@ -25,6 +25,7 @@ from roll.tracking.progress import bar
 from roll.types import Call
 from roll.wiring.data import build_sources
 from roll.wiring.environments import build_environments
+from roll.wiring.proxy import build_players, build_proxy
 from roll.wiring.rewards import build_scorer
 
 _UNDER_WAY = 256
@@ -58,10 +59,10 @@ def rollout(loaded: Loaded, request: Request) -> None:
 
 async def _attempted(run: Run, config: SourceConfig, request: Request) -> list[Transcript]:
     run = run if request.agent != "random" else _inline(run)
-    scorer, envs = build_scorer(run.rewards), build_environments(run)
-    (source,) = build_sources([config], scorer.score, envs.make)
+    scorer, envs, proxy = build_scorer(run.rewards), build_environments(run), build_proxy(run)
+    (source,) = build_sources([config], scorer.score, envs.make, build_players(run, proxy))
     async with contextlib.AsyncExitStack() as stack:
-        for service in (scorer, envs):
+        for service in (scorer, envs, *([] if proxy is None else [proxy])):
             stack.push_async_callback(service.stop)
             await service.start()
         await check_environments(envs, [source])
@@ -119,9 +120,9 @@ async def _model(run: Run, *, held_out: bool) -> AsyncGenerator[Attempted]:
         limits = replace(runner.limits, sampling=sampling_of(run), max_new_tokens=run.rollout.max_new_tokens)
         runner = replace(runner, limits=limits)
     await roles.start()
-    routing = asyncio.create_task(roles.router.run())
+    routing = asyncio.create_task(roles.pool.run())
     try:
-        await roles.router.release(0)
+        await roles.pool.release(0)
 
         async def attempt(source: Source, given: Attempt) -> Transcript:
             playing = asyncio.ensure_future(sampled(source, runner, given))

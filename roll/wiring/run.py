@@ -12,6 +12,7 @@ from roll.algorithms.recipe import Kl, Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.handle import Replacing
 from roll.config.algorithm import Algorithm
+from roll.config.fsdp import FsdpTrain
 from roll.config.schema import Run
 from roll.config.schema import Source as SourceConfig
 from roll.data.templates import Template
@@ -23,10 +24,13 @@ from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.loop import Loop, Pace
+from roll.pipelines.policies import Learners
+from roll.proxy.server import Proxy
 from roll.rollout.buffer import Buffer
 from roll.rollout.demonstration import Demonstrator
 from roll.rollout.episode import EpisodeRunner, Limits
 from roll.rollout.episode_script import Cuts
+from roll.rollout.policies import Publishers
 from roll.rollout.publisher import Publisher, Spare
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
@@ -40,6 +44,7 @@ from roll.types import Sampling
 from roll.wiring.data import Data, call_of
 from roll.wiring.models import Roles, sampling_of
 from roll.wiring.placing import build_turns
+from roll.wiring.policies import policy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,10 @@ class Books:
     interrupt: Interrupt
 
 
-def build_publisher(roles: Roles, journal: Journal) -> Publisher:
-    """The version-change protocol between the roles."""
+def build_publisher(roles: Roles, journal: Journal, policy: str = "") -> Publisher:
+    """The version-change protocol between the roles, of one policy where there are several."""
     return Publisher(
+        policy=policy,
         trainers=roles.trainers,
         generators=roles.generators,
         router=roles.router,
@@ -71,7 +77,7 @@ def build_validator(run: Run, roles: Roles, sources: Sequence[Source]) -> Valida
         sampling=Sampling(temperature=run.validation.temperature),
         max_new_tokens=run.validation.max_new_tokens or run.rollout.max_new_tokens,
     )
-    runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits)
+    runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits, router_of=roles.router_of)
     return Validator(sources=sources, runner=runner, seed=run.seed, samples=run.validation.samples)
 
 
@@ -101,6 +107,8 @@ def build_keeper(run: Run, directory: RunDirectory, roles: Roles, journal: Journ
         journal=journal,
         tokenizer=tokenizer,
         best=run.checkpoint.best,
+        policies={name: each.trainers for name, each in roles.policies.items()},
+        aside=isinstance(run.actor_train, FsdpTrain) and not roles.policies,
     )
 
 
@@ -158,7 +166,7 @@ def _recipe(algorithm: Algorithm) -> Recipe:
 
 
 def build_scheduler(
-    run: Run, recipe: Recipe, roles: Roles, data: Data, books: Books, publisher: Publisher
+    run: Run, recipe: Recipe, roles: Roles, data: Data, books: Books, publisher: Publisher | Publishers
 ) -> Scheduler:
     """Admission and the life of every attempt, with the buffer that bounds its age."""
     limits = _limits(run, roles.template)
@@ -169,6 +177,7 @@ def build_scheduler(
             router=roles.router,
             template=roles.template,
             limits=limits,
+            router_of=roles.router_of,
             cuts=Cuts(notice=books.reporter.note),
             limits_of={
                 name: replace(limits, sampling=each.sampling, max_new_tokens=each.max_new_tokens)
@@ -199,23 +208,9 @@ def build_scheduler(
 
 def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
     """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
-    publisher = build_publisher(roles, books.journal)
-    clusters = {"actor_train": roles.trainers, "actor_infer": roles.generators, **roles.models.by_role()}
-    publisher.turns = build_turns(roles.placement, clusters, roles.router)
-    _provide(publisher, run, roles, books)
     recipe = build_recipe(run.algorithm, run.tasks)
+    publisher, learner = _learning(run, recipe, roles, books, memory)
     scheduler = build_scheduler(run, recipe, roles, data, books, publisher)
-    learner = Learner(
-        recipe=recipe,
-        actor=roles.trainers,
-        models=roles.models,
-        journal=books.journal,
-        keeper=books.keeper,
-        max_refused=run.actor_train.optimizer.max_refused,
-        seed=run.seed,
-        memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
-        turns=publisher.turns,
-    )
     meter = Meter()
     meter.tell = _write_down(roles, books.journal)
     data.scorer.write_down(books.journal)
@@ -231,7 +226,7 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         ),
         scheduler=scheduler,
         buffer=scheduler.buffer,
-        router=roles.router,
+        router=roles.pool,
         learner=learner,
         publisher=publisher,
         validator=build_validator(run, roles, data.held_out),
@@ -240,8 +235,52 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         report=books.reporter,
         notice=books.reporter.note,
         stopping=lambda: books.interrupt.requested,
-        counts=lambda: scheduler.runner.cuts.drain() | data.envs.drain_counts(),
+        counts=lambda: scheduler.runner.cuts.drain() | data.envs.drain_counts() | _asked(data.proxy),
     )
+
+
+def _asked(proxy: Proxy | None) -> dict[str, float]:
+    """What agents asked since the last call, where there are some."""
+    return {} if proxy is None else proxy.drain_counts()
+
+
+def _learning(
+    run: Run, recipe: Recipe, roles: Roles, books: Books, memory: Memory | None
+) -> tuple[Publisher | Publishers, Learner | Learners]:
+    """Who learns, and who brings to the generators what was learned: of one policy, or of each."""
+    if not roles.policies:
+        return _one_learning(run, recipe, roles, books, memory)
+    before = (memory or Memory()).policies
+    found = {
+        name: _one_learning(run, recipe, each, books, before.get(name), policy=name)
+        for name, each in roles.policies.items()
+    }
+    frozen = {policy.name for policy in run.policies if policy.frozen}
+    learners = {name: learner for name, (_, learner) in found.items() if name not in frozen}
+    publishers = {name: publisher for name, (publisher, _) in found.items()}
+    return Publishers(publishers=publishers), Learners(learners=learners, policy_of=policy_of(run))
+
+
+def _one_learning(
+    run: Run, recipe: Recipe, roles: Roles, books: Books, memory: Memory | None, policy: str = ""
+) -> tuple[Publisher, Learner]:
+    publisher = build_publisher(roles, books.journal, policy)
+    clusters = {"actor_train": roles.trainers, "actor_infer": roles.generators, **roles.models.by_role()}
+    publisher.turns = build_turns(roles.placement, clusters, roles.router)
+    _provide(publisher, run, roles, books)
+    learner = Learner(
+        recipe=recipe,
+        actor=roles.trainers,
+        models=roles.models,
+        journal=books.journal,
+        keeper=books.keeper,
+        max_refused=run.actor_train.optimizer.max_refused,
+        seed=run.seed,
+        memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
+        turns=publisher.turns,
+        name=policy,
+    )
+    return publisher, learner
 
 
 def _provide(publisher: Publisher, run: Run, roles: Roles, books: Books) -> None:
@@ -254,11 +293,13 @@ def _provide(publisher: Publisher, run: Run, roles: Roles, books: Books) -> None
 
 def _write_down(roles: Roles, journal: Journal) -> Callable[[str], None]:
     """What every worker does goes into the journal; gives who is told what the loop, and so the trainer, does."""
-    generators = [Activity(journal, f"generator-{rank}") for rank in range(roles.generators.size)]
-    trainer = Activity(journal, "trainer-0")
+    trainer, generators = Activity(journal, "trainer-0"), list[Activity]()
+    for each in roles.each:  # generators are counted over all policies
+        own = [Activity(journal, f"generator-{len(generators) + rank}") for rank in range(each.generators.size)]
+        each.router.activities = own
+        generators += own
     for activity in (*generators, trainer):
         activity.enter(f"{IDLE}the start")
-    roles.router.activities = generators
     waits = {"wait": "groups", "validate": "validation", "": "the controller"}
 
     def tell(phase: str) -> None:

@@ -16,7 +16,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "gymnasium": {"env": "tests.envs.strangers:Ladder", "describe": "tests.envs.strangers:in_words"},
     "gem": {"env": "tests.envs.strangers:Riddle"},
     "verifiers": {"env": "tests.envs.strangers:Tutor"},
+    "tool_use": {"tools": ["calculator"]},
     "webshop": {"catalogue": str(Path(__file__).parents[2] / "examples" / "data" / "webshop_catalogue.jsonl")},
+    "repair": {"sandbox": "none: I trust this code"},
+    "retail": {"database": str(Path(__file__).parents[2] / "examples" / "data" / "retail_{table}.json")},
 }
 """Arguments of those that need some."""
 ASKED: dict[str, dict[str, Any]] = {
@@ -28,7 +31,17 @@ ASKED: dict[str, dict[str, Any]] = {
             "goal": {"types": ["pen", "desk"], "preds": ["inReceptacle"]},
         }
     },
+    "function_calling": {"metadata": {"tools": [{"name": "clock", "parameters": {}}]}, "answer": [{"clock": {}}]},
     "webshop": {"answer": {"asin": "P003"}},
+    "repair": {"metadata": {"buggy_code": "", "entry_point": "f", "tests": [{"args": [], "expected": 1}]}},
+    "sql": {
+        "metadata": {
+            "check": "answer",
+            "table": {"table_name": "t", "table_info": {"columns": [{"name": "a"}], "rows": []}},
+        },
+        "answer": ["1"],
+    },
+    "retail": {"metadata": {"actions": []}},
 }
 """Parts of a task, for those that cannot do with any."""
 ELSEWHERE = {"http"}

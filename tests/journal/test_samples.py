@@ -127,3 +127,19 @@ def test_a_place_without_a_run_is_a_config_error(tmp_path: Path):
 def test_an_unknown_status_names_the_known_ones(tmp_path: Path):
     with pytest.raises(ConfigError, match="no status named 'finish'; known: finished, truncated"):
         list(show(tmp_path, status="finish"))
+
+
+def test_a_transcript_of_several_agents_says_whose_each_turn_is_and_what_each_earned(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    ann = Segment(turns=(turn([1], [2], reward=1.0), turn([3], [4], reward=-0.5)), agent="ann")
+    bob = Segment(turns=(turn([5], [6], reward=0.25),), agent="bob")
+    journal.keep(4, replace(attempt(), segments=(ann, bob), score=None))
+    journal.close()
+    (text,) = show(tmp_path)
+    said = text.splitlines()
+    assert said[1] == "    finished | reward 0.75 | ann 0.5, bob 0.25 | version 3"
+    assert [line for line in said if "sampled" in line] == [
+        "--- ann, turn 1: sampled (1 tokens, stop, reward 1)",
+        "--- ann, turn 2: sampled (1 tokens, stop, reward -0.5)",
+        "--- bob, turn 1: sampled (1 tokens, stop, reward 0.25)",
+    ]

@@ -95,3 +95,10 @@ PLAYED: list[list[list[Message]]] = []
 def listener(messages: list[Message]) -> str:
     PLAYED[-1].append(list(messages))
     return "5"
+
+
+def test_a_player_of_a_game_for_several_is_refused():
+    words = Template(TOKENIZER, "plain")
+    found = Demonstrator(player=Call(f"{__name__}:fives"), template=words, stop=frozenset(), **LIMITS)
+    with pytest.raises(ConfigError, match=r"a player plays one agent \(got x, o\)"):
+        asyncio.run(found.rows(Task(id="t", domain="d"), Call("tic_tac_toe")))

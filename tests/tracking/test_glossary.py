@@ -8,6 +8,8 @@ EMITTED = [
     "reward/mean",
     "reward/sums",
     "reward/std",
+    "reward/game/x",
+    "policy/crosses/loss/grad_norm",
     "validation/reward",
     "validation/sums/reward",
     "validation/sums/accuracy",

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
+from roll.engines import lora
 from roll.engines.attention import Ragged
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.decoder import Decoder
@@ -131,7 +132,12 @@ class NativeGenerator:
     async def receive(self, plan: Plan, version: int) -> Digest:
         assert self._paused and not self._running and not self._queue, "weights change only while nothing is served"
         arriving = iter(self.channel.receive(version=version))
-        if (first := next(arriving, None)) is None:  # both sides share a module
+        first = next(arriving, None)
+        if self.decoder.lora is not None:
+            if first is not None:
+                lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
+            return lora.attested(self.decoder, torch.float32)
+        if first is None:  # both sides share a module
             return digest(self.decoder.parameters())
         with Folding() as folding:
             landing = folding.landing(chain([first], arriving), dict(self.decoder.named_tensors()))

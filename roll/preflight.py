@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -137,6 +137,9 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield f"{key}.data", fault
         if source.agent is not None and (fault := _agent_fault(source.agent)):
             yield f"{key}.agent", fault
+        for index, named in _tools(source.env):
+            if fault := _tool_fault(named):
+                yield f"{key}.env.tools.{index}", fault
 
 
 def _data_fault(data: Named) -> str | None:
@@ -159,11 +162,27 @@ def _agent_fault(agent: Agent) -> str:
     folder = Path(agent.directory or ".")
     if not folder.is_dir():
         return f"directory: no such directory: {folder}; paths are relative to the current directory ({Path.cwd()})"
-    program, *rest = agent.command
+    return _command_fault(agent.command, folder, f"`directory`, else to {Path.cwd()}")
+
+
+def _tool_fault(named: Named) -> str:
+    """Why the files of a set of tools cannot be what it needs; empty where they can, as far as one can see."""
+    corpus, command = named.arguments.get("corpus"), named.arguments.get("command")
+    here = f"the current directory ({Path.cwd()})"
+    if named.kind == "retrieval" and isinstance(corpus, str) and not Path(corpus).is_file():
+        return f"corpus: no such file: {corpus}; paths are relative to {here}"
+    words = cast(list[Any], command) if isinstance(command, list) else []
+    if named.kind == "mcp" and words and all(isinstance(word, str) for word in words):
+        return _command_fault(words, Path(), here)
+    return ""
+
+
+def _command_fault(command: Sequence[str], folder: Path, here: str) -> str:
+    program, *rest = command
     if program not in ("python", "python3") and shutil.which(program) is None and not (folder / program).is_file():
         return f"command: no program named {program!r} here; install it, or give its path"
     if rest and rest[0].endswith(".py") and not (folder / rest[0]).is_file():
-        return f"command: no such file: {folder / rest[0]}; paths are relative to `directory`, else to {Path.cwd()}"
+        return f"command: no such file: {folder / rest[0]}; paths are relative to {here}"
     return ""
 
 

@@ -60,6 +60,7 @@ TOGETHER = {f"cluster/test_{name}.py": "ray" for name in ("faults", "ray", "ray_
 """Files whose tests share something that takes long to make, by its name; those of each run in one process."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = str(item.path.relative_to(HERE))

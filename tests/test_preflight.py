@@ -178,3 +178,16 @@ def test_names_in_the_algorithm_of_a_domain_are_looked_up_too(tmp_path: Path) ->
         tmp_path,
         "tasks.0.algorithm={advantage: leave_one_out, shaping: [scaled], emphasis: [length], masks: [truncated]}",
     )
+
+
+@pytest.mark.parametrize(
+    ("tools", "fault"),
+    [
+        ("{kind: retrieval, corpus: nowhere.jsonl}", "corpus: no such file: nowhere.jsonl; paths are relative to"),
+        ("{kind: mcp, command: [no-such-server]}", "command: no program named 'no-such-server' here; install it"),
+        ("{kind: mcp, command: [python, nowhere.py]}", "command: no such file: nowhere.py; paths are relative to"),
+    ],
+)
+def test_files_that_tools_need_are_looked_for_before_anything_starts(tmp_path: Path, tools: str, fault: str) -> None:
+    (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [{tools}]}}")
+    assert line.startswith(f"command line: tasks.0.env.tools.0: {fault}")

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
 from roll.data.collate import collate
-from roll.errors import leaf
+from roll.errors import RunStopped, leaf
 from roll.journal.events import Generated, Released, Taken, Validated
 from roll.journal.store import Journal
 from roll.pipelines.keeper import Keeper
@@ -88,6 +89,8 @@ class Loop:
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
+            with suppress(RunStopped):  # the journal itself may be what failed
+                self._account(self.publisher.serving().step)
             raise leaf(group) from None
         self._account(finished)
         return finished

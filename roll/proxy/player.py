@@ -159,9 +159,18 @@ class AgentPlayer:
                 why = f"ended by signal {outcome.signal}"
             case Ended.EXITED:
                 why = f"exit code {outcome.exit_code}"
-        lines = [line.strip() for line in outcome.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-        said = " | ".join(lines[-_LAST_LINES:])[-_LONGEST:]
+        said = last_words(outcome.stderr.decode("utf-8", "replace"))
         return f"{why}; its last words: {said}" if said else f"{why}; it said nothing on standard error"
+
+
+def last_words(written: str) -> str:
+    """The end of what an agent wrote to standard error; of a traceback, its last line and where the agent was."""
+    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    frames = [line for line in lines if line.startswith('File "')]
+    own = [line for line in frames if "site-packages" not in line and "<frozen" not in line]
+    if own:
+        return f"{lines[-1][:_LONGEST]} ({own[-1]})"
+    return " | ".join(lines[-_LAST_LINES:])[-_LONGEST:]
 
 
 def reported(written: str) -> float | None:

@@ -24,7 +24,10 @@ _LARGEST = 1 << 20
 def serve(orders: socket.socket) -> dict[str, Any]:
     """Carry out orders until the end; returns in a forked process alone, with the order that it is there for."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(orders, _LARGEST, 3)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(orders, _LARGEST, 3)
+        except OSError:  # a run that ends may leave answers of ours unread, which resets the socket
+            os._exit(0)
         if not data:
             os._exit(0)
         order: dict[str, Any] = json.loads(data)
@@ -38,7 +41,10 @@ def serve(orders: socket.socket) -> dict[str, Any]:
             for descriptor in descriptors:
                 os.close(descriptor)
             answer = {"pid": pid}
-        orders.send(json.dumps({"id": order["id"], **answer}).encode())
+        try:
+            orders.send(json.dumps({"id": order["id"], **answer}).encode())
+        except OSError:
+            os._exit(0)
 
 
 def settle(order: dict[str, Any]) -> str:

@@ -65,6 +65,8 @@ class Scheduler:
     policy: Policy
     serving: Callable[[], Serving]
     """What is published now."""
+    notice: Callable[[str], None] | None = None
+    """Hears of the first attempt that fails: if all do, it is long before that ends the run."""
     returned: deque[Draw] = field(default_factory=deque[Draw])
     """Tasks whose groups came too late; they are drawn again before any other."""
     failures: dict[Status, int] = field(default_factory=dict[Status, int])
@@ -77,6 +79,7 @@ class Scheduler:
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, "asyncio.Task[None]"])
     """Those of them that are not complete."""
     _replaced: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    _told: bool = False
     _num_failed: int = 0
     """Groups given up since the last one that was not."""
     _num_useless: int = 0
@@ -256,6 +259,11 @@ class Scheduler:
     def _record_end(self, ticket: int, trajectory: Trajectory) -> None:
         if not trajectory.status.valid:
             self.failures[trajectory.status] = self.failures.get(trajectory.status, 0) + 1
+            if self.notice is not None and not self._told:
+                self._told = True
+                self.notice(
+                    f"an attempt failed ({trajectory.status}): {trajectory.reason}; such are made anew and counted"
+                )
         self.journal.keep(ticket, trajectory)
 
 

@@ -203,6 +203,7 @@ def build_scheduler(
             seed=run.seed,
         ),
         serving=publisher.serving,
+        notice=books.reporter.note,
     )
 
 

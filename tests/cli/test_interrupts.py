@@ -46,13 +46,14 @@ def loadable(checkpoint: Path) -> bool:
         return all(tensors.get_tensor(name).size for name in tensors.keys())  # noqa: SIM118 - not a mapping
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
-    child: Callable, roll: Callable, folder: Path, slow: str
+    child: Callable, roll: Callable, folder: Path, slow: str, number: signal.Signals
 ) -> None:
     run = folder / "runs" / "tiny"
     process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=100")
     process.wait_for_step(2)
-    process.send(signal.SIGINT)
+    process.send(number)
     outcome = process.end()
     step = newest(run)
     assert outcome.code == 130 and outcome.err.startswith("finishing this step")

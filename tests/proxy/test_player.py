@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from roll.data.templates import Template, character_tokenizer
-from roll.proxy.player import AgentPlayer, reported
+from roll.proxy.player import AgentPlayer, last_words, reported
 from roll.rollout.episode import Attempt
 from roll.rollout.source import Source
 from roll.types import Call, Score, Status, Task, Trajectory
@@ -208,3 +208,14 @@ def test_an_agent_gets_the_address_and_nothing_it_should_not_see(tmp_path: Path,
             return (await player.play(served.runner, attempt))[1]
 
     assert json.loads(asyncio.run(inside())) == [None, MODEL]
+
+
+def test_of_a_traceback_the_last_line_and_the_agents_own_place_are_told() -> None:
+    written = """Traceback (most recent call last):
+  File "agent.py", line 5, in <module>
+    client.ask()
+  File "/x/site-packages/openai/client.py", line 1248, in request
+    raise self._error(...)
+openai.NotFoundError: no model 'x'
+"""
+    assert last_words(written) == "openai.NotFoundError: no model 'x' (File \"agent.py\", line 5, in <module>)"

@@ -92,7 +92,7 @@ def test_whatever_an_agent_sends_is_written_down_and_the_run_goes_on(tmp_path: P
         events = [entry.event for entry in journal.events(ProxyRefused)]
     assert {event.status for event in events} >= {400, 401, 404, 413}
     assert {event.session.partition("/")[0] for event in events} == {"", "train", "validate"}
-    assert len(events) <= 40 < sum(event.times for event in events), "the same again is a number"
+    assert len(events) < sum(event.times for event in events), "the same again is a number"
     kept = [path.read_bytes() for path in (tmp_path / "runs" / "agent").rglob("*") if path.is_file()]
     assert not any(re.search(rb"s[0-9]+\.[0-9a-f]{64}", body) for body in kept), "no key is left in a file"
 

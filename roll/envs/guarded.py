@@ -132,7 +132,9 @@ def _tools_of(env: Env) -> tuple[Tool, ...]:
 
 def _agents_of(env: Env, place: str) -> tuple[str, ...]:
     """None of one that does not say, whose one agent needs no name."""
-    found: Any = getattr(env, "agents", ())
+    found: Any = getattr(env, "agents", None)
+    if found is None:
+        return ()
     if isinstance(found, str) or not all(isinstance(name, str) and name for name in found):
         raise EnvFailed(f"{place}: its agents are no names (got {reprlib.repr(found)}); give a tuple of texts")
     if len(set(found)) < len(found):

@@ -14,6 +14,8 @@ from roll.types import POLICY, Message, Segment, Status, Task, Trajectory
 class Cast:
     """All conversations of one attempt. An agent's begins with the first thing that is said to it."""
 
+    __slots__ = ("_make", "_metrics", "_owed", "_scripts", "cut", "place", "reply", "script", "tools")
+
     def __init__(self, make: Callable[[str], Script], *, place: str) -> None:
         """`make` gives an empty script for an agent; `place` is for errors."""
         self.place = place
@@ -43,7 +45,7 @@ class Cast:
     def add(self, text: str, sampled: Sampled, reply: Reply, spent_s: tuple[float, float]) -> None:
         """One turn is over, of whoever spoke; others may have earned something by it."""
         self.script.add(text, sampled, reply, spent_s)
-        for agent, reward in reply.rewards.items():
+        for agent, reward in reply.rewards.items() if reply.rewards else ():
             if agent in self._scripts:
                 self._scripts[agent].earn(reward)
             else:
@@ -78,5 +80,6 @@ class Cast:
         """Someone speaks for the first time."""
         script = self._make(agent)
         script.open(messages, self.tools)
-        script.earn(self._owed.pop(agent, 0.0))
+        if self._owed:
+            script.earn(self._owed.pop(agent, 0.0))
         self.script = self._scripts[agent] = script

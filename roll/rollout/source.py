@@ -56,7 +56,18 @@ class Source:
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, played and scored. Failures are data: the status says whose, the reason why."""
-        trajectory, reply = await self._played(runner, attempt)
+        if self.player is not None:
+            trajectory, reply = await self.player.play(runner, attempt)
+        else:
+            try:
+                with runner.router.waits.on("environments"):
+                    env = await self.make(self.env, attempt.task)
+            except EnvFailed as error:
+                reason, sibling = str(error), attempt.sibling
+                return Trajectory(
+                    task=attempt.task, sibling=sibling, segments=(), status=Status.ENV_FAILED, reason=reason
+                )
+            trajectory, reply = await runner.run(attempt, env)
         if trajectory.status.valid and not trajectory.segments:
             return replace(trajectory, status=Status.ENV_FAILED, reason=self._too_long(attempt.task))
         if self.reward is None or not trajectory.status.valid:
@@ -70,20 +81,6 @@ class Source:
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
         return trajectory.scored(outcome.score)
-
-    async def _played(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
-        if self.player is not None:
-            return await self.player.play(runner, attempt)
-        try:
-            with runner.router.waits.on("environments"):
-                env = await self.make(self.env, attempt.task)
-        except EnvFailed as error:
-            reason = str(error)
-            failed = Trajectory(
-                task=attempt.task, sibling=attempt.sibling, segments=(), status=Status.ENV_FAILED, reason=reason
-            )
-            return failed, ""
-        return await runner.run(attempt, env)
 
     def _too_long(self, task: Task) -> str:
         """An attempt without a turn is none: there was no room for a reply."""

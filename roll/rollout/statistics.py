@@ -67,7 +67,8 @@ def _by_domain(trajectories: Sequence[Trajectory], rewards: Sequence[float]) -> 
     """Means of rewards, those of several agents also by agent, of their parts, and of what environments counted."""
     values: dict[str, list[float]] = {}
     for trajectory, reward in zip(trajectories, rewards, strict=True):
-        domain, agents = trajectory.task.domain, trajectory.by_agent()
+        domain = trajectory.task.domain
+        agents = trajectory.by_agent() if len(trajectory.segments) > 1 else {}
         values.setdefault(f"reward/{domain}", []).append(reward)
         for agent, own in agents.items() if len(agents) > 1 else ():
             values.setdefault(f"reward/{domain}/{agent}", []).append(own.reward)

@@ -377,4 +377,4 @@ class Digest:
     """A fingerprint of weights that fusing, sharding and zero padding leave unchanged."""
 
     sums: dict[str, tuple[int, int]]
-    """By dtype: the sum modulo 2^64 of the bit patterns, and of their squares."""
+    """By dtype: the sum modulo 2^32 of the bit patterns, and of their squares."""

@@ -177,4 +177,4 @@ class Clock:
 
 
 def _text(digest: Digest) -> str:
-    return " ".join(f"{kind}:{first:016x}:{second:016x}" for kind, (first, second) in sorted(digest.sums.items()))
+    return " ".join(f"{kind}:{first:08x}:{second:08x}" for kind, (first, second) in sorted(digest.sums.items()))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import random
 import sys
 import tempfile
 import time
 from typing import Any
 
+import pyarrow
 import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
@@ -36,6 +38,7 @@ class Stopwatch(TrainerCallback):
 
 def main(work: dict[str, Any]) -> None:
     """Train for `work["steps"]` steps and print how long they took."""
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # TRL would say localhost, a name that not every machine knows
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
@@ -86,7 +89,7 @@ def dataset(work: dict[str, Any]) -> Dataset:
     source = random.Random(0)
     letters = [word for word in AutoTokenizer.from_pretrained(work["model"]).get_vocab() if len(word) == 1]
     texts = ["".join(source.choices(letters, k=work["prompt"])) for _ in range(work["prompts"] * work["steps"])]
-    return Dataset.from_list([{"prompt": text} for text in texts])
+    return Dataset(pyarrow.table({"prompt": texts}), fingerprint="prompts")  # to make one up it would pickle pyarrow
 
 
 def remainder(completion_ids: list[list[int]], **_: Any) -> list[float]:

@@ -17,6 +17,7 @@ from roll.engines.infer.native import Settings as InferSettings
 from roll.engines.train.native import NativeTrainer
 from roll.engines.train.native import Settings as TrainSettings
 from roll.types import Batch, Call, Sampling, Task
+from roll.weights.digest import digest
 from roll.weights.inline import Shared
 from tests.engines.models import CPU, batch_of, config, ours, peer, prompts, request, serve, small, twin
 
@@ -93,6 +94,17 @@ def test_the_gradient_is_that_of_the_cpu() -> None:
     assert float((there - here).norm() / here.norm()) < 1e-4
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_a_fingerprint_is_that_of_the_cpu(kind: torch.dtype) -> None:
+    noise = torch.Generator().manual_seed(0)
+    here = [torch.randn(rows, 777, generator=noise).mul(100).to(kind) for rows in (1, 300, 4001)]
+    there = [tensor.to(CUDA) for tensor in here]
+    assert digest(there) == digest(here)
+    assert digest([there[2].t(), there[0], there[1][:100], there[1][100:]]) == digest(here), "order does not matter"
+    there[1][7, 5] *= 2
+    assert digest(there) != digest(here)
+
+
 def sevens(task: Task, reply: str) -> float:
     return reply.count("7") / 4
 
@@ -114,4 +126,5 @@ tracking: {{tensorboard: false}}
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [line["reward/mean"] for line in lines if line["step"]]
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
-    assert max(line["gap/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 10)
+    if staleness == 0:  # else the two are of different weights
+        assert max(line["gap/max"] for line in lines if line["step"]) < 1e-3

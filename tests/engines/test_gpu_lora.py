@@ -1,26 +1,50 @@
-"""Adapters over a frozen model of 16 bits on a GPU: compiled, packed, with the gradient of 32 bits up to rounding."""
+"""Adapters over a frozen model of 16 bits on a GPU: compiled, packed, with the gradient of 32 bits up to rounding.
+
+With vLLM beside the trainer they are published to it, attested, and outlive its sleep.
+"""
 
 import asyncio
+import json
+import subprocess
+import sys
+from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
+from roll.cluster.inline import InlineCluster
+from roll.config.load import load
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
 from roll.engines import lora
+from roll.engines.base import Generator, Trainer
 from roll.engines.decoder import Decoder
+from roll.engines.infer.vllm import Settings as InferSettings
+from roll.engines.infer.vllm import VllmGenerator
 from roll.engines.mixed import Reading
 from roll.engines.origin import Origin, build
 from roll.engines.train.native import NativeTrainer, Settings
+from roll.journal.events import Published
+from roll.journal.store import Journal
+from roll.placement.kinds import GIB
+from roll.placement.machine import visible_gpus
+from roll.placement.memory import USABLE
+from roll.placement.records import Offload
+from roll.rollout.canary import canary_of
+from roll.rollout.publisher import Publisher
+from roll.rollout.router import Router
 from roll.types import Batch, Call, Sampling
 from roll.weights.adapters import write_adapter
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Mailbox
 from roll.weights.plan import Plan
-from tests.engines.models import CPU, batch_of, prompts, small
+from roll.wiring.placing import placed
+from tests.engines.models import CPU, Answer, batch_of, collect, prompts, request, small
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,13 +52,16 @@ pytestmark = [
 ]
 CUDA = torch.device("cuda")
 LORA = Lora(rank=8, alpha=16)
+NARROW = Reading(dtype=torch.bfloat16)
+NEEDS_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
     """A model whose numbers have 16 bits from the start, and an adapter that adds something."""
     numbers = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-    decoder = small("qwen3", vocab_size=500, intermediate_size=256, initializer_range=0.1, **numbers)
+    named = {"architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16"}
+    decoder = small("qwen3", vocab_size=500, intermediate_size=256, initializer_range=0.1, **numbers, **named)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -96,7 +123,94 @@ def test_the_gradient_of_adapters_is_that_of_32_bits_up_to_rounding(origin: Orig
 
 def test_nothing_but_adapters_has_a_gradient_or_is_held_twice(origin: Origin) -> None:
     held = build(replace(origin, frozen=torch.bfloat16), CUDA)
-    learned(held, Reading(dtype=torch.bfloat16), CUDA)
+    learned(held, NARROW, CUDA)
     assert all(parameter.grad is None for parameter in held.parameters())
     frozen = [parameter for parameter in held.parameters() if not parameter.requires_grad]
     assert {parameter.dtype for parameter in frozen} == {torch.bfloat16}
+
+
+@NEEDS_VLLM
+def test_adapters_in_vllm_outlive_its_sleep_and_are_replaced_after_it(origin: Origin, tmp_path: Path) -> None:
+    rows = prompts(4, vocab=500)
+    asked = [request(str(at), ids, 12, sampling=Sampling(temperature=0)) for at, ids in enumerate(rows)]
+    channel = Mailbox()
+    learning = NativeTrainer(build(replace(origin, frozen=torch.bfloat16), CUDA), settings(NARROW, CUDA), channel)
+    kind = InferSettings(
+        context=96, slots=8, prefill_tokens=512, flush_tokens=64, dtype="bfloat16", kv_gib=2, eager=True, offload=True
+    )
+    serving = VllmGenerator(origin, kind, channel)
+    generators = InlineCluster[Generator]([serving])
+
+    async def replies() -> dict[str, Answer]:
+        await serving.submit(asked)
+        return await collect(serving, len(asked))
+
+    async def slept(work: Any = None) -> int:
+        """Bytes that were free meanwhile and were not before; the cache alone is asked to leave and to come back."""
+        before = torch.cuda.mem_get_info()[0]
+        await serving.offload(["kv"])
+        gained = torch.cuda.mem_get_info()[0] - before
+        if work is not None:
+            await work
+        await serving.onload(["kv"])
+        return gained
+
+    async def run() -> list[Any]:
+        await learning.start()
+        await serving.start()
+        with closing(Journal(tmp_path / "journal.db")) as journal:
+            publisher = Publisher(
+                trainers=InlineCluster[Trainer]([learning]),
+                generators=generators,
+                router=Router(generators),
+                journal=journal,
+                plan=Plan(names=()),
+                canary=canary_of(vocab=500, context=96),
+            )
+            await publisher.publish(0)
+            found: list[Any] = [await replies(), await slept(), await replies()]
+            found.append(await slept(learning.update(given(), Objective(loss=Call("clipped")))))
+            await publisher.publish(1)
+            found.append(await replies())
+            journal.flush()
+            assert len({entry.event.digest for entry in journal.events(Published)}) == 2
+        await serving.stop()
+        return found
+
+    before, gained, after, again, trained = asyncio.run(run())
+    assert min(gained, again) > 1.5 * GIB
+    assert after == before
+    assert {name: each.ids for name, each in trained.items()} != {name: each.ids for name, each in before.items()}
+
+
+def remainder(task: Any, reply: str) -> float:
+    return sum(map(ord, reply)) % 7 / 7
+
+
+@NEEDS_VLLM
+@pytest.mark.parametrize("offload", [False, True], ids=["both resident", "taking turns"])
+def test_a_run_trains_adapters_beside_vllm(offload: bool, tmp_path: Path) -> None:
+    """Turns are taken where the cache is so large that it and an update, as planned, do not fit the device together."""
+    kv_gib = USABLE * visible_gpus()[0][1] / GIB - 10 if offload else 1
+    letters = "0123456789+=" + "".join(map(chr, range(0x100, 0x400)))  # vLLM wants no fewer than `hidden` of them
+    shape = f'alphabet: "{letters}", hidden: 512, layers: 8, heads: 8, kv_heads: 8, mlp: 1024, context: 2048'
+    (tmp_path / "run.yaml").write_text(f"""\
+directory: {tmp_path}
+steps: 3
+model: {{shape: {{{shape}}}}}
+algorithm: grpo
+tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:remainder"}}]
+rollout: {{groups_per_step: 8, group_size: 8, context: 2048, max_new_tokens: 16}}
+actor_train:
+  {{devices: cuda, dtype: bfloat16, lora: {{rank: 8}}, tokens_per_microbatch: 131072, optimizer: {{lr: 1e-2}}}}
+actor_infer: {{backend: vllm, slots: 64, kv_gib: {kv_gib:.2f}, eager: true, offload: {str(offload).lower()}}}
+tracking: {{tensorboard: false}}
+""")
+    plan = placed(load(tmp_path / "run.yaml").run)
+    assert plan.offloads == ((Offload(role="actor_infer", phase="update", parts=("kv",)),) if offload else ())
+    command = [sys.executable, "-m", "roll.cli", "train", str(tmp_path / "run.yaml")]
+    assert subprocess.run(command, timeout=300).returncode == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["gap/mean"] for line in lines if line["step"]) < 0.02
+    with closing(Journal(tmp_path / "run" / "journal.db")) as journal:
+        assert len({entry.event.digest for entry in journal.events(Published)}) == 4

@@ -22,6 +22,7 @@ from roll.weights.inline import Shared
 from roll.weights.plan import Plan
 from tests.engines.fsdp_team import SGD, Team, Wanted, alone, written
 from tests.engines.models import batch_of, prompts, small
+from tests.engines.test_fsdp import WHOLE_KIT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fsdp")]
 
@@ -75,13 +76,14 @@ def test_the_gradient_is_that_of_one_process(spread: Any, export: Any, team: Tea
     assert float(((before - many) - (before - one)).norm() / (before - one).norm()) < 1e-5
 
 
-def test_two_ranks_with_adapters_pass_the_conformance_kit(team: Team, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spread", [{"size": 2}, {"size": 2, "cp": 2}] if WHOLE_KIT else [{"size": 2}], ids=str)
+def test_two_ranks_with_adapters_pass_the_conformance_kit(spread: Any, team: Team, tmp_path: Path) -> None:
     wanted, _ = begun(tmp_path)
 
     def make(budget: int) -> Any:
-        return team.trainer(replace(wanted, budget=budget))
+        return team.trainer(replace(wanted, budget=budget, **spread))
 
-    assert team.run(check_trainer(make, vocab=40, objectives=OBJECTIVES[1:2])) == []
+    assert team.run(check_trainer(make, vocab=40, objectives=OBJECTIVES if WHOLE_KIT else OBJECTIVES[1:2])) == []
 
 
 def test_digest_logprobs_and_reference_are_those_of_one_process(team: Team, tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ class VllmGenerator:
         self._running: dict[str, _Running] = {}
         self._outputs: list[Output] = []
         self._version, self._paused, self._asleep = 0, False, False
+        self._away: frozenset[Part] = frozenset()
+        """What was asked to leave when it fell asleep."""
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -211,11 +213,13 @@ class VllmGenerator:
         if self.settings.offload and not self._asleep:
             self._forget_prefixes(self._version)
             self._engine.sleep(1)
-            self._asleep = True
+            self._asleep, self._away = True, frozenset(parts)
 
     async def onload(self, parts: Sequence[Part]) -> None:
+        """Also what was not asked to leave and had to."""
         if self._asleep:
-            self._engine.wake_up([_TAGS[part] for part in parts if part in _TAGS])
+            torch.cuda.empty_cache()  # what a trainer in this process has freed, its allocator still holds
+            self._engine.wake_up([tag for part, tag in _TAGS.items() if part in parts or part not in self._away])
             self._asleep = self._engine.is_sleeping()
 
     def _add(self, name: str, ids: Sequence[int], sampling: Any) -> None:

@@ -22,9 +22,9 @@ _NOTE = """INSERT INTO progress ("group", sibling, attempt, turn, context, ids, 
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 _FORGET = 'DELETE FROM progress WHERE "group" = ? AND sibling = ?'
 _SPAN = "INSERT INTO spans (worker, doing, began, ended) VALUES (?, ?, ?, ?)"
-MARK_TAKEN = """INSERT INTO taken (step, "group", attempts) SELECT ?1, ?2, json_group_array(id) FROM (
+MARK_TAKEN = """INSERT INTO taken (step, "group", attempts) SELECT :step, :group, json_group_array(id) FROM (
     SELECT MAX(id) AS id FROM trajectories
-    WHERE "group" = ?2 AND status IN ('finished', 'truncated') AND NOT spare GROUP BY sibling)"""
+    WHERE "group" = :group AND status IN ('finished', 'truncated') AND NOT spare GROUP BY sibling)"""
 _SPARE = """UPDATE trajectories SET spare = 1 WHERE "group" = ? AND sibling NOT IN (SELECT value FROM json_each(?))"""
 _UNDO = "UPDATE taken SET undone = 1 WHERE step > ?"
 _TRAINED = "step < :step AND stored AND NOT undone"
@@ -67,7 +67,12 @@ class Durable:
     position: int
 
 
-Item: TypeAlias = "Entry[Event] | Keep | Chunk | Span | Prune | Durable"
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What was given so far has to be in this transaction."""
+
+
+Item: TypeAlias = "Entry[Event] | Keep | Chunk | Span | Prune | Durable | Whole"
 
 
 class Stock:
@@ -77,17 +82,22 @@ class Stock:
         noted = connection.execute('SELECT "group", sibling, SUM(LENGTH(ids)) / 4 FROM progress GROUP BY 1, 2')
         self.noted = {(int(group), int(sibling)): int(tokens) for group, sibling, tokens in noted.fetchall()}
         """By group and sibling, how many tokens of progress there are."""
+        self.held: dict[tuple[int, int], list[Chunk]] = {}
+        """By group and sibling, progress that is to be written with the next batch, if it is still needed then."""
 
 
 class Batch:
-    """What one transaction writes. Rows of a table go together; what changes rows waits for those before it."""
+    """What one transaction writes. Rows of a table go together; what changes rows waits for those before it.
+
+    Progress waits for one batch more: most of it is of attempts that end meanwhile, and then it is never written.
+    """
 
     def __init__(self, stock: Stock) -> None:
-        self._noted = stock.noted
+        self._stock, self._noted = stock, stock.noted
         self._events: list[tuple[Any, ...]] = []
         self._kept: list[tuple[Any, ...]] = []
         self._bodies: list[tuple[int, bytes]] = []
-        self._chunks: dict[tuple[int, int], list[Chunk]] = {}
+        self._chunks, self._new = stock.held, dict[tuple[int, int], list[Chunk]]()
         self._ended: list[tuple[int, int]] = []
         self._spans: list[Span] = []
         self._statements: list[tuple[str, list[Any]]] = []
@@ -101,19 +111,24 @@ class Batch:
             case Keep():
                 self._add_kept(item)
             case Chunk():
-                self._chunks.setdefault((item.group, item.sibling), []).append(item)
+                self._new.setdefault((item.group, item.sibling), []).append(item)
             case Span():
                 self._spans.append(item)
             case Prune():
+                self._age()
                 for statement in PRUNE:
                     self._change(statement, {"step": item.before_step})
+            case Whole():
+                self._age()
             case Durable():
                 self.durable = True
+                self._age()
                 self._change(_DURABLE, (item.position,))
 
     def write(self, connection: sqlite3.Connection) -> None:
         """All of it or nothing, on the disk itself if it has to be durable."""
         self._settle()
+        self._stock.held = self._new
         # A commit in FULL mode carries the earlier ones of NORMAL mode to the disk, but only if it writes.
         connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
         with connection:
@@ -130,7 +145,7 @@ class Batch:
             case GroupReady(group=group, siblings=siblings) if siblings:
                 self._change(_SPARE, (group, _ENCODER.encode(siblings).decode()))
             case Taken(step=step, groups=groups):
-                self._change(MARK_TAKEN, *((step, group) for group in groups))
+                self._change(MARK_TAKEN, *({"step": step, "group": group} for group in groups))
             case RolledBack(to_step=step):
                 self._change(_UNDO, (step,))
             case _:
@@ -159,7 +174,7 @@ class Batch:
 
     def _forget(self, attempt: tuple[int, int]) -> int:
         """The attempt's progress is to go; how many tokens that was."""
-        chunks = self._chunks.pop(attempt, ())  # never on disk: they would vanish in this very transaction
+        chunks = [*self._chunks.pop(attempt, ()), *self._new.pop(attempt, ())]  # never on disk
         num_tokens = sum([len(chunk.ids) for chunk in chunks])
         if attempt in self._noted:
             self._ended.append(attempt)
@@ -169,6 +184,12 @@ class Batch:
     def _change(self, statement: str, *rows: Any) -> None:
         self._settle()
         self._statements.append((statement, list(rows)))
+
+    def _age(self) -> None:
+        """What is new is held back no longer."""
+        for attempt, chunks in self._new.items():
+            self._chunks.setdefault(attempt, []).extend(chunks)
+        self._new = {}
 
     def _settle(self) -> None:
         """Put the rows gathered so far among the statements."""

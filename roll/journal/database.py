@@ -54,6 +54,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             connection.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is still empty
             connection.execute(f"PRAGMA cache_size = -{_CACHE // 1024}")
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over all that is pruned
             if found == 0:
                 connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
                 found = FORMAT

@@ -128,11 +128,11 @@ def _narrow(ids: Ints) -> tuple[int, bytes]:
     """Bytes an id, and the ids in so many."""
     wide = ids.astype(_INT, copy=False)
     halves = wide.view(_SHORT)
-    upper = halves[1::2].tobytes()  # bytes are quicker to look through than arrays
-    if upper.count(0) == len(upper):
+    upper = halves[1::2].tobytes()  # bytes are quicker to compare than arrays
+    if upper == bytes(len(upper)):
         return 2, halves[::2].tobytes()
     highest = upper[1::2]
-    if highest.count(0) != len(highest):
+    if highest != bytes(len(highest)):
         return 4, wide.tobytes()
     return 3, wide.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
 

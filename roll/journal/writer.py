@@ -13,13 +13,13 @@ from collections import deque
 from pathlib import Path
 
 from roll.errors import ConfigError, RunStopped
-from roll.journal.batch import Batch, Item, Stock
+from roll.journal.batch import Batch, Item, Stock, Whole
 
-_BATCH = 1024
+_BATCH = 2048
 """Pending items that are worth a transaction at once: each writes the last page of every table anew."""
-_PERIOD_S = 0.05
-"""The longest that something waits for company in its transaction."""
-_FULL = 4096
+_PERIOD_S = 0.1
+"""The longest that something waits for company in its transaction, and progress for the end of what it belongs to."""
+_FULL = 8192
 """Pending items at which `put` waits: memory is bounded, and a thread that never rests lets this one work."""
 
 
@@ -54,7 +54,9 @@ class Writer:
 
     def settle(self) -> None:
         """Come back once all that was put is committed."""
-        self._wait(self._num_put)
+        if self._num_put > self._num_written or self._stock.held:
+            self.put(Whole())
+            self._wait(self._num_put)
         self._complain()
 
     def close(self) -> None:
@@ -79,11 +81,13 @@ class Writer:
         self._some.set()
 
     def _run(self) -> None:
-        while self._failure is None and (self._queue or not self._closing):
-            self._some.wait()
+        while self._failure is None and (self._queue or self._stock.held or not self._closing):
+            self._some.wait(_PERIOD_S if self._stock.held else None)
             self._urgent.wait(_PERIOD_S)
             self._some.clear()
             self._urgent.clear()
+            if not self._queue:
+                self._write(0)  # what was held back
             while self._queue and self._failure is None:
                 self._write(min(len(self._queue), _FULL // 2))
 

@@ -1,4 +1,5 @@
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from roll.journal.batch import Batch, Keep, Stock
+from roll.journal.database import connect
 from roll.journal.events import Released
 from roll.journal.records import Chunk
 from roll.journal.store import Journal, Reader
@@ -90,3 +93,26 @@ def test_no_reader_ever_sees_a_trajectory_beside_its_progress(tmp_path: Path):
         assert other.execute(query).fetchone() == (0,)
     journal.close()
     assert other.execute("SELECT COUNT(*) FROM progress").fetchone() == (0,)
+
+
+def test_progress_reaches_the_file_by_itself(tmp_path: Path):
+    journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
+    journal.note(chunk(4, 0))
+    deadline = time.monotonic() + 20
+    while not reader.progress(4) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert plain(reader.progress(4)) == plain([chunk(4, 0)])
+
+
+def test_progress_of_what_ends_with_the_next_batch_is_never_written(tmp_path: Path):
+    connection = connect(tmp_path / "journal.db", write=True)
+    stock, written = Stock(connection), list[str]()
+    connection.set_trace_callback(written.append)
+    for items in ([chunk(4, 0), chunk(5, 0)], [Keep(id=1, group=4, trajectory=ended(0), ended=0.0)]):
+        batch = Batch(stock)
+        for item in items:
+            batch.add(item)
+        batch.write(connection)
+    assert sum("INSERT INTO progress" in statement for statement in written) == 1  # of group 5
+    assert not any("DELETE FROM progress" in statement for statement in written)
+    assert connection.execute("SELECT noted FROM trajectories").fetchone() == (len(chunk(4, 0).ids),)

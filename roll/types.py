@@ -196,8 +196,6 @@ class Trajectory:
         """The attempt as each of its agents had it, in the order of its segments; the score is everybody's."""
         if len(self.segments) == 1:
             return {self.segments[0].agent: self}
-        if len(self.segments) == 1:
-            return {self.segments[0].agent: self}
         agents = dict.fromkeys([segment.agent for segment in self.segments])
         if len(agents) < 2:
             return dict.fromkeys(agents or (POLICY,), self)

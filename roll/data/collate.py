@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
 from roll.algorithms.aggregation import token_mean
-from roll.types import Batch, Group, Segment, Status, Trajectory
+from roll.types import Batch, Group, Status, Trajectory, Turn
 
 
 def collate(groups: Sequence[Group]) -> Batch:
@@ -19,30 +21,15 @@ def collate(groups: Sequence[Group]) -> Batch:
     An attempt with several agents becomes a trajectory for each of them, and its group a group for each, so that what
     one agent earned is held against what the same agent earned in other attempts. `group` counts these from 0.
     """
-    attempts = [
-        ((group.id, agent), own)
-        for group in sorted(groups, key=lambda group: group.id)
-        for trajectory in sorted(group.trajectories, key=lambda trajectory: trajectory.sibling)
-        for agent, own in trajectory.by_agent().items()
-    ]
-    for _, trajectory in attempts:
-        assert trajectory.status.valid, f"task {trajectory.task.id!r}: a {trajectory.status} trajectory in a group"
-    rows = [(owner, segment) for owner, (_, trajectory) in enumerate(attempts) for segment in trajectory.segments]
-    trajectories = [trajectory for _, trajectory in attempts]
-    number_of: dict[tuple[int, str], int] = {}
-    numbers = [number_of.setdefault(group, len(number_of)) for group, _ in attempts]
-    return replace(
-        _rows([segment for _, segment in rows], [owner for owner, _ in rows]),
-        group=torch.tensor(numbers, dtype=torch.int64),
-        rewards=_floats([trajectory.reward for trajectory in trajectories]),
-        truncated=torch.tensor(
-            [trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=torch.bool
-        ),
-        domains=tuple(trajectory.task.domain for trajectory in trajectories),
-        agents=tuple(agent for (_, agent), _ in attempts),
-        parts=_parts(trajectories),
-        **_turns(trajectories),
-    )
+    gathered = _Gathered()
+    for group in sorted(groups, key=_group_id):
+        for trajectory in sorted(group.trajectories, key=_sibling):
+            for agent, own in trajectory.by_agent().items():
+                gathered.add((group.id, agent), own)
+    return gathered.batch()
+
+
+_group_id, _sibling = attrgetter("id"), attrgetter("sibling")
 
 
 def supervised(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
@@ -117,60 +104,83 @@ def last_rows(batch: Batch) -> Batch:
     )
 
 
-def _rows(segments: Sequence[Segment], owners: Sequence[int]) -> Batch:
-    """The tokens of a batch; what is known of whole trajectories is still empty."""
-    turns = [turn for segment in segments for turn in segment.turns]
-    heard, said = [turn.observation for turn in turns], [turn.sampled for turn in turns]
-    assert all(segment.turns and len(segment.turns[0].observation) for segment in segments), (
-        "a segment begins with a sampled token: nothing scores it"
-    )
-    sizes = np.array([len(part) for part in _alternating(heard, said)], np.int64)
-    longest = max(map(len, heard), default=0)
-    nothing = torch.zeros(0)
-    return Batch(
-        ids=_flat(_alternating(heard, said), torch.int64),
-        trained=torch.as_tensor(np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)),
-        sampler_logprobs=_after(torch.zeros(longest), heard, [turn.sampler_logprobs for turn in turns]),
-        versions=_after(torch.full((longest,), -1, dtype=torch.int32), heard, [turn.versions for turn in turns]),
-        lengths=tuple(
-            sum([len(turn.observation) + len(turn.sampled) for turn in segment.turns]) for segment in segments
-        ),
-        trajectory=torch.tensor(owners, dtype=torch.int64),
-        turn=torch.as_tensor(np.repeat(np.arange(len(turns)), sizes[::2] + sizes[1::2])),
-        group=nothing,
-        rewards=nothing,
-        truncated=nothing,
-        turn_trajectory=nothing,
-        turn_rewards=nothing,
-    )
+@dataclass(slots=True)
+class _Gathered:
+    """What a batch is made of, from one look at each trajectory: there are too many for a cache to hold."""
 
+    lengths: list[int] = field(default_factory=list[int])
+    owners: list[int] = field(default_factory=list[int])
+    """Of rows."""
+    group_of: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    groups: list[int] = field(default_factory=list[int])
+    agents: list[str] = field(default_factory=list[str])
+    truncated: list[bool] = field(default_factory=list[bool])
+    domains: list[str] = field(default_factory=list[str])
+    rewards: list[float] = field(default_factory=list[float])
+    parts: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    """Of trajectories."""
+    turns: list[Turn] = field(default_factory=list[Turn])
+    turn_owners: list[int] = field(default_factory=list[int])
+    turn_rewards: list[float] = field(default_factory=list[float])
+    """Of turns; an outcome is part of the last one."""
 
-def _turns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """What is known of turns, counted over all trajectories; an outcome is part of the last one."""
-    owners: list[int] = []
-    rewards: list[float] = []
-    states: list[str] = []
-    for owner, trajectory in enumerate(trajectories):
-        assert trajectory.turns, f"task {trajectory.task.id!r}: an attempt without a turn"
-        for turn in trajectory.turns:
-            owners.append(owner)
-            rewards.append(turn.reward)
-            states.append(turn.state)
-        if trajectory.score is not None:
-            rewards[-1] += trajectory.score.value
-    number_of: dict[str, int] = {}
-    numbers = [number_of.setdefault(state, len(number_of)) for state in states]
-    return {
-        "turn_trajectory": torch.tensor(owners, dtype=torch.int64),
-        "turn_rewards": _floats(rewards),
-        "turn_states": torch.tensor(numbers, dtype=torch.int64) if all(states) else None,
-    }
+    def add(self, group: tuple[int, str], trajectory: Trajectory) -> None:
+        """An agent's part in an attempt, the next one in order."""
+        task, status, score = trajectory.task, trajectory.status, trajectory.score
+        assert status.valid, f"task {task.id!r}: a {status} trajectory in a group"
+        assert trajectory.segments, f"task {task.id!r}: an attempt without a turn"
+        owner, earned = len(self.groups), 0.0
+        for segment in trajectory.segments:
+            turns = segment.turns
+            assert turns and len(turns[0].observation), "a segment begins with a sampled token: nothing scores it"
+            length = 0
+            for turn in turns:
+                length += len(turn.observation) + len(turn.sampled)
+                earned += turn.reward
+                self.turn_owners.append(owner)
+                self.turn_rewards.append(turn.reward)
+            self.turns += turns
+            self.lengths.append(length)
+            self.owners.append(owner)
+        if score is not None:
+            earned = score.value + earned
+            self.turn_rewards[-1] += score.value
+        self.groups.append(self.group_of.setdefault(group, len(self.group_of)))
+        self.agents.append(group[1])
+        self.truncated.append(status is Status.TRUNCATED)
+        self.domains.append(task.domain)
+        self.rewards.append(earned)
+        self.parts.append({} if score is None else score.parts)
 
-
-def _parts(trajectories: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
-    scores = [{} if trajectory.score is None else trajectory.score.parts for trajectory in trajectories]
-    names = dict.fromkeys(name for parts in scores for name in parts)
-    return {name: _floats([parts.get(name, float("nan")) for parts in scores]) for name in names}
+    def batch(self) -> Batch:
+        """All of it, as rows of one number a token, a turn, a trajectory."""
+        heard, said = [turn.observation for turn in self.turns], [turn.sampled for turn in self.turns]
+        states = [turn.state for turn in self.turns]
+        sizes = np.array([len(part) for part in _alternating(heard, said)], np.int64)
+        longest = max(map(len, heard), default=0)
+        number_of: dict[str, int] = {}
+        places = [number_of.setdefault(state, len(number_of)) for state in states]
+        names = dict.fromkeys(name for each in self.parts for name in each)
+        return Batch(
+            ids=_flat(_alternating(heard, said), torch.int64),
+            trained=torch.as_tensor(np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)),
+            sampler_logprobs=_after(torch.zeros(longest), heard, [turn.sampler_logprobs for turn in self.turns]),
+            versions=_after(
+                torch.full((longest,), -1, dtype=torch.int32), heard, [turn.versions for turn in self.turns]
+            ),
+            lengths=tuple(self.lengths),
+            trajectory=torch.tensor(self.owners, dtype=torch.int64),
+            turn=torch.as_tensor(np.repeat(np.arange(len(said)), sizes[::2] + sizes[1::2])),
+            group=torch.tensor(self.groups, dtype=torch.int64),
+            rewards=_floats(self.rewards),
+            truncated=torch.tensor(self.truncated, dtype=torch.bool),
+            domains=tuple(self.domains),
+            agents=tuple(self.agents),
+            parts={name: _floats([each.get(name, math.nan) for each in self.parts]) for name in names},
+            turn_trajectory=torch.tensor(self.turn_owners, dtype=torch.int64),
+            turn_rewards=_floats(self.turn_rewards),
+            turn_states=torch.tensor(places, dtype=torch.int64) if all(states) else None,
+        )
 
 
 def _floats(values: Sequence[float]) -> torch.Tensor:

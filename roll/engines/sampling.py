@@ -23,8 +23,19 @@ _LOGIT_BYTES = 64 * 2**20
 
 def noise_key(*parts: str | int) -> int:
     """64 bits that stand for one reply: the run's seed, task, attempt, sibling and turn."""
-    name = "\x1f".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return NoiseKeys(*parts[:-1])(parts[-1])
+
+
+class NoiseKeys:
+    """`noise_key` of parts that begin alike: what siblings share is looked at once."""
+
+    def __init__(self, *parts: str | int) -> None:
+        self._begun = hashlib.blake2b("".join(f"{part}\x1f" for part in parts).encode(), digest_size=8)
+
+    def __call__(self, *rest: str | int) -> int:
+        found = self._begun.copy()
+        found.update("\x1f".join(map(str, rest)).encode())
+        return int.from_bytes(found.digest(), "little")
 
 
 def uniforms(keys: Any, positions: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from roll.envs.base import Reply
 from roll.types import Message, Task
 
+_OVER = Reply(done=True)
+
 
 class SingleTurn:
     """Opens with the task's messages; a reward function does the rest."""
@@ -19,7 +21,7 @@ class SingleTurn:
     async def step(self, reply: str) -> Reply:
         assert not self._done, f"task {self._task.id!r}: stepped after done; an environment is single-use"
         self._done = True
-        return Reply(done=True)
+        return _OVER
 
     async def close(self) -> None:
         self._done = True

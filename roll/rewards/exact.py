@@ -14,4 +14,4 @@ def score(task: Task, reply: str) -> Score:
         raise ConfigError(f"task {task.id!r}: no answer to compare with; give it one, or choose another reward")
     answer: object = task.answer
     aliases = cast(list[object], answer) if isinstance(answer, list) else [answer]
-    return Score(float(reply.strip() in {str(alias).strip() for alias in aliases}))
+    return Score(float(reply.strip() in [str(alias).strip() for alias in aliases]))

@@ -125,10 +125,12 @@ def place_of(call: Call, task: Task) -> str:
     return f"environment {call.name!r} of task {task.id!r}"
 
 
-async def within(limit_s: float | None, answer: Awaitable[T]) -> T:
+def within(limit_s: float | None, answer: Awaitable[T]) -> Awaitable[T]:
     """An environment's answer; raises `TimeoutError` where it takes longer. None: it may take for ever."""
-    if limit_s is None:
-        return await answer
+    return answer if limit_s is None else _limited(limit_s, answer)
+
+
+async def _limited(limit_s: float, answer: Awaitable[T]) -> T:
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:

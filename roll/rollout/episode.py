@@ -12,14 +12,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 import numpy as np
 
 from roll.data.templates import Template
 from roll.engines.base import Output, Request
-from roll.engines.sampling import noise_key
+from roll.engines.sampling import NoiseKeys
 from roll.envs.base import Env
 from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
 from roll.rollout.environments import answering, within
@@ -198,20 +198,33 @@ class _Asking(blame):
 
 
 def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:
-    parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling, turn)
+    task, sibling = attempt.task, attempt.sibling
+    names = _names(attempt.seed, attempt.purpose, task.domain, task.id, attempt.number)
     return Request(
-        id="/".join(map(_name, parts)),
+        id=f"{names.prefix}/{sibling}/{turn}",
         ids=tuple(ids),
         max_new_tokens=room,
         sampling=limits.sampling,
         stop=limits.stop,
-        key=noise_key(attempt.seed, *parts),
-        family="/".join((attempt.task.domain, attempt.task.id)),
+        key=names.keys(sibling, turn),
+        family=names.family,
     )
 
 
-@lru_cache(maxsize=4096)  # siblings share most of theirs
-def _name(part: str | int) -> str:
+class _Names(NamedTuple):
+    """What the requests of siblings have in common."""
+
+    prefix: str
+    family: str
+    keys: NoiseKeys
+
+
+@lru_cache(maxsize=4096)
+def _names(seed: int, purpose: str, domain: str, id: str, number: int) -> _Names:
+    prefix = "/".join((_name(purpose), _name(domain), _name(id), str(number)))
+    return _Names(prefix, f"{domain}/{id}", NoiseKeys(seed, purpose, domain, id, number))
+
+
+def _name(part: str) -> str:
     """As it stands in a request's id: a name may hold a slash itself."""
-    text = str(part)
-    return text if text.isalnum() else quote(text, safe="")
+    return part if part.isalnum() else quote(part, safe="")

@@ -29,9 +29,10 @@ from roll.rollout.buffer import Buffer
 from roll.rollout.held import Held
 from roll.rollout.policies import Publishers, Routers
 from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router, Tally
+from roll.rollout.router import Router
 from roll.rollout.scheduler import Scheduler
 from roll.rollout.statistics import compare, describe
+from roll.rollout.tally import Tally
 from roll.rollout.validator import Validator, summarise
 from roll.tracking.meter import Meter
 from roll.tracking.progress import bar
@@ -84,15 +85,18 @@ class Loop:
                     background.create_task(self.router.run()),
                     background.create_task(self.scheduler.run(num_groups, held)),
                 ]
-                finished = await self.train(start)
-                await self.keeper.finish()
+                try:
+                    finished = await self.train(start)
+                    await self.keeper.finish()
+                finally:
+                    self.scheduler.runner.ending()
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
+            raise leaf(group) from None
+        finally:
             with suppress(RunStopped):  # the journal itself may be what failed
                 self._account(self.publisher.serving().step)
-            raise leaf(group) from None
-        self._account(finished)
         return finished
 
     async def train(self, start: int) -> int:

@@ -62,7 +62,7 @@ class AgentPlayer:
             try:
                 outcome = await self._run(session)
             except asyncio.CancelledError:
-                runner.router.tally.aborted += session.num_sampled
+                runner.router.broken_off(session.num_sampled)
                 raise
             except SandboxFailed as error:
                 outcome = str(error)

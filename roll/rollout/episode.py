@@ -110,6 +110,11 @@ class EpisodeRunner:
     cuts: Cuts = field(default_factory=Cuts)
     """Of all attempts it plays."""
 
+    def ending(self) -> None:
+        """The run comes to its end: what that breaks off goes on with the next process."""
+        for router in (self.router, *self.router_of.values()):
+            router.ending = True
+
     async def run(self, attempt: Attempt, env: Env) -> tuple[Trajectory, str]:
         """The whole attempt, not yet scored, and its last reply; where something gave up, what there is and why."""
         limits = self.limits_of.get(attempt.task.domain, self.limits)
@@ -126,7 +131,7 @@ class EpisodeRunner:
                 with blame(EnvFailed, f"environment of {place}, closing"):
                     await env.close()
         except asyncio.CancelledError:
-            self.router.tally.aborted += cast.num_sampled
+            self.router.broken_off(cast.num_sampled)
             raise
         except RolloutError as error:
             status, reason = _STATUS_OF[type(error)], str(error)

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 from roll.rollout.buffer import Serving
 from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router, Tally
+from roll.rollout.router import Router
+from roll.rollout.tally import Tally
 
 
 class Routers:

@@ -20,6 +20,7 @@ from roll.journal.activity import Activity
 from roll.journal.records import IDLE
 from roll.rollout.balance import Balance, Concurrency
 from roll.rollout.pending import Note, Pending, Sampled, Versions
+from roll.rollout.tally import Tally
 from roll.rollout.waits import Waits
 from roll.types import Finish
 
@@ -38,21 +39,6 @@ class Patience:
     """For a generator to take an order; after that it counts as lost, and the run stops."""
     max_redispatches: int = 3
     """How often one request is sent elsewhere for want of an answer."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the router has seen since it was last asked."""
-
-    tokens: int = 0
-    """Sampled, whatever became of them."""
-    aborted: int = 0
-    """Of these, tokens of attempts that were broken off, and of answers that came too late."""
-    late: int = 0
-    """Answers that nobody was waiting for."""
-    bad: int = 0
-    """Answers that cannot be true."""
-    redispatched: int = 0
 
 
 class Router:
@@ -86,6 +72,8 @@ class Router:
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self.tally, self.waits = Tally(), Waits(self._tell_soon)
         self._telling = False
+        self.ending = False
+        """Whether the run comes to its end: what that breaks off waits in the journal, to go on with."""
         self.activities: Sequence[Activity] = ()
         """Where it is written down what each generator does, if it is."""
         self.mend: Mend | None = None
@@ -121,12 +109,18 @@ class Router:
         self._wait_for_dispatch(item)
         try:
             return await item.future
+        except asyncio.CancelledError:  # also of one whose reply is whole, if nobody has seen it yet
+            self.broken_off(item.num - num_before)
+            raise
         finally:
             del self._pending[request.id]
             if item.rank is not None:  # cancelled while a generator has it
                 self._abandon(item)
-            if item.future.cancelled():
-                self.tally.aborted += item.num - num_before
+
+    def broken_off(self, num_tokens: int) -> None:
+        """So many tokens are of an attempt that was cancelled."""
+        if not self.ending:
+            self.tally.aborted += num_tokens
 
     def whereabouts(self) -> dict[str, int]:
         """How many attempts are with generators, and how many wait for what."""

@@ -155,6 +155,14 @@ class Scheduler:
 
     async def _fill(self, held: Held) -> None:
         """One group from its admission until it is ready or given up."""
+        try:
+            await self._filled(held)
+        except Exception:
+            await asyncio.sleep(0)  # siblings that were cancelled just now are broken off for good
+            self.runner.ending()  # before the other groups hear of it
+            raise
+
+    async def _filled(self, held: Held) -> None:
         found = await self._siblings(held)
         if isinstance(found, str):
             await self._give_up(held, found)

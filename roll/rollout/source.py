@@ -76,7 +76,7 @@ class Source:
             with runner.router.waits.on("rewards"):
                 outcome = await self.judge(self.reward, attempt.task, reply)
         except asyncio.CancelledError:
-            runner.router.tally.aborted += trajectory.num_sampled
+            runner.router.broken_off(trajectory.num_sampled)
             raise
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)

@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from roll.journal.events import Published, RolledBack, RunEnded
+from roll.journal.ledger import ledger
 from roll.journal.store import Reader, Wanted
 
 SLOW = """
@@ -51,7 +52,8 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
     child: Callable, roll: Callable, folder: Path, slow: str, number: signal.Signals
 ) -> None:
     run = folder / "runs" / "tiny"
-    process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=100")
+    ahead = ("deterministic=false", "rollout.max_staleness=1")
+    process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=100", *ahead)
     process.wait_for_step(2)
     process.send(number)
     outcome = process.end()
@@ -60,8 +62,9 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
     assert outcome.out.splitlines()[-1] == (f"interrupted after step {step} of 500; go on with `roll resume runs/tiny`")
     assert 2 < step < 100 and steps(run) == list(range(step + 1))
     assert events(run, RunEnded)[-1] == RunEnded(step=step, why="interrupted")
+    assert ledger(run).tokens.unaccounted == 0
     assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
-    assert steps(run) == list(range(step + 2))
+    assert steps(run) == list(range(step + 2)) and ledger(run).tokens.unaccounted == 0
 
 
 def test_a_second_interrupt_leaves_at_once_and_the_run_goes_on_from_its_last_checkpoint(

@@ -18,12 +18,10 @@ from roll.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Which tokens need not be computed: the first `lengths[i]` of row i are those of row `leaders[i]`."""
+    """Which rows begin like another: the first `lengths[i]` tokens of row i are those of row `leaders[i]`."""
 
     leaders: tuple[int, ...]
     lengths: tuple[int, ...]
-    ends: tuple[bool, ...]
-    """Whether a row's last token is left out: nothing comes after it that it could be asked about."""
 
 
 def sharing(batch: Batch) -> Sharing:
@@ -40,10 +38,7 @@ def sharing(batch: Batch) -> Sharing:
         leaders.append(leader)
         lengths.append(0 if leader == row else prefix)
         start += size
-    borrowed = np.zeros(len(lengths), np.int64)
-    np.maximum.at(borrowed, leaders, lengths)
-    ends = [bool(size > 1 and size > most) for size, most in zip(batch.lengths, borrowed, strict=True)]
-    return Sharing(tuple(leaders), tuple(lengths), tuple(ends))
+    return Sharing(tuple(leaders), tuple(lengths))
 
 
 class Ragged:
@@ -57,19 +52,15 @@ class Ragged:
         self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1, shared: Sharing | None = None
     ) -> None:
         sizes = np.array(lengths)
-        left_out = np.array(shared.ends, np.int64) if shared else 0
-        self.rows, self.longest = len(sizes), int((sizes - left_out).max())
+        self.rows, self.longest = len(sizes), int(sizes.max())
         self.width = -(-self.longest // multiple) * multiple
         starts = sizes.cumsum() - sizes
         row = np.repeat(np.arange(self.rows), sizes)
         position = np.arange(sizes.sum()) - starts[row]
         own = position >= (np.array(shared.lengths)[row] if shared else 0)
-        there = position < (sizes - left_out)[row]
-        own &= there
         leader = np.array(shared.leaders)[row] if shared else row
         stands_for = (own.cumsum() - 1)[np.where(own, starts[row] + position, starts[leader] + position)]
         place = row * self.width + position
-        borrowed = there & ~own
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device)
@@ -77,18 +68,18 @@ class Ragged:
         self.kept = tensor(own.nonzero()[0])
         """Of all tokens, those that stand among the flat ones."""
         self.flat = tensor(stands_for)
-        """For every token that is there, the flat one that stands for it."""
+        """For every token, the flat one that stands for it."""
         self.positions = tensor(position[own])
         """Of the flat tokens, in their sequences."""
         self.last = tensor(stands_for[starts + sizes - 1])
         """The flat token that ends each sequence."""
         self._place = tensor(place[own])
         source = np.zeros(self.rows * self.width, np.int64)
-        source[place[there]] = stands_for[there]
+        source[place] = stands_for
         self._laying = _Laying(
             source=tensor(source),
             place=self._place,
-            borrowed=(tensor(place[borrowed]), tensor(stands_for[borrowed])) if borrowed.any() else None,
+            borrowed=None if own.all() else (tensor(place[~own]), tensor(stands_for[~own])),
         )
 
     def standing(self, places: Tensor) -> Tensor:

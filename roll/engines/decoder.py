@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from roll.config.lora import Lora
-from roll.engines.fused import gated, product, rms_norm, rotated
+from roll.engines.fused import gated, rms_norm, rotated
 from roll.errors import ConfigError
 from roll.types import Digest
 
@@ -117,7 +117,7 @@ class Layer(nn.Module):
         heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
         qk, v = heads.split((both, shape.kv_heads), 1)
         if self.qk_norm is not None:
-            qk = rms_norm(qk, self.qk_norm.index_select(0, self.norm_of_head), shape.eps)
+            qk = rms_norm(qk, F.embedding(self.norm_of_head, self.qk_norm), shape.eps)
         q, k = rotate(qk).split((shape.heads, shape.kv_heads), 1)
         return self._project("out", attend(q, k, v), self.out, self.out_bias)
 
@@ -135,7 +135,7 @@ class Layer(nn.Module):
         if self.adapters is not None and (adapter := self.adapter(name)) is not None:
             found: Tensor = adapter(x, weight, bias)
             return found
-        return product(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""

@@ -32,14 +32,6 @@ def gated(gate_up: Tensor) -> Tensor:
     return found
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` [rows, in] times `weight` [in, out]."""
-    if x.device.type != "cpu" or not torch.is_grad_enabled():
-        return x @ weight
-    found: Tensor = _Product.apply(x, weight)
-    return found
-
-
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`x` turned by angles whose cosines and signed sines are given: the first half of `sin` carries a minus."""
     if not torch.is_grad_enabled():
@@ -50,11 +42,10 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The result, and what each row was multiplied with."""
-    wide = x if x.element_size() >= 4 else x.float()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = torch.addcmul(_constant(eps, wide.dtype, x.device), size, size, value=1 / x.shape[-1]).rsqrt_()
-    normed = (wide * scale).mul_(weight)
-    return normed if normed.dtype is x.dtype else normed.to(x.dtype), scale
+    return (wide * scale).mul_(weight).to(x.dtype), scale
 
 
 @cache
@@ -72,21 +63,6 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned
 
 
-class _Product(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        to_x, to_weight = ctx.needs_input_grad
-        # A turned copy costs little, and products read it faster than they read a matrix sideways.
-        return gradient @ weight.t().contiguous() if to_x else None, x.t() @ gradient if to_weight else None
-
-
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,19 +74,14 @@ class _RmsNorm(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight, scale = ctx.saved_tensors
-        unit = x.to(scale.dtype) * scale
-        through = gradient * unit
-        # Sums at the speed of products.
-        by_row, flat = through.reshape(-1, weight.numel()), through.reshape(-1, x.shape[-1])
-        to_weight = None
+        wide, to_weight = x.to(scale.dtype), None
         if ctx.needs_input_grad[1]:
-            total = by_row.new_ones(1, len(by_row)) @ by_row
+            by_row = (gradient * wide).mul_(scale).reshape(-1, weight.numel())
+            total = by_row.new_ones(1, len(by_row)) @ by_row  # a sum, at the speed of a product
             to_weight = total.view_as(weight).to(weight.dtype)
-        if weight.ndim == 1:
-            along = (flat @ weight.to(scale.dtype)).view(scale.shape)
-        else:
-            along = torch.linalg.vecdot(through, weight.to(scale.dtype)).unsqueeze(-1)
-        to_x = (gradient * weight).addcmul_(unit, along, value=-1 / x.shape[-1]).mul_(scale)
+        to_x = gradient * weight
+        along = torch.linalg.vecdot(to_x, wide).unsqueeze(-1)
+        to_x.mul_(scale).addcmul_(wide, along.mul_(scale.pow(3)), value=-1 / x.shape[-1])
         return to_x.to(x.dtype), to_weight, None
 
 
@@ -119,20 +90,20 @@ class _Gated(Function):
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, -1)
         opened = gate.sigmoid()
-        let = opened * gate
-        ctx.save_for_backward(gate_up, opened, let)
-        return let * up
+        ctx.save_for_backward(gate_up, opened)
+        return (opened * gate).mul_(up)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gate_up, opened, let = ctx.saved_tensors
+        gate_up, opened = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, -1)
         found = torch.empty_like(gate_up)
         to_gate, to_up = found.chunk(2, -1)
-        torch.mul(gradient, let, out=to_up)
-        # With s the sigmoid of the gate g, the slope of g s is s + g s (1 - s): from g s towards 1 by s.
-        slope = torch.lerp(let, _constant(1.0, let.dtype, let.device), opened)
-        torch.mul(slope.mul_(gate_up.chunk(2, -1)[1]), gradient, out=to_gate)
+        through = gradient * opened  # of SiLU's slope s + g s (1 - s), with s the sigmoid of gate g, the factor s
+        torch.mul(through, gate, out=to_up)
+        slope = torch.addcmul(gate, gate, opened, value=-1).add_(1)
+        torch.mul(through.mul_(up), slope, out=to_gate)
         return found
 
 

@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from roll.config.lora import Lora
-from roll.engines.fused import gated, product, rms_norm, rotated
+from roll.engines.fused import gated, rms_norm, rotated
 from roll.errors import ConfigError
 from roll.types import Digest
 
@@ -135,7 +135,7 @@ class Layer(nn.Module):
         if self.adapters is not None and (adapter := self.adapter(name)) is not None:
             found: Tensor = adapter(x, weight, bias)
             return found
-        return product(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""

@@ -32,14 +32,6 @@ def gated(gate_up: Tensor) -> Tensor:
     return found
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x` [rows, in] times `weight` [in, out]."""
-    if x.device.type != "cpu" or not torch.is_grad_enabled():
-        return x @ weight
-    found: Tensor = _Product.apply(x, weight)
-    return found
-
-
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """`x` turned by angles whose cosines and signed sines are given: the first half of `sin` carries a minus."""
     if not torch.is_grad_enabled():
@@ -50,11 +42,10 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The result, and what each row was multiplied with."""
-    wide = x if x.element_size() >= 4 else x.float()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = torch.addcmul(_constant(eps, wide.dtype, x.device), size, size, value=1 / x.shape[-1]).rsqrt_()
-    normed = (wide * scale).mul_(weight)
-    return normed if normed.dtype is x.dtype else normed.to(x.dtype), scale
+    return (wide * scale).mul_(weight).to(x.dtype), scale
 
 
 @cache
@@ -70,21 +61,6 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
     turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
     return turned
-
-
-class _Product(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        to_x, to_weight = ctx.needs_input_grad
-        # A turned copy costs little, and products read it faster than they read a matrix sideways.
-        return gradient @ weight.t().contiguous() if to_x else None, x.t() @ gradient if to_weight else None
 
 
 class _RmsNorm(Function):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
-from roll.engines.fused import gated, product, rms_norm, rotated
+from roll.engines.fused import gated, rms_norm, rotated
 
 
 def normed_by_autograd(x: Tensor, weight: Tensor) -> Tensor:
@@ -52,13 +52,6 @@ def test_a_norm_of_zeros_is_zero_and_its_gradient_is_finite() -> None:
 def test_a_gate_has_the_value_and_gradient_of_its_formula_far_from_zero_too() -> None:
     x = (torch.randn(9, 16, dtype=torch.float64) * 30).requires_grad_()
     agree(gated(x), gated_by_autograd(x), [x])
-
-
-def test_a_product_has_the_gradients_of_its_formula_and_only_those_that_are_wanted() -> None:
-    x, weight = random(7, 5), random(5, 9)
-    agree(product(x, weight), x @ weight, [x, weight])
-    agree(product(x, weight.detach()), x @ weight.detach(), [x])
-    agree(product(x.detach(), weight), x.detach() @ weight, [weight])
 
 
 def test_a_rotation_is_undone_by_its_gradient() -> None:

@@ -35,9 +35,8 @@ sandbox: $(VENV)/.dev
 	@$(BIN)/python -c "from roll.sandbox.level import available, why_not; \
 	print('sandbox level under test:', available().name, why_not())"
 
-# Three processes for two cores, because tests also wait, and a thread a process: small models gain more by that than by threads.
-PYTEST := OMP_NUM_THREADS=1 PYTEST_XDIST_AUTO_NUM_WORKERS=$$($(BIN)/python -c "import os; print(3 * os.cpu_count() // 2)") \
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+# A process a core, and a thread a process: small models gain more by that than by threads.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 test: $(VENV)/.dev sandbox
 	$(PYTEST)

@@ -32,7 +32,7 @@ class Worker:
         return "awake"
 
     async def hang_with_a_child(self) -> int:
-        child = subprocess.Popen(["sleep", "1000"])
+        child = subprocess.Popen(["sleep", "1001"])
         time.sleep(1000)
         return child.pid
 
@@ -130,7 +130,8 @@ def test_a_call_past_its_limit_is_ended_from_outside_and_its_worker_replaced() -
 
 def test_what_a_killed_worker_had_started_dies_with_it() -> None:
     def sleepers() -> int:
-        return subprocess.run(["pgrep", "-fc", "^sleep 1000$"], capture_output=True, text=True).stdout.strip()
+        # A time that no other test sleeps for: others run beside this one.
+        return subprocess.run(["pgrep", "-fc", "^sleep 1001$"], capture_output=True, text=True).stdout.strip()
 
     async def use(cluster: ProcessCluster[Worker]) -> None:
         with pytest.raises(TimedOut):

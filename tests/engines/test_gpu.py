@@ -126,5 +126,4 @@ tracking: {{tensorboard: false}}
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [line["reward/mean"] for line in lines if line["step"]]
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
-    if staleness == 0:  # else the two are of different weights
-        assert max(line["gap/max"] for line in lines if line["step"]) < 1e-3
+    assert max(line["gap/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 10)

@@ -105,7 +105,7 @@ def config(model: Path, directory: Path) -> str:
             "tokens_per_microbatch": 65_536,
             "optimizer": {"lr": 2e-5, "warmup_steps": 5, "schedule": "linear", "final_lr": 0.1},
         },
-        "actor_infer": {"backend": "vllm", "slots": 1024, "prefill_tokens": 32_768, "kv_gib": 24, "seeded": False},
+        "actor_infer": {"backend": "vllm", "slots": 512, "prefill_tokens": 32_768, "kv_gib": 24, "seeded": False},
         "validation": {
             "every": 20,
             "tasks": [{**source, "name": "test", "data": {**data, "split": "test"}}],

@@ -111,9 +111,13 @@ def sevens(task: Task, reply: str) -> float:
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_run_learns(staleness: int, tmp_path: Path) -> None:
+    """For as long as replies differ in reward: once all are right, what is left of advantages is the critic's noise.
+
+    With staleness the gap is how far one update moved the policy.
+    """
     (tmp_path / "run.yaml").write_text(f"""\
 directory: {tmp_path}
-steps: 16
+steps: 10
 model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, context: 32}}}}
 algorithm: ppo
 tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:sevens"}}]
@@ -126,4 +130,4 @@ tracking: {{tensorboard: false}}
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [line["reward/mean"] for line in lines if line["step"]]
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
-    assert max(line["gap/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 10)
+    assert max(line["gap/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 3)

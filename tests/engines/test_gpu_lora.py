@@ -209,7 +209,10 @@ tracking: {{tensorboard: false}}
     plan = placed(load(tmp_path / "run.yaml").run)
     assert plan.offloads == ((Offload(role="actor_infer", phase="update", parts=("kv",)),) if offload else ())
     command = [sys.executable, "-m", "roll.cli", "train", str(tmp_path / "run.yaml")]
+    beside = torch.empty(0 if offload else 40 * GIB, dtype=torch.uint8, device=CUDA)  # of another, who was there first
     assert subprocess.run(command, timeout=300).returncode == 0
+    del beside
+    torch.cuda.empty_cache()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert max(line["gap/mean"] for line in lines if line["step"]) < 0.02
     with closing(Journal(tmp_path / "run" / "journal.db")) as journal:

@@ -366,7 +366,7 @@ def _engine(path: Path, settings: Settings, lora: Lora | None = None) -> Any:
         "enforce_eager": settings.eager or on_cpu,
         "enable_prefix_caching": settings.prefix_cache,
         "logprobs_mode": "processed_logprobs",
-        "gpu_memory_utilization": settings.memory,
+        "gpu_memory_utilization": settings.memory if on_cpu else _share(settings),
         "kv_cache_memory_bytes": None if kv_gib is None else int(kv_gib * 2**30),
         "enable_sleep_mode": settings.offload,
         "stream_interval": min(settings.stream_tokens, settings.flush_tokens),
@@ -380,6 +380,13 @@ def _engine(path: Path, settings: Settings, lora: Lora | None = None) -> Any:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise ConfigError(f"actor_infer: vLLM does not start ({_reason(error)}); see its log above") from error
+
+
+def _share(settings: Settings) -> float:
+    """The part of a device that has to be free at the start: beside a trainer, no more than a cache of a given size."""
+    if settings.kv_gib is None:
+        return settings.memory
+    return min(settings.memory, settings.kv_gib * 2**30 / torch.cuda.get_device_properties().total_memory)
 
 
 def _vllm(module: str) -> Any:

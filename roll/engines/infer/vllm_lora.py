@@ -33,7 +33,10 @@ def lora_arguments(lora: Lora | None) -> dict[str, Any]:
     room = next((rank for rank in _RANKS if rank >= lora.rank), None)
     if room is None:
         raise ConfigError(f"actor_train.lora.rank: vLLM serves at most {_RANKS[-1]} (got {lora.rank}); lower it")
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
+    # Where it would also make room beside the output layer, logits are rounded to 16 bits, and a vocabulary that is
+    # smaller than the model is wide ends its start.
+    targets = list(lora.targets)
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": room, "lora_target_modules": targets}
 
 
 class Served:

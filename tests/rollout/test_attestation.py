@@ -103,6 +103,17 @@ class Turned(NativeGenerator):
         return digest(self.decoder.parameters())
 
 
+class Negated(NativeGenerator):
+    """Two weights came with their signs changed, which digests do not see either."""
+
+    async def receive(self, plan: Plan, version: int) -> Digest:
+        found = await super().receive(plan, version)
+        layer: Any = self.decoder.layers[0]
+        layer.out.data[0, :2] *= -1
+        assert digest(self.decoder.parameters()) == found
+        return found
+
+
 def serving(kind: type[NativeGenerator], channel: Mailbox, decoder: Decoder) -> NativeGenerator:
     return kind(twin(decoder), generator(decoder).settings, channel)
 
@@ -163,8 +174,9 @@ def test_where_nothing_travels_the_canary_is_tried_at_the_first_version_only(tmp
         (NativeGenerator, StaleShard, "version 1: generator 0 .* a part is stale"),
         (StaleCache, Mailbox, "version 1: generator 0 serves from a stale prefix cache"),
         (Turned, Mailbox, "version 0: generator 0 .* uses them otherwise"),
+        (Negated, Mailbox, "version 0: generator 0 .* uses them otherwise"),
     ],
-    ids=["pinned", "undelivered", "stale shard", "stale cache", "turned"],
+    ids=["pinned", "undelivered", "stale shard", "stale cache", "turned", "negated"],
 )
 def test_a_fault_of_publication_ends_the_run_by_its_name(
     kind: type[NativeGenerator], channel: Callable[[], Mailbox], named: str, tmp_path: Path

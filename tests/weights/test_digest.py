@@ -42,7 +42,7 @@ def test_a_change_that_leaves_the_sum_alone_is_seen_by_the_squares() -> None:
 
 
 def test_what_it_cannot_see_is_an_even_number_of_signs() -> None:
-    # The canary may, if such a model says other things.
+    # The canary does, where such a model says other things.
     changed = ONE.clone()
     changed[0, :2] *= -1
     assert digest([changed]) == digest([ONE])

@@ -110,7 +110,7 @@ CATALOGUE = {
     "publish": Benchmark(
         run="roll.bench.publish:run",
         about="GB a second of weights between two processes over gloo, against one plain broadcast of as many bytes",
-        goal="at least 0.6 times; the digest at most 30 % on top",
+        goal="at least 0.6 times; the proof at most 30 % on top",
     ),
     "queue": Benchmark(
         run="roll.bench.queue:run",

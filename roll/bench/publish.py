@@ -189,6 +189,7 @@ def _result(size: int, plain: Sequence[float], ours: Sequence[float], proof: Pro
         "digest_s": round(proof.digest_s, 3),
         "canary_s": round(proof.canary_s, 3),
         "digest_on_top": round(proof.proven_s / proof.bare_s - 1, 3),
+        "proof_on_top": round((proof.proven_s + proof.canary_s) / proof.bare_s - 1, 3),
         "digest_of_transport": round(proof.digest_s / ours_s, 3),
         "canary_of_transport": round(proof.canary_s / ours_s, 3),
     }

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from roll.journal.events import Event, GroupReady, RolledBack, Taken
-from roll.journal.packing import pack
+from roll.journal.packing import Texts, pack
 from roll.journal.records import Chunk, Entry, Span, merge
 from roll.types import Trajectory, record
 
@@ -101,6 +101,7 @@ class Batch:
         self._ended: list[tuple[int, int]] = []
         self._spans: list[Span] = []
         self._statements: list[tuple[str, list[Any]]] = []
+        self._texts = Texts()
         self.durable = False
 
     def add(self, item: Item) -> None:
@@ -152,7 +153,7 @@ class Batch:
                 pass
 
     def _add_kept(self, item: Keep) -> None:
-        trajectory, packed = item.trajectory, pack(item.trajectory)
+        trajectory, packed = item.trajectory, pack(item.trajectory, self._texts)
         id, task, status = item.id, trajectory.task, trajectory.status
         self._bodies.append((id, packed.body))
         self._kept.append(
@@ -174,8 +175,10 @@ class Batch:
 
     def _forget(self, attempt: tuple[int, int]) -> int:
         """The attempt's progress is to go; how many tokens that was."""
-        chunks = [*self._chunks.pop(attempt, ()), *self._new.pop(attempt, ())]  # never on disk
-        num_tokens = sum([len(chunk.ids) for chunk in chunks])
+        num_tokens = 0
+        for held in (self._chunks, self._new):  # never on disk
+            for chunk in held.pop(attempt, ()):
+                num_tokens += len(chunk.ids)
         if attempt in self._noted:
             self._ended.append(attempt)
             num_tokens += self._noted.pop(attempt)

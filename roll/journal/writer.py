@@ -35,17 +35,21 @@ class Writer:
         self._changed = threading.Condition()
         self._failure: Exception | None = None
         self._closing = False
+        self._told = False
+        """Whether the thread knows of all that is pending, or will before it looks at it."""
         # A daemon: an error that skips `close` must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def put(self, item: Item) -> None:
         """Have it written, soon."""
-        self._complain()
+        if self._failure is not None:
+            raise self._failure
         assert not self._closing, "the journal is closed"
         self._queue.append(item)
         self._num_put += 1
-        if not self._some.is_set():
+        if not self._told:
+            self._told = True
             self._some.set()
         if len(self._queue) >= _BATCH and not self._urgent.is_set():
             self._urgent.set()
@@ -86,6 +90,7 @@ class Writer:
             self._urgent.wait(_PERIOD_S)
             self._some.clear()
             self._urgent.clear()
+            self._told = False  # last: what is put before this is seen below, what is put after it is told again
             if not self._queue:
                 self._write(0)  # what was held back
             while self._queue and self._failure is None:

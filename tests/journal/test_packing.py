@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roll.journal.packing import pack, unpack, version_runs
+from roll.journal.packing import Texts, pack, unpack, version_runs
 from roll.types import Finish, Message, Segment, Status, Task, Trajectory, Turn
 
 
@@ -57,3 +57,10 @@ def test_long_texts_are_deflated_and_come_back():
     given = attempt([1], text="the same words again and " * 400)
     packed = pack(given).body
     assert len(packed) < 1000 and unpack(packed).task == given.task
+
+
+def test_attempts_that_share_texts_are_packed_as_each_alone():
+    one, other = attempt([1, 2], text="1+1="), attempt([3], text="2+2=")
+    given, texts = [one, other, replace(one, sibling=1)], Texts()
+    assert [pack(each, texts).body for each in given] == [pack(each).body for each in given]
+    assert unpack(pack(other, texts).body).task == other.task

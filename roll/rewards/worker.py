@@ -41,8 +41,12 @@ class RewardWorker:
 
     async def score(self, reward: Call, task: Task, reply: str) -> Outcome | Unready:
         """What the reward thinks of `reply`."""
-        made = self._ready.get(_key(reward))
+        made = self.ready(reward)
         return Unready(self.rank) if made is None else await made.score(task, reply)
+
+    def ready(self, reward: Call) -> Reward | None:
+        """The reward, if it has been started."""
+        return self._ready.get(_key(reward))
 
     async def stop(self) -> None:
         """Let every reward end, the last started first."""

@@ -57,17 +57,18 @@ class InlineRewards:
 
     async def score(self, reward: Call, task: Task, reply: str) -> Outcome:
         """A `Judge`; a failure of ours is tried again."""
-        return await _persistently(lambda: self._asked(reward, task, reply), self.max_retries)
+        num_left = self.max_retries
+        while True:
+            made = self.worker.ready(reward)
+            found = await (self.worker.start(reward) if made is None else made.score(task, reply))
+            if found is None:
+                continue  # it has just started
+            if num_left <= 0 or found.fault is not Fault.INFRASTRUCTURE:
+                return found
+            num_left -= 1
 
     def write_down(self, journal: Journal) -> None:
         """There is no worker: what is computed here is the controller's time."""
-
-    async def _asked(self, reward: Call, task: Task, reply: str) -> Outcome:
-        while isinstance(found := await self.worker.score(reward, task, reply), Unready):
-            failed = await self.worker.start(reward)
-            if failed is not None:
-                return failed
-        return found
 
 
 @dataclass(slots=True, kw_only=True)

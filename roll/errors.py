@@ -62,18 +62,19 @@ class WorkerDied(RollError):
 
 
 class blame:  # noqa: N801 - used like a function
-    """Attribute whatever escapes this block to the layer that owns it."""
+    """Attribute whatever escapes this block to the layer that owns it; the parts of `what` are joined only then."""
 
     __slots__ = ("_error", "_what")
 
-    def __init__(self, error: type[RolloutError], what: str) -> None:
+    def __init__(self, error: type[RolloutError], *what: object) -> None:
         self._error, self._what = error, what
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _: object, cause: BaseException | None, __: object) -> None:
         if isinstance(cause, Exception) and not isinstance(cause, RolloutError):  # else attributed closer to the cause
-            raise self._error(f"{self._what}: {type(cause).__name__}: {cause}") from cause
+            place = "".join(map(str, self._what))
+            raise self._error(f"{place}: {type(cause).__name__}: {cause}") from cause
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -111,6 +111,8 @@ class Mixture:
 
         Drawing the one that is furthest behind instead strays by more than one where shares are very unequal.
         """
+        if len(self._parts) == 1:
+            return 0
         drawn = [order.drawn - forgone for order, forgone in zip(self._orders, self._forgone, strict=True)]
         num_draws = sum(drawn) + 1
         behind = [i for i, share in enumerate(self._shares) if drawn[i] < share * num_draws]

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import reprlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, cast
+from types import CoroutineType
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
@@ -59,70 +60,104 @@ class Guarded:
     """An `Env` of someone else's, of which nothing is believed unseen."""
 
     def __init__(self, call: Call, task: Task) -> None:
-        self._place = f"environment {call.name!r} of task {task.id!r}"
+        self._border = _Border(call, task)
         self._turn = 0
-        self._tools: tuple[Tool, ...] = ()
-        self._agents: tuple[str, ...] = ()
+        self.tools: tuple[Tool, ...] = ()
+        """What it has to be called, as far as it takes calls; found once it has started."""
+        self.agents: tuple[str, ...] = ()
+        """Who plays in it, if it says; found once it has started."""
         self._failed = True
         """Until it is known otherwise: that what has failed cannot be closed either is no news."""
         try:
             self._env: Env = ENVS[call.name](task, **call.arguments)
         except (Exception, SystemExit) as error:
-            raise EnvFailed(f"{self._place}: {_described(error)}") from error
+            raise EnvFailed(f"{self._border}: {_described(error)}") from error
 
     @property
     def actions(self) -> Sequence[str]:
         """What can be done now, where the environment says."""
         return cast(Sequence[str], getattr(self._env, "actions", ()))
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """What it has to be called, as far as it takes calls; found once it has started."""
-        return self._tools
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """Who plays in it, if it says; found once it has started."""
-        return self._agents
-
     async def start(self) -> tuple[Message, ...]:
-        place = f"{self._place}, starting"
-        messages = _messages(await _seen(place, self._env.start), place)
+        border = self._border
+        border.when = "starting"
+        with border:
+            found = await self._env.start()
+        messages = _messages(found, border)
         if not messages:
-            raise EnvFailed(f"{place}: said nothing (got no message); begin with one at least")
-        with blame(EnvFailed, place):
-            self._tools = _tools_of(self._env)
-        self._agents = _agents_of(self._env, place)
+            raise EnvFailed(f"{border}: said nothing (got no message); begin with one at least")
+        with blame(EnvFailed, border):
+            self.tools = _tools_of(self._env)
+        self.agents = _agents_of(self._env, border)
         self._failed = False
         return messages
 
-    async def step(self, reply: str) -> Reply:
-        return await self._answer(self._env.step, reply)
+    def step(self, reply: str) -> CoroutineType[Any, Any, Reply]:
+        return self._answer(self._env.step, reply)
 
-    async def call(self, said: Spoken) -> Reply:
-        return await self._answer(cast(ToolEnv, self._env).call, said)
+    def call(self, said: Spoken) -> CoroutineType[Any, Any, Reply]:
+        return self._answer(cast(ToolEnv, self._env).call, said)
 
     async def close(self) -> None:
         try:
-            await _seen(f"{self._place}, closing", self._env.close)
+            with self._border.closing():  # of its own: an answer may still be under way
+                await self._env.close()
         except EnvFailed:
             if not self._failed:
                 raise
 
-    async def _answer(self, method: Any, said: str | Spoken) -> Reply:
-        place, self._failed = f"{self._place}, turn {self._turn}", True
+    async def _answer(self, method: Callable[..., Awaitable[Any]], said: str | Spoken) -> Reply:
+        border, self._failed = self._border, True
+        border.when = self._turn
         self._turn += 1
-        found = _checked(await _seen(place, method, said), place)
+        with border:
+            found = await method(said)
+        found = _checked(found, border)
         if found.to or found.rewards:
-            self._check_names(found, place)
+            self._check_names(found, border)
         self._failed = False
         return found
 
-    def _check_names(self, reply: Reply, place: str) -> None:
+    def _check_names(self, reply: Reply, place: _Border) -> None:
         for agent in (reply.to, *reply.rewards):
-            if agent and agent not in self._agents:
-                known = ", ".join(self._agents) or "none"
+            if agent and agent not in self.agents:
+                known = ", ".join(self.agents) or "none"
                 raise EnvFailed(f"{place}: nobody in it is called {agent!r} (agents: {known}); name one of `agents`")
+
+
+class _Border:
+    """Whatever environment code raises in this block is an `EnvFailed`; as text, where that was."""
+
+    __slots__ = ("_call", "_task", "when")
+
+    def __init__(self, call: Call, task: Task, when: str = "") -> None:
+        self._call, self._task = call, task
+        self.when: str | int = when
+        """What it is asked for: the number of a turn, or another thing by name; empty: to be made."""
+
+    def __str__(self) -> str:
+        place = f"environment {self._call.name!r} of task {self._task.id!r}"
+        when = f"turn {self.when}" if isinstance(self.when, int) else self.when
+        return f"{place}, {when}" if when else place
+
+    def closing(self) -> _Border:
+        """Where the same environment is closed."""
+        return _Border(self._call, self._task, "closing")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                return  # someone else's wish
+            raise EnvFailed(f"{self}: cancelled itself; catch what it cancels") from error
+        if isinstance(error, EnvFailed):
+            raise EnvFailed(f"{self}: {error}") from error
+        if isinstance(error, Exception | SystemExit):
+            raise EnvFailed(f"{self}: {_described(error)}") from error
 
 
 def _tools_of(env: Env) -> tuple[Tool, ...]:
@@ -130,7 +165,7 @@ def _tools_of(env: Env) -> tuple[Tool, ...]:
     return declared(getattr(env, "tools", ())) if hasattr(env, "call") else ()
 
 
-def _agents_of(env: Env, place: str) -> tuple[str, ...]:
+def _agents_of(env: Env, place: _Border) -> tuple[str, ...]:
     """None of one that does not say, whose one agent needs no name."""
     found: Any = getattr(env, "agents", None)
     if found is None:
@@ -142,22 +177,7 @@ def _agents_of(env: Env, place: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def _seen(place: str, method: Any, *args: Any) -> Any:
-    """What an environment answers; raises `EnvFailed` where it raises anything."""
-    try:
-        return await cast(Awaitable[Any], method(*args))
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise  # someone else's wish
-        raise EnvFailed(f"{place}: cancelled itself; catch what it cancels") from error
-    except EnvFailed as error:
-        raise EnvFailed(f"{place}: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise EnvFailed(f"{place}: {_described(error)}") from error
-
-
-def _checked(reply: Any, place: str) -> Reply:
+def _checked(reply: Any, place: _Border) -> Reply:
     """The same reply, if it is one."""
     return reply if _plain(reply) else _examined(reply, place)
 
@@ -166,12 +186,19 @@ def _plain(reply: Any) -> bool:
     """Whether a look at the types is enough, as it is for nearly all replies."""
     if not (type(reply) is Reply and type(reply.done) is bool and type(reply.state) is str and type(reply.to) is str):
         return False
-    if type(reply.messages) is not tuple or type(reply.metrics) is not dict or type(reply.rewards) is not dict:
+    if type(reply.metrics) is not dict or type(reply.rewards) is not dict:
         return False
     for number in (reply.reward, *reply.metrics.values(), *reply.rewards.values()):
         if type(number) is not float or not -_LARGEST <= number <= _LARGEST:
             return False
-    for message in reply.messages:
+    return _all_plain(reply.messages)
+
+
+def _all_plain(messages: Any) -> TypeGuard[tuple[Message, ...]]:
+    """Whether these are messages of plain characters, which any tokenizer can read."""
+    if type(messages) is not tuple:
+        return False
+    for message in cast(tuple[Any, ...], messages):
         if type(message) is not Message or type(message.role) is not str or type(message.content) is not str:
             return False
         if not message.content.isascii() or not message.role.isascii():
@@ -179,7 +206,7 @@ def _plain(reply: Any) -> bool:
     return True
 
 
-def _examined(reply: Any, place: str) -> Reply:
+def _examined(reply: Any, place: _Border) -> Reply:
     if not isinstance(reply, Reply):
         raise EnvFailed(f"{place}: not a Reply (got {reprlib.repr(reply)}); return one from `step`")
     messages = _messages(reply.messages, place)
@@ -200,7 +227,9 @@ def _examined(reply: Any, place: str) -> Reply:
     return replace(reply, messages=messages, reward=float(reply.reward), metrics=plain, rewards=others)
 
 
-def _messages(found: Any, place: str) -> tuple[Message, ...]:
+def _messages(found: Any, place: _Border) -> tuple[Message, ...]:
+    if _all_plain(found):
+        return found
     if not isinstance(found, tuple | list):
         raise EnvFailed(f"{place}: not a tuple of messages (got {reprlib.repr(found)}); give Message('user', ...)")
     for message in cast(Sequence[Any], found):

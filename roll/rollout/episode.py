@@ -27,7 +27,7 @@ from roll.rollout.episode_cast import Cast
 from roll.rollout.episode_script import Cuts, Script
 from roll.rollout.pending import Sampled
 from roll.rollout.router import Router
-from roll.rollout.waits import Waits
+from roll.rollout.waits import Wait
 from roll.types import Finish, Sampling, Status, Task, Trajectory, record
 
 _STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
@@ -128,7 +128,7 @@ class EpisodeRunner:
             try:
                 await self._play(cast, attempt, limits, env)
             finally:
-                with blame(EnvFailed, f"environment of {place}, closing"):
+                with blame(EnvFailed, "environment of ", place, ", closing"):
                     await env.close()
         except asyncio.CancelledError:
             self.router.broken_off(cast.num_sampled)
@@ -140,8 +140,8 @@ class EpisodeRunner:
         return cast.trajectory(attempt.task, attempt.sibling, status, reason=reason), cast.reply
 
     async def _play(self, cast: Cast, attempt: Attempt, limits: Limits, env: Env) -> None:
-        past, waits, scribe = attempt.past, self.router.waits, attempt.scribe
-        with _Asking(waits, f"environment of {cast.place}, starting"):
+        past, wait, scribe = attempt.past, self.router.waits.on("environments"), attempt.scribe
+        with _Asking(wait, "environment of ", cast.place, ", starting"):
             opening = await within(limits.env_s, env.start())
             cast.open(opening, getattr(env, "tools", ()), getattr(env, "agents", ()))
         form = self.template.tool_form if cast.tools else None
@@ -152,7 +152,7 @@ class EpisodeRunner:
                 cast.cut = "the context is full"
                 return
             began = time.perf_counter()
-            if past[number : number + 1] and past[number].context != script.context:
+            if number < len(past) and past[number].context != script.context:
                 past = past[:number]
                 if scribe is not None:
                     scribe.diverged(number)
@@ -163,13 +163,13 @@ class EpisodeRunner:
             sampled = await router.sample(request, order=attempt.order, so_far=so_far, note=note)
             answered = time.perf_counter()
             text = self.template.decode(sampled.ids)
-            with _Asking(waits, f"environment of {cast.place}, turn {number}"):
+            with _Asking(wait, "environment of ", cast.place, ", turn ", number):
                 reply = await within(limits.env_s, answering(env, text, cast.tools, form))
             cast.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
             if reply.done:
                 cast.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
                 return
-            with blame(EnvFailed, f"environment of {cast.place}, turn {number}"):
+            with blame(EnvFailed, "environment of ", cast.place, ", turn ", number):
                 cast.hear(reply)
                 if limits.drop_oldest:
                     cast.script.drop_oldest(limits.context - limits.max_new_tokens)
@@ -188,18 +188,18 @@ class EpisodeRunner:
 class _Asking(blame):
     """An environment is at work: the attempt waits for it, and what it raises is its failure."""
 
-    __slots__ = ("_waits",)
+    __slots__ = ("_wait",)
 
-    def __init__(self, waits: Waits, what: str) -> None:
-        super().__init__(EnvFailed, what)
-        self._waits = waits
+    def __init__(self, wait: Wait, *what: object) -> None:
+        self._error, self._what, self._wait = EnvFailed, what, wait
 
     def __enter__(self) -> None:
-        self._waits.count("environments", 1)
+        self._wait.count(1)
 
     def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        self._waits.count("environments", -1)
-        super().__exit__(kind, cause, trace)
+        self._wait.count(-1)
+        if cause is not None:
+            super().__exit__(kind, cause, trace)
 
 
 def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:

@@ -23,6 +23,8 @@ from roll.types import POLICY, Message, Segment, Turn
 if TYPE_CHECKING:
     from roll.types import Ints
 
+_NOTHING: Ints = np.zeros(0, np.int32)
+
 
 @dataclass(slots=True, kw_only=True)
 class Cuts:
@@ -70,7 +72,7 @@ class Script:
         self._messages: tuple[Message, ...] = ()
         self._replied: list[int] = []
         """Where each of the replies that are still shown stands among the messages."""
-        self._heard: Ints = np.zeros(0, np.int32)
+        self._heard = _NOTHING
         self._turns: list[Turn] = []
         self._segments: list[Segment] = []
         self._num_turns = 0
@@ -157,7 +159,8 @@ class Script:
 
     def segments(self) -> tuple[Segment, ...]:
         """All of them, the last being over."""
-        self._close_segment()
+        if self._turns:
+            self._close_segment()
         return tuple(self._segments)
 
     def _show(self, messages: tuple[Message, ...]) -> None:
@@ -165,12 +168,12 @@ class Script:
 
     def _begin(self, messages: tuple[Message, ...], heard: Ints) -> None:
         """A new segment, which shows these messages."""
-        self._close_segment()
+        if self._turns:
+            self._close_segment()
         self._messages, self._heard = messages, heard
         self.ids = heard.tolist()
         self.context = zlib.crc32(heard.data)
 
     def _close_segment(self) -> None:
-        if self._turns:
-            self._segments.append(Segment(turns=tuple(self._turns), agent=self.agent))
-            self._turns = []
+        self._segments.append(Segment(turns=tuple(self._turns), agent=self.agent))
+        self._turns = []

@@ -84,7 +84,7 @@ class Pending:
         """How it ended, if what it has is already a whole reply."""
         if self.num and int(self.parts[-1].ids[-1]) in self.request.stop:
             return Finish.STOP
-        return Finish.LENGTH if self.left <= 0 else None
+        return Finish.LENGTH if self.num >= self.request.max_new_tokens else None
 
     def remainder(self) -> Request:
         """What is still to be sampled: prompt and partial reply in, the rest of the budget out."""
@@ -111,7 +111,7 @@ class Pending:
     def fault(self, output: Output, *, spoken: bool = True) -> str:
         """What cannot be true of this answer, if something cannot; without `spoken` its logprobs are not known."""
         num_new, logprobs = len(output.ids), output.logprobs
-        if num_new > self.left:
+        if self.num + num_new > self.request.max_new_tokens:
             return f"{self.num + num_new} tokens where {self.request.max_new_tokens} were asked for"
         if len(logprobs) != num_new:
             return f"{num_new} tokens and {len(logprobs)} logprobs"
@@ -136,4 +136,4 @@ def _joined(parts: Sequence[Sampled], finish: Finish, queued_s: float) -> Sample
 
 
 def _finite(row: Floats) -> bool:
-    return isfinite(np.dot(row, row)) or bool(np.isfinite(row).all())  # the first is quick
+    return isfinite(row.dot(row)) or bool(np.isfinite(row).all())  # the first is quick

@@ -64,7 +64,7 @@ class Router:
         self._adaptive = concurrency is not None and concurrency.adaptive
         self._pending: dict[str, Pending] = {}
         self._in_flight: dict[str, Pending] = {}  # by the name of their dispatch
-        self._waiting: list[tuple[tuple[int, int], Pending]] = []  # a heap
+        self._waiting: list[tuple[int, int, Pending]] = []  # a heap
         self._abandoned: list[tuple[int, str]] = []
         self._numbers, self._names, self._versions = count(), count(), Versions()
         self._held = True
@@ -198,7 +198,7 @@ class Router:
         shares: dict[int, list[Pending]] = {}
         now = _now()
         while self._waiting:
-            item = self._waiting[0][1]
+            item = self._waiting[0][2]
             if item.future.done():
                 heapq.heappop(self._waiting)
                 continue
@@ -337,24 +337,28 @@ class Router:
             self._wait_for_dispatch(item)
 
     def _wait_for_dispatch(self, item: Pending) -> None:
-        heapq.heappush(self._waiting, (item.place, item))
+        heapq.heappush(self._waiting, (*item.place, item))
         self._work.set()
 
     def _abandon(self, item: Pending) -> None:
         """Take a request from its generator, which may not know yet."""
         assert item.rank is not None
         self._abandoned.append((item.rank, item.name))
+        self._work.set()
         self._drop(item)
 
     def _drop(self, item: Pending, *, ended: bool = False) -> None:
         """No generator has it any more."""
-        assert item.rank is not None
+        rank, item.rank = item.rank, None
+        assert rank is not None
         del self._in_flight[item.name]
-        self.balance.leave(item.rank, item.left, ended=ended)
-        self._tell(item.rank)
-        item.rank = None
-        self._returned.set()
-        self._work.set()
+        self.balance.leave(rank, item.left, ended=ended)
+        if not self.balance.held[rank]:
+            self._tell(rank)
+        if not self._in_flight:
+            self._returned.set()
+        if self._waiting:
+            self._work.set()
 
     def _tell(self, rank: int) -> None:
         """Write down what this generator does now."""

@@ -183,9 +183,8 @@ class Scheduler:
     async def _siblings(self, held: Held) -> list[Trajectory] | str:
         """The first valid trajectories, in the order of siblings; or why there cannot be enough of them."""
         race = _Race(self.policy.group_size, self.policy.redundant_siblings)
-        siblings = [
-            asyncio.create_task(self._compete(race, held, number)) for number in range(self.policy.num_siblings)
-        ]
+        create_task = asyncio.get_running_loop().create_task
+        siblings = [create_task(self._compete(race, held, number)) for number in range(self.policy.num_siblings)]
         try:
             return await race.result
         finally:

@@ -16,7 +16,7 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
-    ages = _ages(trajectories, lambda version: step - 1 - step_of[version])
+    ages = _ages(trajectories, step, step_of)
     num_tokens = sum(ages.values())
     return {
         "reward/mean": float(rewards.mean()),
@@ -53,13 +53,17 @@ def _is_of(domain: str) -> Callable[[Trajectory], float]:
     return lambda each: float(each.task.domain == domain)
 
 
-def _ages(trajectories: Sequence[Trajectory], age_of: Callable[[int], int]) -> dict[int, int]:
+def _ages(trajectories: Sequence[Trajectory], step: int, step_of: Mapping[int, int]) -> dict[int, int]:
     """How many tokens have each age."""
-    found: Counter[int] = Counter()
+    sampled: dict[int, int] = {}
     for trajectory in trajectories:
-        for turn in trajectory.turns:
-            for version, num_tokens in version_runs(turn.versions):
-                found[age_of(version)] += num_tokens
+        for segment in trajectory.segments:
+            for turn in segment.turns:
+                for version, num_tokens in version_runs(turn.versions):
+                    sampled[version] = sampled.get(version, 0) + num_tokens
+    found: Counter[int] = Counter()
+    for version, num_tokens in sampled.items():
+        found[step - 1 - step_of[version]] += num_tokens
     return found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.errors import ConfigError
-from roll.journal.events import GroupFailed, GroupFiltered
+from roll.journal.events import GroupFailed, GroupFiltered, Taken, Updated
 from roll.journal.records import Kept, Wanted
 from roll.journal.store import Reader
 from roll.types import POLICY, Status, Trajectory, Turn
@@ -32,17 +32,19 @@ def show(
     decode = _decoder(directory / "tokenizer")
     given_up = {entry.event.group: entry.event.reason for entry in reader.events(GroupFailed)}
     given_up |= {entry.event.group: f"filtered: {entry.event.reason}" for entry in reader.events(GroupFiltered)}
+    begun = _begun(reader)
     for kept in reader.trajectories(wanted):
-        yield transcript(kept, decode, given_up.get(kept.group))
+        fate = f"taken by step {begun}, which has not ended" if kept.step == begun else _fate(kept, given_up)
+        yield transcript(kept, decode, fate)
     reader.close()
 
 
-def transcript(kept: Kept, decode: Decode, given_up: str | None = None) -> str:
-    """One attempt as text; `given_up` is why its group was, if it was."""
+def transcript(kept: Kept, decode: Decode, fate: str) -> str:
+    """One attempt as text; `fate` is what became of it."""
     lines = [
         f"=== group {kept.group}, sibling {kept.sibling} | {kept.domain} | task {kept.task}",
         f"    {_earned(kept)}",
-        f"    {_fate(kept, given_up)}",
+        f"    {fate}",
     ]
     if kept.trajectory is None:
         return "\n".join([*lines, "    its tokens were pruned (journal.keep_steps)"])
@@ -75,13 +77,19 @@ def _versions(trajectory: Trajectory) -> str:
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
-def _fate(kept: Kept, given_up: str | None) -> str:
+def _begun(reader: Reader) -> int:
+    """The step that has begun and not ended, as the last of a run that goes on or was killed; 0 if there is none."""
+    taken = max(((entry.id, entry.event.step) for entry in reader.events(Taken)), default=(0, 0))
+    return 0 if any(True for _ in reader.events(Updated, after=taken[0])) else taken[1]
+
+
+def _fate(kept: Kept, given_up: Mapping[int, str]) -> str:
     if kept.step is not None:
         return f"trained in step {kept.step}"
     if kept.undone:
         return "not trained: its step was rolled back"
-    if given_up is not None:
-        return f"not trained: the group was given up: {given_up}"
+    if kept.group in given_up:
+        return f"not trained: the group was given up: {given_up[kept.group]}"
     if kept.spare:
         return "not trained: others of its group ended first"
     if not kept.status.valid:

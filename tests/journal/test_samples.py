@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.journal.events import GroupFailed, RolledBack, Taken
+from roll.journal.events import GroupFailed, RolledBack, Taken, Updated
 from roll.journal.samples import show
 from roll.journal.store import Journal
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
@@ -37,6 +37,7 @@ def test_a_transcript_says_what_was_said_earned_and_done_with_it(tmp_path: Path)
     journal = Journal(tmp_path / "journal.db")
     journal.keep(4, attempt(turn([1, 2], [3]), turn([4], [5, 6], version=4, reward=0.25)))
     journal.record(Taken(step=9, groups=(4,)))
+    journal.record(Updated(step=9, refused=False))
     journal.close()
     (text,) = show(tmp_path)
     assert text.splitlines() == [
@@ -94,10 +95,24 @@ def test_what_is_not_trained_says_why(tmp_path: Path):
     assert "not trained: its step was rolled back" in fourth
 
 
+def test_a_step_that_has_not_ended_has_trained_on_nothing_yet(tmp_path: Path):
+    journal = Journal(tmp_path / "journal.db")
+    for step in (1, 2):
+        journal.keep(step, attempt(turn([1], [2])))
+        journal.record(Taken(step=step, groups=(step,)))
+        if step == 1:
+            journal.record(Updated(step=step, refused=False))
+    journal.close()
+    first, second = show(tmp_path)
+    assert "trained in step 1" in first
+    assert "taken by step 2, which has not ended" in second
+
+
 def test_pruned_tokens_are_said_to_be_gone(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     journal.keep(1, attempt(turn([1], [2])))
     journal.record(Taken(step=1, groups=(1,)))
+    journal.record(Updated(step=1, refused=False))
     journal.prune(before_step=2)
     journal.close()
     (text,) = show(tmp_path)

@@ -62,7 +62,8 @@ class Processes:
 def hours(processes: Sequence[Process], spans: Callable[[], Iterable[Span]]) -> Hours:
     """The account of these processes; `spans` gives every span, as often as it is called."""
     for span in spans():
-        within = [process for process in processes if process.began <= span.began]
+        # Not of what the next process did before it said that it had started.
+        within = [process for process in processes if process.began <= span.began <= process.ended]
         if within:  # the last thing that is known of a process may be what a worker did
             within[-1].ended = max(within[-1].ended, span.ended)
     _separate(processes)

@@ -58,9 +58,20 @@ def test_work_before_the_start_is_shown_apart():
 
 
 def test_a_process_lasts_as_long_as_its_workers_are_known_to_and_ends_before_the_next():
-    found = account([(0, RUN), (5, Released(step=1)), (20, RUN)], [("g", "generate", 0, 8), ("g", "generate", 19, 25)])
-    assert (found.wall_s, found.not_running_s, found.outside_s) == (20, 0, 5)
-    assert found.total.unaccounted_s == 11  # from 8 to 19
+    events = [(0, RUN), (5, Released(step=1)), (20, RUN), (21, Released(step=2))]
+    found = account(events, [("g", "generate", 0, 8), ("t", "update", 8, 9), ("g", "generate", 20, 25)])
+    assert (found.wall_s, found.not_running_s, found.outside_s) == (14, 11, 0)
+    found = account(events, [("g", "generate", 4, 23)])
+    assert (found.wall_s, found.not_running_s, found.total.doing_s) == (21, 0, {"generate": 17})
+
+
+def test_what_a_process_does_before_it_says_that_it_has_started_makes_the_one_before_it_no_longer():
+    found = account(
+        [(0, RUN), (10, Released(step=1)), (100, RUN), (130, Released(step=2))],
+        [("g", "generate", 0, 10), ("g", "idle: the start", 98, 101), ("g", "generate", 101, 130)],
+    )
+    assert (found.wall_s, found.not_running_s, found.outside_s) == (40, 90, 2)
+    assert found.total.unaccounted_s == 0
 
 
 @pytest.mark.parametrize("seed", range(10))

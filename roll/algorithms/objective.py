@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,8 +21,7 @@ def evaluate(
     `weights` carry mask and denominator, so the sums over the parts of a cut batch add up to that of the whole.
     """
     tokens = clean(tokens)
-    row, metrics = LOSSES[objective.loss.name](tokens, **objective.loss.arguments)
-    row = _row(objective.loss, row, tokens)
+    row, metrics = _rows(objective.loss, LOSSES[objective.loss.name](tokens, **objective.loss.arguments), tokens)
     if objective.correction is not None:
         factor = corrected(tokens, objective.correction)
         row, metrics = row * factor, {**metrics, "correction": factor}
@@ -76,6 +75,17 @@ def kl_row(
 def weighted_sum(row: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The sum of `row` times `weights`; where a weight is zero, not even a NaN in `row` counts."""
     return torch.where(weights != 0, row, torch.zeros_like(row)).mul(weights).sum()
+
+
+def _rows(function: Call, found: Any, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    parts = cast(tuple[Any, ...], found) if isinstance(found, tuple) else ()
+    if len(parts) != 2 or not isinstance(parts[1], dict):
+        raise ConfigError(
+            f"{function.name}: must return the loss of each token and a dictionary of metrics "
+            f"(got {type(cast(object, found)).__name__}); return (loss, {{}})"
+        )
+    logged = cast(dict[str, Any], parts[1])
+    return _row(function, parts[0], tokens), {name: _row(function, each, tokens) for name, each in logged.items()}
 
 
 def _row(function: Call, found: Any, tokens: Tokens) -> torch.Tensor:

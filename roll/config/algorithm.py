@@ -14,6 +14,9 @@ _ONE_FOR_ALL = (
 )
 """Keys of an algorithm that a domain cannot have for itself: its tokens share optimizer steps with all others."""
 
+COMPARING = ("group_normalised", "group_centred_batch_scaled", "leave_one_out")
+"""Advantages that say nothing of an attempt that is alone."""
+
 
 class Kl(Section):
     """A pull towards the reference policy, token by token."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from roll.config.algorithm import Algorithm
+from roll.config.algorithm import COMPARING, Algorithm
 from roll.config.envs import Envs
 from roll.config.fsdp import Train, check_ranks
 from roll.config.lora import check_lora
@@ -282,6 +282,11 @@ class Run(Section):
             raise ValueError(
                 f"algorithm.minibatches ({self.algorithm.minibatches}): a step has only {trajectories} trajectories; "
                 "lower it"
+            )
+        if self.rollout.group_size == 1 and self.algorithm.advantage.kind in COMPARING:
+            raise ValueError(
+                f"rollout.group_size (1): {self.algorithm.advantage.kind} compares attempts at one task with each "
+                "other; make it 2 or more, or take another algorithm.advantage, such as batch_normalised"
             )
         return self
 

@@ -91,10 +91,13 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
         window = _window(lives) if steps is not None else (-math.inf, math.inf)
         events = [*_named(), *_spans(reader, times, window), *_samples(lives, times)]
     reader.close()
-    if output.suffix == ".svg":
-        output.write_text(draw(events), encoding="utf-8")
-    else:
-        output.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
+    try:
+        if output.suffix == ".svg":
+            output.write_text(draw(events), encoding="utf-8")
+        else:
+            output.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
+    except OSError as error:
+        raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); name another file") from error
     return len(kept)
 
 

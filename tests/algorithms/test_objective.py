@@ -58,3 +58,23 @@ def test_no_loss_however_careless_meets_what_stands_at_untrained_tokens() -> Non
 def test_a_loss_that_does_not_return_a_row_is_named() -> None:
     with pytest.raises(ConfigError, match=r"total: must return one number a token, shape \(2,\) \(got \(\)\)"):
         evaluate(tokens([-1.0, -2.0]), torch.ones(2), Objective(loss=Call(f"{__name__}:total")))
+
+
+def alone(seen: Tokens) -> torch.Tensor:
+    return seen.logprobs
+
+
+def logs_a_number(seen: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return seen.logprobs, {"mean": seen.logprobs.mean()}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("alone", r"alone: must return the loss of each token and a dictionary of metrics \(got Tensor\); return"),
+        ("logs_a_number", r"logs_a_number: must return one number a token, shape \(2,\) \(got \(\)\)"),
+    ],
+)
+def test_a_loss_without_what_is_logged_or_with_something_else_is_named(name: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        evaluate(tokens([-1.0, -2.0]), torch.ones(2), Objective(loss=Call(f"{__name__}:{name}")))

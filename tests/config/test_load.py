@@ -298,3 +298,10 @@ def test_a_promise_of_sameness_refuses_rewards_that_may_change_their_mind(tmp_pa
     path = tmp_path / "run.yaml"
     path.write_text(GOOD)
     assert load(path, [reward]).run.tasks[0].reward is not None
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "rloo"])
+def test_attempts_that_are_to_be_compared_are_two_at_least(recipe: str, tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, GOOD, "rollout.group_size=1", f"algorithm={recipe}")
+    assert "rollout.group_size (1)" in fault and "make it 2 or more" in fault
+    read(tmp_path, GOOD, "rollout.group_size=1", "algorithm=reinforce")

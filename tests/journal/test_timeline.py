@@ -190,3 +190,9 @@ def test_pruned_attempts_are_shown_whole(tmp_path: Path):
     write(tmp_path, tmp_path / "trace.json")
     names = {event["name"] for event in read(tmp_path / "trace.json")}
     assert "attempt (pruned)" in names
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path):
+    run(tmp_path)
+    with pytest.raises(ConfigError, match=r"--output .*trace.json: cannot be written \(No such file or directory\)"):
+        write(tmp_path, tmp_path / "nowhere" / "trace.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from roll.algorithms.credit import Memory, assign_credit, minibatches, weigh
@@ -37,6 +38,8 @@ class Learner:
     """Who makes room on shared devices; None: all of it fits."""
     name: str = ""
     """Of the policy, where a run has several."""
+    notice: Callable[[str], None] = print
+    """Hears of updates that are refused."""
     _kl_coefficient: float = 0.0
     """Of this step; what it is adapted to counts from the next on."""
     _num_refused: int = 0
@@ -82,10 +85,11 @@ class Learner:
         self._num_refused = self._num_refused + 1 if refused else 0
         if refused:
             saved = self.keeper.save_refused(step, batch, self.name)
+            place = f"policy {self.name!r}, step {step}" if self.name else f"step {step}"
             if self._num_refused >= self.max_refused:
-                policy = f"policy {self.name!r}, " if self.name else ""
                 raise RunStopped(
-                    f"{policy}step {step}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
+                    f"{place}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
                     f"the last batch is in {saved}; lower the learning rate or look at its rewards"
                 )
+            self.notice(f"{place}: an update was refused, its loss or gradient is not finite; its batch is in {saved}")
         return found

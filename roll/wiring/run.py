@@ -280,6 +280,7 @@ def _one_learning(
         memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
         turns=publisher.turns,
         name=policy,
+        notice=books.reporter.note,
     )
     return publisher, learner
 

@@ -77,7 +77,9 @@ def test_a_generator_with_other_weights_stops_the_run(tmp_path: Path) -> None:
         assert [event.version for event in rig.events(Published)] == [0]
 
 
-def test_refused_updates_are_saved_and_too_many_in_a_row_stop_the_run(tmp_path: Path) -> None:
+def test_refused_updates_are_told_and_saved_and_too_many_in_a_row_stop_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Refusing(FakeTrainer):
         """Refuses some updates by number."""
 
@@ -91,6 +93,8 @@ def test_refused_updates_are_saved_and_too_many_in_a_row_stop_the_run(tmp_path: 
         with pytest.raises(RunStopped, match="step 5: 2 updates in a row"):
             asyncio.run(rig.run())
         assert sorted(path.name for path in (tmp_path / "refused").iterdir()) == ["step-2.pt", "step-4.pt", "step-5.pt"]
+        told = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines() if "refused" in line]
+        assert told == [f"step {step}: an update was refused" for step in (2, 4)]
 
 
 def test_asked_to_stop_it_finishes_the_step_and_checkpoints(tmp_path: Path) -> None:

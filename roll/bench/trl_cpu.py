@@ -22,7 +22,7 @@ from pathlib import Path
 import typer
 import yaml
 
-from roll.allocator import environment_of_others
+from roll.allocator import environment_of_others, startup_set_aside
 from roll.bench.environment import Unavailable, cache_directory, interpreter
 from roll.bench.result import Result
 from roll.config.load import load
@@ -143,6 +143,7 @@ async def _train(run: Run, directory: RunDirectory) -> None:
     data = build_data(run, run.tasks, roles.template)
     await roles.start()
     with ExitStack() as stack:
+        stack.enter_context(startup_set_aside())
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         keeper = build_keeper(run, directory, roles, journal)

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from roll.errors import ConfigError
-from roll.journal.events import Event, Generated, Published, Resumed, RolledBack, TrajectoryEnded, Validated
+from roll.journal.events import (
+    Event,
+    Generated,
+    Published,
+    Resumed,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    TrajectoryEnded,
+    Validated,
+)
 from roll.journal.fates import Fate, Fates
 from roll.journal.hours import Hours, Processes, hours
 from roll.journal.records import Chunk, Entry, Kept, Wanted
@@ -66,6 +76,9 @@ class Ledger:
     """Trained tokens by age: the steps made between their weights and the step that trained them."""
     profiles: dict[Fate, Profile]
     """Of attempts that came to an end."""
+    uncounted: int
+    """Of all tokens, those that nobody but the fates has counted: sampled by a process that was killed, or still runs,
+    since it last said how many."""
 
 
 def ledger(directory: Path) -> Ledger:
@@ -122,6 +135,9 @@ class _Books:
     aborted: dict[int, int] = field(default_factory=dict[int, int])
     """Tokens broken off, by the event that says so."""
     num_generated: int = 0
+    running: bool = False
+    killed: bool = False
+    """Whether a process of the run is gone and has not said that it ended."""
     num_ended: int = 0
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     resumed: tuple[int, int] = (0, 0)
@@ -140,6 +156,10 @@ class _Books:
             case RolledBack() if self.fates.since is not None:
                 since = self.fates.since  # what was broken off after it is there again as progress
                 self.aborted = {id: aborted for id, aborted in self.aborted.items() if id < since}
+            case RunStarted():
+                self.killed, self.running = self.killed or self.running, True
+            case RunEnded():
+                self.running = False
             case Validated(num_tokens=num_tokens):
                 self.tokens[Fate.VALIDATION] += num_tokens
             case TrajectoryEnded():
@@ -175,9 +195,12 @@ class _Books:
 
     def close(self, spent: Hours) -> Ledger:
         self.tokens[Fate.ABORTED] += sum(self.aborted.values())
+        known = self.num_generated if not (self.killed or self.running) else sum(self.tokens.values())
+        uncounted = max(0, known - self.num_generated)
         return Ledger(
             hours=spent,
-            tokens=_account(self.num_generated, self.tokens),
+            uncounted=uncounted,
+            tokens=_account(self.num_generated + uncounted, self.tokens),
             trajectories=_account(self.num_ended, self.trajectories),
             groups=_account(self.fates.num_admitted, self.fates.counts()),
             versions=Versions(

@@ -70,6 +70,8 @@ def _accounts(ledger: Ledger) -> Iterator[str]:
     rows.append(_numbers(UNACCOUNTED, [(each.unaccounted, each) for each in accounts.values()]))
     rows.append(_numbers("all", [(each.total, each) for each in accounts.values()]))
     yield from table(rows)
+    if ledger.uncounted:
+        yield f"{ledger.uncounted} tokens are of a process that was killed or still runs, and counted by what is left"
 
 
 def _numbers(name: str, found: Sequence[tuple[int, Account]]) -> list[str]:

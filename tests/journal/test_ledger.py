@@ -19,6 +19,7 @@ from roll.journal.events import (
     Published,
     Resumed,
     RolledBack,
+    RunEnded,
     RunStarted,
     Taken,
     Updated,
@@ -149,9 +150,30 @@ def test_more_than_there_was_shows_as_a_negative_rest(tmp_path: Path):
     script = Script(tmp_path)
     script.journal.record(GroupFailed(group=3, reason="never admitted"))
     script.journal.keep(3, attempt(0, [0] * 5))
+    script.journal.record(RunEnded(step=0, why="finished"))
     found = script.read()
     assert [each.unaccounted for each in (found.tokens, found.trajectories, found.groups)] == [-5, 0, -1]
     assert report(found).count("unaccounted") == 1 and "-5" in report(found)
+
+
+def test_what_a_killed_process_had_not_counted_is_counted_by_what_it_left(tmp_path: Path):
+    script = Script(tmp_path)
+    script.publish(0, 0)
+    for group in range(2):
+        script.admit(group)
+    script.end(0, 0, [0] * 4)
+    script.generated(4)
+    script.end(1, 0, [0] * 3)
+    script.note(1, 1, [0] * 2)
+    while_it_runs = script.read()
+    script.start()
+    script.note(1, 1, [0] * 10)
+    script.end(1, 1, [0] * 12)
+    script.generated(10)
+    script.journal.record(RunEnded(step=0, why="finished"))
+    for found, total in ((while_it_runs, 9), (script.read(), 19)):
+        assert (found.tokens.total, found.tokens.unaccounted, found.uncounted) == (total, 0, 5)
+        assert "5 tokens are of a process that was killed" in report(found)
 
 
 def test_attempts_to_spare_are_aborted(tmp_path: Path):
@@ -429,7 +451,7 @@ def test_the_account_is_one_json_object(tmp_path: Path):
     script.end(0, 0, [0] * 4)
     script.train(1, 0)
     plain = json.loads(msgspec.json.encode(script.read()))
-    assert plain["tokens"]["fates"]["trained"] == 4 and plain["tokens"]["unaccounted"] == -4
+    assert plain["tokens"]["fates"]["trained"] == 4 and plain["uncounted"] == 4
     assert plain["ages"] == {"0": 4}
 
 

@@ -207,7 +207,7 @@ class Sft(Section):
 class Run(Section):
     """The whole file."""
 
-    name: str = Field(default="run", pattern=r"^[\w.+-]+$")
+    name: str = Field(default="run", pattern=r"^[\w+-][\w.+-]*$")
     directory: str = "runs"
     """Runs are kept in `directory/name`."""
     seed: int = Field(default=0, ge=0)

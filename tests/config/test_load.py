@@ -98,7 +98,7 @@ def test_a_group_size_of_zero_is_refused_at_its_line(tmp_path: Path) -> None:
         ("steps: true", "steps: must be a whole number (got true)"),
         ("deterministic: yes", "deterministic: must be true or false (got 'yes')"),
         ("name: 7", "name: must be text (got 7); put quotes around it"),
-        ("name: a b", r"name: must match ^[\w.+-]+$ (got 'a b')"),
+        ("name: a b", r"name: must match ^[\w+-][\w.+-]*$ (got 'a b')"),
         ("checkpoint: 3", "checkpoint: must be a section of keys and values (got 3)"),
         ("checkpoint:", "checkpoint: must be a section of keys and values (got nothing)"),
         ("executor: rya", "executor: must be 'inline' or 'ray' (got 'rya')"),
@@ -305,3 +305,9 @@ def test_attempts_that_are_to_be_compared_are_two_at_least(recipe: str, tmp_path
     (fault,) = faults(tmp_path, GOOD, "rollout.group_size=1", f"algorithm={recipe}")
     assert "rollout.group_size (1)" in fault and "make it 2 or more" in fault
     read(tmp_path, GOOD, "rollout.group_size=1", "algorithm=reinforce")
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", ""])
+def test_a_run_is_not_named_like_a_place(name: str, tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, GOOD, f"name={name!r}")
+    assert fault.startswith("command line: name:")

@@ -62,9 +62,10 @@ class Processes:
 def hours(processes: Sequence[Process], spans: Callable[[], Iterable[Span]]) -> Hours:
     """The account of these processes; `spans` gives every span, as often as it is called."""
     for span in spans():
-        # Not of what the next process did before it said that it had started.
-        within = [process for process in processes if process.began <= span.began <= process.ended]
-        if within:  # the last thing that is known of a process may be what a worker did
+        within = [process for process in processes if process.began <= span.began]
+        # The last thing that is known of a process may be what a worker did; but what the next one does before it says
+        # that it has started is not of the one before it.
+        if within and (len(within) == len(processes) or span.began <= within[-1].ended):
             within[-1].ended = max(within[-1].ended, span.ended)
     _separate(processes)
     spent: dict[str, dict[str, float]] = {}

@@ -65,6 +65,11 @@ def test_a_process_lasts_as_long_as_its_workers_are_known_to_and_ends_before_the
     assert (found.wall_s, found.not_running_s, found.total.doing_s) == (21, 0, {"generate": 17})
 
 
+def test_a_process_lasts_as_long_as_its_workers_work_though_nothing_happens_meanwhile():
+    found = account([(0, RUN)], [("r", "start", 3, 5), ("r", "score", 6, 9)])
+    assert (found.wall_s, found.total.unaccounted_s) == (9, 4)
+
+
 def test_what_a_process_does_before_it_says_that_it_has_started_makes_the_one_before_it_no_longer():
     found = account(
         [(0, RUN), (10, Released(step=1)), (100, RUN), (130, Released(step=2))],

@@ -25,12 +25,18 @@ class Slow:
         self._closed.set()
 
 
+async def asked() -> tuple[Guarded, asyncio.Task[Reply]]:
+    """One that has started, and its answer under way."""
+    env = Guarded(Call(f"{__name__}:Slow"), Task(id="t", domain="d"))
+    await env.start()
+    answer = asyncio.create_task(env.step("2"))
+    await asyncio.sleep(0)
+    return env, answer
+
+
 def test_an_answer_that_fails_because_of_the_closing_still_says_which_turn_it_was() -> None:
     async def go() -> None:
-        env = Guarded(Call(f"{__name__}:Slow"), Task(id="t", domain="d"))
-        await env.start()
-        answer = asyncio.create_task(env.step("2"))
-        await asyncio.sleep(0)
+        env, answer = await asked()
         await env.close()
         with pytest.raises(EnvFailed, match="of task 't', turn 0: OSError: the door is shut"):
             await answer
@@ -40,10 +46,7 @@ def test_an_answer_that_fails_because_of_the_closing_still_says_which_turn_it_wa
 
 def test_one_that_is_cancelled_by_others_is_not_to_blame() -> None:
     async def go() -> None:
-        env = Guarded(Call(f"{__name__}:Slow"), Task(id="t", domain="d"))
-        await env.start()
-        answer = asyncio.create_task(env.step("2"))
-        await asyncio.sleep(0)
+        _, answer = await asked()
         answer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answer

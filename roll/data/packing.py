@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def pack(lengths: Sequence[int], budget: int, *, multiple: int = 1) -> list[list[int]]:
+def pack(
+    lengths: Sequence[int], budget: int, *, multiple: int = 1, families: Sequence[int] | None = None
+) -> list[list[int]]:
     """Micro-batches of row indices: each row in exactly one, at most `budget` tokens each, few and alike in tokens.
 
     Rows of similar length go together where that costs no further micro-batch, since attention pads within one. With
     `multiple` their number is a multiple of it, so that as many data-parallel ranks get equally many; where there are
-    too few rows for that, the last ones are empty. The result depends on nothing but the arguments.
+    too few rows for that, the last ones are empty. With `families`, a number for each row, those of one family go
+    together instead, even where that costs one more. The result depends on nothing but the arguments.
     """
     longest = max(lengths, default=0)
     assert longest <= budget, f"a row of {longest} tokens exceeds the micro-batch budget of {budget}"
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     fewest = _first_fit(order, lengths, budget)
     size = -(-len(fewest) // multiple) * multiple
+    if families is not None:
+        near = sorted(range(len(lengths)), key=lambda row: (families[row], row))
+        for enough in (size, size + multiple):
+            if (packed := _neighbours(near, lengths, budget, enough)) is not None:
+                return _split_to(packed, lengths, enough)
     for packed in (_neighbours(order, lengths, budget, size), _levelled(order, lengths, budget, size)):
         if packed is not None:
             return _split_to(packed, lengths, size)

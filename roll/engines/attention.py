@@ -41,6 +41,31 @@ def sharing(batch: Batch) -> Sharing:
     return Sharing(tuple(leaders), tuple(lengths))
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where the tokens of sequences that lie end to end stand, a shared beginning standing there once."""
+
+    row: np.ndarray
+    """[tokens]"""
+    position: np.ndarray
+    """[tokens] in its row"""
+    own: np.ndarray
+    """[tokens] bool: whether it stands among the flat ones itself"""
+    stands_for: np.ndarray
+    """[tokens] the flat one that stands for it"""
+
+
+def standing(sizes: np.ndarray, shared: Sharing | None) -> Standing:
+    """For rows of so many tokens."""
+    starts = sizes.cumsum() - sizes
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    position = np.arange(sizes.sum()) - starts[row]
+    own = position >= (np.array(shared.lengths)[row] if shared else 0)
+    leader = np.array(shared.leaders)[row] if shared else row
+    stands_for = (own.cumsum() - 1)[np.where(own, starts[row] + position, starts[leader] + position)]
+    return Standing(row, position, own, stands_for)
+
+
 class Ragged:
     """Whole sequences of the given lengths: each token sees its own sequence up to itself.
 
@@ -54,13 +79,9 @@ class Ragged:
         sizes = np.array(lengths)
         self.rows, self.longest = len(sizes), int(sizes.max())
         self.width = -(-self.longest // multiple) * multiple
-        starts = sizes.cumsum() - sizes
-        row = np.repeat(np.arange(self.rows), sizes)
-        position = np.arange(sizes.sum()) - starts[row]
-        own = position >= (np.array(shared.lengths)[row] if shared else 0)
-        leader = np.array(shared.leaders)[row] if shared else row
-        stands_for = (own.cumsum() - 1)[np.where(own, starts[row] + position, starts[leader] + position)]
-        place = row * self.width + position
+        found = standing(sizes, shared)
+        own, stands_for = found.own, found.stands_for
+        place = found.row * self.width + found.position
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device)
@@ -69,9 +90,9 @@ class Ragged:
         """Of all tokens, those that stand among the flat ones."""
         self.flat = tensor(stands_for)
         """For every token, the flat one that stands for it."""
-        self.positions = tensor(position[own])
+        self.positions = tensor(found.position[own])
         """Of the flat tokens, in their sequences."""
-        self.last = tensor(stands_for[starts + sizes - 1])
+        self.last = tensor(stands_for[sizes.cumsum() - 1])
         """The flat token that ends each sequence."""
         self._place = tensor(place[own])
         source = np.zeros(self.rows * self.width, np.int64)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from roll.engines.attention import Sharing, Standing, standing
 
 PACKED = (torch.bfloat16, torch.float16)
 """What the kernel below takes."""
@@ -18,26 +22,88 @@ PACKED = (torch.bfloat16, torch.float16)
 class Packed:
     """Whole sequences of the given lengths: each token sees its own sequence up to itself.
 
-    Nothing is padded and nothing is shared. It has what a trainer needs of `Ragged`.
+    Nothing is padded. A shared beginning stands among the flat tokens once; only its keys and values are copied for
+    each row that begins with it. It has what a trainer needs of `Ragged`.
     """
 
-    def __init__(self, lengths: Sequence[int], *, device: torch.device) -> None:
+    def __init__(self, lengths: Sequence[int], *, device: torch.device, shared: Sharing | None = None) -> None:
         sizes = np.array(lengths)
-        ends = sizes.cumsum()
-        self.longest = int(sizes.max())
-        self.kept = slice(None)
-        self.positions = there(torch.from_numpy(np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)), device)
-        self.last = there(torch.from_numpy(ends - 1), device)
-        self._bounds = there(torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32)), device)
+        if shared is not None:  # a row without a query of its own is left out: the kernel knows none
+            shared = Sharing(shared.leaders, tuple(np.minimum(shared.lengths, sizes - 1).tolist()))
+        found = standing(sizes, shared)
+        queries = np.bincount(found.row[found.own], minlength=len(sizes))
+        self._most = (int(queries.max()), int(sizes.max()))
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return there(torch.from_numpy(values), device)
+
+        bounds = [np.concatenate([[0], each.cumsum()]) for each in (queries, sizes)]
+        self._bounds = [tensor(each.astype(np.int32)) for each in bounds]
+        whole = bool(found.own.all())
+        self.kept = slice(None) if whole else tensor(found.own.nonzero()[0])
+        self.positions = tensor(found.position[found.own])
+        self.last = tensor(found.stands_for[sizes.cumsum() - 1])
+        self._flat = None if whole else tensor(found.stands_for)
+        self._spreading = None if whole else _spreading(found, tensor)
 
     def standing(self, places: Tensor) -> Tensor:
-        """All tokens stand for themselves."""
-        return places
+        """For tokens by their places among all, the flat ones that stand for them."""
+        return places if self._flat is None else self._flat[places]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """An `Attend` that keeps nothing."""
-        found: Any = _kernel()(q, k, v, self._bounds, self._bounds, self.longest, self.longest, window_size=(-1, 0))
+        if self._spreading is not None:
+            k, v = _Spread.apply(k, self._spreading), _Spread.apply(v, self._spreading)
+        found: Any = _kernel()(q, k, v, *self._bounds, *self._most, window_size=(-1, 0))
         return found.reshape(len(q), -1)
+
+
+class _Spreading(NamedTuple):
+    """How flat tokens are copied to all places where they are meant."""
+
+    source: Tensor
+    """For every place the flat token that is meant."""
+    place: Tensor
+    """Of every flat token, its own."""
+    lent: Tensor
+    """The flat tokens that are meant elsewhere too."""
+    borrowers: Tensor
+    """[lent, most] the places where each of them is meant too; its own one where there are fewer."""
+    many: Tensor | None
+    """[lent, most] 1 where there is a borrower and 0 where there are fewer; None: there are as many for all."""
+
+
+def _spreading(found: Standing, tensor: Callable[[np.ndarray], Tensor]) -> _Spreading:
+    place, places = found.own.nonzero()[0], (~found.own).nonzero()[0]
+    order = np.argsort(found.stands_for[places], kind="stable")
+    lent, first, count = np.unique(found.stands_for[places][order], return_index=True, return_counts=True)
+    column = np.arange(int(count.max()))
+    there_is = column < count[:, None]
+    at = np.minimum(first[:, None] + column, len(order) - 1)
+    borrowers = np.where(there_is, places[order][at], place[lent][:, None])
+    many = None if there_is.all() else tensor(there_is.astype(np.float32))
+    return _Spreading(tensor(found.stands_for), tensor(place), tensor(lent), tensor(borrowers), many)
+
+
+class _Spread(Function):
+    """Flat rows at every place that means them; what comes back to one is added up with 32 bits, in one order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, spreading: _Spreading) -> Tensor:
+        ctx.spreading = spreading
+        return x.index_select(0, spreading.source)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        given: _Spreading = ctx.spreading
+        to_x = gradient.index_select(0, given.place)
+        shape = (*given.borrowers.shape, -1)
+        wide = gradient.index_select(0, given.borrowers.flatten()).view(shape).float()
+        if given.many is not None:
+            wide *= given.many.unsqueeze(-1)
+        summed = wide.sum(1) + to_x.index_select(0, given.lent).flatten(1)
+        return to_x.index_copy_(0, given.lent, summed.to(to_x.dtype).view(-1, *to_x.shape[1:])), None
 
 
 @cache

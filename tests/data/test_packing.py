@@ -52,3 +52,15 @@ def test_ranks_without_a_row_get_an_empty_micro_batch():
 def test_a_row_longer_than_the_budget_is_a_bug_that_says_so():
     with pytest.raises(AssertionError, match="a row of 13 tokens exceeds the micro-batch budget of 12"):
         pack([4, 13], 12)
+
+
+def test_families_go_together_even_where_that_costs_one_more():
+    lengths = [9, 2, 8, 3, 9, 2, 8, 3]
+    assert pack(lengths, 22, families=[0, 1, 2, 3, 0, 1, 2, 3]) == [[0, 4], [1, 5, 2], [6, 3, 7]]
+    assert [0, 4] not in pack([8, 2, 8, 3, 9, 2, 8, 3], 22)
+    assert pack([10, 12, 10, 12], 22, families=[0, 1, 0, 1]) == [[0, 2], [1], [3]]
+
+
+def test_families_are_parted_where_they_would_cost_more_than_one():
+    lengths = [12, 12, 12, 12, 10, 10, 10, 10]
+    assert len(pack(lengths, 22, families=list(range(8)))) == 4

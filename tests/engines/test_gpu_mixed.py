@@ -1,13 +1,14 @@
 """The trainer with 16 bits on a GPU: packed attention, compiled layers, logprobs in chunks."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
-from roll.engines.attention import Ragged
+from roll.engines.attention import Ragged, sharing
 from roll.engines.decoder import Decoder
 from roll.engines.likelihood import likelihood
 from roll.engines.mixed import Reading
@@ -32,6 +33,13 @@ def wider(**changes: int) -> Decoder:
 
 def rows(seed: int, longest: int = 60) -> list[list[int]]:
     return prompts(24, vocab=500, shortest=4, longest=longest, seed=seed)
+
+
+def siblings(sizes: Sequence[int]) -> list[list[int]]:
+    """Groups of so many rows with a prompt of 21 tokens for each group."""
+    asked = prompts(len(sizes), vocab=500, shortest=21, longest=21, seed=1)
+    replies = iter(prompts(sum(sizes), vocab=500, shortest=1, longest=60, seed=2))
+    return [asked[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
 
 
 def trainer(decoder: Decoder, reading: Reading, device: torch.device) -> NativeTrainer:
@@ -72,6 +80,31 @@ def test_packed_attention_is_that_of_padded_sequences(heads: tuple[int, int]) ->
         found.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
     for padded, packed in zip(*found, strict=True):
         assert float((packed - padded).norm() / padded.norm()) < 0.01
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 1, 5)])
+def test_packed_siblings_share_their_prompts_as_padded_ones_do(sizes: tuple[int, ...]) -> None:
+    batch = batch_of(siblings(sizes), prompt=21)
+    noise = torch.Generator(CUDA)
+    found: list[list[torch.Tensor]] = []
+    for kind in (Ragged, Packed):
+        laid = kind(batch.lengths, device=CUDA, shared=sharing(batch))
+        noise.manual_seed(0)
+        given = [torch.randn(len(laid.positions), size, 64, device=CUDA, generator=noise) for size in (4, 2, 2)]
+        q, k, v = (each.bfloat16().requires_grad_() for each in given)
+        mixed = laid.attend(0, q, k, v)
+        (mixed.float() * torch.linspace(0, 1, mixed.numel(), device=CUDA).view_as(mixed)).sum().backward()
+        found.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
+    for padded, packed in zip(*found, strict=True):
+        assert float((packed - padded).norm() / padded.norm()) < 0.01
+
+
+def test_the_gradient_of_siblings_is_that_of_the_cpu_up_to_rounding() -> None:
+    decoder, batch = wider(), batch_of(siblings((8, 8, 8)), prompt=21)
+    wanted = gradient(twin(decoder), batch, Reading(), CPU)
+    found = gradient(decoder, batch, NARROW, CUDA)
+    assert wanted.norm() > 0.01
+    assert float((found - wanted).norm() / wanted.norm()) < 0.03
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -116,9 +116,8 @@ class FsdpScorer(NativeScorer):
     def _laid(self, batch: Batch) -> Ragged | Packed:
         """Where the tokens of a batch stand."""
         device = self.decoder.device
-        if device.type == "cuda" and self.settings.reading.dtype in PACKED:
-            return Packed(batch.lengths, device=device)
-        return Ragged(batch.lengths, device=device, shared=sharing(batch))
+        packed = device.type == "cuda" and self.settings.reading.dtype in PACKED
+        return (Packed if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
 
     def _own(self, wanted: Tensor, ragged: Ragged | Packed, num_flat: int) -> tuple[Tensor, Tensor]:
         """Those of the wanted tokens that are measured here, and where in our slice the states before them are."""

@@ -127,8 +127,14 @@ class NativeScorer:
         return row
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        for rows in pack(batch.lengths, self.settings.tokens_per_microbatch):
+        families = sharing(batch).leaders if self._packed else None  # padded ones go by their lengths
+        for rows in pack(batch.lengths, self.settings.tokens_per_microbatch, families=families):
             yield rows, batch.select(rows)
+
+    @property
+    def _packed(self) -> bool:
+        reading = self.settings.reading
+        return self.decoder.device.type == "cuda" and reading.dtype in PACKED and not reading.exact
 
     def _measure(
         self, batch: Batch, wanted: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
@@ -164,12 +170,7 @@ class NativeScorer:
     ) -> tuple[Ragged | Packed, Callable[[Tensor, Tensor], Tensor]]:
         """Where the tokens of a batch stand, and what reads ids at positions."""
         reading = self.settings.reading
-        packed = device.type == "cuda" and reading.dtype in PACKED and not reading.exact
-        ragged = (
-            Packed(batch.lengths, device=device)
-            if packed
-            else Ragged(batch.lengths, device=device, shared=sharing(batch))
-        )
+        ragged = (Packed if self._packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
         if reading == Reading():
             return ragged, partial(self.decoder.hidden, attend=ragged.attend)
         return ragged, partial(mixed.hidden, self.decoder, attend=ragged.attend, reading=reading)

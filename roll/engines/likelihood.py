@@ -74,7 +74,7 @@ class _Likelihood(Function):
             slopes = _sloped(wide_product(hidden[part], narrow), rows, ctx.how.temperature, hidden.dtype)
             torch.mm(slopes, narrow, out=to_hidden[part])
             if to_head is not None:
-                to_head += slopes.t() @ hidden[part]
+                _add_product(to_head, slopes.t(), hidden[part])
         return to_hidden, to_head, None, None
 
 
@@ -87,14 +87,24 @@ def wide_product(hidden: Tensor, head: Tensor) -> Tensor:
     return hidden.float() @ head.t().float()
 
 
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, not rounded on its way where `total` is wider than the factors."""
+    if total.is_cuda and total.dtype == torch.float32 and left.element_size() < 4:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total += left @ right
+
+
 @compiled
 def _measured(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """Of each row the logprob of its id, the logarithm of its normaliser, and its entropy."""
     wide = logits.float() / temperature
-    sums = wide.logsumexp(-1)
-    logprobs = wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums
-    entropies = sums - ((wide - sums.unsqueeze(-1)).exp() * wide).sum(-1)
-    return logprobs, sums, entropies
+    most = wide.amax(-1, keepdim=True)
+    parts = (wide - most).exp()
+    total = parts.sum(-1)  # with the next line one look at the logits: `logsumexp` and its result would be two
+    weighed = (parts * wide).sum(-1) / total
+    sums = most.squeeze(-1) + total.log()
+    return wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums, sums, sums - weighed
 
 
 @compiled

@@ -157,16 +157,17 @@ def phase_bounds(shape: Geometry, found: Ceilings) -> dict[str, float]:
     """Seconds that each phase takes at least, by the bytes it must move or the operations it must do.
 
     Generation reads all weights and everybody's keys and values for every token; the update is three products forward
-    and back for each weight and token, and attention; a publication reads wide weights, and writes and reads narrow
-    ones on both sides. What other models say is asked of none, so scoring has nothing to do.
+    and back for each weight and token, siblings' prompts counted once, and attention; a publication reads wide weights,
+    and writes and reads narrow ones on both sides. What other models say is asked of none: scoring has nothing to do.
     """
     heads, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     body = shape.layers * (shape.hidden * (2 * heads + 2 * kv) + 3 * shape.hidden * shape.mlp)
     head = shape.vocab * shape.hidden
     rows, cached = PROMPTS * SIBLINGS, 2 * 2 * kv * shape.layers
     read = NEW * 2 * (body + head) + rows * cached * sum(range(PROMPT, PROMPT + NEW))
-    tokens, length = rows * (PROMPT + NEW), PROMPT + NEW
-    flops = 6 * body * tokens + 6 * head * rows * NEW + 6 * rows * shape.layers * heads * length**2
+    tokens = PROMPTS * PROMPT + rows * NEW
+    seen = PROMPTS * PROMPT**2 / 2 + rows * NEW * (PROMPT + NEW / 2)
+    flops = 6 * body * tokens + 6 * head * rows * NEW + 12 * shape.layers * heads * seen
     return {
         "wait": read / found.bytes_per_s,
         "score": 0.0,

@@ -18,7 +18,8 @@ from roll.engines.base import Generator, Output, Probed, Trainer
 from roll.errors import RunStopped
 from roll.types import Sampling
 
-NUM_TOKENS, NUM_NEW = 64, 4
+NUM_TOKENS, NUM_NEW = 36, 2
+"""Enough to fill a block of 32 of a prefix cache, and to decode once: what is sampled first comes of reading alone."""
 EXACT_MAX, ROUNDED_MEAN, ROUNDED_PART = 1e-3, 0.02, 0.05
 """How far logprobs may lie apart: the largest of fp32 weights, the mean of those with fewer digits.
 

@@ -145,30 +145,27 @@ class NativeGenerator:
             return folding.digest()
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
+        """What the text is like is read off its own prefill; nothing of a text is ever taken from an older one here."""
         assert self._paused and not self._running and not self._queue, "a probe comes while nothing is served"
         before, self._outputs = self._outputs, []
         greedy, nowhere = Sampling(temperature=0), frozenset[int]()
-        self._queue.append(
-            Request(id="probe", ids=tuple(ids), max_new_tokens=num_new, sampling=greedy, stop=nowhere, key=0)
-        )
-        while self._queue or self._running:
-            self._advance()
+        request = Request(id="probe", ids=tuple(ids), max_new_tokens=num_new, sampling=greedy, stop=nowhere, key=0)
+        given = torch.tensor(ids[1:], device=self.settings.device)
+        with torch.inference_mode():
+            hidden = self._filled({request.ids: [0]})[0][: len(ids)]
+            read: list[float] = score(hidden[:-1], self.decoder.head, given, Sampling())[0].tolist()
+            self._running.append(_Running(request=request, after_prompt=hidden[-1], due=num_new))
+            self._sample(hidden[-1:], 0)
+            while self._running:
+                self._decode()
         found, self._outputs = self._outputs, before
         return Output.of(
             "probe",
             (*ids[1:], *(token for output in found for token in output.ids.tolist())),
-            (*self._read(ids), *(logprob for output in found for logprob in output.logprobs.tolist())),
+            (*read, *(logprob for output in found for logprob in output.logprobs.tolist())),
             version=self._version,
             finish=Finish.LENGTH,
         )
-
-    @torch.inference_mode()
-    def _read(self, ids: Sequence[int]) -> list[float]:
-        """The logprobs of a text after its first token, at temperature 1."""
-        ragged = Ragged([len(ids)], device=self.settings.device, multiple=ALIGN)
-        given = torch.tensor(ids, device=self.settings.device)
-        hidden = self.decoder.hidden(given, ragged.positions, ragged.attend)
-        return score(hidden[:-1], self.decoder.head, given[1:], Sampling())[0].tolist()
 
     async def statistics(self) -> Statistics:
         return Statistics()  # a slot is never taken from a request
@@ -227,6 +224,11 @@ class NativeGenerator:
 
     def _prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], Tensor]:
         """Fill the slots of each context, and say what the model thinks after it."""
+        hidden, last = self._filled(fresh)
+        return dict(zip(fresh, hidden[last], strict=False))
+
+    def _filled(self, fresh: dict[tuple[int, ...], list[int]]) -> tuple[Tensor, Tensor]:
+        """What the model thinks after each token of contexts that lie end to end, and where the last of each is."""
         assert self._cache is not None
         device, contexts = self.settings.device, list(fresh)
         lengths = [len(ids) for ids in contexts]
@@ -238,8 +240,7 @@ class NativeGenerator:
         pairs = [(source, slot) for source, slots in enumerate(fresh.values()) for slot in slots]
         sources, slots = torch.tensor(pairs, device=device).unbind(1)
         attend = self._cache.prefilling(ragged, sources, slots)
-        hidden = self.decoder.hidden(torch.tensor(ids, device=device), ragged.positions, attend)
-        return dict(zip(contexts, hidden[ragged.last], strict=False))
+        return self.decoder.hidden(torch.tensor(ids, device=device), ragged.positions, attend), ragged.last
 
     def _decode(self) -> None:
         assert self._cache is not None

@@ -18,8 +18,11 @@ from roll.engines.base import Generator, Output, Probed, Trainer
 from roll.errors import RunStopped
 from roll.types import Sampling
 
-NUM_TOKENS, NUM_NEW = 36, 2
-"""Enough to fill a block of 32 of a prefix cache, and to decode once: what is sampled first comes of reading alone."""
+EXACT_SIZE, ROUNDED_SIZE = (36, 2), (64, 4)
+"""Tokens of the text, and tokens added: enough to fill a block of 32 of a prefix cache, and to decode once.
+
+What is sampled first comes of reading alone. Of weights with fewer digits means are compared, which want more.
+"""
 EXACT_MAX, ROUNDED_MEAN, ROUNDED_PART = 1e-3, 0.02, 0.05
 """How far logprobs may lie apart: the largest of fp32 weights, the mean of those with fewer digits.
 
@@ -33,7 +36,7 @@ class Canary:
     """The text, the same in every run of a model."""
 
     ids: tuple[int, ...]
-    num_new: int = NUM_NEW
+    num_new: int
 
     async def check(
         self,
@@ -91,10 +94,14 @@ def named(version: int, policy: str) -> str:
     return f"policy {policy!r}, version {version}" if policy else f"version {version}"
 
 
-def canary_of(*, vocab: int, context: int) -> Canary:
-    """The canary of a model: ids all over its vocabulary, as many as fit where the context is short."""
-    num = max(1, min(NUM_TOKENS, context - NUM_NEW))
-    return Canary(ids=tuple(_spread(num, vocab)), num_new=min(NUM_NEW, context - num))
+def canary_of(*, vocab: int, context: int, exact: bool = True) -> Canary:
+    """The canary of a model: ids all over its vocabulary, as many as fit where the context is short.
+
+    `exact` says that trainer and generators compute with 32 bits.
+    """
+    most, new = EXACT_SIZE if exact else ROUNDED_SIZE
+    num = max(1, min(most, context - new))
+    return Canary(ids=tuple(_spread(num, vocab)), num_new=min(new, context - num))
 
 
 def _spread(num: int, vocab: int) -> Sequence[int]:

@@ -71,4 +71,5 @@ def build_canary(run: Run) -> Canary | None:
     """What every version is tried with before it is served, unless the file says not to."""
     if not run.publication.canary:
         return None
-    return canary_of(vocab=geometry(architecture(run.model)).vocab, context=run.rollout.context)
+    vocab, exact = geometry(architecture(run.model)).vocab, run.actor_train.dtype == "float32"
+    return canary_of(vocab=vocab, context=run.rollout.context, exact=exact)

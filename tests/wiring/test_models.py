@@ -15,6 +15,7 @@ from roll.engines.origin import Origin, build
 from roll.errors import ConfigError
 from roll.types import Call
 from roll.wiring.actor import build_actor, build_parts, place_actor
+from roll.wiring.generators import build_canary
 from roll.wiring.models import build_model, build_models, build_roles
 
 TEXT = """\
@@ -25,6 +26,15 @@ rollout: {context: 32, max_new_tokens: 8, temperature: 0.7}
 algorithm: {recipe: ppo, kl: {coefficient: 0.1}}
 tasks: [{name: sums, data: arithmetic, reward: exact, top_k: 5}]
 """
+
+
+def test_a_canary_of_16_bits_is_longer(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        TEXT.replace("context: 64", "context: 256").replace("context: 32", "context: 200")
+    )
+    narrow = ["actor_train={dtype: bfloat16}", "actor_infer={backend: vllm}", "executor=inline", "algorithm=grpo"]
+    found = [build_canary(load(tmp_path / "run.yaml", given).run) for given in ([], narrow)]
+    assert [(len(each.ids), each.num_new) for each in found if each is not None] == [(36, 2), (64, 4)]
 
 
 class Recorder:

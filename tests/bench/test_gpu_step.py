@@ -16,7 +16,7 @@ from roll.types import Task
 def test_bounds_are_the_bytes_and_operations_of_each_phase() -> None:
     # A layer has 1024 x (2 x 2048 + 2 x 1024) + 3 x 1024 x 3072 = 15.73M weights, all 28 have 440.4M, the head 155.6M.
     # Decoding reads 1.192 GB of weights 512 times, and 114,688 bytes for each of 256 x 196,352 tokens seen: 6.375 TB.
-    # Prompts stand once: 32 x 128 + 256 x 512 = 135,168 tokens, which see 32 x 128^2 / 2 + 131,072 x (128 + 256) = 50.6M.
+    # Prompts stand once: 32 x 128 + 256 x 512 = 135,168 tokens, who see 32 x 128^2 / 2 + 131,072 x (128 + 256): 50.6M.
     # An update is 6 x 440.4M x 135,168 + 6 x 155.6M x 131,072 + 12 x 28 x 2048 x 50.6M operations: 514 T.
     found = gpu_step.phase_bounds(geometry(qwen3()), Ceilings(bytes_per_s=1e12, flops=1e14))
     assert found["wait"] == pytest.approx(6.375, rel=1e-3)

@@ -57,6 +57,8 @@ from roll.wiring.run import (
 
 INTERRUPTED = 130
 """The exit code that shells know for Ctrl-C."""
+WARM_START = "-sft"
+"""What the directory of a warm start is called after the name of the run."""
 REFERENCE = "reference"
 """Where a run keeps the weights it began with, if something is measured against them."""
 
@@ -75,7 +77,12 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
     with closing(RunDirectory.open(path)) as directory:
         if directory.origin.is_file():
             importable(Path(directory.origin.read_text(encoding="utf-8")))
-        loaded = _from_checkpoint(load(directory.config, overrides), path)
+        loaded = load(directory.config, overrides)
+        if path.resolve().name == f"{loaded.run.name}{WARM_START}":
+            raise ConfigError(
+                f"{path}: a warm start, which has no checkpoints; begin it again with `roll sft ... --overwrite`"
+            )
+        loaded = _from_checkpoint(loaded, path)
         preflight(loaded)
         if _finished(loaded.run, directory):
             _say(f"{path}: all {loaded.run.steps} steps are done already; for more of them, add steps=")
@@ -91,7 +98,8 @@ def warm_start(loaded: Loaded, *, overwrite: bool) -> None:
     if run.policies:
         raise ConfigError(f"{loaded.place('policies')}: policies: a warm start trains one model; leave them out of it")
     check_sandboxes(loaded, training=False)
-    with closing(RunDirectory.create(Path(run.directory) / f"{run.name}-sft", overwrite=overwrite)) as directory:
+    path = Path(run.directory) / f"{run.name}{WARM_START}"
+    with closing(RunDirectory.create(path, overwrite=overwrite, resumable=False)) as directory:
         _see_through(_warm_start(run, directory, origin=loaded.path.absolute()), directory)
 
 
@@ -233,7 +241,11 @@ def _see_through(work: Coroutine[Any, Any, None], directory: RunDirectory) -> No
         asyncio.run(work)
     except KeyboardInterrupt:
         last = Checkpoints(directory.path / "checkpoints", keep=1).latest()
-        how = f"go on from {last.name} with `roll resume {directory.path}`" if last else "it had no checkpoint yet"
+        how = (
+            f"go on from {last.name} with `roll resume {directory.path}`"
+            if last
+            else "it has no checkpoint to go on from"
+        )
         typer.echo(f"interrupted at once; {how}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 

@@ -14,8 +14,13 @@ RollError
 from __future__ import annotations
 
 import difflib
+import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any, cast
+
+_LONGEST = 500
+"""Most characters of an error that someone else wrote."""
 
 
 class RollError(Exception):
@@ -75,6 +80,26 @@ class blame:  # noqa: N801 - used like a function
         if isinstance(cause, Exception) and not isinstance(cause, RolloutError):  # else attributed closer to the cause
             place = "".join(map(str, self._what))
             raise self._error(f"{place}: {type(cause).__name__}: {cause}") from cause
+
+
+def described(error: BaseException, source: str | None = None) -> str:
+    """A caught error in one line, with the last line of the file `source` that led to it, or where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is whoever caught it
+    files = [frame for frame in frames if not frame.filename.startswith("<")]  # nor the machinery of imports
+    theirs = [frame for frame in frames if frame.filename == source] or files
+    where = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    return one_line("".join(traceback.format_exception_only(error))) + where
+
+
+def one_line(text: str) -> str:
+    """What someone else wrote, without line breaks and not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def source_of(found: Any) -> str | None:
+    """The file of the module that a function or class is defined in."""
+    return getattr(sys.modules.get(getattr(found, "__module__", None) or ""), "__file__", None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What can be found wrong with a run before anything starts: names, arguments, files. Imports no torch."""
+"""What can be found wrong with a run before anything starts: names, arguments, metrics, files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.algorithm import Algorithm, OwnAlgorithm
+from roll.config.best import best_fault
 from roll.config.load import Loaded
 from roll.config.lora import Lora, rank_fault, widths
 from roll.config.proxy import Agent
@@ -57,6 +58,8 @@ def _name_faults(run: Run) -> Iterator[tuple[str, str]]:
     for key, table, named in _names(run):
         for argument, fault in table.faults(named.kind, named.arguments):
             yield f"{key}.{argument}" if argument else key, fault
+    if fault := best_fault(run):
+        yield "checkpoint.best", fault
 
 
 def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from roll.errors import ConfigError, UnknownName, did_you_mean
+from roll.signature import Signature, defined, signature_of
 
 T = TypeVar("T")
 
@@ -74,16 +74,31 @@ class Table(Generic[T]):
             signature = self._signature(name)
         except ConfigError as error:
             return [("", str(error))]
-        unknown = [] if signature.open else [key for key in arguments if key not in signature.accepted]
+        unknown = [] if signature.open else [key for key in arguments if key not in signature.hints]
         missing = [] if self.others_give and ":" in name else sorted(signature.required - set(arguments))
+        wanted = {key: signature.expected(key, value) for key, value in arguments.items()}
         return [
-            *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.accepted)}") for key in unknown),
+            *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.hints)}") for key in unknown),
             *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
+            *(
+                (key, f"{self.kind} {name!r} takes {words} as {key!r} (got {reprlib.repr(arguments[key])}); change it")
+                for key, words in wanted.items()
+                if words
+            ),
         ]
+
+    def takes(self, name: str, argument: str) -> bool:
+        """Whether a config file may give `argument` to what `name` stands for."""
+        signature = self._signature(name)
+        return signature.open or argument in signature.hints
 
     def summaries(self) -> dict[str, str]:
         """Every short name, and the first line of what it stands for, read from source text."""
-        return {name: _summary(*self._source(name)) for name in self.targets}
+        return {name: self._summary(name) for name in self.targets}
+
+    def _summary(self, name: str) -> str:
+        source, attribute = self._source(name)
+        return defined(source).get(attribute, "")
 
     def _source(self, name: str) -> tuple[Path, str]:
         """The file that `name` is defined in, and what it is called there."""
@@ -96,11 +111,11 @@ class Table(Generic[T]):
             raise ConfigError(self._missing(name, module))
         return Path(spec.origin), attribute
 
-    def _signature(self, name: str) -> _Signature:
+    def _signature(self, name: str) -> Signature:
         source, attribute = self._source(name)
-        signature = _signature(source, attribute, self.supplied, self.supplied_to_class)
+        signature = signature_of(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
-            offer, (module, _) = did_you_mean(attribute, _defined(source)), self.locate(name)
+            offer, (module, _) = did_you_mean(attribute, defined(source)), self.locate(name)
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
 
@@ -108,90 +123,8 @@ class Table(Generic[T]):
         return f"{self.kind} {name!r}: no module named {module!r}; put it beside the YAML file or install it"
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """The keywords that a config file may give to something."""
-
-    accepted: frozenset[str] = frozenset()
-    required: frozenset[str] = frozenset()
-    open: bool = False
-    """Takes any keyword, or only running it would tell which."""
-
-
-def _offer(key: str, accepted: frozenset[str]) -> str:
+def _offer(key: str, accepted: Iterable[str]) -> str:
     return did_you_mean(key, accepted) or "; it takes no arguments"
-
-
-def _signature(source: Path, attribute: str, supplied: int, supplied_to_class: int) -> _Signature | None:
-    """What a function or class in `source` takes after what is supplied; None if it is not defined there."""
-    if source.suffix != ".py":
-        return _Signature(open=True)
-    try:
-        module = ast.parse(source.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise ConfigError(f"{source}:{error.lineno}: {error.msg}; Python cannot read this file") from None
-    for node in _statements(module.body):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
-            return _of_arguments(node.args, supplied)
-        if isinstance(node, ast.ClassDef) and node.name == attribute:
-            return _of_class(node, supplied_to_class)
-        if _bound_names(node) & {attribute, "*"}:
-            return _Signature(open=True)
-    return None
-
-
-def _defined(source: Path) -> dict[str, str]:
-    """Functions and classes of a file that can be read, with the first line of what they say of themselves."""
-    body = ast.parse(source.read_text(encoding="utf-8")).body
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = [node for node in _statements(body) if isinstance(node, kinds) and not node.name.startswith("_")]
-    return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in found}
-
-
-def _summary(source: Path, attribute: str) -> str:
-    return _defined(source).get(attribute, "")
-
-
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported, those under `if`, `try` and `with` among them."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            for inner in ("body", "handlers", "orelse", "finalbody"):
-                for child in getattr(node, inner, ()):
-                    yield from _statements(child.body if isinstance(child, ast.ExceptHandler) else [child])
-
-
-def _of_arguments(arguments: ast.arguments, supplied: int) -> _Signature:
-    plain = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-    needed = plain[: len(plain) - len(arguments.defaults)]
-    keywords = list(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
-    return _Signature(
-        accepted=frozenset(plain[supplied:]) | {argument.arg for argument, _ in keywords},
-        required=frozenset(needed[supplied:]) | {argument.arg for argument, default in keywords if default is None},
-        open=arguments.kwarg is not None,
-    )
-
-
-def _of_class(node: ast.ClassDef, supplied: int) -> _Signature:
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return _of_arguments(item.args, supplied + 1)  # and `self`
-    if any(not (isinstance(base, ast.Name) and base.id == "Protocol") for base in node.bases):
-        return _Signature(open=True)  # fields may be inherited
-    fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-    names = [(cast(ast.Name, item.target).id, item.value) for item in fields][supplied:]
-    return _Signature(
-        accepted=frozenset(name for name, _ in names),
-        required=frozenset(name for name, default in names if default is None),
-    )
-
-
-def _bound_names(node: ast.stmt) -> set[str]:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {alias.asname or alias.name for alias in node.names}
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 ADVANTAGES: Table[Any] = Table(

@@ -43,6 +43,25 @@ def test_every_unknown_name_and_argument_is_told_at_its_place(tmp_path: Path) ->
     ]
 
 
+def test_arguments_of_another_type_than_the_function_takes_are_told_at_their_place(tmp_path: Path) -> None:
+    data, env = "tasks.0.data={kind: arithmetic, digits: two}", "tasks.0.env={kind: frozen_lake, size: [4]}"
+    assert faults(tmp_path, "algorithm.loss.clip_low=abc", data, env, "tasks.0.reward={kind: f1, threshold: low}") == [
+        "command line: algorithm.loss.clip_low: loss 'clipped' takes a number as 'clip_low' (got 'abc'); change it",
+        "command line: tasks.0.env.size: environment 'frozen_lake' takes a whole number as 'size' (got [4]); change it",
+        "command line: tasks.0.data.digits: dataset 'arithmetic' takes a whole number as 'digits' (got 'two'); "
+        "change it",
+        "command line: tasks.0.reward.threshold: reward 'f1' takes a number or null as 'threshold' (got 'low'); "
+        "change it",
+    ]
+
+
+def test_a_metric_that_no_checkpoint_can_be_the_best_by_is_told(tmp_path: Path) -> None:
+    assert faults(tmp_path, "checkpoint.best=reward/meen") == [
+        "command line: checkpoint.best: no step and no validation of this run measures 'reward/meen'; "
+        "did you mean 'reward/mean'?"
+    ]
+
+
 def test_what_the_caller_supplies_cannot_be_given_by_the_file(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, "tasks.0.reward.reply=x")
     assert line.startswith("command line: tasks.0.reward.reply: reward 'exact' takes no 'reply'")

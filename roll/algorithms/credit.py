@@ -11,6 +11,7 @@ import torch
 from roll.algorithms.kl import adapted
 from roll.algorithms.moments import Moments
 from roll.algorithms.objective import corrected, kl_row
+from roll.algorithms.own import asked, place_of
 from roll.algorithms.parting import Part, joined, parted
 from roll.algorithms.recipe import Kl, Recipe
 from roll.algorithms.segments import spread, sum_by
@@ -197,10 +198,11 @@ def _as_sampled(batch: Batch) -> Tokens:
 
 
 def _found(table: Table[Any], part: Call, given: tuple[Any, ...], *, like: torch.Tensor) -> torch.Tensor:
-    found = table[part.name](*given, **part.arguments)
+    found = asked(table, part, *given)
     if not isinstance(found, torch.Tensor) or found.shape != like.shape:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise ConfigError(
-            f"{table.kind} {part.name}: must return a tensor of shape {tuple(like.shape)} (got {got}); fix its code"
+            f"{table.kind} {part.name}: must return a tensor of shape {tuple(like.shape)} (got {got}); "
+            f"fix its code{place_of(table, part)}"
         )
     return found

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import torch
 
+from roll.algorithms.own import asked, place_of
 from roll.algorithms.recipe import Objective
 from roll.errors import ConfigError
-from roll.registry import CORRECTIONS, ESTIMATORS, LOSSES
+from roll.registry import CORRECTIONS, ESTIMATORS, LOSSES, Table
 from roll.types import Call, Tokens
 
 
@@ -21,7 +22,7 @@ def evaluate(
     `weights` carry mask and denominator, so the sums over the parts of a cut batch add up to that of the whole.
     """
     tokens = clean(tokens)
-    row, metrics = _rows(objective.loss, LOSSES[objective.loss.name](tokens, **objective.loss.arguments), tokens)
+    row, metrics = _rows(objective.loss, asked(LOSSES, objective.loss, tokens), tokens)
     if objective.correction is not None:
         factor = corrected(tokens, objective.correction)
         row, metrics = row * factor, {**metrics, "correction": factor}
@@ -31,7 +32,9 @@ def evaluate(
     if objective.entropy:
         assert tokens.entropies is not None, "the engine measures entropies whenever they are asked for"
         row = row - objective.entropy * tokens.entropies
-    return weighted_sum(row, weights), metrics
+    total = weighted_sum(row, weights)
+    _check_gradient(total, tokens, objective.loss)
+    return total, metrics
 
 
 def clean(tokens: Tokens) -> Tokens:
@@ -58,8 +61,7 @@ _ROWS = (
 
 def corrected(tokens: Tokens, correction: Call) -> torch.Tensor:
     """[tokens] factors that make up for a sampler that was not the policy; never part of a gradient."""
-    found = CORRECTIONS[correction.name](tokens, **correction.arguments)
-    return _row(correction, found, tokens).detach()
+    return _row(CORRECTIONS, correction, asked(CORRECTIONS, correction, tokens), tokens).detach()
 
 
 def kl_row(
@@ -68,7 +70,7 @@ def kl_row(
     """[tokens] estimates of how far the policy is from the reference; of tokens that are not trained on, 0."""
     assert ref_logprobs is not None, "a recipe with KL needs a reference, which scores the batch before the update"
     apart = torch.where(trained, logprobs - ref_logprobs, 0.0)
-    found: torch.Tensor = ESTIMATORS[estimator.name](apart, **estimator.arguments)
+    found: torch.Tensor = asked(ESTIMATORS, estimator, apart)
     return found
 
 
@@ -77,22 +79,34 @@ def weighted_sum(row: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return torch.where(weights != 0, row, torch.zeros_like(row)).mul(weights).sum()
 
 
-def _rows(function: Call, found: Any, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _check_gradient(total: torch.Tensor, tokens: Tokens, loss: Call) -> None:
+    """Refuse what no gradient leads back from, where one is wanted."""
+    wanted = any(row is not None and row.requires_grad for row in (tokens.logprobs, tokens.values))
+    if wanted and not total.requires_grad:
+        raise ConfigError(
+            f"loss {loss.name!r}: what it returns has no gradient; compute it from the tokens' logprobs, or a critic's "
+            f"from their values, without detach{place_of(LOSSES, loss)}"
+        )
+
+
+def _rows(loss: Call, found: Any, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     parts = cast(tuple[Any, ...], found) if isinstance(found, tuple) else ()
     if len(parts) != 2 or not isinstance(parts[1], dict):
         raise ConfigError(
-            f"{function.name}: must return the loss of each token and a dictionary of metrics "
-            f"(got {type(cast(object, found)).__name__}); return (loss, {{}})"
+            f"{loss.name}: must return the loss of each token and a dictionary of metrics "
+            f"(got {type(cast(object, found)).__name__}); return (loss, {{}}){place_of(LOSSES, loss)}"
         )
     logged = cast(dict[str, Any], parts[1])
-    return _row(function, parts[0], tokens), {name: _row(function, each, tokens) for name, each in logged.items()}
+    return _row(LOSSES, loss, parts[0], tokens), {
+        name: _row(LOSSES, loss, each, tokens) for name, each in logged.items()
+    }
 
 
-def _row(function: Call, found: Any, tokens: Tokens) -> torch.Tensor:
+def _row(table: Table[Any], function: Call, found: Any, tokens: Tokens) -> torch.Tensor:
     if not isinstance(found, torch.Tensor) or found.shape != tokens.trained.shape:
         got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise ConfigError(
             f"{function.name}: must return one number a token, shape {tuple(tokens.trained.shape)} (got {got}); "
-            "fix its code"
+            f"fix its code{place_of(table, function)}"
         )
     return found

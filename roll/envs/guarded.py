@@ -6,9 +6,11 @@
 | it cancels itself, or asks the process to leave | `EnvFailed` |
 | it opens with nothing, with what is no message, or with text that no tokenizer can read | `EnvFailed` |
 | it answers with no `Reply`, or one with numbers that are not finite | `EnvFailed` |
+| it is not done and its `Reply` has no message | `EnvFailed` |
 | its agents are no names, or it speaks to, or rewards, someone who is none of them | `EnvFailed` |
 
-Each says which environment, which task, which turn and what it got. A failure costs the attempt and not the run.
+Each says which environment, which task, which turn and what it got, or which line raised. A failure costs the attempt
+and not the run.
 """
 
 from __future__ import annotations
@@ -26,14 +28,12 @@ import numpy as np
 
 from roll.data.tools import Spoken, Tool, declared
 from roll.envs.base import Env, Reply, ToolEnv
-from roll.errors import ConfigError, EnvFailed, blame
+from roll.errors import ConfigError, EnvFailed, RollError, described, one_line, source_of
 from roll.registry import ENVS
 from roll.types import Call, Message, Task
 
 _LARGEST = 1e6
 """Most that a reward may be away from 0, as for rewards of other origin."""
-_LONGEST = 500
-
 
 _UNFIT = (ConfigError, TypeError, ValueError, ImportError, LookupError, AttributeError)
 """What a constructor raises where its arguments are to blame; anything else may be better the next time."""
@@ -44,11 +44,13 @@ async def unfit(call: Call, task: Task, *, tools: bool = True) -> str:
 
     It is made and closed, and never started. Without `tools` the policy has no way to call any.
     """
+    made: Any = None
     try:
-        env: Env = ENVS[call.name](task, **call.arguments)
+        made = ENVS[call.name]
+        env: Env = made(task, **call.arguments)
         found = _tools_of(env)
     except _UNFIT as error:
-        return str(error) if isinstance(error, ConfigError) else _described(error)
+        return str(error) if isinstance(error, ConfigError) else _told(error, call, made)
     except (Exception, SystemExit):  # noqa: BLE001 - not the arguments' fault, and attempts will tell
         return ""
     with contextlib.suppress(Exception):  # if that is to say anything, an attempt will
@@ -68,10 +70,13 @@ class Guarded:
         """Who plays in it, if it says; found once it has started."""
         self._failed = True
         """Until it is known otherwise: that what has failed cannot be closed either is no news."""
+        made: Any = None
         try:
-            self._env: Env = ENVS[call.name](task, **call.arguments)
+            made = ENVS[call.name]
+            self._env: Env = made(task, **call.arguments)
         except (Exception, SystemExit) as error:
-            raise EnvFailed(f"{self._border}: {_described(error)}") from error
+            raise EnvFailed(f"{self._border}: {_told(error, call, made)}") from error
+        self._border.env = self._env
 
     @property
     def actions(self) -> Sequence[str]:
@@ -86,7 +91,7 @@ class Guarded:
         messages = _messages(found, border)
         if not messages:
             raise EnvFailed(f"{border}: said nothing (got no message); begin with one at least")
-        with blame(EnvFailed, border):
+        with border:
             self.tools = _tools_of(self._env)
         self.agents = _agents_of(self._env, border)
         self._failed = False
@@ -113,6 +118,8 @@ class Guarded:
         with border:
             found = await method(said)
         found = _checked(found, border)
+        if not (found.messages or found.done):
+            raise EnvFailed(f"{border}: said nothing and is not done; give its Reply `messages`, or `done=True`")
         if found.to or found.rewards:
             self._check_names(found, border)
         self._failed = False
@@ -128,10 +135,12 @@ class Guarded:
 class _Border:
     """Whatever environment code raises in this block is an `EnvFailed`; as text, where that was."""
 
-    __slots__ = ("_call", "_task", "when")
+    __slots__ = ("_call", "_task", "env", "when")
 
     def __init__(self, call: Call, task: Task, when: str = "") -> None:
         self._call, self._task = call, task
+        self.env: Env | None = None
+        """Once there is one."""
         self.when: str | int = when
         """What it is asked for: the number of a turn, or another thing by name; empty: to be made."""
 
@@ -142,7 +151,9 @@ class _Border:
 
     def closing(self) -> _Border:
         """Where the same environment is closed."""
-        return _Border(self._call, self._task, "closing")
+        found = _Border(self._call, self._task, "closing")
+        found.env = self.env
+        return found
 
     def __enter__(self) -> None: ...
 
@@ -157,7 +168,7 @@ class _Border:
         if isinstance(error, EnvFailed):
             raise EnvFailed(f"{self}: {error}") from error
         if isinstance(error, Exception | SystemExit):
-            raise EnvFailed(f"{self}: {_described(error)}") from error
+            raise EnvFailed(f"{self}: {_told(error, self._call, type(self.env))}") from error
 
 
 def _tools_of(env: Env) -> tuple[Tool, ...]:
@@ -254,6 +265,11 @@ def _readable(text: Any) -> bool:
     return True
 
 
-def _described(error: BaseException) -> str:
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+def _told(error: BaseException, call: Call, made: Any) -> str:
+    """An error in one line, with the line of the user's own environment that led to it, or where it was raised.
+
+    `made` is what is to blame if it is the user's; what ours stumble over is in what they wrap.
+    """
+    if isinstance(error, RollError):  # which says itself what it is about
+        return one_line(f"{type(error).__name__}: {error}")
+    return described(error, source_of(made) if ":" in call.name else None)

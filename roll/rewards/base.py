@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -30,14 +28,13 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from roll.errors import ConfigError, RollError
+from roll.errors import ConfigError, RollError, described, one_line, source_of
 from roll.registry import REWARDS
 from roll.rewards.outcome import Fault, Outcome, Unscored
 from roll.types import Call, Score, Task
 
 LARGEST = 1e6
 """Most that a score or a part may be away from 0: far above any meant, and far below what spoils sums in fp32."""
-_LONGEST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +90,9 @@ class Reward:
         except Unscored as error:
             return Outcome.failed(error.fault, str(error))
         except ConfigError as error:
-            return Outcome.failed(Fault.TASK, f"{self._place(task)}: {_one_line(str(error))}")
+            return Outcome.failed(Fault.TASK, f"{self._place(task)}: {one_line(str(error))}")
         except RollError as error:
-            return Outcome.failed(Fault.INFRASTRUCTURE, f"{self._place(task)}: {_one_line(str(error))}")
+            return Outcome.failed(Fault.INFRASTRUCTURE, f"{self._place(task)}: {one_line(str(error))}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
             return Outcome.failed(
                 Fault.REWARD, f"{self._place(task)}: {described(error, self._source)}; mend the reward"
@@ -112,7 +109,7 @@ class Reward:
 
     @property
     def _source(self) -> str | None:
-        return _source_of(self.ask if self.instance is None else type(self.instance))
+        return source_of(self.ask if self.instance is None else type(self.instance))
 
 
 async def call(reward: Call, task: Task, reply: str) -> Outcome:
@@ -125,23 +122,6 @@ async def call(reward: Call, task: Task, reply: str) -> Outcome:
         return await made.score(task, reply)
     finally:
         await made.stop()
-
-
-def described(error: BaseException, source: str | None = None) -> str:
-    """An error in one line, with the last line of the file `source` that led to it, or where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if frame.filename == source] or frames
-    where = f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
-    return _one_line("".join(traceback.format_exception_only(error))) + where
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
-
-
-def _source_of(found: Any) -> str | None:
-    return getattr(sys.modules.get(getattr(found, "__module__", None) or ""), "__file__", None)
 
 
 def _callable(found: Any, place: str) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from roll.algorithms.own import asked
 from roll.data.mixture import Draw, Mixture
 from roll.engines.base import Output
 from roll.errors import RunStopped
@@ -204,7 +205,7 @@ class Scheduler:
         """Why there is nothing to learn from this group, if so."""
         domain = group.trajectories[0].task.domain
         filters = self.policy.filters_of.get(domain, self.policy.filters)
-        reasons = (FILTERS[each.name](group, **each.arguments) for each in filters)
+        reasons = (asked(FILTERS, each, group) for each in filters)
         return next((reason for reason in reasons if reason), "")
 
     async def _filter(self, held: Held, reason: str) -> None:

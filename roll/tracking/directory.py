@@ -18,15 +18,17 @@ class RunDirectory:
         self._lock = _locked(path / ".lock")
 
     @classmethod
-    def create(cls, path: Path, *, overwrite: bool) -> RunDirectory:
-        """One for a fresh run, which `begin` begins. Refuses what is no run, and a run unless `overwrite` is given."""
+    def create(cls, path: Path, *, overwrite: bool, resumable: bool = True) -> RunDirectory:
+        """One for a fresh run, which `begin` begins. Refuses what is no run, and a run unless `overwrite` is given.
+
+        One that is not `resumable` can only be made again from its beginning.
+        """
         if path.exists() and (not path.is_dir() or _contents(path)):
             if not (path / "config.yaml").is_file():
                 raise ConfigError(f"{path}: exists already and is not the directory of a run; change name=")
             if not overwrite:
-                raise ConfigError(
-                    f"{path}: exists already; go on with `roll resume {path}`, or add --overwrite, or change name="
-                )
+                resume = f"go on with `roll resume {path}`, or " if resumable else ""
+                raise ConfigError(f"{path}: exists already; {resume}add --overwrite, or change name=")
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 

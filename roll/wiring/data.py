@@ -155,7 +155,7 @@ def _read(config: SourceConfig) -> Sequence[Task]:
         return DATASETS["seeds"]()
     if config.fields is None:
         return DATASETS[config.data.kind](**config.data.arguments)
-    if any(key == "fields" for key, _ in DATASETS.faults(config.data.kind, {"fields": None})):
+    if not DATASETS.takes(config.data.kind, "fields"):
         raise ConfigError(
             f"tasks: source {config.name!r}: dataset {config.data.kind!r} gives whole tasks and has no rows to map; "
             "remove 'fields', or let the function take it"

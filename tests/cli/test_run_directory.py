@@ -71,6 +71,15 @@ def test_a_run_that_exists_is_not_begun_again_unasked(roll: Callable, made: Path
     assert checkpoints(made) == ["step-3", "step-4"]
 
 
+def test_a_warm_start_that_exists_is_begun_again_or_left_and_never_resumed(roll: Callable, folder: Path) -> None:
+    (folder / "runs" / "tiny-sft").mkdir(parents=True)
+    (folder / "runs" / "tiny-sft" / "config.yaml").write_text((folder / "run.yaml").read_text())
+    assert roll("sft", "run.yaml").fault(2) == "runs/tiny-sft: exists already; add --overwrite, or change name="
+    assert roll("resume", "runs/tiny-sft").fault(2) == (
+        "runs/tiny-sft: a warm start, which has no checkpoints; begin it again with `roll sft ... --overwrite`"
+    )
+
+
 def test_overwriting_begins_anew_and_leaves_nothing_of_the_old_run(roll: Callable, made: Path) -> None:
     assert roll("train", "run.yaml", "--overwrite", "steps=1", "validation.at_start=false").code == 0
     assert checkpoints(made) == ["step-1"] and starts(made) == [None]

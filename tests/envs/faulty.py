@@ -29,6 +29,7 @@ GARBAGE: dict[str, Any] = {
     "metric": replace(GOOD, metrics={"success": float("inf")}),
     "metrics": replace(GOOD, metrics=[1.0]),
     "state": replace(GOOD, state=5),
+    "silent": replace(GOOD, messages=()),
 }
 OPENINGS: dict[str, Any] = {"opens_with_text": "5", "opens_with_nothing": (), "opens_with_none": None}
 

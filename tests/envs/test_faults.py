@@ -1,5 +1,6 @@
 """Whatever an environment does, it costs attempts and not the run, and every record says what, where and when."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,20 +10,21 @@ from roll.journal.events import Event, GroupFailed, Retried, TrajectoryEnded
 from roll.rollout.env_pool import EnvPool, HostLimits
 from roll.rollout.environments import Environments, InlineEnvs
 from roll.types import Status, Trajectory
+from tests.envs import faulty
 from tests.envs.fault_rig import attempts, tasks
 from tests.envs.faulty import FAULTY, GARBAGE, OPENINGS
 
 Found = tuple[Mapping[str, list[Trajectory]], list[Event]]
 FAILURES = {
-    "cannot_be_made": ": ValueError: no world today",
-    "start_raises": ", starting: OSError: no ice",
+    "cannot_be_made": ": ValueError: no world today (its line)",
+    "start_raises": ", starting: OSError: no ice (its line)",
     "start_hangs": ", starting: TimeoutError: no answer within 0.4 s (rollout.env_timeout_s)",
     "opens_with_text": ", starting: not a tuple of messages (got '5'); give Message('user', ...)",
     "opens_with_nothing": ", starting: said nothing (got no message); begin with one at least",
     "opens_with_none": ", starting: not a tuple of messages (got None); give Message('user', ...)",
     "opens_too_long": ", starting: what it opens with fills the context; raise rollout.context, or let it say less",
-    "raises": ", turn 0: ValueError: the world ended",
-    "leaves": ", turn 0: SystemExit: good bye",
+    "raises": ", turn 0: ValueError: the world ended (its line)",
+    "leaves": ", turn 0: SystemExit: good bye (its line)",
     "cancels_itself": ", turn 0: cancelled itself; catch what it cancels",
     "hangs": ", turn 0: TimeoutError: no answer within 0.4 s (rollout.env_timeout_s)",
     "none": ", turn 0: not a Reply (got None); return one from `step`",
@@ -36,7 +38,8 @@ FAILURES = {
     "metric": ", turn 0: success is no finite number of at most 1e+06 (got inf); give a float",
     "metrics": ", turn 0: metrics are not numbers by name (got [1.0]); give a dict",
     "state": ", turn 0: `done` must be true or false and `state` a text (got done False, state 5); give them so",
-    "close_raises": ", closing: OSError: the door is stuck",
+    "silent": ", turn 0: said nothing and is not done; give its Reply `messages`, or `done=True`",
+    "close_raises": ", closing: OSError: the door is stuck (its line)",
 }
 KILLERS = ("sticks", "hangs_for_good", "dies", "is_killed")
 VALID = {
@@ -69,7 +72,12 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def as_told(trajectory: Trajectory) -> bool:
     """Whether it ended as it had to, and not only because the machine was slow."""
     name = trajectory.task.id
-    return trajectory.reason.endswith(f"task '{name}'{FAILURES[name]}") if name in FAILURES else trajectory.status.valid
+    return told(trajectory).endswith(f"task '{name}'{FAILURES[name]}") if name in FAILURES else trajectory.status.valid
+
+
+def told(trajectory: Trajectory) -> str:
+    """Its reason, wherever in the faulty file a line is to blame."""
+    return re.sub(rf"\({re.escape(faulty.__file__)}:\d+\)$", "(its line)", trajectory.reason)
 
 
 def test_a_failure_is_a_record_that_names_the_task_the_turn_and_what_it_got(run: Found) -> None:
@@ -79,7 +87,7 @@ def test_a_failure_is_a_record_that_names_the_task_the_turn_and_what_it_got(run:
         for trajectory in found[fault]:
             assert trajectory.status is Status.ENV_FAILED
             assert trajectory.reason.startswith("environment ") and f"task '{fault}'" in trajectory.reason
-        assert any(trajectory.reason.endswith(reason) for trajectory in found[fault]), fault
+        assert any(told(trajectory).endswith(reason) for trajectory in found[fault]), fault
 
 
 def test_what_is_sound_in_the_same_run_comes_to_its_end(run: Found) -> None:

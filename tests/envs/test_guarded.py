@@ -38,7 +38,7 @@ def test_an_answer_that_fails_because_of_the_closing_still_says_which_turn_it_wa
     async def go() -> None:
         env, answer = await asked()
         await env.close()
-        with pytest.raises(EnvFailed, match="of task 't', turn 0: OSError: the door is shut"):
+        with pytest.raises(EnvFailed, match=rf"of task 't', turn 0: OSError: the door is shut \({__file__}:\d+\)$"):
             await answer
 
     asyncio.run(go())

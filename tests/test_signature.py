@@ -1,0 +1,98 @@
+"""Arguments are judged by the hints of whatever takes them, which is read and never run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.signature import Signature, signature_of
+
+SOURCE = """\
+from typing import Annotated, Literal, Optional, Union, TypeAlias
+raise SystemExit("run")
+
+Side: TypeAlias = Literal["left", "right"]
+Wide = Narrow
+Narrow = Wide
+
+def draw(task, *, whole: int, part: float = 0.5, word: "str" = "a", sure: bool = False, late: int = None,
+         side: Side = "left", many: list[int] = (), pairs: tuple[str, ...] = (), pair: tuple[int, str] = (1, "a"),
+         some: Optional[float] = None, either: Union[int, str] = 0, noted: Annotated[int, "at least 1"] = 1,
+         bare: list = (), strange: Wide = 0, table: dict[str, int] = {}, mixed: "list[" = 0, loose=0,
+         either_or: int | Path = 0): ...
+
+class Drawing:
+    size: int
+    name: str | None = None
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Signature:
+    (tmp_path / "drawing.py").write_text(SOURCE)
+    found = signature_of(tmp_path / "drawing.py", "draw", 1, 0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("whole", "abc", "a whole number"),
+        ("whole", 2.0, "a whole number"),
+        ("whole", True, "a whole number"),
+        ("whole", None, "a whole number"),
+        ("part", "abc", "a number"),
+        ("part", False, "a number"),
+        ("word", 5, "text"),
+        ("sure", 1, "true or false"),
+        ("late", "soon", "a whole number or null"),
+        ("side", "top", "'left' or 'right'"),
+        ("many", 3, "a list, each entry a whole number"),
+        ("many", [1, "2"], "a list, each entry a whole number"),
+        ("pairs", ["a", 1], "a list, each entry text"),
+        ("pair", "ab", "a list"),
+        ("some", "x", "a number or null"),
+        ("either", 0.5, "a whole number or text"),
+        ("noted", "x", "a whole number"),
+        ("bare", "x", "a list"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_words(read: Signature, key: str, value: Any, words: str) -> None:
+    assert read.expected(key, value) == words
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("whole", 3),
+        ("part", 3),
+        ("part", 0.25),
+        ("word", "b"),
+        ("sure", True),
+        ("late", None),
+        ("side", "right"),
+        ("many", []),
+        ("many", [1, 2]),
+        ("pair", [1, "a"]),
+        ("some", None),
+        ("either", "a"),
+        ("bare", ["a", 1]),
+    ],
+)
+def test_what_fits_passes(read: Signature, key: str, value: Any) -> None:
+    assert read.expected(key, value) == ""
+
+
+@pytest.mark.parametrize("key", ["strange", "table", "mixed", "loose", "either_or", "unknown"])
+def test_what_a_hint_does_not_say_in_plain_types_is_not_judged(read: Signature, key: str) -> None:
+    for value in (None, 1, 0.5, "a", [1], {"a": 1}):
+        assert read.expected(key, value) == ""
+
+
+def test_the_fields_of_a_record_are_hints_too(tmp_path: Path) -> None:
+    (tmp_path / "drawing.py").write_text(SOURCE)
+    found = signature_of(tmp_path / "drawing.py", "Drawing", 0, 0)
+    assert found is not None and found.required == {"size"}
+    assert found.expected("size", "x") == "a whole number"
+    assert found.expected("name", 1) == "text or null"

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from roll.cli import main
+from roll.sandbox.level import why_not
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = [("repair", "programs", "Repair", 4), ("sql", "tables", "Sql", 5), ("retail", "desk", "Retail", 4)]
+ISOLATED = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+NAMES = ("repair", "sql", "retail")
+EXAMPLES = [
+    pytest.param("repair", "programs", "Repair", 4, marks=ISOLATED),
+    ("sql", "tables", "Sql", 5),
+    ("retail", "desk", "Retail", 4),
+]
 """Each with its source, who knows the answers, and how many tasks there are."""
 SMALL = [
     "steps=1", "threads=1", "vars.turns=2", "rollout.groups_per_step=2", "rollout.group_size=2",
@@ -46,7 +53,7 @@ def test_a_model_trains_in_an_example_and_its_faults_are_counted(
     assert last[f"env/{source}/tools/calls"] == 0 and last[f"env/{source}/tools/faults"] >= 0
 
 
-@pytest.mark.parametrize("example", [name for name, *_ in EXAMPLES])
+@pytest.mark.parametrize("example", NAMES)
 def test_the_command_for_a_real_model_at_the_head_of_an_example_is_accepted(
     example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from roll.errors import EnvFailed
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import make_env
 from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.sandbox.level import why_not
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
 from tests.chat.server import server, words
 from tests.data.chat_templates import family
@@ -26,6 +27,7 @@ SQL = [
     ("execute_sql", {"query": "SELECT Name FROM Boats ORDER BY Length DESC LIMIT 1"}),
     ("answer", {"values": ["Swan"]}),
 ]
+ISOLATED = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
 REPAIR = [
     ("read_file", {"path": "mean.py"}),
     ("edit_file", {"path": "mean.py", "old": "(len(numbers) - 1)", "new": "len(numbers)"}),
@@ -46,7 +48,7 @@ def written(call: tuple[str, dict[str, Any]], form: str) -> str:
 @pytest.mark.parametrize(("name", "form"), [("chatml", "hermes"), ("thinking", "hermes"), ("llama", "llama")])
 @pytest.mark.parametrize(("world", "key", "calls", "hears"), [
     ("sql", "longest", SQL, '["Swan"]'),
-    ("repair", "mean", REPAIR, "return total / (len(numbers) - 1)"),
+    pytest.param("repair", "mean", REPAIR, "return total / (len(numbers) - 1)", marks=ISOLATED),
 ])  # fmt: skip
 def test_a_world_is_played_in_the_form_of_the_template(
     name: str, form: str, world: str, key: str, calls: list[tuple[str, dict[str, Any]]], hears: str

@@ -22,15 +22,18 @@ SLOW = (
     "data/test_detokenizer.py",
     "data/test_encoder.py",
     "data/test_tables.py",
+    "engines/infer/test_native.py",
     "engines/test_lora.py",
     "engines/test_lora_run.py",
     "envs/test_faults.py",
     "envs/test_frozen_lake.py",
     "envs/test_repair.py",
     "envs/test_worlds_played.py",
+    "journal/test_store.py",
     "placement/test_turns.py",
     "proxy/test_exactness.py",
     "proxy/test_player.py",
+    "proxy/test_server.py",
     "proxy/test_training.py",
     "proxy/test_warm.py",
     "rewards/test_choice.py",
@@ -67,6 +70,12 @@ TOGETHER = {f"cluster/test_{name}.py": "ray" for name in ("faults", "ray", "ray_
     "learning/test_arithmetic.py": "arithmetic"
 }
 """Files whose tests share something that takes long to make, by its name; those of each run in one process."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Slow files that nobody wants are not even imported: that alone takes seconds."""
+    unwanted = "not slow" in config.getoption("markexpr") and collection_path != HERE
+    return True if unwanted and str(collection_path.relative_to(HERE)).startswith(SLOW) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before groups are read

@@ -137,6 +137,20 @@ def test_requests_that_were_pushed_out_of_memory_are_counted(engines: Engines) -
     assert after > before
 
 
+def test_nobody_counts_where_the_cache_has_room_for_all(engines: Engines) -> None:
+    async def run() -> tuple[Any, int]:
+        engine = engines.serving(model(), "qwen3")
+        await engine.start()
+        await engine.submit([request(str(at), [1, 2, at], 100) for at in range(8)])
+        await collect(engine, 8)
+        return engine._engine, (await engine.statistics()).preempted
+
+    found, preempted = asyncio.run(run())
+    cache = found.vllm_config.cache_config
+    assert (found.log_stats, preempted) == (False, 0)
+    assert cache.num_gpu_blocks * cache.block_size > 8 * contract.CONTEXT
+
+
 async def published(engine: VllmGenerator, decoder: Decoder, path: Path, channel: Mailbox, versions: int) -> list[Any]:
     learning = trainer(decoder, optimizer=Optimizer(lr=0.01), channel=channel)
     trainers, generators = InlineCluster[Trainer]([learning]), InlineCluster[Generator]([engine])

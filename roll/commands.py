@@ -78,7 +78,8 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
         if directory.origin.is_file():
             importable(Path(directory.origin.read_text(encoding="utf-8")))
         loaded = load(directory.config, overrides)
-        if path.resolve().name == f"{loaded.run.name}{WARM_START}":
+        warm = path.resolve().name == f"{loaded.run.name}{WARM_START}"
+        if warm and Checkpoints(path / "checkpoints", keep=1).latest() is None:
             raise ConfigError(
                 f"{path}: a warm start, which has no checkpoints; begin it again with `roll sft ... --overwrite`"
             )

@@ -42,7 +42,9 @@ def signature_of(source: Path, attribute: str, supplied: int, supplied_to_class:
     types = _types(module.body)
     for node in _statements(module.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
-            return replace(_of_arguments(node.args, supplied), types=types)
+            found = replace(_of_arguments(node.args, supplied), types=types)
+            # A decorator may take something else than what it decorates.
+            return replace(found, hints=dict.fromkeys(found.hints)) if node.decorator_list else found
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             return replace(_of_class(node, supplied_to_class), types=types)
         if _bound_names(node) & {attribute, "*"}:
@@ -58,6 +60,8 @@ def defined(source: Path) -> dict[str, str]:
     return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in found}
 
 
+_UNKNOWN = ast.Tuple([])
+"""A hint that says nothing."""
 Kind: TypeAlias = tuple[str, Callable[[Any], bool]]
 """What a value may be: in words, and whether one is."""
 _PLAIN: dict[str, Kind] = {
@@ -67,7 +71,7 @@ _PLAIN: dict[str, Kind] = {
     "bool": ("true or false", lambda value: isinstance(value, bool)),
 }
 _NULL: Kind = ("null", lambda value: value is None)
-_LISTS = ("list", "tuple", "Sequence", "Iterable", "Collection", "set", "frozenset")
+_LISTS = ("list", "tuple", "Sequence", "set", "frozenset")
 
 
 def _kinds(hint: ast.expr | None, types: Mapping[str, ast.expr]) -> list[Kind] | None:
@@ -92,6 +96,8 @@ def _kinds(hint: ast.expr | None, types: Mapping[str, ast.expr]) -> list[Kind] |
 
 
 def _subscripted(name: str, inner: Sequence[ast.expr], types: Mapping[str, ast.expr]) -> list[Kind] | None:
+    if not inner:
+        return None
     if name == "Optional":
         return _either([*inner, ast.Constant(None)], types)
     if name == "Union":
@@ -126,7 +132,7 @@ def _words(kinds: Sequence[Kind]) -> str:
 def _one_of(values: Sequence[Any]) -> Kind:
     return (
         " or ".join(map(repr, values)),
-        lambda value: any(type(value) is type(each) and value == each for each in values),
+        lambda value: any(isinstance(value, bool) is isinstance(each, bool) and value == each for each in values),
     )
 
 
@@ -144,9 +150,16 @@ def _listed(inner: list[Kind] | None) -> Kind:
 
 
 def _types(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """What a module gives names to, types among it, such as `Side = Literal["left", "right"]`."""
-    given = [(node, node.value) for node in _statements(body) if isinstance(node, ast.Assign | ast.AnnAssign)]
-    return {name: value for node, value in given if value is not None for name in _bound_names(node)}
+    """What a module gives names to, types among it, such as `Side = Literal["left", "right"]`.
+
+    Of a name that is bound twice, or by anything but an assignment, nobody knows.
+    """
+    found: dict[str, ast.expr] = {}
+    for node in _statements(body):
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        for name in _bound_names(node):
+            found[name] = _UNKNOWN if value is None or name in found else value
+    return found
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -190,20 +203,28 @@ def _of_class(node: ast.ClassDef, supplied: int) -> Signature:
 def _of_parameters(
     parameters: Sequence[tuple[str, ast.expr | None, ast.expr | None]], *, open_to_all: bool = False
 ) -> Signature:
-    """From name, hint and default of each; a default of None may be given as well as left."""
-    hints = {
-        name: ast.BinOp(hint, ast.BitOr(), default) if hint and _none(default) and default else hint
-        for name, hint, default in parameters
-    }
+    """From name, hint and default of each."""
     return Signature(
-        hints=hints,
+        hints={name: _or_default(hint, default) for name, hint, default in parameters},
         required=frozenset(name for name, _, default in parameters if default is None),
         open=open_to_all,
     )
 
 
-def _none(default: ast.expr | None) -> bool:
-    return isinstance(default, ast.Constant) and default.value is None
+def _or_default(hint: ast.expr | None, default: ast.expr | None) -> ast.expr | None:
+    """A hint that also allows the default, which may be given as well as left, whatever the hint says."""
+    match default:
+        case ast.Call(func=ast.Name(id="field"), keywords=words):
+            default = next((word.value for word in words if word.arg == "default"), None)
+        case _:
+            pass
+    if hint is None or not isinstance(default, ast.Constant):
+        return hint
+    kinds = _kinds(hint, {})
+    if kinds is None or any(fits(default.value) for _, fits in kinds):
+        return hint
+    alone = default if default.value is None else ast.Subscript(ast.Name("Literal"), default)
+    return ast.BinOp(hint, ast.BitOr(), alone)
 
 
 def _bound_names(node: ast.stmt) -> set[str]:

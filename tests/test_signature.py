@@ -96,3 +96,52 @@ def test_the_fields_of_a_record_are_hints_too(tmp_path: Path) -> None:
     assert found is not None and found.required == {"size"}
     assert found.expected("size", "x") == "a whole number"
     assert found.expected("name", 1) == "text or null"
+
+
+CAREFUL = """\
+from dataclasses import dataclass, field
+from typing import Collection, Iterable, Literal, overload
+
+try:
+    Number = float
+except NameError:
+    Number = int
+
+@overload
+def spoken(task, *, mode: Literal["a"]): ...
+@overload
+def spoken(task, *, mode: Literal["b"]): ...
+def spoken(task, *, mode): ...
+
+def drawn(task, *, size: Number = 0, way: int = "auto", step: Literal[0.5, 1.0] = 1.0, none: list[()] = (),
+          words: Iterable[str] = (), names: Collection[str] = ()): ...
+
+@dataclass
+class Drawing:
+    late: int = field(default=None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "key", "value"),
+    [
+        ("spoken", "mode", "b"),
+        ("drawn", "size", 0.5),
+        ("drawn", "way", "auto"),
+        ("drawn", "step", 1),
+        ("drawn", "none", [1]),
+        ("drawn", "words", {"a": 1}),
+        ("drawn", "names", "abc"),
+        ("Drawing", "late", None),
+    ],
+)
+def test_where_a_hint_may_not_be_all_nothing_is_refused(attribute: str, key: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    found = signature_of(tmp_path / "careful.py", attribute, 0 if attribute == "Drawing" else 1, 0)
+    assert found is not None and found.expected(key, value) == ""
+
+
+def test_a_default_outside_its_hint_is_one_more_thing_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    found = signature_of(tmp_path / "careful.py", "drawn", 1, 0)
+    assert found is not None and found.expected("way", "other") == "a whole number or 'auto'"

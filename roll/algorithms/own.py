@@ -6,7 +6,9 @@ import inspect
 import traceback
 from typing import Any
 
-from roll.errors import ConfigError, described, source_of
+import torch
+
+from roll.errors import ConfigError, RollError, described, source_of
 from roll.registry import Table
 from roll.types import Call
 
@@ -30,7 +32,7 @@ def asked(table: Table[Any], part: Call, *given: Any) -> Any:
     try:
         function = table[part.name]
         return function(*given, **part.arguments)
-    except ConfigError:
+    except (RollError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:
         source = source_of(function)

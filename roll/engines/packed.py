@@ -65,24 +65,17 @@ class _Spreading(NamedTuple):
     """For every place the flat token that is meant."""
     place: Tensor
     """Of every flat token, its own."""
-    lent: Tensor
-    """The flat tokens that are meant elsewhere too."""
-    borrowers: Tensor
-    """[lent, most] the places where each of them is meant too; its own one where there are fewer."""
-    many: Tensor | None
-    """[lent, most] 1 where there is a borrower and 0 where there are fewer; None: there are as many for all."""
+    lent: list[tuple[Tensor, Tensor]]
+    """The flat tokens that are meant elsewhere too, and [tokens, times] where: apart by how often that is."""
 
 
 def _spreading(found: Standing, tensor: Callable[[np.ndarray], Tensor]) -> _Spreading:
     place, places = found.own.nonzero()[0], (~found.own).nonzero()[0]
     order = np.argsort(found.stands_for[places], kind="stable")
-    lent, first, count = np.unique(found.stands_for[places][order], return_index=True, return_counts=True)
-    column = np.arange(int(count.max()))
-    there_is = column < count[:, None]
-    at = np.minimum(first[:, None] + column, len(order) - 1)
-    borrowers = np.where(there_is, places[order][at], place[lent][:, None])
-    many = None if there_is.all() else tensor(there_is.astype(np.float32))
-    return _Spreading(tensor(found.stands_for), tensor(place), tensor(lent), tensor(borrowers), many)
+    lent, first, times = np.unique(found.stands_for[places][order], return_index=True, return_counts=True)
+    alike = [(lent[times == each], first[times == each][:, None] + np.arange(each)) for each in np.unique(times)]
+    parts = [(tensor(tokens), tensor(places[order][at])) for tokens, at in alike]
+    return _Spreading(tensor(found.stands_for), tensor(place), parts)
 
 
 class _Spread(Function):
@@ -98,12 +91,11 @@ class _Spread(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         given: _Spreading = ctx.spreading
         to_x = gradient.index_select(0, given.place)
-        shape = (*given.borrowers.shape, -1)
-        wide = gradient.index_select(0, given.borrowers.flatten()).view(shape).float()
-        if given.many is not None:
-            wide *= given.many.unsqueeze(-1)
-        summed = wide.sum(1) + to_x.index_select(0, given.lent).flatten(1)
-        return to_x.index_copy_(0, given.lent, summed.to(to_x.dtype).view(-1, *to_x.shape[1:])), None
+        for lent, places in given.lent:
+            wide = gradient.index_select(0, places.flatten()).view(*places.shape, -1).float()
+            summed = wide.sum(1) + to_x.index_select(0, lent).flatten(1)
+            to_x.index_copy_(0, lent, summed.to(to_x.dtype).view(-1, *to_x.shape[1:]))
+        return to_x, None
 
 
 @cache

@@ -33,7 +33,7 @@ class Gymnasium:
     """`package.module:Class`, or an id that `gymnasium.make` takes."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What it is made with."""
-    actions: Sequence[str] = ()
+    actions: Sequence[str | int] = ()
     """Names of the actions 0, 1, 2 ...; empty: their numbers, or the reply as it is."""
     describe: str = ""
     """`package.module:function` that puts an observation into words."""

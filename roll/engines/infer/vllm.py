@@ -109,7 +109,8 @@ class VllmGenerator:
         with _directory(self.origin) as path:
             self._engine = _engine(path, self.settings, self.origin.lora)
         # Where the cache has room for all nobody is put back, and to count that costs a fifth of a decode step.
-        self._engine.log_stats = not _roomy(self._engine, self.settings)
+        if self.origin.lora is None:  # of adapters it forgets who has left by the same statistics
+            self._engine.log_stats = not _roomy(self._engine, self.settings)
         if self.origin.lora is not None:
             self._adapter = Served(self._engine, self.origin.lora, self.settings.dtype)
 
@@ -396,6 +397,8 @@ def _share(settings: Settings) -> float:
 def _roomy(engine: Any, settings: Settings) -> bool:
     """Whether the cache holds as many of the longest sequences as there are slots, and a block more for each."""
     cache = engine.vllm_config.cache_config
+    if not (cache.num_gpu_blocks and cache.block_size):
+        return False
     each = -(-settings.context // cache.block_size) + 1
     return cache.num_gpu_blocks > settings.slots * each
 

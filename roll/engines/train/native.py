@@ -127,7 +127,8 @@ class NativeScorer:
         return row
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        families = sharing(batch).leaders if self._packed else None  # padded ones go by their lengths
+        shared = sharing(batch) if self._packed else None  # padded ones go by their lengths
+        families = shared.leaders if shared and any(shared.lengths) else None
         for rows in pack(batch.lengths, self.settings.tokens_per_microbatch, families=families):
             yield rows, batch.select(rows)
 

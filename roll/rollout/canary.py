@@ -18,10 +18,11 @@ from roll.engines.base import Generator, Output, Probed, Trainer
 from roll.errors import RunStopped
 from roll.types import Sampling
 
-EXACT_SIZE, ROUNDED_SIZE = (36, 2), (64, 4)
-"""Tokens of the text, and tokens added: enough to fill a block of 32 of a prefix cache, and to decode once.
+NUM_TOKENS = 64
+EXACT_NEW, ROUNDED_NEW = 2, 4
+"""Tokens that are added to the text: what is sampled first comes of reading alone, so two to decode once.
 
-What is sampled first comes of reading alone. Of weights with fewer digits means are compared, which want more.
+Of weights with fewer digits means are compared, which want more.
 """
 EXACT_MAX, ROUNDED_MEAN, ROUNDED_PART = 1e-3, 0.02, 0.05
 """How far logprobs may lie apart: the largest of fp32 weights, the mean of those with fewer digits.
@@ -99,8 +100,8 @@ def canary_of(*, vocab: int, context: int, exact: bool = True) -> Canary:
 
     `exact` says that trainer and generators compute with 32 bits.
     """
-    most, new = EXACT_SIZE if exact else ROUNDED_SIZE
-    num = max(1, min(most, context - new))
+    new = EXACT_NEW if exact else ROUNDED_NEW
+    num = max(1, min(NUM_TOKENS, context - new))
     return Canary(ids=tuple(_spread(num, vocab)), num_new=min(new, context - num))
 
 

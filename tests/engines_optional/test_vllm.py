@@ -230,6 +230,6 @@ actor_infer: {backend: vllm, slots: 8, kv_gib: 0.25, eager: true}
     run = load(tmp_path / "run.yaml").run
     engine = build_generator(run, Origin(model=run.model, seed=3), Shared())
     canary = build_canary(run)
-    assert canary is not None and len(canary.ids) == 36
+    assert canary is not None and len(canary.ids) == 64
     found = asyncio.run(serve(engine, [request("r", [3, 4], 8)]))
     assert len(found["r"].ids) == 8

@@ -28,13 +28,13 @@ tasks: [{name: sums, data: arithmetic, reward: exact, top_k: 5}]
 """
 
 
-def test_a_canary_of_16_bits_is_longer(tmp_path: Path) -> None:
+def test_a_canary_of_16_bits_says_more(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         TEXT.replace("context: 64", "context: 256").replace("context: 32", "context: 200")
     )
     narrow = ["actor_train={dtype: bfloat16}", "actor_infer={backend: vllm}", "executor=inline", "algorithm=grpo"]
     found = [build_canary(load(tmp_path / "run.yaml", given).run) for given in ([], narrow)]
-    assert [(len(each.ids), each.num_new) for each in found if each is not None] == [(36, 2), (64, 4)]
+    assert [(len(each.ids), each.num_new) for each in found if each is not None] == [(64, 2), (64, 4)]
 
 
 class Recorder:

@@ -22,23 +22,26 @@ class Sharing:
 
     leaders: tuple[int, ...]
     lengths: tuple[int, ...]
+    read: tuple[int, ...]
+    """So many tokens of each row are asked about: after the last one nothing comes, so it need not be computed."""
 
 
 def sharing(batch: Batch) -> Sharing:
     """Rows whose untrained beginning is the same, as siblings' prompts are, lean on the first of them."""
     trained, ids = batch.trained.numpy(), batch.ids.numpy()
+    read = tuple(max(1, size - 1) for size in batch.lengths)
     first_of: dict[bytes, int] = {}
     leaders: list[int] = []
     lengths: list[int] = []
     start = 0
-    for row, size in enumerate(batch.lengths):
-        mask = trained[start : start + size]
-        prefix = int(mask.argmax()) if mask.any() else size
+    for row, (size, num_read) in enumerate(zip(batch.lengths, read, strict=True)):
+        mask = trained[start : start + num_read]
+        prefix = int(mask.argmax()) if mask.any() else num_read
         leader = first_of.setdefault(ids[start : start + prefix].tobytes(), row)
         leaders.append(leader)
         lengths.append(0 if leader == row else prefix)
         start += size
-    return Sharing(tuple(leaders), tuple(lengths))
+    return Sharing(tuple(leaders), tuple(lengths), read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +79,24 @@ class Ragged:
     def __init__(
         self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1, shared: Sharing | None = None
     ) -> None:
-        sizes = np.array(lengths)
+        given = np.array(lengths)
+        sizes = np.array(shared.read) if shared else given
         self.rows, self.longest = len(sizes), int(sizes.max())
         self.width = -(-self.longest // multiple) * multiple
         found = standing(sizes, shared)
         own, stands_for = found.own, found.stands_for
         place = found.row * self.width + found.position
+        among_all = (given.cumsum() - given)[found.row] + found.position
+        flat = np.zeros(given.sum(), np.int64)
+        flat[among_all] = stands_for
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device)
 
-        self.kept = tensor(own.nonzero()[0])
+        self.kept = tensor(among_all[own])
         """Of all tokens, those that stand among the flat ones."""
-        self.flat = tensor(stands_for)
-        """For every token, the flat one that stands for it."""
+        self.flat = tensor(flat)
+        """For every token that is read, the flat one that stands for it."""
         self.positions = tensor(found.position[own])
         """Of the flat tokens, in their sequences."""
         self.last = tensor(stands_for[sizes.cumsum() - 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ class Packed:
     def __init__(self, lengths: Sequence[int], *, device: torch.device, shared: Sharing | None = None) -> None:
         sizes = np.array(lengths)
         if shared is not None:  # a row without a query of its own is left out: the kernel knows none
-            shared = Sharing(shared.leaders, tuple(np.minimum(shared.lengths, sizes - 1).tolist()))
+            shared = replace(shared, lengths=tuple(np.minimum(shared.lengths, sizes - 1).tolist()))
         found = standing(sizes, shared)
         queries = np.bincount(found.row[found.own], minlength=len(sizes))
         self._most = (int(queries.max()), int(sizes.max()))

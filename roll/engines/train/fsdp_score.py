@@ -27,7 +27,7 @@ from roll.engines.packed import PACKED, Packed, there
 from roll.engines.sampling import score
 from roll.engines.train.fsdp_model import SpreadDecoder
 from roll.engines.train.fsdp_ranks import Ranks, shared, summed
-from roll.engines.train.native import Measured, NativeScorer, ScoreSettings
+from roll.engines.train.native import Measured, NativeScorer, ScoreSettings, first_of_rows
 from roll.types import Batch, Sampling
 
 
@@ -93,7 +93,7 @@ class FsdpScorer(NativeScorer):
         ids = there(batch.ids, device)
         kept = ids[ragged.kept]
         hidden = decoder(kept, ragged.positions, ragged.attend)
-        at, places = self._own(there(wanted, device), ragged, len(kept))
+        at, places = self._own(there(wanted & ~first_of_rows(batch), device), ragged, len(kept))
         before = shared(hidden, self.ranks.tensor).index_select(0, places)
         nothing = torch.zeros(len(ids), device=device)
         if decoder.score is not None:
@@ -120,12 +120,15 @@ class FsdpScorer(NativeScorer):
         return (Packed if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
 
     def _own(self, wanted: Tensor, ragged: Ragged | Packed, num_flat: int) -> tuple[Tensor, Tensor]:
-        """Those of the wanted tokens that are measured here, and where in our slice the states before them are."""
-        everywhere = torch.arange(len(wanted), device=wanted.device)
-        at = (wanted & (ragged.positions[ragged.standing(everywhere)] > 0)).nonzero().squeeze(-1)
+        """Those of the wanted tokens that are measured here, and where in our slice the states before them are.
+
+        The first of a row, before which there is none, must not be wanted.
+        """
+        at = wanted.nonzero().squeeze(-1)
         first, size = self.decoder.slice_of(num_flat)
         places = ragged.standing(at - 1) - first
-        mine = (places >= 0) & (places < size) & (everywhere[: len(at)] % self.ranks.spread.tp == self.ranks.tp_rank)
+        turn = torch.arange(len(at), device=at.device) % self.ranks.spread.tp
+        mine = (places >= 0) & (places < size) & (turn == self.ranks.tp_rank)
         return at[mine], places[mine]
 
 

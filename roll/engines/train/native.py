@@ -148,7 +148,7 @@ class NativeScorer:
         ragged, body = self._laid_out(batch, device)
         ids = there(batch.ids, device)
         hidden = body(ids[ragged.kept], ragged.positions)
-        here = (wanted & ~_first_of_rows(batch)).nonzero().squeeze(-1)
+        here = (wanted & ~first_of_rows(batch)).nonzero().squeeze(-1)
         at = there(here, device)
         before = hidden.index_select(0, ragged.standing(at - 1))
         nothing = torch.zeros(len(ids), device=device)
@@ -338,7 +338,7 @@ class Sums:
         return {**means, "loss/policy": float(self.loss), **measured}
 
 
-def _first_of_rows(batch: Batch) -> Tensor:
+def first_of_rows(batch: Batch) -> Tensor:
     """[tokens] whether a token is the first of its sequence, which nothing scores."""
     first = torch.zeros(batch.num_tokens, dtype=torch.bool)
     first[torch.tensor(batch.lengths).cumsum(0) - torch.tensor(batch.lengths)] = True

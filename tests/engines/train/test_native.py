@@ -12,6 +12,7 @@ from roll.algorithms.credit import Memory, assign_credit, weigh
 from roll.algorithms.losses import Loss
 from roll.algorithms.recipe import Objective, Recipe
 from roll.config.schema import Optimizer
+from roll.engines.attention import Ragged, sharing
 from roll.engines.decoder import Decoder
 from roll.types import Batch, Call, Sampling, Tokens
 from tests.engines.models import batch_of, prompts, small, trainer, twin
@@ -239,6 +240,15 @@ def test_siblings_lean_on_one_prompt_even_where_its_owner_ends_with_it() -> None
         found = trainer(decoder)._measure(batch, torch.ones_like(batch.trained)).logprobs
         for row, part in zip(rows, found.split(batch.lengths), strict=True):
             torch.testing.assert_close(part, _logprobs(decoder, row), atol=1e-5, rtol=0)
+
+
+def test_the_last_token_of_a_row_is_not_computed() -> None:
+    prompt = [5, 6, 7, 8]
+    batch = batch_of([[*prompt, 9, 10], [*prompt, 11], prompt, [5]], prompt=len(prompt))
+    ragged = Ragged(batch.lengths, device=torch.device("cpu"), shared=sharing(batch))
+    assert batch.ids[ragged.kept].tolist() == [*prompt, 9, *prompt[:-1], 5]
+    assert ragged.standing(torch.arange(4, 10)).tolist() == [4, 0, 0, 1, 2, 3]  # what is said of token 10 is never read
+    assert ragged.longest == 5
 
 
 def test_each_domain_is_scored_under_the_distribution_it_was_sampled_from() -> None:

@@ -23,6 +23,9 @@ class SlotCache:
         size = (shape.layers, slots, self.span, shape.kv_heads, shape.head_dim)
         self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
         self._index = torch.arange(max(slots, self.span), device=device)
+        pairs = list(zip(self.keys, self.values, strict=True))
+        self._flat = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs]
+        self._first: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] = ((0, 0), [])
 
     def prefilling(self, ragged: Ragged, sources: Tensor, slots: Tensor) -> Attend:
         """Attention over whole sequences that also stores sequence `sources[i]` in slot `slots[i]`."""
@@ -42,18 +45,24 @@ class SlotCache:
         seen = self._index[:span] <= positions.unsqueeze(1)
         mask = torch.zeros_like(seen, dtype=self.keys.dtype).masked_fill_(~seen, -torch.inf)[:, None, None]
         places = self._index[:num] * self.span + positions
+        flat, read = self._flat, self._of_first(num, span)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.keys[layer], self.values[layer]
-            keys.flatten(0, 1).index_copy_(0, places, k)
-            values.flatten(0, 1).index_copy_(0, places, v)
+            keys, values = flat[layer]
+            keys.index_copy_(0, places, k)
+            values.index_copy_(0, places, v)
             # Query heads that read the same key head lie in the query axis, so keys are not repeated.
-            grouped = q.reshape(num, keys.shape[2], -1, q.shape[-1])
-            seen_keys, seen_values = (row[:num, :span].transpose(1, 2) for row in (keys, values))
-            mixed = F.scaled_dot_product_attention(grouped, seen_keys, seen_values, attn_mask=mask)
-            return mixed.reshape(num, -1)
+            grouped = q.reshape(num, k.shape[1], -1, k.shape[2])
+            return F.scaled_dot_product_attention(grouped, *read[layer], attn_mask=mask).reshape(num, -1)
 
         return attend
+
+    def _of_first(self, num: int, span: int) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values in the first slots, as attention reads them; made anew when sizes change."""
+        if self._first[0] != (num, span):
+            pairs = zip(self.keys[:, :num, :span], self.values[:, :num, :span], strict=True)
+            self._first = (num, span), [(keys.transpose(1, 2), values.transpose(1, 2)) for keys, values in pairs]
+        return self._first[1]
 
     def copy(self, source: int, slots: Sequence[int], length: int) -> None:
         """Give other slots the first `length` tokens of one."""

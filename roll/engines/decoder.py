@@ -110,32 +110,40 @@ class Layer(nn.Module):
     def mix(
         self, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """What attention adds."""
+        """`x` with what attention adds."""
         shape = self.shape
         both = shape.heads + shape.kv_heads
         mixed = self._project("qkv", rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
         heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
-        qk, v = heads.split((both, shape.kv_heads), 1)
+        qk, v = heads.split_with_sizes((both, shape.kv_heads), 1)
         if self.qk_norm is not None:
-            qk = rms_norm(qk, F.embedding(self.norm_of_head, self.qk_norm), shape.eps)
-        q, k = rotate(qk).split((shape.heads, shape.kv_heads), 1)
-        return self._project("out", attend(q, k, v), self.out, self.out_bias)
+            qk = rms_norm(qk, self.qk_norm.index_select(0, self.norm_of_head), shape.eps)
+        q, k = rotate(qk).split_with_sizes((shape.heads, shape.kv_heads), 1)
+        return self._project("out", attend(q, k, v), self.out, self.out_bias, onto=x)
 
     def feed(self, x: Tensor) -> Tensor:
-        """What the feed-forward adds."""
+        """`x` with what the feed-forward adds."""
         opened = gated(self._project("gate_up", rms_norm(x, self.norm_mid, self.shape.eps), self.gate_up))
-        return self._project("down", opened, self.down)
+        return self._project("down", opened, self.down, onto=x)
 
     def adapter(self, name: str) -> Any:
         """What stands beside a matrix; None where nothing does, or it is not to be computed with."""
         adapters = self.adapters
         return adapters[name] if adapters is not None and self.adapted and name in adapters else None
 
-    def _project(self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _project(
+        self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, onto: Tensor | None = None
+    ) -> Tensor:
+        """`x` through a matrix and what stands beside it, added to `onto`; a generator adds in the place of that."""
         if self.adapters is not None and (adapter := self.adapter(name)) is not None:
             found: Tensor = adapter(x, weight, bias)
-            return found
-        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+        elif bias is not None:
+            found = torch.addmm(bias, x, weight)
+        elif onto is not None and torch.is_inference_mode_enabled():
+            return onto.addmm_(x, weight)
+        else:
+            found = x @ weight
+        return found if onto is None else found.add_(onto)
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
@@ -203,8 +211,7 @@ class Decoder(nn.Module):
         x = F.embedding(ids, self.embed)
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
-            x = x + layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v))
-            x = x + layer.feed(x)
+            x = layer.feed(layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v)))
         return rms_norm(x, self.norm, self.shape.eps)
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from roll.engines.base import Generator, Request
 from roll.engines.decoder import Decoder
 from roll.engines.infer.native import NativeGenerator
 from roll.engines.infer.native import Settings as InferSettings
+from roll.engines.native import multiply_by_blas
 from roll.engines.train.native import NativeTrainer
 from roll.engines.train.native import Settings as TrainSettings
 from roll.types import Batch, Finish, Sampling
@@ -21,6 +22,7 @@ from roll.weights.inline import Shared
 from roll.weights.plan import Channel
 
 torch.set_num_threads(1)
+multiply_by_blas()
 
 CPU = torch.device("cpu")
 ANY = frozenset[int]()

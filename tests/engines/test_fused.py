@@ -1,5 +1,6 @@
 """The written-out gradients against autograd's own, in double precision."""
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
@@ -51,7 +52,14 @@ def test_a_norm_of_zeros_is_zero_and_its_gradient_is_finite() -> None:
 
 def test_a_gate_has_the_value_and_gradient_of_its_formula_far_from_zero_too() -> None:
     x = (torch.randn(9, 16, dtype=torch.float64) * 30).requires_grad_()
-    agree(gated(x), gated_by_autograd(x), [x])
+    agree(gated(x.clone()), gated_by_autograd(x), [x])
+
+
+def test_who_still_needs_what_a_gate_has_used_up_is_told() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    needed = x.exp()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gated(needed).sum().backward()
 
 
 def test_a_rotation_is_undone_by_its_gradient() -> None:
@@ -70,7 +78,7 @@ def test_all_give_the_same_without_gradients() -> None:
     with torch.no_grad():
         normed, opened, turned = rms_norm(x, weight, 1e-5), gated(x), rotated(x, cos, sin)
     torch.testing.assert_close(normed, rms_norm(tracked, weight, 1e-5).detach())
-    torch.testing.assert_close(opened, gated(tracked).detach())
+    torch.testing.assert_close(opened, gated(tracked.clone()).detach())
     torch.testing.assert_close(turned, rotated(tracked, cos, sin).detach())
 
 

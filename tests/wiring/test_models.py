@@ -115,6 +115,12 @@ def test_a_device_that_is_not_there_is_refused_by_its_key() -> None:
         settle(around)
 
 
+def test_products_are_left_to_blas_where_onednn_has_nothing_else_to_offer() -> None:
+    settle(Surroundings(place="actor_infer.devices", device="cpu", threads=0, deterministic=False))
+    slower = torch.backends.mkldnn.is_acl_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert not (slower and torch.backends.mkldnn.enabled)
+
+
 def test_a_score_is_read_where_there_is_one_and_begins_at_zero_where_a_critic_does(tmp_path: Path) -> None:
     from roll.weights.huggingface import write_model
 

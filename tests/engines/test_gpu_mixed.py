@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_packed_siblings_share_their_prompts_as_padded_ones_do(sizes: tuple[int,
     noise = torch.Generator(CUDA)
     found: list[list[torch.Tensor]] = []
     for kind in (Ragged, Packed):
-        laid = kind(batch.lengths, device=CUDA, shared=sharing(batch))
+        laid = kind(batch.lengths, device=CUDA, shared=replace(sharing(batch), read=batch.lengths))
         noise.manual_seed(0)
         given = [torch.randn(len(laid.positions), size, 64, device=CUDA, generator=noise) for size in (4, 2, 2)]
         q, k, v = (each.bfloat16().requires_grad_() for each in given)

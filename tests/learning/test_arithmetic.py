@@ -35,13 +35,14 @@ def accuracies(folder: Path, name: str, *overrides: str) -> tuple[float, float]:
 
 
 def test_reinforcement_lifts_held_out_accuracy(warm: Path) -> None:
-    before, after = accuracies(warm, "learned")
+    """In half of its steps; `roll bench learning` has all of them, and 0.9 for three seeds."""
+    before, after = accuracies(warm, "learned", "validation.every=0", "steps=60")
     assert 0.3 <= before <= 0.6
-    assert after >= 0.9 and after - before >= 0.3
+    assert after - before >= 0.3
 
 
 def test_rewards_that_say_nothing_teach_nothing(warm: Path) -> None:
     before, after = accuracies(
-        warm, "control", "algorithm.advantage='roll.bench.control:shuffled'", "validation.every=0", "steps=40"
+        warm, "control", "algorithm.advantage='roll.bench.control:shuffled'", "validation.every=0", "steps=20"
     )
     assert after - before < 0.05

@@ -87,7 +87,7 @@ def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tm
         f"tasks.0.reward='{__name__}:sevens'",
         "validation.tasks=[]",
         "sft.stop_at=null",
-        "actor_train.optimizer={kind: sgd, lr: 1e-3, clip_norm: null}",
+        "actor_train.optimizer={kind: sgd, lr: 2e-2, clip_norm: null}",
     ]
     if recipe == "opd":
         changes.append(f"teacher={{path: {_other_model(tmp_path / 'teacher')}}}")
@@ -103,7 +103,7 @@ def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tm
         moved.append({key: after[key] - before[key].detach() for key in after})
     whole, cut = (torch.cat([moves[key].flatten() for key in sorted(moves)]) for moves in moved)
     assert whole.norm() > 0
-    assert float((whole - cut).norm() / whole.norm()) < 1e-3  # what is left of it in fp32 weights
+    assert float((whole - cut).norm() / whole.norm()) < 2e-4  # what is left of it in fp32 weights
 
 
 def test_distillation_brings_a_student_to_its_teacher(tmp_path: Path) -> None:

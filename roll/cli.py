@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,7 +73,7 @@ def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False)
     Ctrl-C once finishes the step, writes a checkpoint and leaves with exit code 130; twice leaves at once.
     """
     loaded = _checked(path, overrides)
-    from roll import commands
+    from roll.commands import train as commands
 
     commands.train(loaded, overwrite=overwrite)
 
@@ -80,7 +81,7 @@ def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False)
 @app.command()
 def resume(directory: Directory, overrides: Overrides = None) -> None:
     """Go on with a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
-    from roll import commands
+    from roll.commands import train as commands
 
     commands.resume(directory, overrides or [])
 
@@ -89,8 +90,8 @@ def resume(directory: Directory, overrides: Overrides = None) -> None:
 def check(path: File, overrides: Overrides = None, cluster: Planned = None) -> None:
     """Say all that is wrong with a file; starts nothing. With a cluster to be named, data and models may be there."""
     loaded = _checked(path, overrides, files=cluster is None)
-    from roll.config.explain import headline
-    from roll.config.places import placement
+    from roll.explain.devices import placement
+    from roll.explain.run import headline
 
     plan = "" if cluster is None else _planned(loaded.run, cluster)
     typer.echo(f"{path}: ok")
@@ -101,8 +102,8 @@ def check(path: File, overrides: Overrides = None, cluster: Planned = None) -> N
 @app.command("explain")
 def describe(path: File, overrides: Overrides = None, cluster: Planned = None) -> None:
     """Say in words what a file means, and which devices it takes: this machine's, or those of a cluster to be named."""
-    from roll.config.explain import explain
     from roll.config.load import load
+    from roll.explain.run import explain
     from roll.preflight import preflight
 
     loaded = load(path, overrides or [])
@@ -119,7 +120,7 @@ def evaluate(
 ) -> None:
     """Measure a model on the validation tasks without training it."""
     loaded = _checked(path, overrides)
-    from roll import commands
+    from roll.commands import train as commands
 
     commands.evaluate(loaded, output=output)
 
@@ -137,7 +138,7 @@ def rollout(
 ) -> None:
     """Attempt tasks without training, by the model or by an agent; prints the transcripts, and what they came to."""
     loaded = _checked(path, overrides)
-    from roll.wiring import rollout as attempts
+    from roll.commands import rollout as attempts
 
     attempts.rollout(loaded, attempts.Request(tasks=tasks, num=num, agent=agent, output=output))
 
@@ -146,7 +147,7 @@ def rollout(
 def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Warm a model up on the answers of its tasks."""
     loaded = _checked(path, overrides)
-    from roll import commands
+    from roll.commands import train as commands
 
     commands.warm_start(loaded, overwrite=overwrite)
 
@@ -168,7 +169,7 @@ def score(  # noqa: PLR0913 - a parameter for each option
     output: Annotated[Path | None, typer.Option("--output", help="Write the scores to this file.")] = None,
 ) -> None:
     """Score a file of replies with any reward; prints a line of JSON a reply, and a summary at the end."""
-    from roll.wiring import score as scoring
+    from roll.commands import score as scoring
 
     scoring.score(
         scoring.Request(
@@ -194,8 +195,8 @@ def play(
     seed: Annotated[int, typer.Option("--seed", help="Which of its worlds.", min=0)] = 0,
 ) -> None:
     """Play an environment yourself: arrow keys or letters where it has moves, else lines; q leaves."""
+    from roll.commands import play as playing
     from roll.preflight import importable
-    from roll.wiring import play as playing
 
     importable(Path("play"))  # what lies in the current directory
     playing.play(env, options or [], seed=seed, said=sys.stdin, say=typer.echo)
@@ -210,7 +211,7 @@ def samples(
     status: Annotated[str | None, typer.Option("--status", help="Only this outcome, such as truncated.")] = None,
 ) -> None:
     """Show what the model wrote, with rewards, versions and reasons."""
-    from roll.journal.samples import show
+    from roll.report.samples import show
 
     for line in show(directory, step=step, last=last, domain=domain, status=status):
         typer.echo(line)
@@ -224,8 +225,8 @@ def report(
     """Say where every second, token, attempt and group of a run went."""
     import msgspec
 
-    from roll.journal.ledger import ledger
-    from roll.journal.report import report as text
+    from roll.report.ledger import ledger
+    from roll.report.report import report as text
 
     found = ledger(directory)
     typer.echo(msgspec.json.encode(found).decode() if as_json else text(found))
@@ -238,7 +239,7 @@ def timeline(
     steps: Annotated[str | None, typer.Option("--steps", help="Only what these trained on, such as 10:12.")] = None,
 ) -> None:
     """Write a run as a trace for ui.perfetto.dev or chrome://tracing."""
-    from roll.journal.timeline import write
+    from roll.report.timeline import write
 
     typer.echo(f"{write(directory, output, steps)} attempts: {output}")
 
@@ -250,7 +251,7 @@ def export(
     apart: Annotated[bool, typer.Option("--apart", help="The adapter alone, as peft reads it.")] = False,
 ) -> None:
     """Write the newest adapter of a run, added into its model, as a Hugging Face directory."""
-    from roll.wiring.export import export as write
+    from roll.commands.export import export as write
 
     typer.echo(f"{write(directory, output, apart=apart)}: {output}")
 
@@ -280,7 +281,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON list i
     """Say what this machine has: devices, packages, Ray, the sandbox; and how to get what is missing."""
     import msgspec
 
-    from roll.doctor import examine, page
+    from roll.commands.doctor import examine, page
 
     found = examine()
     typer.echo(msgspec.json.encode(found).decode() if as_json else page(found))
@@ -291,7 +292,12 @@ def bench(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; none lists them.")] = None,
 ) -> None:
     """Run a benchmark; its last line is one JSON object."""
-    from roll.bench import run
+    root = Path(__file__).parents[1]
+    if not (root / "benchmarks" / "run.py").is_file():
+        raise ConfigError("roll bench: benchmarks are not part of the installed package; run it in a clone of roll")
+    sys.path.insert(0, str(root))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))  # for children
+    from benchmarks import run
 
     run.main(name)
 
@@ -307,7 +313,7 @@ def _checked(path: Path, overrides: list[str] | None, *, files: bool = True) -> 
 
 
 def _planned(run: Run, cluster: str | None) -> str:
-    from roll.placement.words import plan_in_words
+    from roll.explain.placement import plan_in_words
 
     return plan_in_words(run, cluster)
 

@@ -197,8 +197,8 @@ MASKS: Table[Any] = Table(
 EMPHASES: Table[Any] = Table(
     "emphasis",
     supplied=1,
-    difficulty="roll.algorithms.emphasis:difficulty",
-    length="roll.algorithms.emphasis:length",
+    difficulty="roll.algorithms.advantage_weights:difficulty",
+    length="roll.algorithms.advantage_weights:length",
 )
 FILTERS: Table[Any] = Table(
     "group filter",

@@ -371,6 +371,15 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """The weights that the generators hold."""
+
+    version: int
+    step: int
+    """Steps that these weights were trained for. Versions only grow; steps go back when a run is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Digest:
     """A fingerprint of weights that fusing, sharding and zero padding leave unchanged."""
 

@@ -12,7 +12,7 @@ from roll.data.collate import collate
 from roll.data.mixture import Draw, Mixture
 from roll.data.templates import Template
 from roll.engines.base import Generator, Output, Request, Trainer
-from roll.engines.sampling import noise_key
+from roll.engines.native.sampling import noise_key
 from roll.rewards.base import call
 from roll.types import Call, Finish, Group, Sampling, Segment, Status, Trajectory, Turn
 

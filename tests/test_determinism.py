@@ -11,11 +11,11 @@ import pytest
 import torch
 import typer
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import Loaded, load
 from roll.data.mixture import Mixture, Part
 from roll.data.templates import Template
-from roll.engines.decoder import Decoder
+from roll.engines.native.decoder import Decoder
 from roll.tracking.sinks import read_lines
 from roll.types import Sampling, Task
 from roll.weights.huggingface import read_tensors

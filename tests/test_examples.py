@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from roll.cli import main
-from roll.config.explain import explain
 from roll.config.load import load
+from roll.explain.run import explain
 from roll.preflight import importable
 from roll.registry import DATASETS, ENVS, LOSSES, REWARDS
 from roll.types import Message, Score, Task, Tokens

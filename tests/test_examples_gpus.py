@@ -8,10 +8,10 @@ import pytest
 
 from roll.cli import main
 from roll.config.load import load
+from roll.explain.placement import plan_in_words
 from roll.placement.facts import facts_of
 from roll.placement.machine import described
 from roll.placement.planner import plan_devices
-from roll.placement.words import plan_in_words
 
 ROOT = Path(__file__).parents[1]
 RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200"}

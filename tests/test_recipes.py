@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 import roll
-from roll.config.explain import explain
-from roll.config.formulas import FORMULAS
 from roll.config.load import Loaded, load
 from roll.config.section import Named
+from roll.explain.formulas import FORMULAS
+from roll.explain.run import explain
 from roll.preflight import importable, preflight
 
 ROOT = Path(__file__).parents[1]

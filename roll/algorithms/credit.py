@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from roll.algorithms.kl import adapted
-from roll.algorithms.moments import Moments
 from roll.algorithms.objective import corrected, kl_row
-from roll.algorithms.own import asked, place_of
-from roll.algorithms.parting import Part, joined, parted
+from roll.algorithms.partition import Part, joined, parted
 from roll.algorithms.recipe import Kl, Recipe
+from roll.algorithms.running_stats import Moments
 from roll.algorithms.segments import spread, sum_by
+from roll.algorithms.user_code import asked, place_of
 from roll.errors import ConfigError
 from roll.registry import ADVANTAGES, AGGREGATIONS, EMPHASES, MASKS, SHAPINGS, Table
 from roll.types import Batch, Call, Tokens

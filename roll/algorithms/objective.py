@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import torch
 
-from roll.algorithms.own import asked, place_of
 from roll.algorithms.recipe import Objective
+from roll.algorithms.user_code import asked, place_of
 from roll.errors import ConfigError
 from roll.registry import CORRECTIONS, ESTIMATORS, LOSSES, Table
 from roll.types import Call, Tokens

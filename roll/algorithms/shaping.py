@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from roll.algorithms.moments import Moments
+from roll.algorithms.running_stats import Moments
 from roll.algorithms.segments import deviation_by, divided, mean_by, num_trained, siblings
 from roll.errors import ConfigError, UnknownName
 from roll.types import Batch

@@ -22,9 +22,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Generic
 
+from roll.cluster.framing import Wire
 from roll.cluster.handle import Method, P, R, W
 from roll.cluster.host_child import CALL, CANCEL, MAKE, PING
-from roll.cluster.wire import Wire
 from roll.errors import WorkerDied
 from roll.types import Call
 

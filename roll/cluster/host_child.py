@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any
 
-from roll.cluster.wire import Wire
+from roll.cluster.framing import Wire
 
 _PR_SET_PDEATHSIG = 1
 MAKE, CALL, CANCEL, PING = "make", "call", "cancel", "ping"

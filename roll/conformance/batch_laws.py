@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roll.algorithms.moments import Moments
+from roll.algorithms.running_stats import Moments
 from roll.conformance import oracle_advantages, oracle_rewards
 from roll.conformance.batches import Case, case
 from roll.conformance.exact import Bools, Floats, exact_batch, numbers

@@ -14,9 +14,9 @@ from roll.engines.base import Trainer
 from roll.errors import RunStopped
 from roll.journal.events import Updated
 from roll.journal.store import Journal
-from roll.pipelines.keeper import Keeper
-from roll.pipelines.scoring import Models, score
-from roll.rollout.turns import Turns
+from roll.pipelines.checkpointer import Keeper
+from roll.pipelines.reference_models import Models, score
+from roll.serving.device_sharing import Turns
 from roll.tracking.meter import Meter
 from roll.types import Batch
 

@@ -21,19 +21,19 @@ from roll.data.collate import collate
 from roll.errors import RunStopped, leaf
 from roll.journal.events import Generated, Released, Taken, Validated
 from roll.journal.store import Journal
-from roll.pipelines.keeper import Keeper
+from roll.pipelines.checkpointer import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.policies import Learners
-from roll.pipelines.stall import told
+from roll.pipelines.reminders import told
 from roll.rollout.buffer import Buffer
-from roll.rollout.held import Held
-from roll.rollout.policies import Publishers, Routers
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.rollout.inflight import Held
 from roll.rollout.scheduler import Scheduler
 from roll.rollout.statistics import compare, describe
-from roll.rollout.tally import Tally
-from roll.rollout.validator import Validator, summarise
+from roll.rollout.validation import Validator, summarise
+from roll.serving.counts import Tally
+from roll.serving.policies import Publishers, Routers
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.tracking.meter import Meter
 from roll.tracking.progress import bar
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from roll.algorithms.credit import Memory
-from roll.algorithms.parting import Part, joined, parted
+from roll.algorithms.partition import Part, joined, parted
 from roll.pipelines.learner import Learner
 from roll.tracking.meter import Meter
 from roll.types import Batch

@@ -13,11 +13,11 @@ from roll.data.mixture import Draw, Mixture
 from roll.data.templates import Template
 from roll.engines.base import Trainer
 from roll.errors import ConfigError, RunStopped, leaf
-from roll.rollout.demonstration import Demonstrator, Row
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.rollout.episode.demonstration import Demonstrator, Row
 from roll.rollout.source import Source
-from roll.rollout.validator import Validator, summarise
+from roll.rollout.validation import Validator, summarise
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.tracking.progress import bar
 from roll.types import Batch, Call, Task
 

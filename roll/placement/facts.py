@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.config.lora import Lora
-from roll.config.places import roles_of
-from roll.config.schema import NativeInfer, Run
+from roll.config.schema import ROLES, NativeInfer, Run
 from roll.config.vllm import VllmInfer
 from roll.placement.architecture import Architecture, architecture_at, architecture_of
 from roll.placement.kinds import GIB
@@ -181,3 +180,9 @@ def _backend(section: Any) -> str:
 def _half(section: Any) -> bool:
     """Whether it computes in bf16."""
     return getattr(section, "dtype", "float32") == "bfloat16"
+
+
+def roles_of(run: Run) -> dict[str, Any]:
+    """The sections of the roles that are started, by name."""
+    needs = run.needs - {"reference"} if run.reference_is_base else run.needs
+    return {role: getattr(run, role) for role in ROLES if role.startswith("actor") or role in needs}

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roll.errors import ConfigError
 from roll.journal.store import Journal
-from roll.proxy.answers import Stream, encode, model, refusal, whole
+from roll.proxy.completions import Stream, encode, model, refusal, whole
 from roll.proxy.limits import Rate, Refusals
-from roll.proxy.messages import Asked, Refused, read_request
+from roll.proxy.requests import Asked, Refused, read_request
 from roll.proxy.session import Session
-from roll.rollout.episode import Attempt, EpisodeRunner
+from roll.rollout.episode.runner import Attempt, EpisodeRunner
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from roll.engines.base import Output, Request
-from roll.engines.sampling import noise_key
+from roll.engines.native.sampling import noise_key
 from roll.errors import ConfigError, EngineFailed
-from roll.proxy.answers import Answer, answer_of
-from roll.proxy.branches import Conversations, Place, Spot, turn_of
-from roll.proxy.messages import Asked, Refused, check_sampling, said_by_policy
-from roll.rollout.episode import Attempt, EpisodeRunner
-from roll.rollout.pending import Sampled
+from roll.proxy.completions import Answer, answer_of
+from roll.proxy.message_tree import Conversations, Place, Spot, turn_of
+from roll.proxy.requests import Asked, Refused, check_sampling, said_by_policy
+from roll.rollout.episode.runner import Attempt, EpisodeRunner
+from roll.serving.pending import Sampled
 from roll.types import Finish
 
 if TYPE_CHECKING:

@@ -6,16 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from roll.types import Group
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What the generators hold."""
-
-    version: int
-    step: int
-    """Steps that these weights have seen. Versions only grow; steps go back when a run is resumed."""
+from roll.types import Group, ServedVersion
 
 
 @dataclass(slots=True)
@@ -67,7 +58,7 @@ class Buffer:
         self._held[ticket] = _Held(born)
         self._next_ticket = max(self._next_ticket, ticket + 1)
 
-    async def admit(self, serving: Callable[[], Serving]) -> tuple[int, Serving]:
+    async def admit(self, serving: Callable[[], ServedVersion]) -> tuple[int, ServedVersion]:
         """A ticket, once there is a slot for it, and what is served then."""
         while self._free <= 0:
             self._freed.clear()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.algorithms.own import asked
+from roll.algorithms.user_code import asked
 from roll.data.mixture import Draw, Mixture
 from roll.engines.base import Output
 from roll.errors import RunStopped
@@ -24,11 +24,11 @@ from roll.journal.events import (
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
 from roll.registry import FILTERS
-from roll.rollout.buffer import Buffer, Serving
-from roll.rollout.episode import Attempt, EpisodeRunner
-from roll.rollout.held import Held, Past, given_back
+from roll.rollout.buffer import Buffer
+from roll.rollout.episode.runner import Attempt, EpisodeRunner
+from roll.rollout.inflight import Held, Past, given_back
 from roll.rollout.source import Source
-from roll.types import Call, Group, Status, Trajectory, record
+from roll.types import Call, Group, ServedVersion, Status, Trajectory, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Scheduler:
     buffer: Buffer
     journal: Journal
     policy: Policy
-    serving: Callable[[], Serving]
+    serving: Callable[[], ServedVersion]
     """What is published now."""
     notice: Callable[[str], None] | None = None
     """Hears of the first attempt that fails: if all do, it is long before that ends the run."""

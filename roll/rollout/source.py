@@ -10,8 +10,8 @@ from typing import Protocol
 from roll.errors import ConfigError, EnvFailed
 from roll.rewards.base import call
 from roll.rollout.environments import Environments, MakeEnv, make_env
-from roll.rollout.episode import Attempt, EpisodeRunner
-from roll.rollout.pool import Judge
+from roll.rollout.episode.runner import Attempt, EpisodeRunner
+from roll.rollout.reward_pool import Judge
 from roll.types import Call, Status, Task, Trajectory
 
 

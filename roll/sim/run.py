@@ -21,9 +21,9 @@ from roll.engines.base import Generator, Trainer
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.loop import Loop
-from roll.pipelines.scoring import Models
-from roll.rollout.balance import Concurrency
-from roll.rollout.router import Patience, Router
+from roll.pipelines.reference_models import Models
+from roll.serving.load_balancing import Concurrency
+from roll.serving.router import Patience, Router
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.generator import SimGenerator, Speed
 from roll.sim.lengths import Lengths

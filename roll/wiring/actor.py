@@ -16,14 +16,14 @@ from roll.config.devices import one_device
 from roll.config.fsdp import FsdpTrain
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.native import NativeGenerator
-from roll.engines.lora import adapter_tensors, attach
-from roll.engines.mixed import Reading
-from roll.engines.native import Surroundings, settle
-from roll.engines.origin import Origin, architecture, build
-from roll.engines.train.native import NativeTrainer, ScoreSettings
-from roll.engines.train.native import Settings as TrainSettings
+from roll.engines.native.build import Surroundings, settle
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.generator import NativeGenerator
+from roll.engines.native.lora import adapter_tensors, attach
+from roll.engines.native.mixed import Reading
+from roll.engines.native.model_spec import Origin, architecture, build
+from roll.engines.native.trainer import NativeTrainer, ScoreSettings
+from roll.engines.native.trainer import Settings as TrainSettings
 from roll.types import Call, Sampling
 from roll.weights.inline import Mailbox, Shared
 from roll.weights.plan import Layout, Plan, plan
@@ -136,9 +136,9 @@ def _trainers(run: Run, parts: Parts, given: dict[str, Any], executor: Executor,
     """One process, or ranks that are one trainer to all others."""
     train, role = run.actor_train, role_of("actor_train", parts.policy)
     if isinstance(train, FsdpTrain):
-        call = Call("roll.engines.train.fsdp:trainer", given)
+        call = Call("roll.engines.fsdp.trainer:trainer", given)
         return spread_out(call, train, role=role, executor=executor, scratch=weights)
-    call = Call("roll.engines.native:trainer", given)
+    call = Call("roll.engines.native.build:trainer", given)
     return executor.cluster(call, train.num_workers, role=role, python=train.python)
 
 

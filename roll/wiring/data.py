@@ -20,7 +20,7 @@ from roll.proxy.server import Proxy
 from roll.registry import DATASETS
 from roll.rewards.base import call
 from roll.rollout.environments import Environments, MakeEnv, make_env
-from roll.rollout.pool import Judge, Scorer
+from roll.rollout.reward_pool import Judge, Scorer
 from roll.rollout.source import Source
 from roll.tracking.progress import bar
 from roll.types import Call, Sampling, Task

@@ -10,13 +10,13 @@ from roll.config.roles import NativeInfer
 from roll.config.schema import Run
 from roll.config.vllm import VllmInfer
 from roll.engines.base import Generator
-from roll.engines.decoder import geometry
-from roll.engines.infer.native import Settings as NativeSettings
-from roll.engines.infer.vllm import Settings as VllmSettings
-from roll.engines.infer.vllm import VllmGenerator
-from roll.engines.native import Surroundings
-from roll.engines.origin import Origin, architecture
-from roll.rollout.canary import Canary, canary_of
+from roll.engines.native.build import Surroundings
+from roll.engines.native.decoder import geometry
+from roll.engines.native.generator import Settings as NativeSettings
+from roll.engines.native.model_spec import Origin, architecture
+from roll.engines.vllm.generator import Settings as VllmSettings
+from roll.engines.vllm.generator import VllmGenerator
+from roll.serving.canary import Canary, canary_of
 from roll.types import Call
 from roll.weights.plan import Channel
 
@@ -25,9 +25,9 @@ def generator_call(run: Run, origin: Origin, channel: Call, around: Surroundings
     """A worker of the role `actor_infer`, to be made by any executor; `channel` brings it its weights."""
     given: dict[str, Any] = {"origin": origin, "channel": channel}
     if isinstance(run.actor_infer, VllmInfer):
-        return Call("roll.engines.infer.vllm:generator", {**given, "settings": vllm_settings(run, run.actor_infer)})
+        return Call("roll.engines.vllm.generator:generator", {**given, "settings": vllm_settings(run, run.actor_infer)})
     settings = native_settings(run, run.actor_infer)
-    return Call("roll.engines.native:generator", {**given, "settings": settings, "around": around})
+    return Call("roll.engines.native.build:generator", {**given, "settings": settings, "around": around})
 
 
 def build_generator(run: Run, origin: Origin, channel: Channel) -> Generator:

@@ -12,21 +12,21 @@ from typing import Any
 
 from roll.cluster.handle import Cluster, Executor
 from roll.cluster.inline import InlineExecutor
-from roll.cluster.ray_actor import Seat
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.actor import Seat
+from roll.cluster.ray.environment import settle_ray
 from roll.config.roles import Beside
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, load_tokenizer
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder, geometry
-from roll.engines.origin import Head, Origin, architecture, build
+from roll.engines.native.decoder import Decoder, geometry
+from roll.engines.native.model_spec import Head, Origin, architecture, build
 from roll.errors import ConfigError, RunStopped, WorkerDied
-from roll.pipelines.scoring import Models
+from roll.pipelines.reference_models import Models
 from roll.placement.records import Inventory, Placement, RolePlace
-from roll.rollout.balance import Concurrency
-from roll.rollout.canary import Canary
-from roll.rollout.policies import Routers
-from roll.rollout.router import Patience, Router
+from roll.serving.canary import Canary
+from roll.serving.load_balancing import Concurrency
+from roll.serving.policies import Routers
+from roll.serving.router import Patience, Router
 from roll.types import Call
 from roll.weights.plan import Plan
 from roll.wiring.actor import Parts, around_of, build_actor, build_parts, place_actor, role_of
@@ -199,9 +199,9 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
         around = parts.around if section.devices == "auto" else around_of(run, role)
         given = {"origin": origin, "settings": parts.reading, "around": around}
         if section.sharded and parts.scratch is not None:
-            call = Call("roll.engines.train.fsdp:scorer", given)
+            call = Call("roll.engines.fsdp.trainer:scorer", given)
             return spread_out(call, section, role=role, executor=executor, scratch=parts.scratch)
-        call = Call("roll.engines.native:scorer", given)
+        call = Call("roll.engines.native.build:scorer", given)
         return executor.cluster(call, section.num_workers, role=role, python=section.python)
 
     reference = teacher = reward_model = None
@@ -240,9 +240,9 @@ def _critic(run: Run, origin: Origin, parts: Parts, executor: Executor) -> Clust
     settings = replace(parts.training, optimizer=run.critic.optimizer, total_steps=num_updates)
     given = {"origin": origin, "settings": settings, "around": parts.around}
     if run.critic.sharded and parts.scratch is not None:
-        call = Call("roll.engines.train.fsdp:trainer", given)
+        call = Call("roll.engines.fsdp.trainer:trainer", given)
         return spread_out(call, run.critic, role="critic", executor=executor, scratch=parts.scratch)
-    call = Call("roll.engines.native:trainer", given)
+    call = Call("roll.engines.native.build:trainer", given)
     return executor.cluster(call, run.critic.num_workers, role="critic", python=run.critic.python)
 
 
@@ -256,7 +256,7 @@ def _alike(path: str, tokenizer: Any) -> Model:
 def _on_ray(run: Run, home: Home | None, placement: Placement) -> tuple[Executor, Path]:
     """The executor, and where weights pass from one process to another; this is the one place that loads Ray."""
     settle_ray()
-    from roll.cluster.ray import RayExecutor, Site
+    from roll.cluster.ray.cluster import RayExecutor, Site
 
     folder = Path(tempfile.mkdtemp(prefix="roll-")) if home is None else home.directory
     weights = folder / "weights"

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from roll.cluster.handle import Cluster
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.environment import settle_ray
 from roll.config.schema import Run
+from roll.explain.placement import inventory_here
 from roll.placement.facts import facts_of
 from roll.placement.machine import of_ray
 from roll.placement.planner import num_needed, plan_devices
 from roll.placement.records import Inventory, Node, Placement
-from roll.placement.words import inventory_here
-from roll.rollout.router import Router
-from roll.rollout.turns import Turns
+from roll.serving.device_sharing import Turns
+from roll.serving.router import Router
 
 
 def devices_here(run: Run) -> Inventory:
@@ -31,7 +31,7 @@ def devices_of_ray(run: Run) -> Inventory:
     """Of the Ray cluster that the run names, once it has the devices that the run names."""
     assert run.ray.address is not None, "else the cluster is this machine"
     settle_ray()
-    from roll.cluster.ray import nodes_at
+    from roll.cluster.ray.cluster import nodes_at
 
     needed, slots = num_needed(facts_of(run)), run.ray.cpu_slots
     found = nodes_at(

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from roll.config.proxy import Agent
 from roll.config.schema import Run
 from roll.errors import ConfigError
-from roll.proxy.player import AgentPlayer
+from roll.proxy.agent_process import AgentPlayer
 from roll.proxy.server import Proxy, Settings
 from roll.proxy.warm import WarmPython
 from roll.rollout.source import Player

@@ -6,12 +6,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from roll.cluster.gang import Gang
 from roll.cluster.handle import Cluster, Executor
+from roll.cluster.rank_group import Gang
 from roll.config.fsdp import FsdpTrain
 from roll.config.parallel import Parallel
 from roll.config.roles import Placed
-from roll.engines.train.fsdp_ranks import Spread
+from roll.engines.fsdp.ranks import Spread
 from roll.types import Call
 
 

@@ -12,7 +12,7 @@ from roll.config.schema import Rewards, Source
 from roll.errors import ConfigError
 from roll.registry import REWARDS
 from roll.rewards.worker import RewardWorker
-from roll.rollout.pool import InlineRewards, RewardPool, Scorer
+from roll.rollout.reward_pool import InlineRewards, RewardPool, Scorer
 from roll.sandbox.level import choose as choose_level
 from roll.types import Call
 

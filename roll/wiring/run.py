@@ -20,21 +20,21 @@ from roll.errors import ConfigError
 from roll.journal.activity import Activity
 from roll.journal.records import IDLE
 from roll.journal.store import Journal
+from roll.pipelines.checkpointer import Keeper
 from roll.pipelines.interrupt import Interrupt
-from roll.pipelines.keeper import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.loop import Loop, Pace
 from roll.pipelines.policies import Learners
 from roll.proxy.server import Proxy
 from roll.rollout.buffer import Buffer
-from roll.rollout.demonstration import Demonstrator
-from roll.rollout.episode import EpisodeRunner, Limits
-from roll.rollout.episode_script import Cuts
-from roll.rollout.policies import Publishers
-from roll.rollout.publisher import Publisher, Spare
+from roll.rollout.episode.conversation import Cuts
+from roll.rollout.episode.demonstration import Demonstrator
+from roll.rollout.episode.runner import EpisodeRunner, Limits
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
-from roll.rollout.validator import Validator
+from roll.rollout.validation import Validator
+from roll.serving.policies import Publishers
+from roll.serving.publisher import Publisher, Spare
 from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
 from roll.tracking.progress import Progress

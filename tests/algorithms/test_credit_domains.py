@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from roll.algorithms.credit import Memory, assign_credit, minibatches, weigh
-from roll.algorithms.moments import Moments
-from roll.algorithms.parting import parted
+from roll.algorithms.partition import parted
 from roll.algorithms.recipe import Kl, Recipe
+from roll.algorithms.running_stats import Moments
 from roll.data.collate import collate
 from roll.types import Batch, Call, Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from roll.algorithms.moments import Moments
+from roll.algorithms.running_stats import Moments
 from roll.algorithms.shaping import clipped, format, normalised, overlong, scaled
 from roll.errors import ConfigError, UnknownName
 from roll.types import Batch

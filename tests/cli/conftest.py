@@ -46,7 +46,7 @@ from roll.cli import main
 """
 FRESH = multiprocessing.get_context("forkserver")
 """Processes that have imported what every run needs and done nothing else: a start costs no seconds."""
-FRESH.set_forkserver_preload(["roll.commands", "roll.cli", "torch.utils.tensorboard.writer"])
+FRESH.set_forkserver_preload(["roll.commands.train", "roll.cli", "torch.utils.tensorboard.writer"])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.journal.ledger import ledger
+from roll.report.ledger import ledger
 
 TRAIN = ("train", "run.yaml")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from tests.cli.conftest import call
 

@@ -10,8 +10,8 @@ import pytest
 from safetensors import safe_open
 
 from roll.journal.events import Published, RolledBack, RunEnded
-from roll.journal.ledger import ledger
 from roll.journal.store import Reader, Wanted
+from roll.report.ledger import ledger
 
 SLOW = """
 import time

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.environment import settle_ray
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else whatever else runs here comes first

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cluster.ray import RayExecutor, Site
+from roll.cluster.ray.cluster import RayExecutor, Site
 from roll.errors import WorkerDied
 from roll.types import Call
 from tests.cluster import ray_workers
@@ -65,9 +65,9 @@ def test_another_worker_takes_the_place_of_a_dead_one(ray_address: str, tmp_path
 GONE_AWAY = """\
 import asyncio, os, signal, subprocess, sys
 from pathlib import Path
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.environment import settle_ray
 settle_ray()
-from roll.cluster.ray import RayExecutor, Site
+from roll.cluster.ray.cluster import RayExecutor, Site
 from roll.errors import RunStopped
 from roll.types import Call
 from tests.cluster.ray_workers import Worker

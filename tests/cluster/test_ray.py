@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from roll.cluster.interpreter import check_interpreter
-from roll.cluster.ray import RayCluster, RayExecutor, Site
-from roll.cluster.ray_actor import Seat
+from roll.cluster.ray.actor import Seat
+from roll.cluster.ray.cluster import RayCluster, RayExecutor, Site
 from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
 from roll.types import Call
 from tests.cluster import ray_workers
@@ -215,7 +215,7 @@ def test_logs_of_an_earlier_run_are_gone_unless_it_goes_on(ray_address: str, tmp
 
 def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
     script = (
-        "import asyncio; from pathlib import Path; from roll.cluster.ray import RayExecutor, Site\n"
+        "import asyncio; from pathlib import Path; from roll.cluster.ray.cluster import RayExecutor, Site\n"
         f"asyncio.run(RayExecutor(Site(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -23,7 +23,7 @@ def task(seed: int, **metadata: float) -> Task:
 def test_environments_live_in_actors_and_one_that_never_gives_way_costs_its_own(
     ray_address: str, tmp_path: Path
 ) -> None:
-    from roll.cluster.ray import RayExecutor, Site
+    from roll.cluster.ray.cluster import RayExecutor, Site
 
     async def use() -> None:
         executor = RayExecutor(Site(name="envs", directory=tmp_path))

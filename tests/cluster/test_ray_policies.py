@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.preflight import preflight
 from tests.cluster.test_ray_runs import _settings_of_torch, untimed  # noqa: F401 - a fixture

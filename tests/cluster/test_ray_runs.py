@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.journal.events import Event, Published, Replaced
 from roll.journal.store import Reader

@@ -1,6 +1,6 @@
 import asyncio
 
-from roll.cluster.watch import listens, until_unreachable
+from roll.cluster.ray.watch import listens, until_unreachable
 
 
 def test_one_that_listens_is_watched_and_one_that_stopped_is_missed_so_many_times() -> None:

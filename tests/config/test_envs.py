@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from roll.config.explain import explain
 from roll.config.load import load
 from roll.config.schema import Run
 from roll.errors import ConfigError
+from roll.explain.run import explain
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import InlineEnvs
 from roll.wiring.environments import build_environments

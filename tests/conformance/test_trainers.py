@@ -9,8 +9,8 @@ import torch
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.conformance.trainers import check_gradient, check_trainer
-from roll.engines.decoder import Decoder
-from roll.engines.train.native import NativeTrainer
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.trainer import NativeTrainer
 from roll.types import Call
 from tests.conformance.bigram import VOCAB, Bigram
 from tests.engines.models import config, small, trainer, twin

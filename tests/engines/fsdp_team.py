@@ -21,12 +21,12 @@ from roll.algorithms.recipe import Objective
 from roll.cluster.host import Host
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
-from roll.engines.decoder import Decoder
-from roll.engines.mixed import Reading
-from roll.engines.origin import Head, Origin
-from roll.engines.train.fsdp import FsdpTrainer
-from roll.engines.train.fsdp_ranks import Ranks, Spread
-from roll.engines.train.native import NativeTrainer, Settings
+from roll.engines.fsdp.ranks import Ranks, Spread
+from roll.engines.fsdp.trainer import FsdpTrainer
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.mixed import Reading
+from roll.engines.native.model_spec import Head, Origin
+from roll.engines.native.trainer import NativeTrainer, Settings
 from roll.registry import CHANNELS
 from roll.types import Batch, Call, Digest, Sampling
 from roll.weights.huggingface import write_model

@@ -11,12 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Request
-from roll.engines.decoder import Decoder
-from roll.engines.infer.native import NativeGenerator
-from roll.engines.infer.native import Settings as InferSettings
-from roll.engines.native import multiply_by_blas
-from roll.engines.train.native import NativeTrainer
-from roll.engines.train.native import Settings as TrainSettings
+from roll.engines.native.build import multiply_by_blas
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.generator import NativeGenerator
+from roll.engines.native.generator import Settings as InferSettings
+from roll.engines.native.trainer import NativeTrainer
+from roll.engines.native.trainer import Settings as TrainSettings
 from roll.types import Batch, Finish, Sampling
 from roll.weights.inline import Shared
 from roll.weights.plan import Channel

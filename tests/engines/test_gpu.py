@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll import commands
 from roll.algorithms.recipe import Objective
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.config.schema import Optimizer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.native import NativeGenerator
-from roll.engines.infer.native import Settings as InferSettings
-from roll.engines.train.native import NativeTrainer
-from roll.engines.train.native import Settings as TrainSettings
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.generator import NativeGenerator
+from roll.engines.native.generator import Settings as InferSettings
+from roll.engines.native.trainer import NativeTrainer
+from roll.engines.native.trainer import Settings as TrainSettings
 from roll.types import Batch, Call, Sampling, Task
 from roll.weights.digest import digest
 from roll.weights.inline import Shared

@@ -9,11 +9,11 @@ import torch
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Model, Optimizer
-from roll.engines.mixed import Reading
-from roll.engines.origin import Origin
-from roll.engines.train.fsdp import FsdpTrainer
-from roll.engines.train.fsdp_ranks import Ranks, Spread
-from roll.engines.train.native import Settings
+from roll.engines.fsdp.ranks import Ranks, Spread
+from roll.engines.fsdp.trainer import FsdpTrainer
+from roll.engines.native.mixed import Reading
+from roll.engines.native.model_spec import Origin
+from roll.engines.native.trainer import Settings
 from roll.types import Call, Sampling
 from roll.weights.huggingface import read_tensors, write_model
 from roll.weights.inline import Shared

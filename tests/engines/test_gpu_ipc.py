@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roll.cluster.processes import ProcessCluster
-from roll.engines.decoder import Decoder
+from roll.engines.native.decoder import Decoder
 from roll.types import Call, Digest
 from roll.weights.digest import digest
 from roll.weights.ipc import IpcReceiver, IpcSender, Socket

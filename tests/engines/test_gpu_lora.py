@@ -21,23 +21,23 @@ from roll.cluster.inline import InlineCluster
 from roll.config.load import load
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
-from roll.engines import lora
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.vllm import Settings as InferSettings
-from roll.engines.infer.vllm import VllmGenerator
-from roll.engines.mixed import Reading
-from roll.engines.origin import Origin, build
-from roll.engines.train.native import NativeTrainer, Settings
+from roll.engines.native import lora
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.mixed import Reading
+from roll.engines.native.model_spec import Origin, build
+from roll.engines.native.trainer import NativeTrainer, Settings
+from roll.engines.vllm.generator import Settings as InferSettings
+from roll.engines.vllm.generator import VllmGenerator
 from roll.journal.events import Published
 from roll.journal.store import Journal
 from roll.placement.kinds import GIB
 from roll.placement.machine import visible_gpus
 from roll.placement.memory import USABLE
 from roll.placement.records import Offload
-from roll.rollout.canary import canary_of
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.serving.canary import canary_of
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.types import Batch, Call, Sampling
 from roll.weights.adapters import write_adapter
 from roll.weights.huggingface import write_model

@@ -9,12 +9,12 @@ import torch
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
-from roll.engines.attention import Ragged, sharing
-from roll.engines.decoder import Decoder
-from roll.engines.likelihood import likelihood
-from roll.engines.mixed import Reading
-from roll.engines.packed import Packed
-from roll.engines.train.native import NativeTrainer, Settings
+from roll.engines.native.attention import Ragged, sharing
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.likelihood import likelihood
+from roll.engines.native.mixed import Reading
+from roll.engines.native.packed import Packed
+from roll.engines.native.trainer import NativeTrainer, Settings
 from roll.types import Batch, Call, Sampling
 from roll.weights.inline import Mailbox
 from tests.engines.models import CPU, batch_of, prompts, small, twin

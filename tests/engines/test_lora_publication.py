@@ -13,16 +13,16 @@ from roll.algorithms.recipe import Objective
 from roll.cluster.inline import InlineCluster
 from roll.config.lora import Lora
 from roll.config.schema import Optimizer
-from roll.engines import lora
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.native import NativeGenerator
+from roll.engines.native import lora
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.generator import NativeGenerator
 from roll.errors import RunStopped
 from roll.journal.events import Published
 from roll.journal.store import Journal
-from roll.rollout.canary import canary_of
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.serving.canary import canary_of
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.types import Call, Digest
 from roll.weights.inline import Mailbox
 from roll.weights.plan import Plan

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from roll import commands
 from roll.cli import main
-from roll.config.explain import explain
+from roll.commands import train as commands
 from roll.config.load import Loaded, load
 from roll.config.lora import TARGETS
 from roll.data.templates import character_tokenizer
-from roll.engines import lora
-from roll.engines.origin import Origin, build
+from roll.engines.native import lora
+from roll.engines.native.model_spec import Origin, build
 from roll.errors import ConfigError
+from roll.explain.placement import plan_in_words
+from roll.explain.run import explain
 from roll.journal.events import Published
 from roll.journal.store import Reader
 from roll.placement.facts import facts_of
 from roll.placement.machine import described
 from roll.placement.planner import plan_devices
-from roll.placement.words import plan_in_words
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
 from roll.types import Task

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from roll.config.schema import Model
-from roll.engines.decoder import Decoder
-from roll.engines.infer.vllm import Settings, VllmGenerator
-from roll.engines.origin import Origin
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.model_spec import Origin
+from roll.engines.vllm.generator import Settings, VllmGenerator
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Shared
 from roll.weights.plan import Channel

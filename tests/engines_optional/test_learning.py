@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.journal.events import Published
 from roll.journal.store import Reader

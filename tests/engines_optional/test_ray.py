@@ -4,8 +4,8 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-from roll import commands
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.environment import settle_ray
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.journal.events import Published
 from roll.journal.store import Reader

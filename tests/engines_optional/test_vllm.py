@@ -14,15 +14,15 @@ from roll.cluster.inline import InlineCluster
 from roll.config.load import load
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Output, Trainer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.vllm import VllmGenerator
-from roll.engines.origin import Origin
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.model_spec import Origin
+from roll.engines.vllm.generator import VllmGenerator
 from roll.errors import ConfigError, RunStopped
 from roll.journal.events import Published
 from roll.journal.store import Journal
-from roll.rollout.canary import canary_of
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.serving.canary import canary_of
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.types import Call, Finish, Sampling
 from roll.weights.inline import Mailbox, Shared
 from roll.weights.plan import Plan

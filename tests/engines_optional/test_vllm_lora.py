@@ -13,18 +13,18 @@ from roll.algorithms.recipe import Objective
 from roll.cluster.inline import InlineCluster
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
-from roll.engines import lora
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder
-from roll.engines.infer.vllm import VllmGenerator
-from roll.engines.infer.vllm_lora import Served
-from roll.engines.origin import Origin, build
+from roll.engines.native import lora
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.model_spec import Origin, build
+from roll.engines.vllm.generator import VllmGenerator
+from roll.engines.vllm.lora import Served
 from roll.errors import RunStopped
 from roll.journal.events import Published
 from roll.journal.store import Journal
-from roll.rollout.canary import canary_of
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.serving.canary import canary_of
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.types import Call, Sampling
 from roll.weights.adapters import write_adapter
 from roll.weights.huggingface import write_model

@@ -13,13 +13,13 @@ from roll.engines.base import Generator
 from roll.engines.fake import FakeGenerator
 from roll.journal.events import Event
 from roll.journal.store import Journal
-from roll.rollout.buffer import Buffer, Serving
+from roll.rollout.buffer import Buffer
 from roll.rollout.environments import Environments
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
-from roll.rollout.router import Router
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
-from roll.types import Sampling, Task, Trajectory
+from roll.serving.router import Router
+from roll.types import Sampling, ServedVersion, Task, Trajectory
 from tests.envs.faulty import CONTEXT, FAULTY, MAX_TURNS
 
 
@@ -69,7 +69,7 @@ async def _attempts(
         buffer=buffer,
         journal=journal,
         policy=Policy(group_size=2, max_retries=1, max_failed_groups=1000, seed=0),
-        serving=lambda: Serving(0, 0),
+        serving=lambda: ServedVersion(0, 0),
     )
 
     def over() -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.bench.alfworld import replay
+from benchmarks.alfworld import replay
 from roll.data.tasks import jsonl
 from roll.envs.alfworld.env import ALFWorld
 from roll.types import Task

@@ -13,8 +13,8 @@ from roll.envs.base import Reply
 from roll.envs.calculator import Calculator
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import InlineEnvs, make_env
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
-from roll.rollout.transcripts import Recorded
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.transcripts import Recorded
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
 from tests.data.chat_templates import family, tokenizer
 from tests.rollout.sampler import Sampler

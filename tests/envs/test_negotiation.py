@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.envs.base import Reply
 from roll.envs.negotiation import AGENTS, WORTH, Negotiation, drawn

@@ -18,7 +18,7 @@ from roll.preflight import preflight
 from roll.registry import PLAYERS
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import make_env
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
 from roll.rollout.source import Source
 from roll.tools.base import ToolFault
 from roll.tools.usage import FAULTS

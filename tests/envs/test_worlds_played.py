@@ -13,7 +13,7 @@ from roll.envs.base import Reply
 from roll.errors import EnvFailed
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import make_env
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
 from roll.sandbox.level import why_not
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
 from tests.chat.server import server, words

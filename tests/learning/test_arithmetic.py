@@ -43,6 +43,6 @@ def test_reinforcement_lifts_held_out_accuracy(warm: Path) -> None:
 
 def test_rewards_that_say_nothing_teach_nothing(warm: Path) -> None:
     before, after = accuracies(
-        warm, "control", "algorithm.advantage='roll.bench.control:shuffled'", "validation.every=0", "steps=20"
+        warm, "control", "algorithm.advantage='benchmarks.control:shuffled'", "validation.every=0", "steps=20"
     )
     assert after - before < 0.05

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import Loaded, load
-from roll.engines.decoder import Decoder
+from roll.engines.native.decoder import Decoder
 from roll.preflight import preflight
 from roll.types import Task
 from roll.weights.huggingface import read_tensors, write_model

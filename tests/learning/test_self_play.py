@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines

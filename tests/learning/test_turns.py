@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll import commands
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.envs.base import Reply
 from roll.preflight import preflight

@@ -16,9 +16,9 @@ from roll.cluster.inline import InlineCluster
 from roll.engines.base import Scorer, Trainer
 from roll.engines.fake import FakeTrainer
 from roll.journal.store import Journal
-from roll.pipelines.keeper import Keeper
+from roll.pipelines.checkpointer import Keeper
 from roll.pipelines.learner import Learner
-from roll.pipelines.scoring import Models
+from roll.pipelines.reference_models import Models
 from roll.tracking.meter import Meter
 from roll.types import Batch, Call
 from tests.engines.models import batch_of

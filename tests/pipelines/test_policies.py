@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 
 from roll.algorithms.credit import Memory, assign_credit
-from roll.algorithms.parting import parted
+from roll.algorithms.partition import parted
 from roll.algorithms.recipe import Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Trainer
 from roll.engines.fake import FakeTrainer
 from roll.journal.store import Journal
-from roll.pipelines.keeper import Keeper
+from roll.pipelines.checkpointer import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.policies import Learners
-from roll.pipelines.scoring import Models
+from roll.pipelines.reference_models import Models
 from roll.tracking.meter import Meter
 from roll.types import Batch, Call, Sampling
 from tests.engines.models import batch_of

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from roll.config.schema import Model, Shape
-from roll.engines.attention import Ragged
-from roll.engines.infer.cache import SlotCache
-from roll.engines.origin import Origin, build
+from roll.engines.native.attention import Ragged
+from roll.engines.native.cache import SlotCache
+from roll.engines.native.model_spec import Origin, build
 from roll.errors import ConfigError
 from roll.placement.architecture import architecture_at, architecture_of
 from roll.placement.facts import facts_of

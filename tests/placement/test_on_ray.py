@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.cluster.ray_settings import settle_ray
+from roll.cluster.ray.environment import settle_ray
 from roll.errors import ConfigError
 from roll.wiring.placing import placed
 from tests.placement.training import EVERYTHING, assert_equal, run_of, trained

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roll.config.schema import Run
-from roll.engines.infer.native import NativeGenerator
+from roll.engines.native.generator import NativeGenerator
 from roll.placement.facts import facts_of
 from roll.placement.machine import described
 from roll.placement.memory import bytes_on

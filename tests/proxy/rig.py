@@ -17,9 +17,9 @@ from roll.journal.events import ProxyRefused
 from roll.journal.store import Journal
 from roll.proxy.server import Proxy, Settings
 from roll.proxy.session import Session
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
-from roll.rollout.episode_script import Cuts
-from roll.rollout.router import Router
+from roll.rollout.episode.conversation import Cuts
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.serving.router import Router
 from roll.types import Finish, Message, Sampling, Task
 
 MODEL = "tiny"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from roll.cli import main
-from roll.config.explain import explain
 from roll.config.load import load
 from roll.errors import ConfigError
+from roll.explain.run import explain
 from roll.journal.events import ProxyRefused
 from roll.journal.records import Wanted
 from roll.journal.store import Reader

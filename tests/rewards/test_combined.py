@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.config.explain import explain
 from roll.config.load import Loaded, dump, load
 from roll.config.reward import Reward
 from roll.errors import ConfigError
+from roll.explain.run import explain
 from roll.preflight import preflight
 from roll.rewards.base import call
 from roll.rewards.outcome import Fault, Outcome

@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from roll.bench.strings import CASES, replies, slowest_s
+from benchmarks.strings import CASES, replies, slowest_s
 from roll.registry import REWARDS
 
 NUM_REPLIES = 5_000

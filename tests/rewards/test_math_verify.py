@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.bench.math import BOMBS, WORDED, changed, golds, mixed, renotated, surface_forms
+from benchmarks.math import BOMBS, WORDED, changed, golds, mixed, renotated, surface_forms
 from roll.rewards.math import compared, score
 from roll.rewards.math_process import COMPARERS, Verdict
 from roll.types import Task

@@ -14,22 +14,22 @@ from roll.data.mixture import Mixture, Part
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
-from roll.engines.sampling import noise_key
+from roll.engines.native.sampling import noise_key
 from roll.journal.events import Event, Published, RolledBack
 from roll.journal.store import Journal
-from roll.pipelines.keeper import Keeper
+from roll.pipelines.checkpointer import Keeper
 from roll.pipelines.learner import Learner
 from roll.pipelines.loop import Loop, Pace
-from roll.pipelines.scoring import Models
+from roll.pipelines.reference_models import Models
 from roll.rollout.buffer import Buffer
-from roll.rollout.episode import EpisodeRunner, Limits
-from roll.rollout.held import Held
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.rollout.episode.runner import EpisodeRunner, Limits
+from roll.rollout.inflight import Held
+from roll.rollout.resume import standing
 from roll.rollout.scheduler import Policy, Scheduler
 from roll.rollout.source import Source
-from roll.rollout.standing import standing
-from roll.rollout.validator import Validator
+from roll.rollout.validation import Validator
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.types import Call, Message, Sampling, Task
 from roll.weights.plan import Plan
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from roll.engines.base import Request
-from roll.rollout.pending import Sampled
-from roll.rollout.router import Tally
-from roll.rollout.waits import Waits
+from roll.serving.idle import Waits
+from roll.serving.pending import Sampled
+from roll.serving.router import Tally
 from roll.types import Finish
 
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from roll.rollout.buffer import Buffer, Serving
-from roll.types import Group
+from roll.rollout.buffer import Buffer
+from roll.types import Group, ServedVersion
 
 T = TypeVar("T")
 
@@ -16,9 +16,9 @@ def group(ticket: int) -> Group:
     return Group(id=ticket, birth=0, trajectories=())
 
 
-def zero() -> Serving:
+def zero() -> ServedVersion:
     """What is served."""
-    return Serving(0, 0)
+    return ServedVersion(0, 0)
 
 
 def bounded(run: Coroutine[Any, Any, T]) -> T:
@@ -127,7 +127,7 @@ def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_fir
         assert ([found.id for found in groups], late) == ([3, 4], []), "in order of birth and ticket, none too old yet"
         await buffer.release(2)
         for _ in range(2):
-            await buffer.admit(lambda: Serving(1, 1))
+            await buffer.admit(lambda: ServedVersion(1, 1))
         for ticket in (5, 6):
             await buffer.put(group(ticket))
         taking = asyncio.create_task(buffer.take(2, 1))

@@ -7,7 +7,7 @@ import pytest
 
 from roll.data.templates import Template, character_tokenizer
 from roll.errors import ConfigError
-from roll.rollout.demonstration import Demonstrator, Row
+from roll.rollout.episode.demonstration import Demonstrator, Row
 from roll.types import Call, Message, Task
 
 TOKENIZER = character_tokenizer("123456789-?eghilortw")

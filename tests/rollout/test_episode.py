@@ -12,13 +12,13 @@ from roll.cluster.inline import InlineCluster
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Output, Request
 from roll.engines.fake import FakeGenerator
-from roll.engines.infer.native import NativeGenerator
+from roll.engines.native.generator import NativeGenerator
 from roll.envs.base import Reply
 from roll.envs.guess_number import GuessNumber
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits, Said, _request
-from roll.rollout.pending import Sampled
-from roll.rollout.router import Router
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits, Said, _request
 from roll.rollout.source import Source
+from roll.serving.pending import Sampled
+from roll.serving.router import Router
 from roll.types import Call, Message, Sampling, Status, Task, Trajectory
 from tests.engines.models import generator, small
 

@@ -12,9 +12,9 @@ from roll.data.templates import Template, character_tokenizer
 from roll.errors import ConfigError
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import InlineEnvs, make_env
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.transcripts import scripted
 from roll.rollout.source import Source
-from roll.rollout.transcripts import scripted
 from roll.types import Call, Group, Message, Sampling, Status, Task, Trajectory
 from tests.rollout.sampler import Sampler
 from tests.rollout.talking_envs import Talk

@@ -11,8 +11,8 @@ from roll.algorithms.advantages import discounted, gigpo, group_normalised
 from roll.data.collate import collate
 from roll.data.templates import Template, character_tokenizer
 from roll.envs.base import Reply
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits, checksum
-from roll.rollout.episode_script import Cuts
+from roll.rollout.episode.conversation import Cuts
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits, checksum
 from roll.types import Group, Message, Sampling, Status, Task, Trajectory
 from tests.rollout.sampler import Sampler
 

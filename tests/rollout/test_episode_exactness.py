@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from roll.data.templates import Template
 from roll.data.tools import Spoken, Tool
 from roll.envs.base import Reply
-from roll.rollout.episode import Attempt, EpisodeRunner, Limits
-from roll.rollout.episode_script import Cuts
+from roll.rollout.episode.conversation import Cuts
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
 from roll.types import Message, Sampling, Task, Trajectory
 from tests.data.chat_templates import ALPHABET, FAMILIES, TAGS, family
 from tests.rollout.sampler import Sampler

@@ -9,9 +9,9 @@ import pytest
 
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Generator
-from roll.rollout.balance import Balance, Concurrency
-from roll.rollout.pending import Sampled
-from roll.rollout.router import Patience, Router
+from roll.serving.load_balancing import Balance, Concurrency
+from roll.serving.pending import Sampled
+from roll.serving.router import Patience, Router
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.generator import SimGenerator, Speed
 from roll.sim.lengths import Constant

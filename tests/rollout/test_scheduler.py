@@ -13,7 +13,7 @@ import pytest
 from roll.data.mixture import Draw, Mixture, Part
 from roll.engines.base import Request
 from roll.engines.fake import FakeGenerator
-from roll.engines.sampling import noise_key
+from roll.engines.native.sampling import noise_key
 from roll.errors import RunStopped
 from roll.journal.events import (
     Admitted,
@@ -26,13 +26,12 @@ from roll.journal.events import (
     TrajectoryEnded,
 )
 from roll.journal.records import Wanted
-from roll.rollout.balance import Balance, Concurrency
-from roll.rollout.buffer import Serving
-from roll.rollout.episode import Said, checksum
-from roll.rollout.held import Held, Past
-from roll.rollout.pending import Sampled
+from roll.rollout.episode.runner import Said, checksum
+from roll.rollout.inflight import Held, Past
 from roll.rollout.source import Source
-from roll.types import Call, Group, Status
+from roll.serving.load_balancing import Balance, Concurrency
+from roll.serving.pending import Sampled
+from roll.types import Call, Group, ServedVersion, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
 
 RIG = "tests.rollout.rig"
@@ -217,7 +216,7 @@ def test_rewards_that_the_mixture_knows_from_an_earlier_process_are_not_told_aga
 
     with closing(Rig(tmp_path, Setting(steps=1))) as rig:
         rig.scheduler.mixture = mixture = Noting()
-        held = Held(ticket=0, draw=mixture.draw(), birth=Serving(0, 0), observed=True)
+        held = Held(ticket=0, draw=mixture.draw(), birth=ServedVersion(0, 0), observed=True)
         assert asyncio.run(rig.run([held])) == 1
         assert rig.events(Taken)[0].groups == (0, 1, 2, 3) and sorted(mixture.told) == sorted(order(4)[1:])
 
@@ -240,7 +239,7 @@ def test_a_partial_reply_of_an_earlier_process_goes_on_with_its_tokens(tmp_path:
         so_far = Sampled(ids=np.array([10], np.int32), logprobs=np.zeros(1, np.float32), versions=np.zeros(1, np.int32))
         context = checksum(rig.template.open(draw.task.messages, place="").tolist())
         past = {0: Past(turns=(Said(context=context, so_far=so_far),))}
-        asyncio.run(rig.run([Held(ticket=0, draw=draw, birth=Serving(0, 0), past=past)]))
+        asyncio.run(rig.run([Held(ticket=0, draw=draw, birth=ServedVersion(0, 0), past=past)]))
     name = f"train/d/{draw.task.id}/0"
     assert (engine.produced[f"{name}/0/0"], engine.produced[f"{name}/1/0"]) == (1, 0)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from roll.rewards.outcome import Fault, Outcome
-from roll.rollout.episode import Attempt
+from roll.rollout.episode.runner import Attempt
 from roll.rollout.source import Source
-from roll.rollout.waits import Waits
+from roll.serving.idle import Waits
 from roll.types import Call, Finish, Score, Segment, Status, Task, Trajectory, Turn
 
 TASK = Task(id="t", domain="d")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from roll.bench.attacks import NOT_STOPPED_BY_PLAIN, alive, attack, attacks, end, host, without_isolation
-from roll.bench.hostile import ALL
+from benchmarks.attacks import NOT_STOPPED_BY_PLAIN, alive, attack, attacks, end, host, without_isolation
+from benchmarks.hostile import ALL
 from roll.sandbox.base import Limits, Outcome, Program
 from roll.sandbox.level import BUBBLEWRAP, PLAIN, why_not
 

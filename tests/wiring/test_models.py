@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from roll.cluster.inline import InlineCluster
-from roll.cluster.parcel import packed, unpacked
+from roll.cluster.serialization import packed, unpacked
 from roll.config.load import load
 from roll.config.schema import Run
-from roll.engines.native import Surroundings, settle
-from roll.engines.origin import Origin, build
+from roll.engines.native.build import Surroundings, settle
+from roll.engines.native.model_spec import Origin, build
 from roll.errors import ConfigError
 from roll.types import Call
 from roll.wiring.actor import build_actor, build_parts, place_actor

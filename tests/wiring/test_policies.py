@@ -12,29 +12,29 @@ import pytest
 import torch
 import typer
 
-from roll import commands
 from roll.cluster.inline import InlineCluster
-from roll.config.explain import explain
+from roll.commands import train as commands
 from roll.config.load import Loaded, load
 from roll.config.schema import Run
 from roll.engines.base import Generator, Trainer
-from roll.engines.decoder import Decoder
+from roll.engines.native.decoder import Decoder
 from roll.envs.tic_tac_toe import TicTacToe
 from roll.errors import ConfigError, RunStopped
+from roll.explain.run import explain
 from roll.journal.events import Published
 from roll.journal.records import Wanted
-from roll.journal.samples import show
 from roll.journal.store import Journal, Reader
 from roll.preflight import preflight
-from roll.rollout.publisher import Publisher
-from roll.rollout.router import Router
+from roll.report.samples import show
+from roll.serving.publisher import Publisher
+from roll.serving.router import Router
 from roll.weights.huggingface import read_tensors
 from roll.weights.inline import Mailbox
 from roll.weights.plan import Plan
 from roll.wiring.models import build_roles
 from roll.wiring.run import build_publisher
 from tests.engines.models import small, trainer
-from tests.rollout.test_attestation import CANARY, Turned, serving
+from tests.serving.test_attestation import CANARY, Turned, serving
 
 FUSE: list[Callable[[], None]] = []
 """What happens at the next games, last entry first."""

@@ -10,7 +10,7 @@ import pytest
 
 from roll.config.load import load
 from roll.errors import ConfigError
-from roll.proxy.player import AgentPlayer
+from roll.proxy.agent_process import AgentPlayer
 from roll.wiring.proxy import build_players, build_proxy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

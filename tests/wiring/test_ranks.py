@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roll.cluster.gang import Gang
 from roll.cluster.inline import InlineCluster
-from roll.cluster.parcel import packed, unpacked
+from roll.cluster.rank_group import Gang
+from roll.cluster.serialization import packed, unpacked
 from roll.config.load import load
-from roll.engines.train.fsdp import FsdpTrainer
-from roll.engines.train.fsdp_score import FsdpScorer
+from roll.engines.fsdp.logprob_model import FsdpScorer
+from roll.engines.fsdp.trainer import FsdpTrainer
 from roll.types import Call
 from roll.wiring.actor import build_parts, place_actor
 from roll.wiring.models import build_models, build_tokenizer

@@ -1,0 +1,14 @@
+"""What asynchrony gains when trajectories wait for an environment after each of five replies."""
+
+from __future__ import annotations
+
+from benchmarks.async_single_turn import compare
+from benchmarks.result import Result
+from roll.sim.tail import tail
+
+TURNS, STEPS = 5, 20
+
+
+def run() -> Result:
+    """Steps in a virtual hour at staleness 4 with the best split, against the same scheduler at staleness 0."""
+    return compare("async_multi_turn", tail(steps=STEPS, turns=TURNS))

@@ -1,0 +1,187 @@
+"""All benchmarks by name. Listing them imports none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.result import Result
+from roll.registry import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """What is known of a benchmark before it runs."""
+
+    run: str
+    """`package.module:attribute` of a function without arguments that returns a `Result`."""
+    about: str
+    goal: str
+    """What it has to reach."""
+    needs_gpu: bool = False
+
+
+CATALOGUE = {
+    "startup": Benchmark(
+        run="benchmarks.startup:run",
+        about="wall time of `roll check examples/arithmetic.yaml`, in a fresh process",
+        goal="under 1 s",
+    ),
+    "generate": Benchmark(
+        run="benchmarks.generate:run",
+        about="useful tokens per second of the native generator, against `transformers` generate in batches",
+        goal="at least 2.5 times",
+    ),
+    "trl_cpu": Benchmark(
+        run="benchmarks.trl_cpu:run",
+        about="trajectories per second of whole GRPO steps on the CPU, against TRL 1.16",
+        goal="at least 2 times",
+    ),
+    "learning": Benchmark(
+        run="benchmarks.learning:run",
+        about="gain in held-out accuracy of the demo, for three seeds and a control with shuffled rewards",
+        goal="at least 0.3 for each seed; control below 0.05",
+    ),
+    "learn_frozen_lake": Benchmark(
+        run="benchmarks.learn_frozen_lake:run",
+        about="gain in success on 300 unseen FrozenLake maps, for two seeds and a control with shuffled rewards",
+        goal="at least 0.2 for each seed; control below 0.05",
+    ),
+    "learn_sokoban": Benchmark(
+        run="benchmarks.learn_sokoban:run",
+        about="the same on unseen Sokoban levels of 5 by 5 cells with one box",
+        goal="at least 0.2 for each seed; control below 0.05",
+    ),
+    "learn_tic_tac_toe": Benchmark(
+        run="benchmarks.learn_tic_tac_toe:run",
+        about="fall of the loss rate in 400 games of tic-tac-toe against chance, by self-play from random weights",
+        goal="at least 0.2 for each of two seeds, each in under 10 minutes; control below 0.05",
+    ),
+    "algorithms": Benchmark(
+        run="benchmarks.algorithms:run",
+        about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
+        goal="under 0.25 s; GAE and GiGPO under 0.5 s",
+    ),
+    "conformance": Benchmark(
+        run="benchmarks.conformance:run",
+        about="checks of every loss, advantage and trainer of ours that find nothing wrong",
+        goal="all of them",
+    ),
+    "math": Benchmark(
+        run="benchmarks.math:run",
+        about="replies per second that the reward `math` scores on two cores, and whether its scores can be trusted",
+        goal="20,000 replies/s; 250 through math-verify, 40 with 1 % bombs; no call 0.5 s past its limit",
+    ),
+    "reward_pool": Benchmark(
+        run="benchmarks.reward_pool:run",
+        about="what two reward processes add to the median score while 64 `math` or 20 `code` finish a second",
+        goal="under 50 ms, and nothing waiting at the end",
+    ),
+    "sandbox": Benchmark(
+        run="benchmarks.sandbox:run",
+        about="programs per second that the reward `code` scores on two cores, and whether the sandbox holds",
+        goal="40 programs/s; no wrong program passes, no hostile one succeeds, no string breaks a verifier",
+    ),
+    "async_single_turn": Benchmark(
+        run="benchmarks.async_single_turn:run",
+        about="steps a virtual hour at staleness 4 on the workload tail, against staleness 0 on the same devices",
+        goal="at least 2.2 times; 1.8 at staleness 2, 1.35 at 1",
+    ),
+    "async_multi_turn": Benchmark(
+        run="benchmarks.async_multi_turn:run",
+        about="the same with five turns and an environment that takes as long as a reply, and sometimes far longer",
+        goal="at least 2.7 times; 2.2 at staleness 2, 1.5 at 1",
+    ),
+    "async_cpu": Benchmark(
+        run="benchmarks.async_cpu:run",
+        about="steps a second at staleness 2 with the native engine and a slow environment, against staleness 0",
+        goal="at least 1.5 times, with held-out accuracy within 0.03",
+    ),
+    "async_agentic": Benchmark(
+        run="benchmarks.async_agentic:run",
+        about="the same at staleness 4",
+        goal="at least 2 times",
+    ),
+    "lifecycles": Benchmark(
+        run="benchmarks.lifecycles:run",
+        about="trajectories of 512 tokens a second that one controller carries on one core, from admission to trained",
+        goal="at least 5,000",
+    ),
+    "publish": Benchmark(
+        run="benchmarks.publish:run",
+        about="GB a second of weights between two processes over gloo, against one plain broadcast of as many bytes",
+        goal="at least 0.6 times; the proof at most 30 % on top",
+    ),
+    "queue": Benchmark(
+        run="benchmarks.queue:run",
+        about="generation steps a virtual hour with a queue and 16 redundant groups, against the batch at once",
+        goal="at least 3 times",
+    ),
+    "scaling": Benchmark(
+        run="benchmarks.scaling:run",
+        about="seconds in which an hour of 64 generators is simulated; where one controller has enough of them",
+        goal="under 60 s",
+    ),
+    "alfworld": Benchmark(
+        run="benchmarks.alfworld:run",
+        about="steps a second of the environment `alfworld` on one core, replaying the walkthrough of every game",
+        goal="at least 5,000, and all of them won",
+    ),
+    "ray_lifecycles": Benchmark(
+        run="benchmarks.ray_lifecycles:run",
+        about="trajectories a second through one controller whose four generators are Ray actors that answer at once",
+        goal="at least 2,000",
+    ),
+    "controller": Benchmark(
+        run="benchmarks.controller:run",
+        about="seconds of the controller in a step of 8.4M tokens: statistics, journal, collation, credit, shards",
+        goal="under 1.5 s",
+    ),
+    "turns": Benchmark(
+        run="benchmarks.turns:run",
+        about="turns a second with 2,000 `frozen_lake` environments live and a stub generator, on two cores",
+        goal="at least 3,000",
+    ),
+    "proxy": Benchmark(
+        run="benchmarks.proxy:run",
+        about="requests a second that the agent proxy answers with 200 sessions at once and a stub generator",
+        goal="at least 500, where answers take under 10 ms at the median",
+    ),
+    "gpu_step": Benchmark(
+        run="benchmarks.gpu_step:run",
+        about="seconds of a GRPO step on one GPU, vLLM in the trainer's process, with the shape of Qwen3-0.6B",
+        goal="at most 8 s, 6.5 without the sampler's logprobs, at most 80 GiB",
+        needs_gpu=True,
+    ),
+    "gpu_gsm8k": Benchmark(
+        run="benchmarks.gpu_gsm8k:run",
+        about="accuracy on GSM8K's test set of SmolLM2-135M-Instruct after 35 steps on one GPU, against that before",
+        goal="reported as it is",
+        needs_gpu=True,
+    ),
+    "gpu_memory": Benchmark(
+        run="benchmarks.gpu_memory:run",
+        about="the largest model that trains on one GPU, all of it and by adapters, beside what the plan says",
+        goal="predicted within 15 %",
+        needs_gpu=True,
+    ),
+    "gpu_publish": Benchmark(
+        run="benchmarks.gpu_publish:run",
+        about="seconds from pause to resume of a publication on one GPU, and the transport between processes alone",
+        goal="at most 0.3 s; the transport at least half of a copy on the device",
+        needs_gpu=True,
+    ),
+    "gpu_learn": Benchmark(
+        run="benchmarks.gpu_learn:run",
+        about="held-out accuracy that SmolLM2-135M-Instruct gains on sums in 100 steps on one GPU",
+        goal="at least 0.3 in 8 minutes; sampler and trainer within 0.02 at every step",
+        needs_gpu=True,
+    ),
+}
+BENCHMARKS: Table[Callable[[], Result]] = Table(
+    "benchmark",
+    0,
+    supplied_to_class=None,
+    others_give=False,
+    **{name: benchmark.run for name, benchmark in CATALOGUE.items()},
+)

@@ -1,0 +1,70 @@
+"""Whether everything of ours keeps the laws of `roll.conformance`, and the native trainer with it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterable, Iterator
+
+import torch
+import typer
+
+from benchmarks.result import Result
+from roll.config.schema import Optimizer, Shape
+from roll.conformance.ours import check_all
+from roll.conformance.trainers import Factory, check_trainer
+from roll.engines.base import Trainer
+from roll.engines.native.decoder import Decoder
+from roll.engines.native.trainer import NativeTrainer, Settings
+from roll.types import Sampling
+from roll.weights.huggingface import config_of
+from roll.weights.inline import Shared
+
+VOCAB = 40
+
+
+def run() -> Result:
+    """How many checks found nothing wrong, against how many there are."""
+    return counted(_checks())
+
+
+def counted(checks: Iterable[tuple[str, list[str]]]) -> Result:
+    """Each check is told as it is made; faults are in the details too."""
+    found: dict[str, list[str]] = {}
+    for label, faults in checks:
+        found[label] = faults
+        typer.echo(f"{label}: {'; '.join(faults) if faults else 'ok'}")
+    return Result(
+        name="conformance",
+        unit="checks without a fault",
+        higher_is_better=True,
+        ours=float(sum(not faults for faults in found.values())),
+        bound=float(len(found)),
+        details={"faults": [fault for faults in found.values() for fault in faults]},
+    )
+
+
+def _checks() -> Iterator[tuple[str, list[str]]]:
+    yield from check_all()
+    yield "trainer native", asyncio.run(check_trainer(native(), vocab=VOCAB))
+
+
+def native() -> Factory:
+    """Trainers of one small random model, their logits far from flat."""
+    shape = Shape(hidden=32, layers=2, mlp=64)
+    config = config_of(shape, vocab_size=VOCAB, eos_id=0, pad_id=1, bos_id=2)
+    config.initializer_range = 0.3
+    decoder = Decoder(config)
+    decoder.initialise(0)
+
+    def make(tokens_per_microbatch: int) -> Trainer:
+        settings = Settings(
+            optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+            total_steps=100,
+            tokens_per_microbatch=tokens_per_microbatch,
+            sampling=Sampling(),
+            device=torch.device("cpu"),
+        )
+        return NativeTrainer(copy.deepcopy(decoder), settings, Shared())
+
+    return make

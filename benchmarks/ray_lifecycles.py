@@ -1,0 +1,121 @@
+"""How many trajectories one controller can carry whose generators are Ray actors: the wire is part of it.
+
+Scheduler, router, journal, collation and credit are real, and so are the processes and Ray between them; the actors
+answer at once and the trainer learns nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Concatenate
+
+import typer
+
+from benchmarks.lifecycles import GROUPS, SIBLINGS, TOKENS, Times, config, train
+from benchmarks.result import Result
+from roll.cluster.handle import Cluster, Method, P, R, S
+from roll.cluster.inline import InlineCluster
+from roll.cluster.ray.environment import settle_ray
+from roll.data.templates import Template, character_tokenizer
+from roll.engines.base import Trainer
+from roll.pipelines.reference_models import Models
+from roll.serving.router import Router
+from roll.sim.trainer import SimTrainer
+from roll.types import Call
+from roll.weights.plan import Plan
+from roll.wiring.models import Roles
+
+ACTORS, STEPS = 4, 32
+GOAL = 2_000.0
+
+
+def run() -> Result:
+    """Lifecycles a second over all steps but the first two, with the calls that each took."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds, calls, cpu_s = asyncio.run(_steps(Path(folder)))
+    speed = GROUPS * SIBLINGS * len(seconds) / sum(seconds)
+    per_step = {name: round(number / STEPS, 1) for name, number in calls.items()}
+    typer.echo(f"{speed:,.0f} lifecycles a second over {ACTORS} actors; calls a step: {per_step}")
+    return Result(
+        name="ray_lifecycles",
+        unit="lifecycles/s",
+        higher_is_better=True,
+        ours=speed,
+        peer=GOAL,
+        details={
+            "actors": ACTORS,
+            "tokens": TOKENS,
+            "steps_s": [round(each, 4) for each in seconds],
+            "calls_per_step": per_step,
+            "controller_cpu_us": round(cpu_s / (GROUPS * SIBLINGS * STEPS) * 1e6),
+            "bytes_per_lifecycle": TOKENS * (4 + 4),
+        },
+    )
+
+
+class Counted:
+    """`Cluster` that counts what another one is asked, by the method's name."""
+
+    def __init__(self, cluster: Cluster[Any]) -> None:
+        self._cluster = cluster
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def size(self) -> int:
+        return self._cluster.size
+
+    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        self.calls[method.__name__] += self.size
+        return await self._cluster.each(method, *args, **kwargs)
+
+    async def scatter(
+        self,
+        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
+        shards: Sequence[S],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        self.calls[method.__name__] += self.size
+        return await self._cluster.scatter(method, shards, *args, **kwargs)
+
+    async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self.calls[method.__name__] += 1
+        return await self._cluster.at(rank, method, *args, **kwargs)
+
+    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self.calls[method.__name__] += 1
+        return await self._cluster.any(method, *args, **kwargs)
+
+
+async def _steps(folder: Path) -> tuple[list[float], Counter[str], float]:
+    """What each step took but for the first two, the calls of all, and the seconds of CPU of this process."""
+    settle_ray()
+    from roll.cluster.ray.cluster import RayExecutor, Site
+
+    executor = RayExecutor(Site(name="lifecycles", directory=folder))
+    answering = Call("benchmarks.answering:Answering", {"num_tokens": TOKENS})
+    generators = Counted(executor.cluster(answering, ACTORS, role="actor_infer"))
+    roles = Roles(
+        trainers=InlineCluster[Trainer]([SimTrainer(0.0)]),
+        generators=generators,
+        models=Models(),
+        plan=Plan(names=()),
+        router=Router(generators),
+        template=Template(character_tokenizer("0123456789+=")),
+        executor=executor,
+    )
+    times = Times()
+    await roles.start()
+    try:
+        generators.calls.clear()
+        began = time.process_time()
+        await train(folder / "run", roles, times, config(GROUPS, STEPS))
+        cpu_s = time.process_time() - began
+    finally:
+        await roles.stop()
+    return times.steps_s(), generators.calls, cpu_s

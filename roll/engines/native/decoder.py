@@ -1,0 +1,272 @@
+"""A decoder-only transformer as plain functions over flat tokens, shared by the native trainer and generator.
+
+Tokens of all sequences lie end to end in one [tokens, hidden] row; only attention knows where sequences begin, and it
+is passed in. So trainer and generator run the same arithmetic and differ in nothing but where keys and values live.
+Projections that read the same input are stored fused, and all of them as [in, out], which products with few rows read
+several times faster; Hugging Face names and shapes appear at the border only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from roll.config.lora import Lora
+from roll.engines.native.fused import gated, rms_norm, rotated
+from roll.errors import ConfigError
+from roll.types import Digest
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]."""
+
+_ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "smollm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """The numbers that make one decoder differ from another."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    context: int
+    eps: float
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    qk_norm: bool
+    init_std: float
+
+
+def geometry(config: PretrainedConfig) -> Geometry:
+    """What this engine needs to know of a Hugging Face config; architectures it does not know are refused."""
+    given: Any = config
+    kind = given.model_type
+    if kind not in _ARCHITECTURES:
+        raise ConfigError(
+            f"model: backend native knows {', '.join(_ARCHITECTURES)} (got {kind!r}); choose another backend"
+        )
+    if getattr(given, "hidden_act", "silu") != "silu" or getattr(given, "mlp_bias", False):
+        raise ConfigError("model: backend native knows only SwiGLU layers without bias; choose another backend")
+    if any(layer != "full_attention" for layer in getattr(given, "layer_types", None) or ()) or (
+        kind == "mistral" and given.sliding_window is not None
+    ):
+        raise ConfigError("model: backend native knows no sliding-window attention; choose another backend")
+    bias = bool(getattr(given, "attention_bias", False))
+    return Geometry(
+        vocab=given.vocab_size,
+        hidden=given.hidden_size,
+        layers=given.num_hidden_layers,
+        heads=given.num_attention_heads,
+        kv_heads=given.num_key_value_heads,
+        head_dim=getattr(given, "head_dim", None) or given.hidden_size // given.num_attention_heads,
+        mlp=given.intermediate_size,
+        context=given.max_position_embeddings,
+        eps=given.rms_norm_eps,
+        tied=bool(given.tie_word_embeddings),
+        qkv_bias=bias or kind == "qwen2",
+        out_bias=bias and kind != "qwen2",
+        qk_norm=kind == "qwen3",
+        init_std=given.initializer_range,
+    )
+
+
+class Layer(nn.Module):
+    """One block: attention, then a gated feed-forward, each added to what came in."""
+
+    norm_of_head: Tensor
+
+    def __init__(self, shape: Geometry) -> None:
+        super().__init__()
+        self.shape = shape
+        q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.norm_in = nn.Parameter(torch.ones(shape.hidden))
+        self.qkv = nn.Parameter(torch.empty(shape.hidden, q + 2 * kv))
+        self.qkv_bias = nn.Parameter(torch.zeros(q + 2 * kv)) if shape.qkv_bias else None
+        self.qk_norm = nn.Parameter(torch.ones(2, shape.head_dim)) if shape.qk_norm else None
+        norm_of_head = torch.tensor([0] * shape.heads + [1] * shape.kv_heads)
+        self.register_buffer("norm_of_head", norm_of_head, persistent=False)
+        self.out = nn.Parameter(torch.empty(q, shape.hidden))
+        self.out_bias = nn.Parameter(torch.zeros(shape.hidden)) if shape.out_bias else None
+        self.norm_mid = nn.Parameter(torch.ones(shape.hidden))
+        self.gate_up = nn.Parameter(torch.empty(shape.hidden, 2 * shape.mlp))
+        self.down = nn.Parameter(torch.empty(shape.mlp, shape.hidden))
+        self.adapters: Any = None
+        """What is trained beside the matrices instead of them, by their names; `roll.engines.native.lora` puts it here."""
+        self.adapted = True
+        """Whether adapters are computed with."""
+
+    def mix(
+        self, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """`x` with what attention adds."""
+        shape = self.shape
+        both = shape.heads + shape.kv_heads
+        mixed = self._project("qkv", rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
+        heads = mixed.view(len(x), both + shape.kv_heads, shape.head_dim)
+        qk, v = heads.split_with_sizes((both, shape.kv_heads), 1)
+        if self.qk_norm is not None:
+            qk = rms_norm(qk, self.qk_norm.index_select(0, self.norm_of_head), shape.eps)
+        q, k = rotate(qk).split_with_sizes((shape.heads, shape.kv_heads), 1)
+        return self._project("out", attend(q, k, v), self.out, self.out_bias, onto=x)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """`x` with what the feed-forward adds."""
+        opened = gated(self._project("gate_up", rms_norm(x, self.norm_mid, self.shape.eps), self.gate_up))
+        return self._project("down", opened, self.down, onto=x)
+
+    def adapter(self, name: str) -> Any:
+        """What stands beside a matrix; None where nothing does, or it is not to be computed with."""
+        adapters = self.adapters
+        return adapters[name] if adapters is not None and self.adapted and name in adapters else None
+
+    def _project(
+        self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, onto: Tensor | None = None
+    ) -> Tensor:
+        """`x` through a matrix and what stands beside it, added to `onto`; a generator adds in the place of that."""
+        if self.adapters is not None and (adapter := self.adapter(name)) is not None:
+            found: Tensor = adapter(x, weight, bias)
+        elif bias is not None:
+            found = torch.addmm(bias, x, weight)
+        elif onto is not None and torch.is_inference_mode_enabled():
+            return onto.addmm_(x, weight)
+        else:
+            found = x @ weight
+        return found if onto is None else found.add_(onto)
+
+    def pieces(self) -> Iterator[tuple[str, Tensor]]:
+        """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
+        shape = self.shape
+        sizes = [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim]
+        yield "input_layernorm.weight", self.norm_in
+        for name, part in zip("qkv", self.qkv.t().split(sizes), strict=True):
+            yield f"self_attn.{name}_proj.weight", part
+        if self.qkv_bias is not None:
+            for name, part in zip("qkv", self.qkv_bias.split(sizes), strict=True):
+                yield f"self_attn.{name}_proj.bias", part
+        if self.qk_norm is not None:
+            yield "self_attn.q_norm.weight", self.qk_norm[0]
+            yield "self_attn.k_norm.weight", self.qk_norm[1]
+        yield "self_attn.o_proj.weight", self.out.t()
+        if self.out_bias is not None:
+            yield "self_attn.o_proj.bias", self.out_bias
+        yield "post_attention_layernorm.weight", self.norm_mid
+        gate, up = self.gate_up.t().chunk(2)
+        yield "mlp.gate_proj.weight", gate
+        yield "mlp.up_proj.weight", up
+        yield "mlp.down_proj.weight", self.down.t()
+
+
+class Decoder(nn.Module):
+    """A whole model. `hidden` is the body; `head` turns its output into logits, or `score` into one number."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: PretrainedConfig, *, scored: bool = False) -> None:
+        """With `scored` it has a head of one number instead of one of logits: a critic or a reward model."""
+        super().__init__()
+        self.config, self.shape = config, geometry(config)
+        self.lora: Lora | None = None
+        """How it is adapted; None: it is trained itself, or not at all."""
+        self.frozen_digest: Digest | None = None
+        """Of what adapters stand beside, once somebody has asked."""
+        self.score = nn.Parameter(torch.zeros(1, self.shape.hidden)) if scored else None
+        tied = self.shape.tied or scored
+        self.embed = nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
+        self.layers = nn.ModuleList([Layer(self.shape) for _ in range(self.shape.layers)])
+        self.norm = nn.Parameter(torch.ones(self.shape.hidden))
+        self.untied_head = None if tied else nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
+        cos, sin = _rotations(config, self.shape)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    @property
+    def head(self) -> Tensor:
+        """[vocab, hidden]"""
+        return self.embed if self.untied_head is None else self.untied_head
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """[tokens] ids at [tokens] positions -> [tokens, hidden], normed and ready for `head`."""
+        cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
+
+        def rotate(x: Tensor) -> Tensor:
+            return rotated(x, cos, sin)
+
+        x = F.embedding(ids, self.embed)
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            x = layer.feed(layer.mix(x, rotate, lambda q, k, v, at=index: attend(at, q, k, v)))
+        return rms_norm(x, self.norm, self.shape.eps)
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Views of all parameters by their Hugging Face names; a tied head is not named twice."""
+        yield "model.embed_tokens.weight", self.embed
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            for name, tensor in layer.pieces():
+                yield f"model.layers.{index}.{name}", tensor
+        yield "model.norm.weight", self.norm
+        if self.untied_head is not None:
+            yield "lm_head.weight", self.untied_head
+        if self.score is not None:
+            yield "score.weight", self.score
+
+    @torch.no_grad()
+    def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
+        """Copy tensors in by their Hugging Face names; all of ours must come, and nothing else may."""
+        mine = dict(self.named_tensors())
+        missing = set(mine)
+        for name, tensor in tensors:
+            if (name == "lm_head.weight" and self.untied_head is None) or name.endswith("rotary_emb.inv_freq"):
+                continue
+            if name not in mine or mine[name].shape != tensor.shape:
+                shape = tuple(tensor.shape)
+                raise ConfigError(f"{where}: tensor {name} {shape} does not fit config.json; take both from one model")
+            mine[name].copy_(tensor)
+            missing.discard(name)
+        if missing:
+            raise ConfigError(
+                f"{where}: tensor {min(missing)} is missing ({len(missing)} in all); the weights are incomplete"
+            )
+
+    @torch.no_grad()
+    def initialise(self, seed: int) -> None:
+        """Random weights: normal for matrices; norms stay one and biases zero."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2 and not name.endswith(("norm", "score")):
+                parameter.copy_(torch.empty(parameter.shape).normal_(0, self.shape.init_std, generator=generator))
+
+
+def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tensor]:
+    """[context, head_dim] each; the sine carries the sign of the half it multiplies, so rotating is one roll."""
+    parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
+    kind = parameters.get("rope_type", "default")
+    scaling = 1.0
+    if kind == "default":
+        theta = parameters.get("rope_theta", 10_000.0)
+        even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu")
+        frequencies = 1.0 / theta ** (even / shape.head_dim)
+    elif kind in ("linear", "llama3", "yarn"):
+        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    else:
+        raise ConfigError(f"model: backend native knows no rotary scaling {kind!r}; choose another backend")
+    angles = torch.outer(torch.arange(shape.context, dtype=torch.float32, device="cpu"), frequencies)
+    cos, sin = angles.cos() * scaling, angles.sin() * scaling
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

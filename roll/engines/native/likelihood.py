@@ -1,0 +1,120 @@
+"""Logprobs of tokens straight from hidden states: output layer and log-softmax as one operation, gradients by hand.
+
+For models read with 16 bits on a GPU. Logits exist for one chunk of tokens at a time and are computed again on the way
+back. They are products of 16-bit numbers with 32 bits, as are sums over the vocabulary, and over tokens for the
+gradient of the output layer: logits of a trained model are large, and to round them is most of what 16 bits cost.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from roll.engines.native.compiled import compiled
+
+LOGIT_BYTES = 1280 * 2**20
+"""Most memory that the logits of one chunk of tokens may take: enough for a product to run at full speed."""
+
+
+def likelihood(
+    hidden: Tensor,
+    head: Tensor,
+    ids: Tensor,
+    temperature: float,
+    *,
+    entropy_gradient: bool = False,
+    logit_bytes: int = LOGIT_BYTES,
+) -> tuple[Tensor, Tensor]:
+    """Logprobs and entropies [tokens] fp32 of `ids` under softmax(hidden @ head.T / temperature).
+
+    What is multiplied has the dtype of `hidden` [tokens, hidden]; `head` [vocab, hidden] may have a wider one, as then
+    has its gradient. Entropies have a gradient only if asked for.
+    """
+    size = max(1, logit_bytes // (4 * len(head)))
+    found: tuple[Tensor, Tensor] = _Likelihood.apply(hidden, head, ids, _How(temperature, entropy_gradient, size))
+    return found
+
+
+class _How(NamedTuple):
+    temperature: float
+    entropy_gradient: bool
+    size: int
+    """Of a chunk."""
+
+
+class _Likelihood(Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, how: _How) -> tuple[Tensor, Tensor]:
+        narrow, size = head.to(hidden.dtype), how.size
+        parts = [
+            _measured(wide_product(hidden[at : at + size], narrow), ids[at : at + size], how.temperature)
+            for at in range(0, max(1, len(ids)), size)
+        ]
+        logprobs, sums, entropies = map(torch.cat, zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, head, ids, sums, entropies)
+        ctx.how = how
+        if not how.entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_logprobs: Tensor, to_entropies: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        hidden, head, ids, sums, entropies = ctx.saved_tensors
+        narrow = head.to(hidden.dtype)
+        to_hidden = torch.empty_like(hidden)
+        to_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
+        for at in range(0, len(ids), ctx.how.size):
+            part = slice(at, at + ctx.how.size)
+            rows = (ids[part], sums[part], entropies[part], to_logprobs[part], to_entropies[part])
+            slopes = _sloped(wide_product(hidden[part], narrow), rows, ctx.how.temperature, hidden.dtype)
+            torch.mm(slopes, narrow, out=to_hidden[part])
+            if to_head is not None:
+                _add_product(to_head, slopes.t(), hidden[part])
+        return to_hidden, to_head, None, None
+
+
+def wide_product(hidden: Tensor, head: Tensor) -> Tensor:
+    """hidden @ head.T with 32 bits at least, whatever its factors have."""
+    if hidden.element_size() >= 4:
+        return hidden @ head.t()
+    if hidden.is_cuda:
+        return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+    return hidden.float() @ head.t().float()
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, not rounded on its way where `total` is wider than the factors."""
+    if total.is_cuda and total.dtype == torch.float32 and left.element_size() < 4:
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total += left @ right
+
+
+@compiled
+def _measured(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row the logprob of its id, the logarithm of its normaliser, and its entropy."""
+    wide = logits.float() / temperature
+    most = wide.amax(-1, keepdim=True)
+    parts = (wide - most).exp()
+    total = parts.sum(-1)  # with the next line one look at the logits: `logsumexp` and its result would be two
+    weighed = (parts * wide).sum(-1) / total
+    sums = most.squeeze(-1) + total.log()
+    return wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums, sums, sums - weighed
+
+
+@compiled
+def _sloped(
+    logits: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], temperature: float, dtype: torch.dtype
+) -> Tensor:
+    """The gradient of `logits` [tokens, vocab] from those of logprobs and entropies, rounded to `dtype`."""
+    ids, sums, entropies, to_logprobs, to_entropies = (row.unsqueeze(-1) for row in rows)
+    logprobs = logits.float() / temperature - sums
+    chosen = torch.arange(logits.shape[-1], device=logits.device) == ids
+    slopes = torch.where(chosen, to_logprobs, 0.0)
+    slopes = slopes - logprobs.exp() * (to_logprobs + to_entropies * (logprobs + entropies))
+    return (slopes / temperature).to(dtype)

@@ -1,0 +1,34 @@
+"""Environments of peers: found when complete, refused with a reason when they cannot be made."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.environment import Unavailable, interpreter
+
+
+def finished(directory: Path, requirements: str) -> None:
+    (directory / "bin").mkdir(parents=True)
+    (directory / "bin" / "python").symlink_to(sys.executable)
+    (directory / "requirements.txt").write_text(requirements, encoding="utf-8")
+
+
+def test_a_finished_environment_is_used_as_it_is(tmp_path: Path) -> None:
+    finished(tmp_path / "peer", "one==1\ntwo==2\n")
+    assert interpreter(tmp_path / "peer", ("one==1", "two==2")) == tmp_path / "peer" / "bin" / "python"
+
+
+def test_an_environment_that_cannot_be_made_is_unavailable_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match=r"venv .* failed: .*file"):
+        interpreter(tmp_path / "file" / "peer", ("one==1",))
+
+
+def test_an_environment_for_other_requirements_is_made_anew_and_not_trusted_before_it_is_complete(
+    tmp_path: Path,
+) -> None:
+    finished(tmp_path / "peer", "one==1\n")
+    with pytest.raises(Unavailable, match=r"pip install` failed: ERROR: .*nowhere"):
+        interpreter(tmp_path / "peer", (str(tmp_path / "nowhere.whl"),))
+    assert not (tmp_path / "peer" / "requirements.txt").exists()

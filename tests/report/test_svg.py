@@ -1,0 +1,48 @@
+"""A trace as a picture: every span and phase is there, in its place and colour."""
+
+import re
+from xml.etree import ElementTree
+
+from roll.report.svg import draw
+
+NAMED = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "ts": 0, "args": {"name": "generator-0 <&>"}}
+
+
+def span(name: str, began: int, took: int) -> dict[str, object]:
+    return {"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": began, "dur": took}
+
+
+def mark(kind: str, name: str, attempt: int, when: int) -> dict[str, object]:
+    return {"ph": kind, "name": name, "pid": 2, "tid": 0, "id": attempt, "ts": when}
+
+
+def test_spans_and_phases_stand_where_they_belong() -> None:
+    events = [
+        NAMED,
+        span("generate", 0, 500_000),
+        span("idle: slots", 500_000, 500_000),
+        mark("b", "environment", 7, 250_000),
+        mark("e", "environment", 7, 750_000),
+    ]
+    picture = ElementTree.fromstring(draw(events))
+    bars = {
+        bar[0].text.split(",")[0]: (float(bar.get("x", 0)), float(bar.get("width", 0)), bar.get("fill"))
+        for bar in picture.iter("{http://www.w3.org/2000/svg}rect")
+        if len(bar) and bar[0].text
+    }
+    begin, width, _ = bars["generate"]
+    assert bars["idle: slots"][0] == begin + width and bars["idle: slots"][1] == width
+    assert bars["environment"][:2] == (begin + width / 2, width)
+    assert len({colour for _, _, colour in bars.values()}) == 3
+    words = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "generator-0 <&>" in words and "1 attempts" in words and "1 s" in words
+
+
+def test_of_many_attempts_some_are_shown_evenly() -> None:
+    events = [mark(kind, "ready", number, 10 * number + (kind == "e")) for number in range(1000) for kind in "be"]
+    found = re.findall(r"<title>ready", draw(events))
+    assert 50 <= len(found) <= 64
+
+
+def test_an_empty_trace_is_still_a_picture() -> None:
+    assert ElementTree.fromstring(draw([])) is not None

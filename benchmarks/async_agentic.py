@@ -1,4 +1,4 @@
-"""The workload of `async_cpu` with more room to run ahead of the trainer."""
+"""The workload of `async_cpu` at staleness 4 instead of 2."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from benchmarks.result import Result
 
 STALENESS = 4
 SEEDS = (0,)
-"""One: how well stale data teaches is the matter of `async_cpu`, which takes three."""
+"""One seed: `async_cpu` measures the effect of stale data on accuracy, with three."""
 
 
 def run() -> Result:
-    """Steps a second at staleness 4 against 0, equal steps; and what both have learned."""
+    """Steps per second at staleness 4 against 0 over equally many steps, with the accuracy of both."""
     return compare("async_agentic", STALENESS, seeds=SEEDS)

@@ -1,7 +1,7 @@
-"""Asynchronous training for real: the native engine, four turns, an environment that is slow and sometimes very slow.
+"""Asynchronous training with the native engine and a four-turn environment whose delays have a long tail.
 
-One thread does all the computing, so what asynchrony can hide is waiting: while some attempts wait for their
-environment, others are sampled and older ones are trained on.
+One thread does all the computing, so asynchrony can hide only waiting: while some attempts wait for their environment,
+others are sampled and older ones are trained on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 
 from benchmarks.result import Result
 from roll.config.schema import Run
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.tracking.directory import RunDirectory
@@ -28,7 +28,7 @@ from roll.tracking.sinks import read_lines
 from roll.types import Message, Task
 from roll.wiring.data import build_data
 from roll.wiring.models import build_roles
-from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
+from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
 
 SEEDS = (0, 1, 2)
 STEPS, GROUPS, SIBLINGS, TURNS = 150, 8, 8, 4
@@ -37,9 +37,9 @@ STALENESS = 2
 
 
 class Copying:
-    """Shows two digits a turn and wants the first of them back; 1 for each right one, over `turns` turns.
+    """Shows two digits per turn; the response should repeat the first. The reward is the share of right turns.
 
-    Its answers take log-normal time, drawn for each attempt anew: siblings face the same digits, not the same delays.
+    Each step takes log-normal time, drawn per attempt: siblings see the same digits, but not the same delays.
     """
 
     def __init__(self, task: Task, *, turns: int = TURNS, median_s: float = 0.0, sigma: float = SIGMA) -> None:
@@ -49,63 +49,63 @@ class Copying:
         self._turn = self._right = 0
 
     async def start(self) -> tuple[Message, ...]:
-        return (self._shown(),)
+        return (self._observation(),)
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         if self._median_s:
             await asyncio.sleep(self._median_s * random.lognormvariate(0.0, self._sigma))
-        right = reply.strip() == self._digits[self._turn][0]
+        right = response.strip() == self._digits[self._turn][0]
         self._turn += 1
         self._right += right
         done = self._turn == len(self._digits)
-        return Reply(
-            messages=() if done else (self._shown(),),
+        return StepResult(
+            messages=() if done else (self._observation(),),
             reward=float(right) / len(self._digits),
             done=done,
             metrics={"right": self._right / self._turn},
         )
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """No resources to release."""
 
-    def _shown(self) -> Message:
+    def _observation(self) -> Message:
         return Message("user", self._digits[self._turn] + "=")
 
 
 def run() -> Result:
-    """Steps a second at staleness 2 against 0, equal steps, mean of three seeds; and what both have learned."""
+    """Steps per second at staleness 2 against 0, mean of three seeds, with the accuracy of both."""
     return compare("async_cpu", STALENESS)
 
 
-def compare(name: str, bound: int, *, seeds: Sequence[int] = SEEDS, steps: int = STEPS) -> Result:
-    """Steps a second at this staleness against 0, and what both have learned."""
-    seconds: dict[int, list[float]] = {0: [], bound: []}
-    learned: dict[int, list[float]] = {0: [], bound: []}
+def compare(name: str, max_staleness: int, *, seeds: Sequence[int] = SEEDS, steps: int = STEPS) -> Result:
+    """Steps per second at `max_staleness` against 0 over equally many steps, with the accuracy of both."""
+    seconds: dict[int, list[float]] = {0: [], max_staleness: []}
+    accuracies: dict[int, list[float]] = {0: [], max_staleness: []}
     before: list[float] = []
     for seed in seeds:
-        for staleness in (0, bound):
-            spent, first, last = _trained(seed, staleness, steps)
+        for staleness in (0, max_staleness):
+            spent, first, last = _measure(seed, staleness, steps)
             seconds[staleness].append(spent)
-            learned[staleness].append(last)
+            accuracies[staleness].append(last)
             before.append(first)
             typer.echo(f"seed {seed}, staleness {staleness}: {spent:.1f} s, held-out {first:.3f} -> {last:.3f}")
-    means = {staleness: statistics.fmean(found) for staleness, found in learned.items()}
+    means = {staleness: statistics.fmean(values) for staleness, values in accuracies.items()}
     return Result(
         name=name,
         unit="steps/s",
         higher_is_better=True,
-        ours=steps * len(seeds) / sum(seconds[bound]),
+        ours=steps * len(seeds) / sum(seconds[max_staleness]),
         peer=steps * len(seeds) / sum(seconds[0]),
         details={
-            "seconds": {str(key): [round(each, 1) for each in found] for key, found in seconds.items()},
+            "seconds": {str(key): [round(each, 1) for each in values] for key, values in seconds.items()},
             "held_out_before": round(statistics.fmean(before), 3),
-            "held_out": {str(key): [round(each, 3) for each in found] for key, found in learned.items()},
-            "held_out_difference": round(means[bound] - means[0], 3),
+            "held_out": {str(key): [round(each, 3) for each in values] for key, values in accuracies.items()},
+            "held_out_difference": round(means[max_staleness] - means[0], 3),
         },
     )
 
 
-def _trained(seed: int, staleness: int, steps: int) -> tuple[float, float, float]:
+def _measure(seed: int, staleness: int, steps: int) -> tuple[float, float, float]:
     """Seconds of all steps but the first, and accuracy before and after."""
     random.seed(seed)
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
@@ -125,9 +125,9 @@ async def _train(run: Run, directory: RunDirectory) -> None:
     with ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
-        keeper = build_keeper(run, directory, roles, journal)
+        checkpointer = build_checkpointer(run, directory, roles, journal)
         reporter = stack.enter_context(closing(build_reporter(run, directory, None)))
-        await build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt)).run()
+        await build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt)).run()
 
 
 def _config(folder: Path, seed: int, staleness: int, steps: int) -> Run:
@@ -159,12 +159,12 @@ def _config(folder: Path, seed: int, staleness: int, steps: int) -> Run:
             "groups_per_step": GROUPS,
             "group_size": SIBLINGS,
             "max_staleness": staleness,
-            "context": 64,
+            "max_seq_len": 64,
             "max_new_tokens": 1,
             "max_turns": TURNS,
         },
         "actor_train": {"devices": "cpu", "optimizer": {"lr": 1e-3, "warmup_steps": 5, "schedule": "linear"}},
-        "actor_infer": {"slots": 64},
+        "actor_infer": {"max_num_seqs": 64},
         "validation": {
             "tasks": [{"name": "held_out", "data": {"kind": "seeds", "count": 200, "start": 1_000_000}, "env": env}]
         },

@@ -1,4 +1,4 @@
-"""What asynchrony gains when trajectories wait for an environment after each of five replies."""
+"""Gain of asynchrony when trajectories wait for an environment after each of five responses."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ TURNS, STEPS = 5, 20
 
 
 def run() -> Result:
-    """Steps in a virtual hour at staleness 4 with the best split, against the same scheduler at staleness 0."""
+    """Steps per virtual hour at staleness 4 with the best split, against the same scheduler at staleness 0."""
     return compare("async_multi_turn", tail(steps=STEPS, turns=TURNS))

@@ -1,4 +1,4 @@
-"""What asynchrony gains on the workload *tail*, at equal devices, by the real scheduler on virtual time."""
+"""Gain of asynchrony on the workload *tail* at equal devices: the real scheduler in virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from benchmarks.result import Result
-from roll.sim.run import Setting
+from roll.sim.run import SimulationConfig
 from roll.sim.split import Baseline, Gain, baseline, gains
 from roll.sim.tail import tail
 
@@ -17,29 +17,30 @@ STEPS = 30
 
 
 def run() -> Result:
-    """Steps in a virtual hour at staleness 4 with the best split, against the same scheduler at staleness 0."""
+    """Steps per virtual hour at staleness 4 with the best split, against the same scheduler at staleness 0."""
     return compare("async_single_turn", tail(steps=STEPS))
 
 
-def compare(name: str, setting: Setting) -> Result:
-    """The result of one workload; every bound on staleness stands in the details."""
+def compare(name: str, setting: SimulationConfig) -> Result:
+    """The result of one workload; the details have every `max_staleness`."""
     base = baseline(setting)
     typer.echo(
-        f"synchronous: {base.step_s:.0f} virtual seconds a step, of which generation {base.generation_s:.0f} "
+        f"synchronous: {base.step_s:.0f} virtual seconds per step, of which generation {base.generation_s:.0f} "
         f"(its slowest trajectory {fmean(base.slowest_s):.0f}, all decoding {base.decoding_s:.0f})"
     )
-    found = gains(base, STALENESSES, typer.echo)
+    results = gains(base, STALENESSES, typer.echo)
     return Result(
         name=name,
-        unit="steps a virtual hour",
+        unit="steps per virtual hour",
         higher_is_better=True,
-        ours=3600 * found[-1].ratio / base.step_s,
+        ours=3600 * results[-1].ratio / base.step_s,
         peer=3600 / base.step_s,
-        details=_about(base) | {f"staleness {gain.max_staleness:g}": _described(gain) for gain in found},
+        details=_describe_baseline(base)
+        | {f"staleness {gain.max_staleness:g}": _describe_gain(gain) for gain in results},
     )
 
 
-def _about(base: Baseline) -> dict[str, Any]:
+def _describe_baseline(base: Baseline) -> dict[str, Any]:
     return {
         "synchronous_step_s": round(base.step_s, 1),
         "generation_s": round(base.generation_s, 1),
@@ -48,12 +49,12 @@ def _about(base: Baseline) -> dict[str, Any]:
     }
 
 
-def _described(gain: Gain) -> dict[str, Any]:
+def _describe_gain(gain: Gain) -> dict[str, Any]:
     return {
         "ratio": round(gain.ratio, 2),
-        "age_bound": round(gain.age_bound, 2),
+        "age_bound": round(gain.staleness_bound, 2),
         "work_bound": round(gain.work_bound, 2),
-        "greatest_age": gain.greatest_age,
+        "greatest_age": gain.max_token_staleness,
         "devices_generating": gain.num_generating,
         "tried": {str(split): round(ratio, 2) for split, ratio in sorted(gain.tried.items())},
     }

@@ -11,13 +11,14 @@ from roll.registry import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What is known of a benchmark before it runs."""
+    """Description of a benchmark and the function that runs it."""
 
     run: str
     """`package.module:attribute` of a function without arguments that returns a `Result`."""
     about: str
+    """One line for the list of `roll bench`."""
     goal: str
-    """What it has to reach."""
+    """Required result, for the table on the page."""
     needs_gpu: bool = False
 
 
@@ -39,12 +40,12 @@ CATALOGUE = {
     ),
     "learning": Benchmark(
         run="benchmarks.learning:run",
-        about="gain in held-out accuracy of the demo, for three seeds and a control with shuffled rewards",
+        about="gain in held-out accuracy of the demo, for three seeds and a control with permuted rewards",
         goal="at least 0.3 for each seed; control below 0.05",
     ),
     "learn_frozen_lake": Benchmark(
         run="benchmarks.learn_frozen_lake:run",
-        about="gain in success on 300 unseen FrozenLake maps, for two seeds and a control with shuffled rewards",
+        about="gain in success on 300 unseen FrozenLake maps, for two seeds and a control with permuted rewards",
         goal="at least 0.2 for each seed; control below 0.05",
     ),
     "learn_sokoban": Benchmark(
@@ -54,7 +55,7 @@ CATALOGUE = {
     ),
     "learn_tic_tac_toe": Benchmark(
         run="benchmarks.learn_tic_tac_toe:run",
-        about="fall of the loss rate in 400 games of tic-tac-toe against chance, by self-play from random weights",
+        about="decrease in loss rate at tic-tac-toe over 400 games with a random player, after self-play",
         goal="at least 0.2 for each of two seeds, each in under 10 minutes; control below 0.05",
     ),
     "algorithms": Benchmark(
@@ -64,37 +65,37 @@ CATALOGUE = {
     ),
     "conformance": Benchmark(
         run="benchmarks.conformance:run",
-        about="checks of every loss, advantage and trainer of ours that find nothing wrong",
+        about="checks of every loss, advantage and trainer of the package that find no fault",
         goal="all of them",
     ),
     "math": Benchmark(
         run="benchmarks.math:run",
-        about="replies per second that the reward `math` scores on two cores, and whether its scores can be trusted",
-        goal="20,000 replies/s; 250 through math-verify, 40 with 1 % bombs; no call 0.5 s past its limit",
+        about="responses per second that the reward `math` scores on two cores, and the correctness of its scores",
+        goal="20,000 responses/s; 250 through math-verify, 40 with 1 % bombs; no call 0.5 s past its limit",
     ),
     "reward_pool": Benchmark(
         run="benchmarks.reward_pool:run",
-        about="what two reward processes add to the median score while 64 `math` or 20 `code` finish a second",
-        goal="under 50 ms, and nothing waiting at the end",
+        about="median latency that two reward processes add to a score at 64 `math` or 20 `code` per second",
+        goal="under 50 ms, and no queue at the end",
     ),
     "sandbox": Benchmark(
         run="benchmarks.sandbox:run",
-        about="programs per second that the reward `code` scores on two cores, and whether the sandbox holds",
+        about="programs per second that the reward `code` scores on two cores, and the correctness of the sandbox",
         goal="40 programs/s; no wrong program passes, no hostile one succeeds, no string breaks a verifier",
     ),
     "async_single_turn": Benchmark(
         run="benchmarks.async_single_turn:run",
-        about="steps a virtual hour at staleness 4 on the workload tail, against staleness 0 on the same devices",
+        about="steps per virtual hour at staleness 4 on the workload tail, against staleness 0 on the same devices",
         goal="at least 2.2 times; 1.8 at staleness 2, 1.35 at 1",
     ),
     "async_multi_turn": Benchmark(
         run="benchmarks.async_multi_turn:run",
-        about="the same with five turns and an environment that takes as long as a reply, and sometimes far longer",
+        about="the same with five turns and an environment with long-tailed delays, at the median those of a response",
         goal="at least 2.7 times; 2.2 at staleness 2, 1.5 at 1",
     ),
     "async_cpu": Benchmark(
         run="benchmarks.async_cpu:run",
-        about="steps a second at staleness 2 with the native engine and a slow environment, against staleness 0",
+        about="steps per second at staleness 2 with the native engine and a slow environment, against staleness 0",
         goal="at least 1.5 times, with held-out accuracy within 0.03",
     ),
     "async_agentic": Benchmark(
@@ -104,32 +105,32 @@ CATALOGUE = {
     ),
     "lifecycles": Benchmark(
         run="benchmarks.lifecycles:run",
-        about="trajectories of 512 tokens a second that one controller carries on one core, from admission to trained",
+        about="trajectories of 512 tokens per second of one controller on one core, from admission to update",
         goal="at least 5,000",
     ),
     "publish": Benchmark(
         run="benchmarks.publish:run",
-        about="GB a second of weights between two processes over gloo, against one plain broadcast of as many bytes",
-        goal="at least 0.6 times; the proof at most 30 % on top",
+        about="GB per second of weights between two processes over gloo, against a plain broadcast of as many bytes",
+        goal="at least 0.6 times; verification adds at most 30 %",
     ),
     "queue": Benchmark(
         run="benchmarks.queue:run",
-        about="generation steps a virtual hour with a queue and 16 redundant groups, against the batch at once",
+        about="generation steps per virtual hour with a queue and 16 redundant groups, against static batching",
         goal="at least 3 times",
     ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",
-        about="seconds in which an hour of 64 generators is simulated; where one controller has enough of them",
+        about="seconds to simulate one hour of 64 generators; the number of generators that one controller can serve",
         goal="under 60 s",
     ),
     "alfworld": Benchmark(
         run="benchmarks.alfworld:run",
-        about="steps a second of the environment `alfworld` on one core, replaying the walkthrough of every game",
-        goal="at least 5,000, and all of them won",
+        about="steps per second of the environment `alfworld` on one core, replaying the walkthrough of every game",
+        goal="at least 5,000, and every game won",
     ),
     "ray_lifecycles": Benchmark(
         run="benchmarks.ray_lifecycles:run",
-        about="trajectories a second through one controller whose four generators are Ray actors that answer at once",
+        about="trajectories per second of one controller with four Ray actors as generators, which answer immediately",
         goal="at least 2,000",
     ),
     "controller": Benchmark(
@@ -139,13 +140,13 @@ CATALOGUE = {
     ),
     "turns": Benchmark(
         run="benchmarks.turns:run",
-        about="turns a second with 2,000 `frozen_lake` environments live and a stub generator, on two cores",
+        about="turns per second with 2,000 live `frozen_lake` environments and a stub generator, on two cores",
         goal="at least 3,000",
     ),
     "proxy": Benchmark(
         run="benchmarks.proxy:run",
-        about="requests a second that the agent proxy answers with 200 sessions at once and a stub generator",
-        goal="at least 500, where answers take under 10 ms at the median",
+        about="requests per second of the agent proxy with 200 concurrent sessions and a stub generator",
+        goal="at least 500; at that rate a median latency under 10 ms",
     ),
     "gpu_step": Benchmark(
         run="benchmarks.gpu_step:run",
@@ -155,26 +156,26 @@ CATALOGUE = {
     ),
     "gpu_gsm8k": Benchmark(
         run="benchmarks.gpu_gsm8k:run",
-        about="accuracy on GSM8K's test set of SmolLM2-135M-Instruct after 35 steps on one GPU, against that before",
-        goal="reported as it is",
+        about="test accuracy of SmolLM2-135M-Instruct on GSM8K after 35 steps on one GPU, against the accuracy before",
+        goal="none",
         needs_gpu=True,
     ),
     "gpu_memory": Benchmark(
         run="benchmarks.gpu_memory:run",
-        about="the largest model that trains on one GPU, all of it and by adapters, beside what the plan says",
+        about="the largest model that trains on one GPU, in full and with LoRA, against the memory plan",
         goal="predicted within 15 %",
         needs_gpu=True,
     ),
     "gpu_publish": Benchmark(
         run="benchmarks.gpu_publish:run",
-        about="seconds from pause to resume of a publication on one GPU, and the transport between processes alone",
+        about="seconds of a weight sync on one GPU, from pause to resume, and of the transport between processes alone",
         goal="at most 0.3 s; the transport at least half of a copy on the device",
         needs_gpu=True,
     ),
     "gpu_learn": Benchmark(
         run="benchmarks.gpu_learn:run",
         about="held-out accuracy that SmolLM2-135M-Instruct gains on sums in 100 steps on one GPU",
-        goal="at least 0.3 in 8 minutes; sampler and trainer within 0.02 at every step",
+        goal="at least 0.3 in 8 minutes; mean sampler mismatch below 0.02 in every step",
         needs_gpu=True,
     ),
 }

@@ -1,4 +1,4 @@
-"""Whether everything of ours keeps the laws of `roll.conformance`, and the native trainer with it."""
+"""Conformance of every loss, advantage and trainer of the package, by the checks of `roll.conformance`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roll.conformance.ours import check_all
 from roll.conformance.trainers import Factory, check_trainer
 from roll.engines.base import Trainer
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.trainer import NativeTrainer, Settings
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Sampling
 from roll.weights.huggingface import config_of
 from roll.weights.inline import Shared
@@ -24,23 +24,23 @@ VOCAB = 40
 
 
 def run() -> Result:
-    """How many checks found nothing wrong, against how many there are."""
-    return counted(_checks())
+    """Number of checks without a fault, against the number of checks."""
+    return count_passes(_checks())
 
 
-def counted(checks: Iterable[tuple[str, list[str]]]) -> Result:
-    """Each check is told as it is made; faults are in the details too."""
-    found: dict[str, list[str]] = {}
+def count_passes(checks: Iterable[tuple[str, list[str]]]) -> Result:
+    """Run the checks and print each as it ends; the details have all faults."""
+    faults_by_check: dict[str, list[str]] = {}
     for label, faults in checks:
-        found[label] = faults
+        faults_by_check[label] = faults
         typer.echo(f"{label}: {'; '.join(faults) if faults else 'ok'}")
     return Result(
         name="conformance",
         unit="checks without a fault",
         higher_is_better=True,
-        ours=float(sum(not faults for faults in found.values())),
-        bound=float(len(found)),
-        details={"faults": [fault for faults in found.values() for fault in faults]},
+        ours=float(sum(not faults for faults in faults_by_check.values())),
+        bound=float(len(faults_by_check)),
+        details={"faults": [fault for faults in faults_by_check.values() for fault in faults]},
     )
 
 
@@ -50,7 +50,7 @@ def _checks() -> Iterator[tuple[str, list[str]]]:
 
 
 def native() -> Factory:
-    """Trainers of one small random model, their logits far from flat."""
+    """A factory of trainers of one small random model, initialised widely so that its logits are far from uniform."""
     shape = Shape(hidden=32, layers=2, mlp=64)
     config = config_of(shape, vocab_size=VOCAB, eos_id=0, pad_id=1, bos_id=2)
     config.initializer_range = 0.3
@@ -58,8 +58,8 @@ def native() -> Factory:
     decoder.initialise(0)
 
     def make(tokens_per_microbatch: int) -> Trainer:
-        settings = Settings(
-            optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+        settings = NativeTrainerSettings(
+            optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=None),
             total_steps=100,
             tokens_per_microbatch=tokens_per_microbatch,
             sampling=Sampling(),

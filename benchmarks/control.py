@@ -1,4 +1,4 @@
-"""The control experiment: rewards that say nothing about the attempts they are given to."""
+"""Advantages of the control experiment, whose rewards are independent of the attempts they are assigned to."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from roll.types import Batch
 
 
 def shuffled(batch: Batch, *, seed: int = 0) -> torch.Tensor:
-    """Group-normalised advantages after the rewards have changed places over the whole batch.
+    """Group-normalised advantages of rewards permuted over the whole batch.
 
-    A model that still learns with these learns from something else than its rewards.
+    A model that still learns with these learns from something other than its rewards.
     """
     order = torch.randperm(len(batch.rewards), generator=torch.Generator().manual_seed(seed))
     return group_normalised(replace(batch, rewards=batch.rewards[order.to(batch.rewards.device)]))
 
 
 def shuffled_turns(batch: Batch, *, seed: int = 0) -> torch.Tensor:
-    """Those of `gigpo` after the rewards of whole attempts have changed places; each is earned in the last turn."""
+    """Advantages of `gigpo` with the rewards of attempts permuted over the batch; the last turn gets the reward."""
     order = torch.randperm(len(batch.rewards), generator=torch.Generator().manual_seed(seed))
     rewards = batch.rewards[order.to(batch.rewards.device)]
     last = last_of_run(batch.turn_trajectory)

@@ -1,4 +1,4 @@
-"""Virtual environments for peers whose packages should not mix with ours. Made once, then kept in the user's cache."""
+"""Virtual environments for peers, apart from our packages. Created once and cached in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _REASON_LENGTH = 300
 
 
 class Unavailable(Exception):
-    """The peer cannot be installed here; the message says why."""
+    """The peer cannot be installed here; the message has the reason."""
 
 
 def cache_directory() -> Path:
-    """Where environments are kept: under `XDG_CACHE_HOME`, else `~/.cache`."""
+    """The directory of all environments, under `XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roll" / "bench"
 
 
 def interpreter(directory: Path, requirements: Sequence[str]) -> Path:
-    """The Python of an environment in `directory` that has `requirements`; made now if it is not there yet."""
+    """Path of the Python of an environment in `directory` with `requirements`, which is created if missing."""
     python, marker = directory / "bin" / "python", directory / "requirements.txt"
-    wanted = "\n".join(requirements) + "\n"
-    if python.exists() and marker.is_file() and marker.read_text(encoding="utf-8") == wanted:
+    expected = "\n".join(requirements) + "\n"
+    if python.exists() and marker.is_file() and marker.read_text(encoding="utf-8") == expected:
         return python
     _run([sys.executable, "-m", "venv", "--clear", str(directory)])
     _run([str(python), "-m", "pip", "install", "--quiet", *requirements])
-    marker.write_text(wanted, encoding="utf-8")  # last: an interrupted installation is begun again
+    marker.write_text(expected, encoding="utf-8")  # last, so that an interrupted installation is repeated
     return python
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode != 0:
-        said = [line for line in done.stdout.splitlines() if line.strip()]
-        reason = next((line for line in said if line.startswith("ERROR")), said[-1] if said else "no output")
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if process.returncode != 0:
+        lines = [line for line in process.stdout.splitlines() if line.strip()]
+        reason = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no output")
         raise Unavailable(f"`python {' '.join(command[1:4])}` failed: {reason[:_REASON_LENGTH]}")

@@ -1,6 +1,6 @@
-"""Whether an example learns: warm start and reinforcement for each seed, and once more with rewards that are noise.
+"""Gain in accuracy of an example: warm start and RL for each seed, and a control run with permuted rewards.
 
-The same code as `roll sft` and `roll train` on the example's file, in a directory that is deleted afterwards.
+Runs the code of `roll sft` and `roll train` on the example's file, in a directory that is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -16,48 +16,49 @@ from typing import Any
 import typer
 
 from roll.commands import train as commands
-from roll.config.load import Loaded, load
+from roll.commands.sft import sft
+from roll.config.load import LoadedRun, load
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
 
 
 def gains(example: Path, seeds: Sequence[int], *, control: str) -> dict[str, dict[str, Any]]:
-    """Held-out accuracy before and after, for each seed and for the control, which begins as the first seed does.
+    """Held-out accuracy before and after, for each seed and for the control, which starts from the first seed's model.
 
-    `control` is the override that takes the meaning out of the rewards.
+    `control` is the override that selects advantages of permuted rewards.
     """
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             overrides = [f"seed={seed}", f"directory={folder}", f"name=seed-{seed}"]
             began = time.perf_counter()
             model = _warm_start(example, overrides)
-            found[f"seed {seed}"] = _learn(example, [*overrides, model], began)
-            _say(f"seed {seed}", found)
+            results[f"seed {seed}"] = _learn(example, [*overrides, model], began)
+            _print_result(f"seed {seed}", results)
             if seed == seeds[0]:
                 began = time.perf_counter()
-                found["control"] = _learn(example, [*overrides, "name=control", model, control], began)
-                _say("control", found)
-    return found
+                results["control"] = _learn(example, [*overrides, "name=control", model, control], began)
+                _print_result("control", results)
+    return results
 
 
-def smallest(found: dict[str, dict[str, Any]]) -> float:
-    """The least that any seed gained; the control is none."""
-    return min(numbers["gain"] for label, numbers in found.items() if label != "control")
+def smallest(results: dict[str, dict[str, Any]]) -> float:
+    """The smallest gain of any seed, without the control."""
+    return min(numbers["gain"] for label, numbers in results.items() if label != "control")
 
 
 def _warm_start(example: Path, overrides: list[str]) -> str:
-    """The override that starts a run from the model that `roll sft` leaves."""
-    loaded = _loaded(example, overrides)
+    """Run `roll sft`; returns the override that starts a run from its model."""
+    loaded = _load(example, overrides)
     with redirect_stdout(sys.stderr):
-        commands.warm_start(loaded, overwrite=False)
+        sft(loaded, overwrite=False)
     path = f"{loaded.run.directory}/{loaded.run.name}-sft/model"
     return f"model={{path: '{path}', template: {loaded.run.model.template}}}"
 
 
 def _learn(example: Path, overrides: list[str], began: float) -> dict[str, Any]:
-    """Held-out accuracy before and after `roll train`, and the seconds since `began`."""
-    loaded = _loaded(example, overrides)
+    """Run `roll train`; returns held-out accuracy before and after, and the seconds since `began`."""
+    loaded = _load(example, overrides)
     with redirect_stdout(sys.stderr):
         commands.train(loaded, overwrite=False)
     lines = read_lines(Path(loaded.run.directory, loaded.run.name, "metrics.jsonl"))
@@ -67,12 +68,12 @@ def _learn(example: Path, overrides: list[str], began: float) -> dict[str, Any]:
     return {"before": round(before, 4), "after": round(after, 4), "gain": round(after - before, 4), "spent_s": spent_s}
 
 
-def _loaded(example: Path, overrides: list[str]) -> Loaded:
+def _load(example: Path, overrides: list[str]) -> LoadedRun:
     loaded = load(example, overrides)
     preflight(loaded)
     return loaded
 
 
-def _say(label: str, found: dict[str, dict[str, Any]]) -> None:
-    numbers = found[label]
+def _print_result(label: str, results: dict[str, dict[str, Any]]) -> None:
+    numbers = results[label]
     typer.echo(f"{label}: {numbers['before']:.3f} -> {numbers['after']:.3f} in {numbers['spent_s']:.0f} s")

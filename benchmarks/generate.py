@@ -1,7 +1,7 @@
 """The native generator against `transformers` generate, on requests whose lengths have a long tail.
 
-Both decode greedily the same requests with the same weights, and must give the same tokens. A token is useful if its
-request asked for it; what a batch generates past the end of its shorter members is not.
+Both decode the same requests greedily with the same weights, and must produce the same tokens. A token is useful if its
+request asked for it; tokens that a padded batch generates past the end of a shorter response are not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from benchmarks.result import Result
 from roll.engines.base import Request
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator, Settings
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.types import Sampling
 from roll.weights.inline import Shared
 
@@ -29,10 +29,10 @@ SLOTS = 32
 THREADS = 2
 ROUNDS = 3
 VOCAB = 4096
-CONTEXT = 64 + 256
-"""The longest prompt and the longest reply."""
+MAX_SEQ_LEN = 64 + 256
+"""Longest prompt plus longest response."""
 
-Replies = list[list[int]]
+Responses = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class Job:
 
     prompt: tuple[int, ...]
     num_new: int
-    """Exactly so many tokens are wanted; nothing ends a reply earlier."""
+    """Exact length of the response; no token ends it earlier."""
 
 
 def run() -> Result:
-    """Useful tokens per second of each side, its best of three rounds in turn."""
+    """Useful tokens per second of each side: the best of three rounds, in alternation."""
     torch.set_num_threads(THREADS)
     jobs = workload()
     model, decoder = _models()
-    sides: dict[str, Callable[[Sequence[Job]], Replies]] = {
+    sides: dict[str, Callable[[Sequence[Job]], Responses]] = {
         "ours": lambda jobs: asyncio.run(_ours(decoder, jobs)),
         "transformers": lambda jobs: _peer(model, jobs),
     }
@@ -58,38 +58,40 @@ def run() -> Result:
     num_useful = sum(job.num_new for job in jobs)
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(1, ROUNDS + 1):
-        replies: dict[str, Replies] = {}
+        responses: dict[str, Responses] = {}
         for side, generate in sides.items():
             began = time.perf_counter()
-            replies[side] = generate(jobs)
+            responses[side] = generate(jobs)
             speeds[side].append(num_useful / (time.perf_counter() - began))
             typer.echo(f"round {number} of {ROUNDS}: {side} {speeds[side][-1]:,.0f} useful tokens/s")
-        assert replies["ours"] == replies["transformers"], "both decode greedily, so the tokens must be the same"
+        assert responses["ours"] == responses["transformers"], (
+            "both sides decode greedily, so their tokens must be the same"
+        )
     return Result(
         name="generate",
         unit="useful tokens/s",
         higher_is_better=True,
         ours=max(speeds["ours"]),
         peer=max(speeds["transformers"]),
-        details={side: [round(speed) for speed in found] for side, found in speeds.items()}
+        details={side: [round(speed) for speed in values] for side, values in speeds.items()}
         | {"useful_tokens": num_useful, "batched_tokens": _num_batched(jobs)},
     )
 
 
 def workload(seed: int = 0) -> list[Job]:
-    """256 requests: prompts of 8 to 64 tokens, replies log-normal with median 24 and sigma 1, 256 at most."""
-    source = random.Random(seed)
+    """256 requests: prompts of 8 to 64 tokens, responses log-normal with median 24 and sigma 1, 256 at most."""
+    rng = random.Random(seed)
     return [
         Job(
-            prompt=tuple(source.randrange(VOCAB) for _ in range(source.randint(8, 64))),
-            num_new=max(1, min(256, round(source.lognormvariate(math.log(24), 1)))),
+            prompt=tuple(rng.randrange(VOCAB) for _ in range(rng.randint(8, 64))),
+            num_new=max(1, min(256, round(rng.lognormvariate(math.log(24), 1)))),
         )
         for _ in range(NUM_REQUESTS)
     ]
 
 
 def _models() -> tuple[Any, Decoder]:
-    """One set of random weights, 5.8M of them, in both implementations."""
+    """The same 5.8M random weights in both implementations."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     config = Qwen3Config(
@@ -101,7 +103,7 @@ def _models() -> tuple[Any, Decoder]:
         num_key_value_heads=2,
         head_dim=64,
         tie_word_embeddings=True,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=MAX_SEQ_LEN,
         dtype="float32",
     )
     torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
@@ -111,22 +113,26 @@ def _models() -> tuple[Any, Decoder]:
     return model, decoder
 
 
-async def _ours(decoder: Decoder, jobs: Sequence[Job]) -> Replies:
-    """All requests at once; the generator admits them as slots fall free."""
-    settings = Settings(
-        slots=SLOTS, context=CONTEXT, prefill_tokens=8192, flush_tokens=CONTEXT, device=torch.device("cpu")
+async def _ours(decoder: Decoder, jobs: Sequence[Job]) -> Responses:
+    """Submit all requests at once; the generator admits them as slots become free."""
+    settings = NativeGeneratorSettings(
+        max_num_seqs=SLOTS,
+        max_seq_len=MAX_SEQ_LEN,
+        max_num_batched_tokens=8192,
+        progress_interval=MAX_SEQ_LEN,
+        device=torch.device("cpu"),
     )
     generator = NativeGenerator(decoder, settings, Shared())
     await generator.start()
     await generator.submit([_request(index, job) for index, job in enumerate(jobs)])
-    replies: Replies = [[] for _ in jobs]
+    responses: Responses = [[] for _ in jobs]
     left = len(jobs)
     while left:
         for output in await generator.events(max_wait_s=1.0):
-            replies[int(output.id)] += output.ids.tolist()
+            responses[int(output.id)] += output.ids.tolist()
             left -= output.finish is not None
     await generator.stop()
-    return replies
+    return responses
 
 
 def _request(index: int, job: Job) -> Request:
@@ -141,14 +147,14 @@ def _request(index: int, job: Job) -> Request:
 
 
 @torch.inference_mode()
-def _peer(model: Any, jobs: Sequence[Job]) -> Replies:
-    """Batches of 32 in the order of arrival, padded on the left; each runs until its longest reply is done."""
-    replies: Replies = []
+def _peer(model: Any, jobs: Sequence[Job]) -> Responses:
+    """Decode batches of 32 in order of arrival, left-padded; each runs until its longest response ends."""
+    responses: Responses = []
     for batch in _batches(jobs):
         width = max(len(job.prompt) for job in batch)
         ids = torch.tensor([[0] * (width - len(job.prompt)) + list(job.prompt) for job in batch])
         mask = torch.tensor([[0] * (width - len(job.prompt)) + [1] * len(job.prompt) for job in batch])
-        found = model.generate(
+        output = model.generate(
             ids,
             attention_mask=mask,
             max_new_tokens=max(job.num_new for job in batch),
@@ -157,9 +163,9 @@ def _peer(model: Any, jobs: Sequence[Job]) -> Replies:
             pad_token_id=0,
             eos_token_id=None,
         )
-        rows: list[list[int]] = found[:, width:].tolist()
-        replies += [row[: job.num_new] for row, job in zip(rows, batch, strict=True)]
-    return replies
+        rows: list[list[int]] = output[:, width:].tolist()
+        responses += [row[: job.num_new] for row, job in zip(rows, batch, strict=True)]
+    return responses
 
 
 def _batches(jobs: Sequence[Job]) -> list[Sequence[Job]]:
@@ -167,5 +173,5 @@ def _batches(jobs: Sequence[Job]) -> list[Sequence[Job]]:
 
 
 def _num_batched(jobs: Sequence[Job]) -> int:
-    """Tokens that batches generate, useful or not."""
+    """Tokens that the padded batches generate, useful or not."""
     return sum(len(batch) * max(job.num_new for job in batch) for batch in _batches(jobs))

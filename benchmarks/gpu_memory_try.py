@@ -1,4 +1,4 @@
-"""One rung of the ladder of `gpu_memory`: two updates of a model of random weights, or that there is no room for them.
+"""One trial of `gpu_memory`: two updates of a model with random weights; reports whether they fit in memory.
 
 python -m benchmarks.gpu_memory_try '{"shape": {...}, "layers": 36, "lora": null}'
 """
@@ -21,33 +21,33 @@ from roll.config.schema import Optimizer
 from roll.data.collate import supervised
 from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.mixed import Reading
-from roll.engines.native.trainer import NativeTrainer, Settings
-from roll.types import Batch, Call, Sampling
+from roll.engines.native.mixed import Precision
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.types import Batch, Sampling, Spec
 from roll.weights.inline import Mailbox
 
 ROWS, PROMPT, UPDATES = 4, 128, 2
 
 
-def main(asked: dict[str, Any]) -> dict[str, Any]:
-    """Whether it fits, and the bytes that torch had given out at most."""
+def main(spec: dict[str, Any]) -> dict[str, Any]:
+    """Whether the updates fit, and the peak bytes that torch allocated."""
     try:
-        asyncio.run(_trained(asked))
+        asyncio.run(_train(spec))
     except torch.OutOfMemoryError:
         return {"fits": False, "peak": torch.cuda.max_memory_allocated()}
     return {"fits": True, "peak": torch.cuda.max_memory_allocated()}
 
 
-async def _trained(asked: dict[str, Any]) -> None:
-    trainer = _trainer(made(asked["shape"], asked["layers"], asked["lora"]))
+async def _train(spec: dict[str, Any]) -> None:
+    trainer = _trainer(random_decoder(spec["shape"], spec["layers"], spec["lora"]))
     await trainer.start()
     for _ in range(UPDATES):
-        found = await trainer.update(batch(), Objective(loss=Call("clipped")))
-        assert not found["loss/refused"], f"the update was not finite: {found}"
+        metrics = await trainer.update(batch(), Objective(loss=Spec("clipped")))
+        assert not metrics["loss/refused"], f"the update was not finite: {metrics}"
 
 
-def made(shape: dict[str, int], layers: int, adapters: dict[str, Any] | None = None) -> Decoder:
-    """A model with random weights, which were never anywhere but on the device; with adapters it has 16 bits itself."""
+def random_decoder(shape: dict[str, int], layers: int, adapters: dict[str, Any] | None = None) -> Decoder:
+    """A model with random weights, created on the device alone; with LoRA its own weights have 16 bits."""
     config = qwen3(**shape, num_hidden_layers=layers, tie_word_embeddings=False)
     with torch.device("meta"):
         decoder = Decoder(config)
@@ -55,7 +55,7 @@ def made(shape: dict[str, int], layers: int, adapters: dict[str, Any] | None = N
     if adapters is not None:
         decoder.to(torch.bfloat16)
     decoder.to_empty(device="cuda")
-    for name, table in tables.items():  # made with numbers in them, which memory alone has not
+    for name, table in tables.items():  # `to_empty` would lose their values
         setattr(decoder, name, table.to("cuda"))
     noise = torch.Generator("cuda").manual_seed(0)
     with torch.no_grad():
@@ -68,12 +68,12 @@ def made(shape: dict[str, int], layers: int, adapters: dict[str, Any] | None = N
         heads = [0] * decoder.shape.heads + [1] * decoder.shape.kv_heads
         module.norm_of_head = torch.tensor(heads, device="cuda")  # pyright: ignore[reportAttributeAccessIssue]
     if adapters is not None:
-        lora.begin(lora.attach(decoder, Lora(**adapters)), seed=0)
+        lora.initialise(lora.attach(decoder, Lora(**adapters)), seed=0)
     return decoder
 
 
 def batch() -> Batch:
-    """Sequences of random ids, all but their prompts trained."""
+    """Sequences of random ids; all tokens but the prompts are trained."""
     noise = torch.Generator().manual_seed(1)
     rows: list[list[int]] = torch.randint(4, VOCAB, (ROWS, TOKENS), generator=noise).numpy().tolist()
     plain = supervised([(row[:PROMPT], row[PROMPT:]) for row in rows])
@@ -81,13 +81,13 @@ def batch() -> Batch:
 
 
 def _trainer(decoder: Decoder) -> NativeTrainer:
-    settings = Settings(
+    settings = NativeTrainerSettings(
         optimizer=Optimizer(lr=1e-6),
         total_steps=10,
         tokens_per_microbatch=TOKENS,
         sampling=Sampling(),
         device=torch.device("cuda"),
-        reading=Reading(dtype=torch.bfloat16, checkpointing=True),
+        precision=Precision(dtype=torch.bfloat16, checkpointing=True),
     )
     return NativeTrainer(decoder, settings, Mailbox())
 

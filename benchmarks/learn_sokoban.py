@@ -1,4 +1,4 @@
-"""Whether a small model learns Sokoban on 5 by 5 cells with one box, after a warm start from a player."""
+"""Gain of a small model on Sokoban on 5 by 5 cells with one box, after a warm start from a scripted agent."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CONTROL = "algorithm={recipe: gigpo, advantage: 'benchmarks.control:shuffled_tu
 
 
 def run() -> Result:
-    """The smaller gain in success on 300 unseen worlds, greedy, against 0.2; seeds and control in the details."""
-    found = gains(_EXAMPLE, SEEDS, control=_CONTROL)
+    """The smaller gain in greedy success on 300 unseen worlds, against 0.2; the details have seeds and control."""
+    results = gains(_EXAMPLE, SEEDS, control=_CONTROL)
     return Result(
         name="learn_sokoban",
         unit="held-out success gained",
         higher_is_better=True,
-        ours=smallest(found),
+        ours=smallest(results),
         bound=BOUND,
-        details=found,
+        details=results,
     )

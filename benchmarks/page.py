@@ -1,4 +1,4 @@
-"""The page of benchmarks: numbers between two markers are rewritten, the prose around them is left alone."""
+"""Rewrites the numbers between two markers on the page of benchmarks; the prose around them stays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = ("name", "ours", "peer or bound", "ratio", "unit", "goal", "command")
 
 
 def rewrite(path: Path, results: Sequence[Result]) -> None:
-    """Put `results` where the numbers of the page stand."""
+    """Replace the numbers on the page by `results`."""
     text = read(path)
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -27,12 +27,12 @@ def rewrite(path: Path, results: Sequence[Result]) -> None:
 
 
 def read(path: Path) -> str:
-    """The page as it is, once it is known to have a place for numbers."""
+    """The text of the page; an error if it has no markers for the numbers."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such page; run `roll bench all` from the root of a clone")
     text = path.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ConfigError(f"{path}: no place for numbers; put the lines {BEGIN!r} and {END!r} back, once each")
+        raise ConfigError(f"{path}: no markers for the numbers; restore the lines {BEGIN!r} and {END!r}, once each")
     return text
 
 

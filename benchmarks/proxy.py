@@ -1,7 +1,7 @@
-"""How many requests a second the agent proxy answers with 200 sessions at once, and what it adds to an answer's time.
+"""Requests per second of the agent proxy with 200 concurrent sessions, and the latency that it adds.
 
-Everything is real but the engine, a stub that has every reply at once: sockets, matching of messages, the chat
-template, the tokenizer, the router and the journal. The clients are in a process of their own.
+Only the engine is a stub, which answers immediately. Sockets, message matching, the chat template, the tokenizer, the
+router and the journal are real. The clients run in a separate process.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 import typer
 
 from benchmarks.result import Result
-from roll.allocator import startup_set_aside
+from roll.allocator import freeze_startup_objects
 from roll.cluster.inline import InlineCluster
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Output, Request
 from roll.engines.fake import FakeGenerator
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
-from roll.proxy.server import Proxy, Settings
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.proxy.server import Proxy, ProxySettings
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.serving.router import Router
 from roll.types import Finish, Sampling, Task, record
 
 SESSIONS, GOAL, GOAL_MS = 200, 500.0, 10.0
 WARM_UP_S, PACED_S, FULL_S = 2.0, 10.0, 8.0
-REPLY = "It is the same with all of them, but for the first, which is half as long."
+RESPONSE = "It is the same with all of them, but for the first, which is half as long."
 CHAT = (
     "{% for m in messages %}{{ '<s>' + m.role + '\n' + m.content + '<eos>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
@@ -41,59 +41,59 @@ CHAT = (
 LETTERS = "\n abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,?<>"
 
 
-class Stub(FakeGenerator):
-    """`Generator` that has the same reply to every request, at once."""
+class ConstantGenerator(FakeGenerator):
+    """`Generator` that answers every request immediately with the same response."""
 
-    def __init__(self, reply: Sequence[int]) -> None:
-        super().__init__(context=1 << 20)
-        self._reply, self._logprobs = list(reply), [-0.5] * len(reply)
-        self._some = asyncio.Event()
+    def __init__(self, response: Sequence[int]) -> None:
+        super().__init__(max_seq_len=1 << 20)
+        self._response, self._logprobs = list(response), [-0.5] * len(response)
+        self._has_outputs = asyncio.Event()
 
     async def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._outputs.append(
-                Output.of(request.id, self._reply, self._logprobs, version=self.version, finish=Finish.STOP)
+                Output.of(request.id, self._response, self._logprobs, version=self.version, finish=Finish.STOP)
             )
-        self._some.set()
+        self._has_outputs.set()
 
     async def events(self, max_wait_s: float) -> list[Output]:
-        await self._some.wait()
-        self._some.clear()
+        await self._has_outputs.wait()
+        self._has_outputs.clear()
         outputs, self._outputs = self._outputs, []
         return outputs
 
 
 @record
-class _Scribe:
-    """Every reply goes to the journal, as in a run."""
+class _JournalRecorder:
+    """`ProgressRecorder` that writes every response to the journal, as in a run."""
 
     journal: Journal
     group: int
 
-    def part(self, turn: int, context: int, output: Output) -> None:
-        self.journal.note(
+    def record_output(self, turn: int, checksum: int, output: Output) -> None:
+        self.journal.record_progress(
             Chunk(
                 group=self.group,
                 sibling=0,
                 attempt=0,
                 turn=turn,
-                context=context,
+                context=checksum,
                 ids=output.ids,
                 logprobs=output.logprobs,
                 version=output.version,
             )
         )
 
-    def diverged(self, turn: int) -> None: ...
+    def record_divergence(self, turn: int) -> None: ...
 
 
 def run() -> Result:
-    """Requests a second, after a measurement at the goal's rate of how long answers take."""
-    _, paced, full = asyncio.run(measured([(GOAL, WARM_UP_S), (GOAL, PACED_S), (0.0, FULL_S)]))
+    """Requests per second at full load; latency is measured at the rate of the goal."""
+    _, paced, full = asyncio.run(measure([(GOAL, WARM_UP_S), (GOAL, PACED_S), (0.0, FULL_S)]))
     typer.echo(
         f"paced: {paced['rate']:.0f} requests/s, median {paced['median_ms']:.2f} ms, p99 {paced['p99_ms']:.2f} ms"
     )
-    typer.echo(f"as many as there can be: {full['rate']:.0f} requests/s, median {full['median_ms']:.1f} ms")
+    typer.echo(f"full load: {full['rate']:.0f} requests/s, median {full['median_ms']:.1f} ms")
     return Result(
         name="proxy",
         unit="requests/s",
@@ -112,47 +112,51 @@ def run() -> Result:
     )
 
 
-async def measured(loads: Sequence[tuple[float, float]], sessions: int = SESSIONS) -> list[dict[str, Any]]:
-    """What the clients saw under each load: so many requests a second, for so many seconds; 0: as many as can be."""
+async def measure(loads: Sequence[tuple[float, float]], sessions: int = SESSIONS) -> list[dict[str, Any]]:
+    """The clients' measurements under each load (requests per second, seconds); rate 0 is full load."""
     template = _template()
-    router = Router(InlineCluster[Generator]([Stub(template.answer(REPLY, place="the reply").tolist())]))
-    limits = Limits(sampling=Sampling(), context=1 << 19, max_new_tokens=256, max_turns=1 << 30, stop=template.eos_ids)
+    router = Router(
+        InlineCluster[Generator]([ConstantGenerator(template.answer(RESPONSE, where="the response").tolist())])
+    )
+    limits = EpisodeLimits(
+        sampling=Sampling(), max_seq_len=1 << 19, max_new_tokens=256, max_turns=1 << 30, stop=template.eos_ids
+    )
     runner = EpisodeRunner(router=router, template=template, limits=limits)
-    proxy = Proxy(Settings(models=("tiny",), requests_per_s=1e6))
+    proxy = Proxy(ProxySettings(models=("tiny",), requests_per_s=1e6))
     routing = asyncio.create_task(router.run())
     await router.release(0)
     await proxy.start()
     try:
         with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder) / "journal.db")) as journal:
-            attempts = [(runner, _Scribe(journal=journal, group=number)) for number in range(sessions)]
-            with startup_set_aside():  # as in a run
-                return [await _loaded(proxy, attempts, rate=rate, seconds=seconds) for rate, seconds in loads]
+            attempts = [(runner, _JournalRecorder(journal=journal, group=number)) for number in range(sessions)]
+            with freeze_startup_objects():  # as in a run
+                return [await _run_clients(proxy, attempts, rate=rate, seconds=seconds) for rate, seconds in loads]
     finally:
         await proxy.stop()
         routing.cancel()
         await asyncio.gather(routing, return_exceptions=True)
 
 
-async def _loaded(
-    proxy: Proxy, attempts: Sequence[tuple[EpisodeRunner, _Scribe]], *, rate: float, seconds: float
+async def _run_clients(
+    proxy: Proxy, attempts: Sequence[tuple[EpisodeRunner, _JournalRecorder]], *, rate: float, seconds: float
 ) -> dict[str, Any]:
-    """What clients in a process of their own saw, one for each attempt."""
+    """Measurements of one client per attempt, in a separate process, and the CPU time of the proxy per request."""
     sessions = [
         proxy.open(
             runner,
             Attempt(
-                task=Task(id=f"t{scribe.group}", domain="d"),
+                task=Task(id=f"t{recorder.group}", domain="d"),
                 sibling=0,
                 number=0,
                 purpose="train",
                 seed=0,
-                scribe=scribe,
+                recorder=recorder,
             ),
         )
-        for runner, scribe in attempts
+        for runner, recorder in attempts
     ]
     host, _, port = proxy.url.removeprefix("http://").removesuffix("/v1").rpartition(":")
-    given = {
+    load = {
         "host": host,
         "port": int(port),
         "model": "tiny",
@@ -168,15 +172,15 @@ async def _loaded(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    written, _ = await child.communicate(json.dumps(given).encode())
-    found: dict[str, Any] = json.loads(written)
+    stdout, _ = await child.communicate(json.dumps(load).encode())
+    numbers: dict[str, Any] = json.loads(stdout)
     for session in sessions:
         proxy.close(session)
-    return found | {"cpu_ms": 1000 * (time.process_time() - began_s) / found["requests"]}
+    return numbers | {"cpu_ms": 1000 * (time.process_time() - began_s) / numbers["requests"]}
 
 
 def _template() -> Template:
-    """A chat template over single characters: far more tokens to a text than a model's own tokenizer would make."""
+    """A chat template over single characters, with far more tokens per text than a model's tokenizer."""
     tokenizer = character_tokenizer(LETTERS)
     tokenizer.chat_template = CHAT
     return Template(tokenizer)

@@ -1,4 +1,4 @@
-"""How fast weights get from one process to another over gloo, and what it costs to prove that they did."""
+"""Speed of a weight sync between two processes over gloo, and the cost of verifying it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.result import Result
-from roll.cluster.processes import ProcessCluster
+from roll.cluster.process import ProcessCluster
 from roll.data.collate import supervised
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator
-from roll.engines.native.generator import Settings as InferSettings
-from roll.engines.native.trainer import NativeScorer, ScoreSettings
-from roll.serving.canary import canary_of
-from roll.types import Call, Digest, Sampling
-from roll.weights.digest import Folding, digest
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
+from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel
+from roll.serving.canary import canary_for
+from roll.types import Digest, Sampling, Spec
+from roll.weights.digest import StreamingDigest, digest
 from roll.weights.gloo import gloo
 from roll.weights.inline import Shared
 
-VOCAB, CONTEXT, REPEATS = 32_768, 128, 5
+VOCAB, MAX_SEQ_LEN, REPEATS = 32_768, 128, 5
 
 
-class Member:
-    """One end of a publication: rank 0 trains, rank 1 serves; each has a model of its own."""
+class GlooEndpoint:
+    """One end of a weight sync: rank 0 trains, rank 1 serves; each has a separate model."""
 
     def __init__(self, rank: int, *, folder: str) -> None:
         from transformers import Qwen3Config
@@ -47,7 +46,7 @@ class Member:
                 num_attention_heads=12,
                 num_key_value_heads=4,
                 head_dim=64,
-                max_position_embeddings=CONTEXT,
+                max_position_embeddings=MAX_SEQ_LEN,
                 tie_word_embeddings=True,
             )
         )
@@ -56,28 +55,30 @@ class Member:
         self.channel = gloo(0, url=f"file://{folder}/channel", num_receivers=1, sends=rank == 0)
         self.flat = torch.empty(self._num_bytes() // 4).fill_(rank)
         cpu = torch.device("cpu")
-        reading = ScoreSettings(tokens_per_microbatch=4096, sampling=Sampling(), device=cpu)
-        serving = InferSettings(slots=16, context=CONTEXT, prefill_tokens=4096, flush_tokens=64, device=cpu)
-        self.scorer = NativeScorer(self.decoder, reading)
+        settings = LogprobSettings(tokens_per_microbatch=4096, sampling=Sampling(), device=cpu)
+        serving = NativeGeneratorSettings(
+            max_num_seqs=16, max_seq_len=MAX_SEQ_LEN, max_num_batched_tokens=4096, progress_interval=64, device=cpu
+        )
+        self.logprob_model = NativeLogprobModel(self.decoder, settings)
         self.generator = NativeGenerator(self.decoder, serving, Shared())
 
     async def start(self) -> int:
-        """Bytes that one publication moves."""
+        """Connect both ends; returns the bytes that one weight sync moves."""
         dist.init_process_group("gloo", init_method=f"file://{self.folder}/plain", rank=self.rank, world_size=2)
         await self.generator.start()
         await self.generator.pause()
         return self._num_bytes()
 
-    async def plain(self) -> float:
-        """Seconds of one broadcast of as many bytes, which lie end to end already."""
-        _together()
+    async def broadcast(self) -> float:
+        """Seconds of one broadcast of as many contiguous bytes."""
+        _barrier()
         began = time.perf_counter()
         dist.broadcast(self.flat, 0)
         return time.perf_counter() - began
 
     async def transport(self, version: int) -> float:
-        """Seconds until every tensor has been in the receiver's hands."""
-        _together()
+        """Seconds until the receiver has received every tensor."""
+        _barrier()
         began = time.perf_counter()
         if self.rank == 0:
             self.channel.send(self.decoder.named_tensors(), version=version)
@@ -86,112 +87,113 @@ class Member:
                 pass
         return time.perf_counter() - began
 
-    async def deliver(self, version: int, *, proven: bool) -> tuple[float, Digest | None]:
-        """Seconds of a whole publication, with the fingerprint of what this end holds if it is to be proven."""
-        _together()
+    async def sync(self, version: int, *, verified: bool) -> tuple[float, Digest | None]:
+        """Seconds of a whole weight sync, and the digest of this end's weights if `verified`."""
+        _barrier()
         began = time.perf_counter()
-        with Folding() as folding:
+        with StreamingDigest() as streaming:
             if self.rank == 0:
-                folding.add(self.decoder.parameters() if proven else ())
+                streaming.add(self.decoder.parameters() if verified else ())
                 self.channel.send(self.decoder.named_tensors(), version=version)
             else:
                 arriving = self.channel.receive(version=version)
-                held = dict(self.decoder.named_tensors())
-                landing = folding.landing(arriving, held) if proven else arriving
-                self.decoder.load(landing, where=f"version {version}")
-            found = folding.digest() if proven else None
-        return time.perf_counter() - began, found
+                current = dict(self.decoder.named_tensors())
+                tensors = streaming.watch(arriving, current) if verified else arriving
+                self.decoder.load(tensors, where=f"version {version}")
+            weights_digest = streaming.digest() if verified else None
+        return time.perf_counter() - began, weights_digest
 
     async def digest(self) -> tuple[float, Digest]:
-        """Seconds for the fingerprint of what this end holds, both ends at the same time."""
-        _together()
+        """Seconds of the digest of this end's weights; both ends compute at the same time."""
+        _barrier()
         began = time.perf_counter()
-        found = digest(self.decoder.parameters())
-        return time.perf_counter() - began, found
+        weights_digest = digest(self.decoder.parameters())
+        return time.perf_counter() - began, weights_digest
 
     async def canary(self) -> float:
-        """Seconds of this end's share in the canary: the generator speaks, the trainer listens."""
-        canary = canary_of(vocab=VOCAB, context=CONTEXT)
+        """Seconds of this end's part of the canary: the generator decodes, the trainer scores."""
+        canary = canary_for(vocab=VOCAB, max_seq_len=MAX_SEQ_LEN)
         began = time.perf_counter()
         if self.rank == 1:
             await self.generator.probe(canary.ids, canary.num_new)
         else:
             text = [*canary.ids, *canary.ids[: canary.num_new]]
-            await self.scorer.logprobs(supervised([(text[:1], text[1:])]), sampling=Sampling())
+            await self.logprob_model.logprobs(supervised([(text[:1], text[1:])]), sampling=Sampling())
         return time.perf_counter() - began
 
     def _num_bytes(self) -> int:
         return sum(parameter.nbytes for parameter in self.decoder.parameters())
 
 
-def _together() -> None:
-    """Both ends begin at the same time."""
+def _barrier() -> None:
+    """Wait until both ends have arrived."""
     cast(Any, dist).barrier()
 
 
 def run() -> Result:
-    """Two processes of one thread each; medians of five, plain and ours by turns."""
+    """GB per second against a plain broadcast: two processes of one thread, medians of five in alternation."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_measured(Path(folder)))
+        return asyncio.run(_measure(Path(folder)))
 
 
-async def _measured(folder: Path) -> Result:
-    call = Call(f"{__name__}:Member", {"folder": str(folder)})
-    members = ProcessCluster[Member](call, 2, name="publish")
+async def _measure(folder: Path) -> Result:
+    spec = Spec(f"{__name__}:GlooEndpoint", {"folder": str(folder)})
+    endpoints = ProcessCluster[GlooEndpoint](spec, 2, name="publish")
     try:
-        size = (await members.each(Member.start))[0]
+        size = (await endpoints.each(GlooEndpoint.start))[0]
         plain, ours = list[float](), list[float]()
-        for repeat in range(REPEATS + 1):  # the first of each finds cold memory and is not counted
-            plain.append(max(await members.each(Member.plain)))
-            ours.append(max(await members.each(Member.transport, repeat)))
-        bare, proven = list[float](), list[float]()
+        for repeat in range(REPEATS + 1):  # the first of each is a warm-up and not counted
+            plain.append(max(await endpoints.each(GlooEndpoint.broadcast)))
+            ours.append(max(await endpoints.each(GlooEndpoint.transport, repeat)))
+        bare, verified = list[float](), list[float]()
         for repeat in range(REPEATS):
             first = REPEATS + 1 + 2 * repeat
-            bare.append(max(took for took, _ in await members.each(Member.deliver, first, proven=False)))
-            ends = await members.each(Member.deliver, first + 1, proven=True)
+            bare.append(max(took for took, _ in await endpoints.each(GlooEndpoint.sync, first, verified=False)))
+            ends = await endpoints.each(GlooEndpoint.sync, first + 1, verified=True)
             assert ends[0][1] == ends[1][1], "the weights did not arrive"
-            proven.append(max(took for took, _ in ends))
-        digests = [await members.each(Member.digest) for _ in range(REPEATS)]
-        canaries = [sum(await members.each(Member.canary)) for _ in range(REPEATS)]
+            verified.append(max(took for took, _ in ends))
+        digests = [await endpoints.each(GlooEndpoint.digest) for _ in range(REPEATS)]
+        canaries = [sum(await endpoints.each(GlooEndpoint.canary)) for _ in range(REPEATS)]
     finally:
-        await members.stop()
+        await endpoints.stop()
     digest_s = statistics.median(max(seconds for seconds, _ in each) for each in digests)
-    proof = Proof(
+    verification = Verification(
         bare_s=statistics.median(bare),
-        proven_s=statistics.median(proven),
+        proven_s=statistics.median(verified),
         digest_s=digest_s,
         canary_s=statistics.median(canaries),
     )
-    return _result(size, plain[1:], ours[1:], proof)
+    return _result(size, plain[1:], ours[1:], verification)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """What the proof of a delivery costs."""
+class Verification:
+    """Median seconds of weight syncs with and without verification."""
 
     bare_s: float
-    """Of a publication that nobody proves: sent, received and copied to where it is used."""
+    """A weight sync without digests: sent, received and copied into place."""
     proven_s: float
-    """Of one with the fingerprints of both ends."""
+    """A weight sync with the digests of both ends."""
     digest_s: float
-    """Of the fingerprints alone, both ends at the same time."""
+    """The digests alone, both ends at the same time."""
     canary_s: float
+    """The canary, both ends in sequence."""
 
 
-def _result(size: int, plain: Sequence[float], ours: Sequence[float], proof: Proof) -> Result:
+def _result(size: int, plain: Sequence[float], ours: Sequence[float], verification: Verification) -> Result:
     plain_s, ours_s = statistics.median(plain), statistics.median(ours)
     details: dict[str, Any] = {
         "megabytes": round(size / 1e6),
         "plain_s": [round(seconds, 3) for seconds in plain],
         "ours_s": [round(seconds, 3) for seconds in ours],
-        "bare_s": round(proof.bare_s, 3),
-        "proven_s": round(proof.proven_s, 3),
-        "digest_s": round(proof.digest_s, 3),
-        "canary_s": round(proof.canary_s, 3),
-        "digest_on_top": round(proof.proven_s / proof.bare_s - 1, 3),
-        "proof_on_top": round((proof.proven_s + proof.canary_s) / proof.bare_s - 1, 3),
-        "digest_of_transport": round(proof.digest_s / ours_s, 3),
-        "canary_of_transport": round(proof.canary_s / ours_s, 3),
+        "bare_s": round(verification.bare_s, 3),
+        "proven_s": round(verification.proven_s, 3),
+        "digest_s": round(verification.digest_s, 3),
+        "canary_s": round(verification.canary_s, 3),
+        "digest_on_top": round(verification.proven_s / verification.bare_s - 1, 3),
+        "proof_on_top": round((verification.proven_s + verification.canary_s) / verification.bare_s - 1, 3),
+        "digest_of_transport": round(verification.digest_s / ours_s, 3),
+        "canary_of_transport": round(verification.canary_s / ours_s, 3),
     }
     return Result(
         name="publish",

@@ -1,7 +1,7 @@
-"""How many trajectories one controller can carry whose generators are Ray actors: the wire is part of it.
+"""Trajectories per second of one controller with Ray actors as generators, remote calls included.
 
-Scheduler, router, journal, collation and credit are real, and so are the processes and Ray between them; the actors
-answer at once and the trainer learns nothing.
+Scheduler, router, journal, collation, credit, processes and Ray are real; the actors answer immediately and the trainer
+learns nothing.
 """
 
 from __future__ import annotations
@@ -16,31 +16,29 @@ from typing import Any, Concatenate
 
 import typer
 
-from benchmarks.lifecycles import GROUPS, SIBLINGS, TOKENS, Times, config, train
+from benchmarks.lifecycles import GROUPS, SIBLINGS, TOKENS, StepTimes, config, train
 from benchmarks.result import Result
 from roll.cluster.handle import Cluster, Method, P, R, S
 from roll.cluster.inline import InlineCluster
-from roll.cluster.ray.environment import settle_ray
+from roll.cluster.ray.environment import set_ray_environment
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Trainer
-from roll.pipelines.reference_models import Models
 from roll.serving.router import Router
 from roll.sim.trainer import SimTrainer
-from roll.types import Call
-from roll.weights.plan import Plan
-from roll.wiring.models import Roles
+from roll.types import Spec
+from roll.wiring.models import PolicyEngines, Roles
 
 ACTORS, STEPS = 4, 32
 GOAL = 2_000.0
 
 
 def run() -> Result:
-    """Lifecycles a second over all steps but the first two, with the calls that each took."""
+    """Lifecycles per second over all steps but the first two, with the number of remote calls per step."""
     with tempfile.TemporaryDirectory() as folder:
         seconds, calls, cpu_s = asyncio.run(_steps(Path(folder)))
     speed = GROUPS * SIBLINGS * len(seconds) / sum(seconds)
     per_step = {name: round(number / STEPS, 1) for name, number in calls.items()}
-    typer.echo(f"{speed:,.0f} lifecycles a second over {ACTORS} actors; calls a step: {per_step}")
+    typer.echo(f"{speed:,.0f} lifecycles per second over {ACTORS} actors; calls per step: {per_step}")
     return Result(
         name="ray_lifecycles",
         unit="lifecycles/s",
@@ -58,8 +56,8 @@ def run() -> Result:
     )
 
 
-class Counted:
-    """`Cluster` that counts what another one is asked, by the method's name."""
+class CountingCluster:
+    """`Cluster` that forwards to another one and counts the calls by method name."""
 
     def __init__(self, cluster: Cluster[Any]) -> None:
         self._cluster = cluster
@@ -87,29 +85,23 @@ class Counted:
         self.calls[method.__name__] += 1
         return await self._cluster.at(rank, method, *args, **kwargs)
 
-    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        self.calls[method.__name__] += 1
-        return await self._cluster.any(method, *args, **kwargs)
-
 
 async def _steps(folder: Path) -> tuple[list[float], Counter[str], float]:
-    """What each step took but for the first two, the calls of all, and the seconds of CPU of this process."""
-    settle_ray()
-    from roll.cluster.ray.cluster import RayExecutor, Site
+    """Seconds of each step but the first two, calls of all steps, and CPU seconds of this process."""
+    set_ray_environment()
+    from roll.cluster.ray.cluster import RayConfig, RayExecutor
 
-    executor = RayExecutor(Site(name="lifecycles", directory=folder))
-    answering = Call("benchmarks.answering:Answering", {"num_tokens": TOKENS})
-    generators = Counted(executor.cluster(answering, ACTORS, role="actor_infer"))
+    executor = RayExecutor(RayConfig(name="lifecycles", directory=folder))
+    spec = Spec("benchmarks.answering:InstantGenerator", {"num_tokens": TOKENS})
+    generators = CountingCluster(executor.cluster(spec, ACTORS, role="actor_infer"))
+    trainers = InlineCluster[Trainer]([SimTrainer(0.0)])
+    policy = PolicyEngines(trainers=trainers, generators=generators, router=Router(generators))
     roles = Roles(
-        trainers=InlineCluster[Trainer]([SimTrainer(0.0)]),
-        generators=generators,
-        models=Models(),
-        plan=Plan(names=()),
-        router=Router(generators),
+        policies={"": policy},
         template=Template(character_tokenizer("0123456789+=")),
         executor=executor,
     )
-    times = Times()
+    times = StepTimes()
     await roles.start()
     try:
         generators.calls.clear()

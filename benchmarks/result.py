@@ -1,4 +1,4 @@
-"""What a benchmark found, in the one form that all of them share."""
+"""The result record of every benchmark, and its JSON form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One number of ours beside the number it is held against: a `peer` measured in the same run, or a `bound`."""
+    """One number of ours and the number it is compared with: a `peer` measured in the same run, or a `bound`."""
 
     name: str
     unit: str
@@ -18,9 +18,9 @@ class Result:
     peer: float | None = None
     bound: float | None = None
     details: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What helps to judge the numbers, such as each repetition."""
+    """Further measurements, such as the value of each repetition."""
     skipped: str = ""
-    """Why there are no numbers; empty when there are."""
+    """Reason why there are no numbers; empty if there are."""
 
     def __post_init__(self) -> None:
         assert (self.peer is None) or (self.bound is None), "a result has a peer or a bound, not both"
@@ -28,22 +28,22 @@ class Result:
 
     @property
     def other(self) -> float | None:
-        """What `ours` is held against."""
+        """The peer or the bound."""
         return self.bound if self.peer is None else self.peer
 
     @property
     def ratio(self) -> float | None:
-        """`ours` over the peer or the bound, whichever direction is the better one."""
+        """`ours` divided by the peer or the bound, also where lower is better."""
         return self.ours / self.other if self.ours is not None and self.other else None
 
     def to_json(self) -> str:
-        """One line."""
+        """The result as one line of JSON."""
         against = "peer" if self.bound is None else "bound"
         entries: dict[str, Any] = {
             "name": self.name,
-            "ours": _rounded(self.ours),
-            against: _rounded(self.other),
-            "ratio": _rounded(self.ratio),
+            "ours": _round(self.ours),
+            against: _round(self.other),
+            "ratio": _round(self.ratio),
             "unit": self.unit,
             "higher_is_better": self.higher_is_better,
         }
@@ -54,6 +54,6 @@ class Result:
         return json.dumps(entries)
 
 
-def _rounded(value: float | None) -> float | None:
-    """Four significant digits: more would be noise."""
+def _round(value: float | None) -> float | None:
+    """Rounded to four significant digits; more would be noise."""
     return None if value is None else float(f"{value:.4g}")

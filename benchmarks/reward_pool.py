@@ -1,7 +1,7 @@
-"""The reward pool under load: trajectories finish at random moments, and each wants its score at once.
+"""Latency that the reward pool adds under load, with trajectories that finish at random times.
 
-What the pool adds to a score is the time from asking to having it, less the time that the reward itself took in its
-process: waiting for a free process, two pickles and two trips through a socket.
+The added latency is the time from request to score, minus the time inside the reward: waiting for a free process,
+pickling and two transfers through a socket.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ import typer
 from benchmarks.result import Result
 from roll.config.schema import Rewards
 from roll.errors import ConfigError
-from roll.rewards import code, math
-from roll.rollout.reward_pool import Scorer
+from roll.rewards.code import reward as code
+from roll.rewards.math.reward import Math
+from roll.rewards.service import RewardService
 from roll.sandbox.level import choose
-from roll.types import Call, Message, Score, Task
-from roll.wiring.rewards import build_scorer
+from roll.types import Message, Score, Spec, Task
+from roll.wiring.rewards import build_reward_service
 
 WORKERS = 2
 BOUND_MS = 50.0
-_TOOK = "took_s"
+_SECONDS = "took_s"
+_MATH = Math()
 _ALGEBRA = importlib.util.find_spec("math_verify") is not None
 _WARM_UP = 32
-"""Scores before those that count: enough to import and start whatever a reward needs."""
+"""Scores before the timed ones: enough to import and start all that a reward needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How many trajectories finish a second, by reward, and for how long."""
+    """Trajectories that finish per second, by reward, and the duration of a phase."""
 
     duration_s: float = 20.0
     math: float = 64.0
@@ -45,17 +47,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A trajectory that finishes so many seconds after the beginning."""
+    """A trajectory that finishes `at_s` seconds after the start."""
 
     at_s: float
     reward: str
     task: Task
-    reply: str
+    response: str
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One score: how long it took to have it, and how long the reward itself took."""
+class ScoreTiming:
+    """Seconds from the request to its score, and seconds inside the reward."""
 
     reward: str
     total_s: float
@@ -63,7 +65,7 @@ class Served:
 
 
 def run(load: Load | None = None) -> Result:
-    """Milliseconds that the pool adds to half of the scores of `math`; `code` alone and both at once are details."""
+    """Median milliseconds added to a score of `math`; the details have `code` alone and both at once."""
     load = load or Load()
     rates = {"math": {"math": load.math}, "code": {"code": load.code}, "both": {"math": load.math, "code": load.code}}
     missing = _no_sandbox()
@@ -71,7 +73,7 @@ def run(load: Load | None = None) -> Result:
         rates = {"math": rates["math"]}
     details: dict[str, Any] = {name: _phase(name, each, load.duration_s) for name, each in rates.items()}
     ours = details["math"]["math"]["added_median_ms"]
-    details["algebra"] = _ALGEBRA or "left out: math-verify is not installed"
+    details["algebra"] = _ALGEBRA or "skipped: math-verify is not installed"
     return Result(
         name="reward_pool",
         unit="ms added to the median score of math",
@@ -83,85 +85,85 @@ def run(load: Load | None = None) -> Result:
 
 
 def arrivals(rates: Mapping[str, float], duration_s: float, seed: int = 0) -> list[Arrival]:
-    """Poisson processes of these rates, merged; the same for the same seed."""
-    source = random.Random(seed)
-    found: list[Arrival] = []
+    """Poisson processes with these rates, merged; deterministic for a seed."""
+    rng = random.Random(seed)
+    merged: list[Arrival] = []
     for reward, rate in rates.items():
-        at_s, makers = source.expovariate(rate), _MAKERS[reward]
+        at_s, make = rng.expovariate(rate), _MAKERS[reward]
         while at_s < duration_s:
-            task, reply = makers(source, len(found))
-            found.append(Arrival(at_s, reward, task, reply))
-            at_s += source.expovariate(rate)
-    return sorted(found, key=lambda arrival: arrival.at_s)
+            task, response = make(rng, len(merged))
+            merged.append(Arrival(at_s, reward, task, response))
+            at_s += rng.expovariate(rate)
+    return sorted(merged, key=lambda arrival: arrival.at_s)
 
 
-def timed_math(task: Task, reply: str) -> Score:
-    """The reward `math`, with the seconds it took as a part."""
+def score_math(task: Task, response: str) -> Score:
+    """The reward `math`, with its own seconds as a part of the score."""
     began = time.perf_counter()
-    found: Score | float = math.score(task, reply)
-    return _timed(found, began)
+    score: Score | float = _MATH.score(task, response)
+    return _add_time(score, began)
 
 
-async def timed_code(task: Task, reply: str) -> Score:
-    """The reward `code`, with the seconds it took as a part."""
+async def score_code(task: Task, response: str) -> Score:
+    """The reward `code`, with its own seconds as a part of the score."""
     began = time.perf_counter()
-    return _timed(await code.score(task, reply), began)
+    return _add_time(await code.score(task, response), began)
 
 
-def _timed(found: Score | float, began: float) -> Score:
-    value = found.value if isinstance(found, Score) else found
-    return Score(value, {_TOOK: time.perf_counter() - began})
+def _add_time(score: Score | float, began: float) -> Score:
+    value = score.value if isinstance(score, Score) else score
+    return Score(value, {_SECONDS: time.perf_counter() - began})
 
 
-_REWARDS = {name: Call(f"{__name__}:timed_{name}") for name in ("math", "code")}
+_REWARDS = {name: Spec(f"{__name__}:score_{name}") for name in ("math", "code")}
 
 
 def _phase(name: str, rates: Mapping[str, float], duration_s: float) -> dict[str, Any]:
-    served, waiting, elapsed_s = asyncio.run(_serve(arrivals(rates, duration_s)))
-    found: dict[str, Any] = {
-        reward: described([each for each in served if each.reward == reward], elapsed_s) for reward in rates
+    timings, waiting, elapsed_s = asyncio.run(_score_all(arrivals(rates, duration_s)))
+    by_reward: dict[str, Any] = {
+        reward: summarise([each for each in timings if each.reward == reward], elapsed_s) for reward in rates
     }
-    for reward, numbers in found.items():
-        said = ", ".join(f"{key} {value:g}" for key, value in numbers.items())
-        typer.echo(f"{name}: {reward}: {said}; waiting at the end: {waiting}")
-    return {**found, "waiting_at_the_end": waiting, "over_after_s": round(elapsed_s, 2)}
+    for reward, numbers in by_reward.items():
+        text = ", ".join(f"{key} {value:g}" for key, value in numbers.items())
+        typer.echo(f"{name}: {reward}: {text}; waiting at the end: {waiting}")
+    return {**by_reward, "waiting_at_the_end": waiting, "over_after_s": round(elapsed_s, 2)}
 
 
-async def _serve(expected: Sequence[Arrival]) -> tuple[list[Served], int, float]:
-    """Ask for every score at its moment; also how many were still waited for at the last, and when all were there."""
-    scorer = build_scorer(Rewards(workers=WORKERS))
-    await scorer.start()
+async def _score_all(expected: Sequence[Arrival]) -> tuple[list[ScoreTiming], int, float]:
+    """Request each score at its arrival; returns timings, requests pending at the last arrival, and total seconds."""
+    service = build_reward_service(Rewards(workers=WORKERS))
+    await service.start()
     try:
         for arrival in expected[:_WARM_UP]:
-            await asyncio.gather(*(_one(scorer, arrival) for _ in range(WORKERS)))  # in every process
+            await asyncio.gather(*(_score_one(service, arrival) for _ in range(WORKERS)))  # in every process
         began = time.perf_counter()
-        tasks: list[asyncio.Task[Served]] = []
+        tasks: list[asyncio.Task[ScoreTiming]] = []
         for arrival in expected:
             await asyncio.sleep(arrival.at_s - (time.perf_counter() - began))
-            tasks.append(asyncio.create_task(_one(scorer, arrival)))
+            tasks.append(asyncio.create_task(_score_one(service, arrival)))
         waiting = sum(not task.done() for task in tasks)
         return list(await asyncio.gather(*tasks)), waiting, time.perf_counter() - began
     finally:
-        await scorer.stop()
+        await service.stop()
 
 
-async def _one(scorer: Scorer, arrival: Arrival) -> Served:
+async def _score_one(service: RewardService, arrival: Arrival) -> ScoreTiming:
     began = time.perf_counter()
-    outcome = await scorer.score(_REWARDS[arrival.reward], arrival.task, arrival.reply)
+    outcome = await service.score(_REWARDS[arrival.reward], arrival.task, arrival.response)
     total_s = time.perf_counter() - began
     assert outcome.score is not None, outcome.reason
-    assert outcome.score.value == arrival.task.metadata["right"], f"{arrival.task}: {arrival.reply!r}"
-    return Served(arrival.reward, total_s, outcome.score.parts[_TOOK])
+    assert outcome.score.value == arrival.task.metadata["right"], f"{arrival.task}: {arrival.response!r}"
+    return ScoreTiming(arrival.reward, total_s, outcome.score.parts[_SECONDS])
 
 
-def described(served: Sequence[Served], elapsed_s: float) -> dict[str, float]:
-    """How many scores a second there were until all were there, and what was added to them, in milliseconds."""
-    added = [1e3 * (each.total_s - each.scoring_s) for each in served]
+def summarise(timings: Sequence[ScoreTiming], elapsed_s: float) -> dict[str, float]:
+    """Scores per second until the last was there, and medians and percentiles in milliseconds."""
+    added = [1e3 * (each.total_s - each.scoring_s) for each in timings]
     return {
-        "per_s": round(len(served) / elapsed_s, 1),
+        "per_s": round(len(timings) / elapsed_s, 1),
         "added_median_ms": round(statistics.median(added), 2),
         "added_p95_ms": round(_p95(added), 2),
-        "scoring_median_ms": round(1e3 * statistics.median(each.scoring_s for each in served), 2),
+        "scoring_median_ms": round(1e3 * statistics.median(each.scoring_s for each in timings), 2),
     }
 
 
@@ -169,30 +171,30 @@ def _p95(values: Sequence[float]) -> float:
     return sorted(values)[int(0.95 * (len(values) - 1))]
 
 
-def _math_reply(source: random.Random, number: int) -> tuple[Task, str]:
-    """Half plain numbers, a quarter fractions in another notation, a quarter roots that only algebra makes equal."""
-    right, top, bottom = source.random() < 0.5, source.randint(1, 99), source.randint(2, 99)
+def _math_response(rng: random.Random, number: int) -> tuple[Task, str]:
+    """Half plain numbers, a quarter fractions in another notation, a quarter roots that need algebra."""
+    right, top, bottom = rng.random() < 0.5, rng.randint(1, 99), rng.randint(2, 99)
     forms = [
         (str(100 * top), f"{100 * top}.0"),
         (f"{top},{bottom + 100}", f"{top}{bottom + 100}"),
         (rf"\frac{{{top}}}{{{bottom}}}", f"{top}/{bottom}"),
         (rf"{top}\sqrt{{{bottom}}}", rf"\sqrt{{{top * top * bottom}}}"),
     ]
-    gold, said = source.choice(forms if _ALGEBRA else forms[:-1])
-    reply = f"<think>{'so ' * source.randint(50, 500)}</think>It is \\boxed{{{said if right else f'7{said}'}}}."
-    return _task(f"math-{number}", gold, {"right": float(right)}), reply
+    gold, answer = rng.choice(forms if _ALGEBRA else forms[:-1])
+    response = f"<think>{'so ' * rng.randint(50, 500)}</think>It is \\boxed{{{answer if right else f'7{answer}'}}}."
+    return _task(f"math-{number}", gold, {"right": float(right)}), response
 
 
-def _code_reply(source: random.Random, number: int) -> tuple[Task, str]:
-    """A function of three lines against three asserts; half of the replies are wrong."""
-    right, factor, offset = source.random() < 0.5, source.randint(2, 99), source.randint(1, 99)
+def _code_response(rng: random.Random, number: int) -> tuple[Task, str]:
+    """A function of three lines with three asserts; half of the responses are wrong."""
+    right, factor, offset = rng.random() < 0.5, rng.randint(2, 99), rng.randint(1, 99)
     tests = [f"assert line({x}) == {factor * x + offset}" for x in range(1, 4)]
     sign = "+" if right else "-"
-    reply = f"Here:\n```python\ndef line(x):\n    y = {factor} * x\n    return y {sign} {offset}\n```\n"
-    return _task(f"code-{number}", None, {"tests": tests, "right": float(right)}), reply
+    response = f"Here:\n```python\ndef line(x):\n    y = {factor} * x\n    return y {sign} {offset}\n```\n"
+    return _task(f"code-{number}", None, {"tests": tests, "right": float(right)}), response
 
 
-_MAKERS = {"math": _math_reply, "code": _code_reply}
+_MAKERS = {"math": _math_response, "code": _code_response}
 
 
 def _task(name: str, answer: str | None, metadata: dict[str, Any]) -> Task:
@@ -200,7 +202,7 @@ def _task(name: str, answer: str | None, metadata: dict[str, Any]) -> Task:
 
 
 def _no_sandbox() -> str:
-    """Why `code` cannot be asked here, if so."""
+    """The reason why `code` cannot run here; empty if it can."""
     try:
         choose("auto")
     except ConfigError as error:

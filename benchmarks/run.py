@@ -14,7 +14,7 @@ PAGE = Path("docs/benchmarks.md")
 
 
 def main(name: str | None) -> None:
-    """Run the benchmark `name`, and print one JSON object as the last line; None lists them, "all" runs them."""
+    """Run the benchmark `name` and print one JSON object as the last line; None lists all, "all" runs all."""
     if name is None:
         _list()
     elif name == ALL:
@@ -27,11 +27,11 @@ def _list() -> None:
     width = max(len(name) for name in CATALOGUE)
     for name, benchmark in CATALOGUE.items():
         typer.echo(f"{name:<{width}}  {benchmark.about} ({'needs a GPU' if benchmark.needs_gpu else 'no GPU needed'})")
-    typer.echo(f"{ALL:<{width}}  every one that needs no GPU; rewrites {PAGE}")
+    typer.echo(f"{ALL:<{width}}  every benchmark that needs no GPU; rewrites {PAGE}")
 
 
 def _run_all(path: Path) -> None:
-    page.read(path)  # a fault of the page should show before minutes of work
+    page.read(path)  # an error in the page is reported before minutes of work
     results = [BENCHMARKS[name]() for name, benchmark in CATALOGUE.items() if not benchmark.needs_gpu]
     page.rewrite(path, results)
     for result in results:

@@ -1,7 +1,7 @@
-"""How many generators one controller can serve, and how fast that is simulated.
+"""Number of generators that one controller can serve, and the speed of simulating them.
 
-The controller's own CPU time and the cost of every remote call are charged to the virtual clock, so it falls behind
-here where it would in reality. Everything grows with the number of generators: groups in a step, groups under way.
+The controller's CPU time and the cost of every remote call are charged to the virtual clock, so the controller falls
+behind in the simulation where it would in reality. Groups per step and in flight grow with the number of generators.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import Any
 import typer
 
 from benchmarks.result import Result
-from roll.sim.generator import Speed
+from roll.sim.generator import GeneratorSpeed
 from roll.sim.lengths import LogNormal
 from roll.sim.remote import CallCost
-from roll.sim.run import Outcome, Setting, simulate
+from roll.sim.run import SimulationConfig, SimulationResult, simulate
 
 SIZES = (8, 64, 512, 4096)
 WINDOW_S, HOUR_S = 300.0, 3600.0
 SLOTS, TOKENS_PER_S, SIGMA = 16, 10.0, 0.2
 MEAN_TOKENS, HOUR_TOKENS = 512, 1024
-"""Of a reply, in the five minutes and in the hour."""
+"""Mean tokens per response, in the five minutes and in the hour."""
 HOUR_GRAIN = 64
-"""Only durations count in the hour, so one token may stand for so many."""
+"""Tokens that one simulated token represents in the hour, where only durations count."""
 STALENESS, UPDATE_S, GROUP_SIZE = 5.0, 15.0, 8
 
 
 def run() -> Result:
-    """Real seconds that an hour of 64 generators takes to simulate, under a minute; sizes in the details."""
+    """Real seconds to simulate one hour of 64 generators, against 60; the details have the other sizes."""
     sizes: dict[str, dict[str, Any]] = {}
     for size in SIZES:
-        found = simulate(workload(size, until_s=WINDOW_S, call_cost=CallCost()))
-        sizes[str(size)] = describe(found, size)
+        result = simulate(workload(size, until_s=WINDOW_S, call_cost=CallCost()))
+        sizes[str(size)] = describe(result, size)
         typer.echo(f"{size} generators: {sizes[str(size)]}")
         gc.collect()
     hour = simulate(workload(64, until_s=HOUR_S, mean_tokens=HOUR_TOKENS, grain=HOUR_GRAIN))
-    typer.echo(f"an hour of 64 generators: {hour.num_replies} replies in {hour.real_s:.0f} s")
+    typer.echo(f"an hour of 64 generators: {hour.num_replies} responses in {hour.real_s:.0f} s")
     return Result(
         name="scaling",
         unit="s",
@@ -55,13 +55,13 @@ def workload(
     call_cost: CallCost | None = None,
     mean_tokens: int = MEAN_TOKENS,
     grain: int = 1,
-) -> Setting:
-    """So many generators with everything else in proportion; one token stands for `grain` of them."""
+) -> SimulationConfig:
+    """A simulation of `size` generators with the rest in proportion; one token represents `grain` tokens."""
     median = mean_tokens / grain / LogNormal(median=1.0, sigma=SIGMA).mean
-    return Setting(
-        steps=2 + int(until_s / UPDATE_S),  # more than there is time for
+    return SimulationConfig(
+        steps=2 + int(until_s / UPDATE_S),  # more than fit in `until_s`
         lengths=LogNormal(median=median, sigma=SIGMA),
-        speed=Speed(slots=SLOTS, tokens_per_s=TOKENS_PER_S / grain, receive_s=1.0, resume_s=0.5),
+        speed=GeneratorSpeed(slots=SLOTS, tokens_per_s=TOKENS_PER_S / grain, receive_s=1.0, resume_s=0.5),
         num_generators=size,
         update_s=UPDATE_S,
         groups_per_step=size,
@@ -72,19 +72,18 @@ def workload(
     )
 
 
-def describe(found: Outcome, size: int) -> dict[str, Any]:
-    """What the controller and the generators did."""
+def describe(result: SimulationResult, size: int) -> dict[str, Any]:
+    """Utilisation and rates of the controller and the generators."""
     return {
-        "decoding": round(found.slot_s / (size * SLOTS * found.elapsed_s), 3),
-        "controller_busy": round(found.controller_s / found.elapsed_s, 3),
-        "replies_per_s": round(found.num_replies / found.elapsed_s, 1),
-        "calls_per_s": round(found.num_calls / found.elapsed_s, 1),
-        "steps": len(found.ends_s),
+        "decoding": round(result.slot_s / (size * SLOTS * result.elapsed_s), 3),
+        "controller_busy": round(result.controller_s / result.elapsed_s, 3),
+        "replies_per_s": round(result.num_replies / result.elapsed_s, 1),
+        "calls_per_s": round(result.num_calls / result.elapsed_s, 1),
+        "steps": len(result.ends_s),
         "cpu_us_per_reply": round(
-            (found.controller_s - found.num_calls * CallCost().busy_s) / max(1, found.num_replies) * 1e6
+            (result.controller_s - result.num_calls * CallCost().busy_s) / max(1, result.num_replies) * 1e6
         ),
-        "real_s": round(found.real_s, 1),
-        "peak_gib": round(
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2
-        ),  # of this size and smaller ones
+        "real_s": round(result.real_s, 1),
+        # the peak of this size and all smaller ones
+        "peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
     }

@@ -1,4 +1,4 @@
-"""How long a user waits for `roll check`, and a program for `import roll`: whole processes, from outside."""
+"""Wall time of whole processes that run `roll check` and `import roll`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLE = Path("examples/arithmetic.yaml")
 
 
 def run() -> Result:
-    """Seconds of `roll check`, the median of five processes, against one second."""
+    """Seconds of `roll check`: the median of five processes, against one second."""
     if not _EXAMPLE.is_file():
         raise ConfigError(f"{_EXAMPLE}: no such file; run this benchmark from the root of a clone")
     check_s = _median_s("roll check", [sys.executable, "-m", "roll.cli", "check", str(_EXAMPLE)])
@@ -37,9 +37,9 @@ def run() -> Result:
 
 
 def _median_s(label: str, command: Sequence[str]) -> float:
-    found = statistics.median(_seconds(command) for _ in range(REPEATS))
-    typer.echo(f"{label}: {found:.3f} s")
-    return found
+    median = statistics.median(_seconds(command) for _ in range(REPEATS))
+    typer.echo(f"{label}: {median:.3f} s")
+    return median
 
 
 def _seconds(command: Sequence[str]) -> float:

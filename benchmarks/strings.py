@@ -1,4 +1,4 @@
-"""Replies made to break verifiers that read a reply as text, without end, and how long a verifier takes over them."""
+"""An endless stream of malformed responses for text verifiers, and the time of the slowest call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roll.types import Score, Task
 
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "exact": ("64", {}, {}),
-    "math": (r"\frac{1}{2}", {}, {"timeout_s": 10.0}),  # its processes may start slowly
+    "math": (r"\frac{1}{2}", {}, {"timeout_s": 10.0}),  # its processes may be slow to start
     "choice": ("B", {"options": ["A) red", "B) blue", "C) 1/2"]}, {}),
     "f1": (["Andrew Johnson", "東京"], {}, {}),
     "regex": (None, {"pattern": r"(?s)<think>(.*)</think>\s*<answer>(\w+|\d+)*</answer>$"}, {}),
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
 }
-"""By reward: a task's answer, its metadata, and the reward's options."""
+"""By reward: the task's answer, its metadata, and the reward's options."""
 
 
 PIECES = [
@@ -43,43 +43,43 @@ PIECES = [
     "\U0001f469\u200d\U0001f467", "the ", "a ", "word ", "x", "*", "**", "_", "<<", ">>", "* ", "P.S. ", '"', "'", "%s",
     "{0}", "NULL", "\uff22",
 ]  # fmt: skip
-"""What the replies are made of."""
+"""Building blocks of the responses."""
 
 
-def replies() -> Iterator[str]:
-    """Handmade ones first, then mixtures of pieces, repeated pieces and random characters."""
+def responses() -> Iterator[str]:
+    """Fixed responses first, then endlessly mixtures of pieces, repeated pieces and random characters."""
     yield from ("", " ", "\n" * 1000, "\x00", "\ud800", "<think>", "</think>", "B", "{}", "[" * 5000, "((((" * 1000)
     yield from (piece * (100_000 // len(piece)) for piece in PIECES[::4])
     yield from ("a" * 10**6, "word " * 200_000, "\\boxed{" * 140_000)
-    source = random.Random(7)
+    rng = random.Random(7)
     while True:
-        yield "".join(source.choices(PIECES, k=source.randrange(40)))
-        yield source.choice(PIECES) * source.randrange(200) + source.choice(PIECES)
-        yield "".join(chr(source.randrange(0x110000)) for _ in range(source.randrange(60)))
-        yield "".join(chr(source.randrange(128)) for _ in range(source.randrange(120)))
+        yield "".join(rng.choices(PIECES, k=rng.randrange(40)))
+        yield rng.choice(PIECES) * rng.randrange(200) + rng.choice(PIECES)
+        yield "".join(chr(rng.randrange(0x110000)) for _ in range(rng.randrange(60)))
+        yield "".join(chr(rng.randrange(128)) for _ in range(rng.randrange(120)))
 
 
 def slowest_s(name: str, texts: Sequence[str], reward: Callable[..., Any] | None = None) -> float:
-    """Processor seconds of the longest call of the named verifier; fails where one raises or leaves [0, 1].
+    """CPU seconds of the slowest call of the named verifier. Fails if a call raises or its score is outside [0, 1].
 
-    A `reward` is called in place of the one of that name, on its task.
+    If `reward` is given, it is called in place of the named one.
     """
     answer, metadata, options = CASES[name]
     task, slowest = Task(id="t", domain="d", answer=answer, metadata=metadata), 0.0
-    ask = _asked(reward or REWARDS[name], options)
+    score_fn = _bind(reward or REWARDS[name], options)
     for text in texts:
         start = time.process_time()
-        found: Any = ask(task, text)
+        score: Any = score_fn(task, text)
         slowest = max(slowest, time.process_time() - start)
-        found = found if isinstance(found, Score) else Score(float(found))
-        assert 0.0 <= found.value <= 1.0, (name, text[:200])
-        assert all(map(math.isfinite, found.parts.values())), (name, text[:200])
+        score = score if isinstance(score, Score) else Score(float(score))
+        assert 0.0 <= score.value <= 1.0, (name, text[:200])
+        assert all(map(math.isfinite, score.parts.values())), (name, text[:200])
     return slowest
 
 
-def _asked(reward: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """What scores a reply to a task: a function with its options, or the method of an instance made with them."""
+def _bind(reward: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """The reward as a function of task and response, with its options bound; a class is instantiated with them."""
     if not inspect.isclass(reward):
         return partial(reward, **options)
-    made: Any = reward(**options)
-    return made.score
+    instance: Any = reward(**options)
+    return instance.score

@@ -1,7 +1,7 @@
-"""Whole GRPO steps on the CPU, ours against TRL's: the same shape of model, prompts, siblings and reply length.
+"""Whole GRPO steps on the CPU, ours against TRL's, with the same model shape, prompts, siblings and response length.
 
-Ours is the real loop with journal, metrics and attested publications; TRL runs in an environment of its own, which is
-made on first use. On neither side can a reply end early.
+Ours is the real loop with journal, metrics and verified weight syncs. TRL runs in a separate virtual environment, which
+is created on first use. No response can end early on either side.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks.environment import Unavailable, cache_directory, interpreter
 from benchmarks.result import Result
-from roll.allocator import environment_of_others, startup_set_aside
+from roll.allocator import foreign_environment, freeze_startup_objects
 from roll.config.load import load
 from roll.config.schema import Run
 from roll.journal.store import Journal
@@ -34,19 +34,19 @@ from roll.tracking.sinks import read_lines
 from roll.types import Message, Task
 from roll.wiring.data import build_data
 from roll.wiring.models import build_roles
-from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
+from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
 
 REQUIREMENTS = ("torch==2.13.0", "transformers==5.19.0", "trl==1.16.0")
 ROUNDS = 2
 PROMPTS, SIBLINGS, NEW_TOKENS, STEPS, THREADS, LR = 16, 8, 32, 8, 2, 1e-3
 VOCAB = 64
 ALPHABET = "0123456789+=abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
-"""With four special tokens it makes a vocabulary of 64."""
-SHAPE = {"hidden": 192, "layers": 4, "heads": 4, "kv_heads": 2, "mlp": 512, "context": 64}
+"""60 characters; with four special tokens the vocabulary has 64."""
+SHAPE = {"hidden": 192, "layers": 4, "heads": 4, "kv_heads": 2, "mlp": 512, "max_seq_len": 64}
 
 
 def run() -> Result:
-    """Trajectories per second of each side: by the median of its steps, without the first, over two rounds in turn."""
+    """Trajectories per second of each side: the median step of two alternating rounds, without their first steps."""
     try:
         python = _peer_python()
     except Unavailable as reason:
@@ -55,17 +55,17 @@ def run() -> Result:
     peer: list[float] = []
     lean: list[float] = []
     tuned: list[float] = []
-    as_it_comes, like_ours = environment_of_others(), dict(os.environ)
+    default_env, tuned_env = foreign_environment(), dict(os.environ)
     sides = (
         ("ours", ours, _ours),
-        ("TRL", peer, lambda: _peer(python, as_it_comes, checkpointing=True)),
-        ("TRL without gradient checkpointing", lean, lambda: _peer(python, as_it_comes, checkpointing=False)),
-        ("the same with our allocator's setting", tuned, lambda: _peer(python, like_ours, checkpointing=False)),
+        ("TRL", peer, lambda: _peer(python, default_env, checkpointing=True)),
+        ("TRL without gradient checkpointing", lean, lambda: _peer(python, default_env, checkpointing=False)),
+        ("the same with our allocator setting", tuned, lambda: _peer(python, tuned_env, checkpointing=False)),
     )
     for number in range(1, ROUNDS + 1):
-        for side, steps, measured in sides:
-            steps += measured()
-            typer.echo(f"round {number} of {ROUNDS}: {side} {statistics.median(steps):.3f} s a step")
+        for side, steps, measure in sides:
+            steps += measure()
+            typer.echo(f"round {number} of {ROUNDS}: {side} {statistics.median(steps):.3f} s per step")
     return Result(
         name="trl_cpu",
         unit="trajectories/s",
@@ -84,22 +84,22 @@ def run() -> Result:
 
 
 def prompts(count: int) -> list[Task]:
-    """Sums such as `12+34=`; the reward asks for no answer."""
-    source = random.Random(0)
-    texts = [f"{source.randrange(100)}+{source.randrange(100)}=" for _ in range(count)]
+    """Sums such as `12+34=`; the reward ignores their answers."""
+    rng = random.Random(0)
+    texts = [f"{rng.randrange(100)}+{rng.randrange(100)}=" for _ in range(count)]
     return [
         Task(id=str(index), domain="sums", messages=(Message("user", text),), answer="")
         for index, text in enumerate(texts)
     ]
 
 
-def distinct_characters(task: Task, reply: str) -> float:
-    """How many different characters the reply has."""
-    return float(len(set(reply)))
+def distinct_characters(task: Task, response: str) -> float:
+    """Number of distinct characters in the response."""
+    return float(len(set(response)))
 
 
 def config(directory: Path) -> str:
-    """The run as a user would write it."""
+    """The run's config, as a user would write it in YAML."""
     sums = {
         "name": "sums",
         "data": {"kind": "benchmarks.trl_cpu:prompts", "count": PROMPTS * STEPS},
@@ -116,11 +116,11 @@ def config(directory: Path) -> str:
         "rollout": {
             "groups_per_step": PROMPTS,
             "group_size": SIBLINGS,
-            "context": SHAPE["context"],
+            "max_seq_len": SHAPE["max_seq_len"],
             "max_new_tokens": NEW_TOKENS,
         },
         "actor_train": {"devices": "cpu", "optimizer": {"lr": LR}},
-        "actor_infer": {"slots": PROMPTS * SIBLINGS},
+        "actor_infer": {"max_num_seqs": PROMPTS * SIBLINGS},
         "checkpoint": {"every": 0},
     }
     return yaml.safe_dump(tree)
@@ -137,37 +137,37 @@ def _ours() -> list[float]:
 
 
 async def _train(run: Run, directory: RunDirectory) -> None:
-    """What `roll train` does, but for the token that would end a reply."""
+    """Run `roll train` without end-of-sequence tokens."""
     roles = build_roles(run, run.actor_train.optimizer, run.steps)
     roles.template.eos_ids = frozenset()
     data = build_data(run, run.tasks, roles.template)
     await roles.start()
     with ExitStack() as stack:
-        stack.enter_context(startup_set_aside())
+        stack.enter_context(freeze_startup_objects())
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
-        keeper = build_keeper(run, directory, roles, journal)
+        checkpointer = build_checkpointer(run, directory, roles, journal)
         reporter = stack.enter_context(closing(build_reporter(run, directory, None)))
-        await build_loop(run, roles, data, Books(journal, keeper, reporter, interrupt)).run()
+        await build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt)).run()
     await roles.stop()
     lengths = {line["tokens/generated"] for line in read_lines(directory.metrics) if line["step"]}
-    assert lengths == {float(PROMPTS * SIBLINGS * NEW_TOKENS)}, f"replies were cut short: {lengths}"
+    assert lengths == {float(PROMPTS * SIBLINGS * NEW_TOKENS)}, f"responses ended early: {lengths}"
 
 
 def _step_seconds(reported: Sequence[float]) -> list[float]:
-    """From when each step was reported, the first being step 0: without step 1, and the last, which saves the model."""
+    """Step durations from report times, step 0 first; without step 1 and without the last, which saves the model."""
     assert len(reported) == STEPS + 1, "one report before the first step, and one after each"
     return [after - before for before, after in pairwise(reported)][1:-1]
 
 
 def _peer_python() -> Path:
     directory = cache_directory() / "trl-1.16"
-    typer.echo(f"TRL's environment: {directory} (made on first use, which takes minutes)")
+    typer.echo(f"TRL's environment: {directory} (created on first use, which takes minutes)")
     return interpreter(directory, REQUIREMENTS)
 
 
 def _peer(python: Path, environment: dict[str, str], *, checkpointing: bool) -> list[float]:
-    """TRL's seconds a step; `-P` keeps our own modules out of its imports."""
+    """TRL's seconds per step; `-P` keeps our modules out of its imports."""
     work = {
         "prompts": PROMPTS,
         "siblings": SIBLINGS,
@@ -181,15 +181,15 @@ def _peer(python: Path, environment: dict[str, str], *, checkpointing: bool) -> 
         "shape": SHAPE,
     }
     script = Path(__file__).with_name("trl_peer.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [str(python), "-P", str(script), json.dumps(work)],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         env=environment,
     )
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])["step_s"]
-    return found
+    step_s: list[float] = json.loads(process.stdout.splitlines()[-1])["step_s"]
+    return step_s
 
 
 def _speed(steps: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 # pyright: basic, reportMissingImports=false
-"""The other side of `gpu_step`, where TRL is installed: GRPO by TRL with vLLM in its process, on the same model.
+"""TRL's side of `gpu_step`, where TRL is installed: GRPO with vLLM in the same process, on the same model.
 
-Run by itself, with the work as JSON; its last line has the seconds of each step, the first one left out. It imports
-none of our modules.
+A separate script that takes the work as one JSON argument. Its last line has the seconds of each step but the first. It
+imports none of our modules.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trl import GRPOConfig, GRPOTrainer
 _MICROBATCH = 32
 
 
-class Stopwatch(TrainerCallback):
-    """Notes when each step begins; generation, update and logging all lie between two beginnings."""
+class GpuStopwatch(TrainerCallback):
+    """Records the start of each step; generation, update and logging all lie between two starts."""
 
     def __init__(self) -> None:
         self.began: list[float] = []
@@ -37,9 +37,9 @@ class Stopwatch(TrainerCallback):
 
 
 def main(work: dict[str, Any]) -> None:
-    """Train for `work["steps"]` steps and print how long they took."""
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # TRL would say localhost, a name that not every machine knows
-    stopwatch = Stopwatch()
+    """Train for `work["steps"]` steps and print their durations."""
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")  # TRL's default, localhost, does not resolve on every machine
+    stopwatch = GpuStopwatch()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=work["model"],
@@ -51,17 +51,17 @@ def main(work: dict[str, Any]) -> None:
         trainer.train()
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
     steps = [after - before for before, after in zip(stopwatch.began, stopwatch.began[1:], strict=False)]
-    found = {
+    numbers = {
         "version": importlib.metadata.version("trl"),
         "step_s": [round(seconds, 3) for seconds in steps[1:]],
         "mean_length": round(sum(lengths) / max(1, len(lengths)), 1),
         "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
     }
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(numbers) + "\n")
 
 
 def settings(folder: str, work: dict[str, Any]) -> GRPOConfig:
-    """One optimizer step a batch, and nothing that costs time without need."""
+    """One optimizer step per batch, without checkpointing, saving or reporting."""
     return GRPOConfig(
         output_dir=folder,
         per_device_train_batch_size=_MICROBATCH,
@@ -85,15 +85,17 @@ def settings(folder: str, work: dict[str, Any]) -> GRPOConfig:
 
 
 def dataset(work: dict[str, Any]) -> Dataset:
-    """Texts of as many characters as a prompt has tokens."""
-    source = random.Random(0)
+    """Prompts with one character per token."""
+    rng = random.Random(0)
     letters = [word for word in AutoTokenizer.from_pretrained(work["model"]).get_vocab() if len(word) == 1]
-    texts = ["".join(source.choices(letters, k=work["prompt"])) for _ in range(work["prompts"] * work["steps"])]
-    return Dataset(pyarrow.table({"prompt": texts}), fingerprint="prompts")  # to make one up it would pickle pyarrow
+    texts = ["".join(rng.choices(letters, k=work["prompt"])) for _ in range(work["prompts"] * work["steps"])]
+    return Dataset(
+        pyarrow.table({"prompt": texts}), fingerprint="prompts"
+    )  # without a fingerprint it would pickle pyarrow
 
 
 def remainder(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    """A number that differs from reply to reply."""
+    """A reward that varies between responses."""
     return [float(sum(ids) % 7) for ids in completion_ids]
 
 

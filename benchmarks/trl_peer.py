@@ -1,4 +1,4 @@
-"""TRL's side of `trl_cpu`: run by the interpreter of an environment that has TRL and not this package.
+"""TRL's side of `trl_cpu`, run by the interpreter of an environment that has TRL but not this package.
 
 Takes the work as one JSON object, and prints the seconds of each step after the first as its last line.
 """
@@ -23,7 +23,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Stopwatch(TrainerCallback):
-    """Notes when each step begins; generation, update and logging all lie between two beginnings."""
+    """Records the start of each step; generation, update and logging all lie between two starts."""
 
     def __init__(self) -> None:
         self.began: list[float] = []
@@ -33,7 +33,7 @@ class Stopwatch(TrainerCallback):
 
 
 def main(work: dict[str, Any]) -> None:
-    """Train for `work["steps"]` steps and print how long they took."""
+    """Train for `work["steps"]` steps and print their durations."""
     torch.set_num_threads(work["threads"])
     torch.manual_seed(0)
     stopwatch = Stopwatch()
@@ -49,13 +49,13 @@ def main(work: dict[str, Any]) -> None:
         )
         trainer.train()
     lengths = [entry["completions/mean_length"] for entry in trainer.state.log_history if "reward" in entry]
-    assert lengths and all(length == work["new_tokens"] for length in lengths), f"replies were cut short: {lengths}"
+    assert lengths and all(length == work["new_tokens"] for length in lengths), f"responses ended early: {lengths}"
     steps = [after - before for before, after in zip(stopwatch.began, stopwatch.began[1:], strict=False)]
     sys.stdout.write(json.dumps({"step_s": steps[1:]}) + "\n")
 
 
 def save_tokenizer(folder: str, work: dict[str, Any]) -> None:
-    """One token a character. The end of sequence is one id past the model's last, so no reply can end early."""
+    """One token per character. The end of sequence is an id past the model's vocabulary: no response ends early."""
     vocabulary = {"<pad>": 0, "<bos>": 1, "<sep>": 2, "<unk>": 3}
     vocabulary |= {character: index for index, character in enumerate(work["alphabet"], 4)}
     vocabulary["<eos>"] = work["vocab"]
@@ -68,7 +68,7 @@ def save_tokenizer(folder: str, work: dict[str, Any]) -> None:
 
 
 def save_model(folder: str, work: dict[str, Any]) -> None:
-    """Random weights of the given shape."""
+    """Random weights of the shape in `work`."""
     shape = work["shape"]
     config = Qwen3Config(
         vocab_size=work["vocab"],
@@ -78,7 +78,7 @@ def save_model(folder: str, work: dict[str, Any]) -> None:
         num_attention_heads=shape["heads"],
         num_key_value_heads=shape["kv_heads"],
         head_dim=shape["hidden"] // shape["heads"],
-        max_position_embeddings=shape["context"],
+        max_position_embeddings=shape["max_seq_len"],
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=1,
@@ -89,7 +89,7 @@ def save_model(folder: str, work: dict[str, Any]) -> None:
 
 
 def settings(folder: str, work: dict[str, Any]) -> GRPOConfig:
-    """All prompts of a step in one batch, and nothing that costs time without need."""
+    """All prompts of a step in one batch, without saving or reporting."""
     return GRPOConfig(
         output_dir=f"{folder}/run",
         per_device_train_batch_size=work["prompts"] * work["siblings"],
@@ -109,15 +109,15 @@ def settings(folder: str, work: dict[str, Any]) -> GRPOConfig:
 
 
 def dataset(work: dict[str, Any]) -> Dataset:
-    """Sums such as `12+34=`, each once."""
-    source = random.Random(0)
+    """Sums such as `12+34=`, one per prompt."""
+    rng = random.Random(0)
     count = work["prompts"] * work["steps"]
-    return Dataset.from_list([{"prompt": f"{source.randrange(100)}+{source.randrange(100)}="} for _ in range(count)])
+    return Dataset.from_list([{"prompt": f"{rng.randrange(100)}+{rng.randrange(100)}="} for _ in range(count)])
 
 
 def distinct_characters(completions: list[str], **_: Any) -> list[float]:
-    """How many different characters each reply has."""
-    return [float(len(set(reply))) for reply in completions]
+    """Number of distinct characters in each response."""
+    return [float(len(set(response))) for response in completions]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How many turns a second one controller carries with 2,000 environments live at once.
+"""Turns per second of one controller with 2,000 live environments.
 
-Everything is real but the engine, a stub that has every move at once. Each turn goes through the environment, the
-template, the episode runner, the router and the journal; groups are taken as soon as they are complete.
+Only the engine is a stub, which answers immediately. Each turn passes the environment, the template, the episode
+runner, the router and the journal; groups are taken as soon as they are complete.
 """
 
 from __future__ import annotations
@@ -19,59 +19,59 @@ import typer
 
 from benchmarks.result import Result
 from roll.cluster.inline import InlineCluster
-from roll.data.mixture import Mixture, Part
+from roll.data.mixture import Mixture, MixturePart
 from roll.data.tasks import seeds
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Output, Request
 from roll.engines.fake import FakeGenerator
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.envs.frozen_lake import FrozenLake
 from roll.journal.store import Journal
 from roll.rollout.buffer import Buffer
-from roll.rollout.episode.runner import EpisodeRunner, Limits
-from roll.rollout.scheduler import Policy, Scheduler
-from roll.rollout.source import Source
+from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
+from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.source import TaskSource
 from roll.serving.router import Router
-from roll.types import Call, Finish, Message, Sampling, ServedVersion
+from roll.types import Finish, Message, Sampling, ServedVersion, Spec
 
-LIVE, SIBLINGS, SLOTS, TAKEN = 2_000, 8, 640, 8
-"""A group keeps its slot until its last sibling has ended, so some attempts of those under way are over already."""
+LIVE, SIBLINGS, SLOTS, GROUPS_PER_TAKE = 2_000, 8, 640, 8
+"""A group keeps its slot until its last sibling ends, so 640 slots hold fewer than 5,120 live attempts."""
 TURNS, WARM_UP = 60_000, 40_000
 ALPHABET = "udlrp.og\n"
 GOAL = 3_000.0
 
 
 @dataclass(slots=True)
-class Watch:
-    """What happened so far."""
+class Counters:
+    """Turns so far, and environments that are live now."""
 
     turns: int = 0
     live: int = 0
 
 
-WATCH = Watch()
-"""Of this process: environments are made by name, and cannot be given one."""
+COUNTERS = Counters()
+"""Global, because environments are created by name and cannot be passed a counter."""
 
 
-class Lake(FrozenLake):
-    """A FrozenLake of which it is known how many there are."""
+class CountedLake(FrozenLake):
+    """A FrozenLake that counts turns and live instances in `COUNTERS`."""
 
     async def start(self) -> tuple[Message, ...]:
-        WATCH.live += 1
+        COUNTERS.live += 1
         return await super().start()
 
-    async def step(self, reply: str) -> Reply:
-        WATCH.turns += 1
-        return await super().step(reply)
+    async def step(self, response: str) -> StepResult:
+        COUNTERS.turns += 1
+        return await super().step(response)
 
     async def close(self) -> None:
-        WATCH.live -= 1
+        COUNTERS.live -= 1
         await super().close()
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """How far things are."""
+class Snapshot:
+    """Counters at one time."""
 
     at_s: float
     cpu_s: float
@@ -79,28 +79,28 @@ class Mark:
     live: int
 
 
-class Mover(FakeGenerator):
-    """`Generator` that has a move for every request at once: a letter at random, and the end of the reply."""
+class RandomMoves(FakeGenerator):
+    """`Generator` that answers immediately with a random move: one letter and the end-of-sequence token."""
 
     def __init__(self, moves: Sequence[int], end: int) -> None:
         super().__init__()
-        self._replies = [(move, end) for move in moves]
+        self._responses = [(move, end) for move in moves]
 
     async def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            ids = self._replies[request.key % len(self._replies)]
+            ids = self._responses[request.key % len(self._responses)]
             self._outputs.append(Output.of(request.id, ids, (-1.386, -0.001), version=self.version, finish=Finish.STOP))
 
 
 def run() -> Result:
-    """Turns a second after the warm-up."""
-    marks = asyncio.run(_marks())
-    first, last = marks[0], marks[-1]
+    """Turns per second after the warm-up."""
+    snapshots = asyncio.run(_snapshots())
+    first, last = snapshots[0], snapshots[-1]
     turns, seconds = last.turns - first.turns, last.at_s - first.at_s
-    live = [mark.live for mark in marks]
+    live = [snapshot.live for snapshot in snapshots]
     mean_live = float(np.mean(live))
     assert mean_live >= LIVE, f"only {mean_live:.0f} environments were live on average"
-    typer.echo(f"{turns / seconds:,.0f} turns a second with {mean_live:,.0f} environments live on average")
+    typer.echo(f"{turns / seconds:,.0f} turns per second with {mean_live:,.0f} environments live on average")
     return Result(
         name="turns",
         unit="turns/s",
@@ -117,47 +117,47 @@ def run() -> Result:
     )
 
 
-async def _marks() -> list[Mark]:
-    """One every tenth of a second, from the end of the warm-up."""
+async def _snapshots() -> list[Snapshot]:
+    """One snapshot every 0.1 s from the end of the warm-up."""
     with tempfile.TemporaryDirectory() as folder, closing(Journal(Path(folder) / "journal.db")) as journal:
-        router, scheduler = _parts(journal)
+        router, scheduler = _build(journal)
         running = [asyncio.create_task(work) for work in (router.run(), scheduler.run(10**9), _consume(scheduler))]
         await router.release(0)
-        marks: list[Mark] = []
-        while WATCH.turns < WARM_UP + TURNS:
-            if WATCH.turns >= WARM_UP:
-                marks.append(Mark(time.perf_counter(), time.process_time(), WATCH.turns, WATCH.live))
+        snapshots: list[Snapshot] = []
+        while COUNTERS.turns < WARM_UP + TURNS:
+            if COUNTERS.turns >= WARM_UP:
+                snapshots.append(Snapshot(time.perf_counter(), time.process_time(), COUNTERS.turns, COUNTERS.live))
             await asyncio.wait(running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             for task in running:
                 if task.done():
-                    await task  # raises what ended it
+                    await task  # re-raises its exception
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    return marks
+    return snapshots
 
 
-async def _consume(scheduler: Scheduler, taken: int = TAKEN) -> None:
-    """Take what is complete, as training does, and let others start."""
+async def _consume(scheduler: Scheduler, num_groups: int = GROUPS_PER_TAKE) -> None:
+    """Take complete groups as training does, and release their slots."""
     while True:
-        groups, _ = await scheduler.buffer.take(taken, step=0)
+        groups, _ = await scheduler.buffer.take(num_groups, step=0)
         scheduler.forget(groups)
-        await scheduler.buffer.release(taken)
+        await scheduler.buffer.release(num_groups)
 
 
-def _parts(journal: Journal, slots: int = SLOTS) -> tuple[Router, Scheduler]:
+def _build(journal: Journal, slots: int = SLOTS) -> tuple[Router, Scheduler]:
     template = Template(character_tokenizer(ALPHABET))
     moves = [template.tokenizer.get_vocab()[letter] for letter in "udlr"]
-    router = Router(InlineCluster[Generator]([Mover(moves, template.eos_id)]))
+    router = Router(InlineCluster[Generator]([RandomMoves(moves, template.eos_id)]))
     tasks = seeds()
-    lake = Source(name="lake", tasks=tasks, env=Call("benchmarks.turns:Lake", {"terse": True}), reward=None)
-    limits = Limits(sampling=Sampling(), context=512, max_new_tokens=2, max_turns=16, stop=template.eos_ids)
+    lake = TaskSource(name="lake", tasks=tasks, env=Spec("benchmarks.turns:CountedLake", {"terse": True}), reward=None)
+    limits = EpisodeLimits(sampling=Sampling(), max_seq_len=512, max_new_tokens=2, max_turns=16, stop=template.eos_ids)
     return router, Scheduler(
-        mixture=Mixture([Part(name="lake", tasks=tasks)], seed=0),
+        mixture=Mixture([MixturePart(name="lake", tasks=tasks)], seed=0),
         sources={"lake": lake},
         runner=EpisodeRunner(router=router, template=template, limits=limits),
         buffer=Buffer(num_slots=slots - 1, redundant=1, max_age=1),
         journal=journal,
-        policy=Policy(group_size=SIBLINGS, max_retries=0, max_failed_groups=0, seed=0),
+        config=SchedulerConfig(group_size=SIBLINGS, max_retries=0, max_failed_groups=0, seed=0),
         serving=lambda: ServedVersion(0, 0),
     )

@@ -1,4 +1,4 @@
-"""How the process holds memory: said through its environment, before torch is imported, and to Python's collector."""
+"""Memory settings of the process: environment variables, set before torch is imported, and garbage collection."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _SETTINGS = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
-_MANY = 100_000
-"""New objects between two looks at the youngest: more than those of a thousand attempts under way, each some sixty."""
+_GC_THRESHOLD = 100_000
+"""New objects between two collections: more than a thousand attempts in flight have, at about 60 each."""
 
 
 def keep_freed_memory() -> None:
-    """Where torch allocates by mimalloc, let what one step has freed serve the next one.
+    """Let mimalloc, where torch uses it, keep freed memory for the next step.
 
-    By default it is given back within milliseconds and faulted in again, page by page, which costs an update on a CPU
-    a tenth of its time. Whatever the user has set stays.
+    By default it returns memory within milliseconds and faults it in again page by page, which costs a tenth of an
+    update on a CPU. Variables set by the user are not changed.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
-def environment_of_others() -> dict[str, str]:
-    """The environment for a program that is not ours: without what `keep_freed_memory` has put there."""
+def foreign_environment() -> dict[str, str]:
+    """The environment for other programs, without the settings of `keep_freed_memory`."""
     return {name: value for name, value in os.environ.items() if _SETTINGS.get(name) != value}
 
 
 @contextmanager
-def startup_set_aside() -> Generator[None]:
-    """In this block the collector of cycles leaves alone what was there before it, and looks at the rest more rarely.
+def freeze_startup_objects() -> Generator[None]:
+    """Excludes existing objects from garbage collection inside this block, and collects new ones less often.
 
-    Hundreds of thousands of objects come with torch and transformers and stay; to look through them again and again
-    takes a tenth of a busy controller's time.
+    torch and transformers create hundreds of thousands of permanent objects; scanning them repeatedly takes a tenth
+    of a busy controller's time.
     """
     before = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(_MANY, *before[1:])
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Directories that appear whole or not at all: written aside, made durable, renamed; then the old ones go.
+"""Directories that appear complete or not at all: written under a temporary name, synced, then renamed.
 
-One process writes; any may read. What a crash leaves behind, `recover` puts right.
+One process writes; any may read. `recover` cleans up after a crash.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from safetensors import SafetensorError
 
 from roll.errors import ConfigError, RunStopped
 
-FORMAT = 2
+FORMAT = 3
 _STEP = re.compile(r"step-(\d+)")
 _OLD = re.compile(r"\.old-(step-\d+)-\d+")
 
 
 class Checkpoints:
-    """The checkpoints of one run: `step-N` for the newest `keep`, besides the one with the best score."""
+    """The checkpoints of one run: `step-N` for the newest `keep`, and the one with the best score."""
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         self.directory, self.keep = directory, keep
 
     def recover(self) -> None:
-        """Remove what an interrupted write left behind. Only for the process that writes, before it reads."""
+        """Remove the remains of an interrupted write. Only for the writing process, before it reads."""
         for path in [path for path in _entries(self.directory) if path.name.startswith(".")]:
             replaced = _OLD.fullmatch(path.name)
             if replaced and not (self.directory / replaced[1]).exists():
-                path.rename(self.directory / replaced[1])  # the crash came between the two renames of a rewrite
+                path.rename(self.directory / replaced[1])  # crashed between the two renames of a rewrite
             elif replaced or path.name.startswith(".tmp-"):
                 _remove(path)
 
     async def write(self, step: int, fill: Callable[[Path], Awaitable[None]], *, score: float | None = None) -> Path:
-        """The directory `step-N` with what `fill` wrote into the one it was given; durable when this returns.
+        """Write `step-N` through `fill`, which gets a temporary directory; durable when this returns.
 
-        A failed write leaves no trace and touches no earlier checkpoint. The highest score is the best.
+        A failed write leaves no trace and changes no earlier checkpoint. The highest score is the best.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self.recover()
         final = self.directory / f"step-{step}"
-        await write_whole(final, fill)
+        await write_atomically(final, fill)
         self._mark(step, score)
         self._retain()
         return final
 
     def steps(self) -> list[int]:
-        """Of the checkpoints on disk, in order."""
-        found = [_STEP.fullmatch(path.name) for path in _entries(self.directory)]
-        return sorted(int(match[1]) for match in found if match)
+        """The steps of the checkpoints on disk, in order."""
+        matches = [_STEP.fullmatch(path.name) for path in _entries(self.directory)]
+        return sorted(int(match[1]) for match in matches if match)
 
     def latest(self) -> Path | None:
         steps = self.steps()
         return self.directory / f"step-{steps[-1]}" if steps else None
 
     def best(self) -> Path | None:
-        """The checkpoint with the highest score; None before one was scored."""
+        """The checkpoint with the highest score; None if none was scored."""
         marked = self._best()
         path = None if marked is None else self.directory / f"step-{marked[0]}"
         return path if path and path.is_dir() else None
@@ -69,20 +69,20 @@ class Checkpoints:
         marked = self._best()
         if score is None or (marked and marked[0] != step and marked[1] >= score):
             return
-        aside = self.directory / f".tmp-best-{os.getpid()}"
-        aside.write_text(json.dumps({"step": step, "score": score}), encoding="utf-8")
-        _sync(aside)
-        aside.replace(self.directory / "best.json")
+        temporary = self.directory / f".tmp-best-{os.getpid()}"
+        temporary.write_text(json.dumps({"step": step, "score": score}), encoding="utf-8")
+        _sync(temporary)
+        temporary.replace(self.directory / "best.json")
         _sync(self.directory)
 
     def _best(self) -> tuple[int, float] | None:
         path = self.directory / "best.json"
         if not path.exists():
             return None
-        found = _load(path)
-        if not isinstance(found.get("step"), int) or not isinstance(found.get("score"), int | float):
-            raise ConfigError(f"{path}: names no step and score; remove it, the next validation writes it anew")
-        return found["step"], float(found["score"])
+        best = _load(path)
+        if not isinstance(best.get("step"), int) or not isinstance(best.get("score"), int | float):
+            raise ConfigError(f"{path}: has no step and score; remove it, the next validation writes a new one")
+        return best["step"], float(best["score"])
 
     def _retain(self) -> None:
         marked = self._best()
@@ -91,65 +91,65 @@ class Checkpoints:
                 _remove(self.directory / f"step-{step}")
 
 
-async def write_whole(final: Path, fill: Callable[[Path], Awaitable[None]]) -> None:
-    """The directory `final` with what `fill` wrote into the one it was given; what stood there goes only then."""
-    aside = final.with_name(f".tmp-{final.name}-{os.getpid()}")
+async def write_atomically(final: Path, fill: Callable[[Path], Awaitable[None]]) -> None:
+    """Write the directory `final` through `fill`, which gets a temporary one; replaces an existing one only then."""
+    temporary = final.with_name(f".tmp-{final.name}-{os.getpid()}")
     old = final.with_name(f".old-{final.name}-{os.getpid()}")
     try:
-        aside.mkdir()
-        await fill(aside)
-        _sync_tree(aside)
+        temporary.mkdir()
+        await fill(temporary)
+        _sync_tree(temporary)
         if final.exists():
-            final.rename(old)  # a directory cannot be renamed over one that has files
-        aside.rename(final)
+            final.rename(old)  # rename cannot overwrite a directory with files
+        temporary.rename(final)
         _sync(final.parent)
         _remove(old)
     except BaseException as cause:
-        _remove(aside)
-        if not _refused(cause):
+        _remove(temporary)
+        if not _is_write_failure(cause):
             raise
         raise RunStopped(
             f"{final}: could not be written ({type(cause).__name__}: {cause}); "
-            f"what was there before is intact, free some space and resume the run"
+            f"the previous one is intact; free some space and resume the run"
         ) from cause
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:
-    """Put `state.json` into a checkpoint: plain JSON under a format number."""
+    """Write `state.json` into a checkpoint: JSON with a format number."""
     text = json.dumps({"format": FORMAT, "state": state}, allow_nan=False)
     (directory / "state.json").write_text(text, encoding="utf-8")
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """What `write_state` put there."""
+    """Read the state that `write_state` wrote."""
     path = directory / "state.json"
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; resume from another checkpoint")
-    found = _load(path)
-    if found.get("format") != FORMAT:
+    content = _load(path)
+    if content.get("format") != FORMAT:
         raise ConfigError(
-            f"{path}: format {FORMAT} expected (got {found.get('format')!r}); use the version that wrote it"
+            f"{path}: format {FORMAT} expected (got {content.get('format')!r}); use the version that wrote it"
         )
-    if not isinstance(found.get("state"), dict):
-        raise ConfigError(f"{path}: holds no state; resume from another checkpoint")
-    return cast(dict[str, Any], found["state"])
+    if not isinstance(content.get("state"), dict):
+        raise ConfigError(f"{path}: has no state; resume from another checkpoint")
+    return cast(dict[str, Any], content["state"])
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # broken JSON or broken UTF-8
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # invalid JSON or UTF-8
         raise ConfigError(f"{path}: not JSON ({error}); resume from another checkpoint") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(
-            f"{path}: a JSON object expected (got {type(found).__name__}); resume from another checkpoint"
+            f"{path}: a JSON object expected (got {type(content).__name__}); resume from another checkpoint"
         )
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], content)
 
 
-def _refused(cause: BaseException) -> bool:
-    """Whether the system refused a write, in the words of those who write: Python, safetensors and torch."""
-    archive = isinstance(cause, RuntimeError) and "inline_container" in str(cause)  # torch.save has no error of its own
+def _is_write_failure(cause: BaseException) -> bool:
+    """Whether the error is a failed write, as Python, safetensors or torch report it."""
+    archive = isinstance(cause, RuntimeError) and "inline_container" in str(cause)  # torch.save
     return archive or isinstance(cause, OSError | SafetensorError)
 
 
@@ -158,7 +158,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or a tree. A tree loses its name first: half of a checkpoint must not look like one."""
+    """Delete a file or a tree. A tree is renamed first: a half-deleted checkpoint must not look like one."""
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return

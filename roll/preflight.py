@@ -1,4 +1,4 @@
-"""What can be found wrong with a run before anything starts: names, arguments, metrics, files. Imports no torch."""
+"""Checks of a run before it starts: names, arguments, metrics and files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,116 +9,89 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from roll.config.algorithm import Algorithm, OwnAlgorithm
+from roll.config.algorithm import Algorithm, DomainAlgorithm
 from roll.config.best import best_fault
-from roll.config.load import Loaded
+from roll.config.load import LoadedRun
 from roll.config.lora import Lora, rank_fault, widths
 from roll.config.proxy import Agent
-from roll.config.schema import Named, Run, Source
+from roll.config.schema import Run, TaskSourceConfig
+from roll.config.section import SpecConfig
 from roll.errors import ConfigError
-from roll.registry import (
-    ADVANTAGES,
-    AGGREGATIONS,
-    CORRECTIONS,
-    DATASETS,
-    EMPHASES,
-    ENVS,
-    ESTIMATORS,
-    FILTERS,
-    LOSSES,
-    MASKS,
-    PLAYERS,
-    REWARDS,
-    SHAPINGS,
-    TOOLS,
-    Table,
-)
+from roll.registry import DATASETS, ENVS, PARTS, REWARDS, SCRIPTED_AGENTS, TOOLS, Table
 
 
-def preflight(loaded: Loaded, *, files: bool = True) -> None:
-    """Raise every fault that names and files show, each at its place; make the user's modules importable.
+def preflight(loaded: LoadedRun, *, files: bool = True) -> None:
+    """Raise all faults in names and files, each with its location; make the user's modules importable.
 
-    Without `files` data and models may be elsewhere.
+    With `files` false, data and models may be on another machine and are not checked.
     """
     importable(loaded.path)
-    found = (*_name_faults(loaded.run), *(_file_faults(loaded.run) if files else ()))
-    faults = [f"{loaded.place(key)}: {key}: {fault}" for key, fault in found]
+    faults = (*_name_faults(loaded.run), *(_file_faults(loaded.run) if files else ()))
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError("\n".join(f"{loaded.where(key)}: {key}: {fault}" for key, fault in faults))
 
 
 def importable(path: Path) -> None:
-    """Let modules that lie beside the file `path` be imported."""
+    """Make modules in the directory of the file `path` importable."""
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def _name_faults(run: Run) -> Iterator[tuple[str, str]]:
-    for key, table, named in _names(run):
-        for argument, fault in table.faults(named.kind, named.arguments):
+    for key, table, section in _named_objects(run):
+        for argument, fault in table.faults(section.kind, section.kwargs):
             yield f"{key}.{argument}" if argument else key, fault
     if fault := best_fault(run):
-        yield "checkpoint.best", fault
+        yield "checkpoint.best_metric", fault
 
 
-def _names(run: Run) -> Iterator[tuple[str, Table[Any], Named]]:
-    """Everything in a run that is named and imported: its key, where to look it up, and what the file says."""
-    yield from _parts(run.algorithm)
-    if run.sft.player is not None:
-        yield "sft.player", PLAYERS, run.sft.player
+def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
+    """Every importable object that a run names: its key, its table and its section."""
+    yield from _parts("algorithm", run.algorithm)
+    if run.sft.scripted_agent is not None:
+        yield "sft.scripted_agent", SCRIPTED_AGENTS, run.sft.scripted_agent
     for key, source in _sources(run):
         yield f"{key}.env", ENVS, source.env
-        for index, named in _tools(source.env):
-            yield f"{key}.env.tools.{index}", TOOLS, named
+        for index, tool in _tools(source.env):
+            yield f"{key}.env.tools.{index}", TOOLS, tool
         if source.data is not None:
             yield f"{key}.data", DATASETS, source.data
         if source.reward is not None:
             yield f"{key}.reward", REWARDS, source.reward
             for index, reward in enumerate(source.reward.rewards):
                 yield f"{key}.reward.{index}", REWARDS, reward
-        for index, named in enumerate(source.filters or ()):
-            yield f"{key}.filters.{index}", FILTERS, named
+        for index, section in enumerate(source.filters or ()):
+            yield f"{key}.filters.{index}", PARTS["filters"], section
         if source.algorithm is not None:
-            yield from _credit(f"{key}.algorithm", source.algorithm)
+            yield from _parts(f"{key}.algorithm", source.algorithm)
 
 
-def _tools(env: Named) -> Iterator[tuple[int, Named]]:
-    """What an environment that takes tools by name has been given, as far as it names any."""
-    given: Any = env.arguments.get("tools") if env.kind == "tool_use" else None
-    for index, entry in enumerate(cast(list[Any], given) if isinstance(given, list) else []):
+def _tools(env: SpecConfig) -> Iterator[tuple[int, SpecConfig]]:
+    """Named tools of a `tool_use` environment."""
+    tools: Any = env.kwargs.get("tools") if env.kind == "tool_use" else None
+    for index, entry in enumerate(cast(list[Any], tools) if isinstance(tools, list) else []):
         kind: Any = cast(dict[str, Any], entry).get("kind") if isinstance(entry, dict) else entry
         if isinstance(kind, str):
-            yield index, Named.model_validate(entry)
+            yield index, SpecConfig.model_validate(entry)
 
 
-def _parts(algorithm: Algorithm) -> Iterator[tuple[str, Table[Any], Named]]:
-    yield from _credit("algorithm", algorithm)
-    yield "algorithm.loss", LOSSES, algorithm.loss
-    yield "algorithm.aggregation", AGGREGATIONS, algorithm.aggregation
-    yield "algorithm.value_loss", LOSSES, algorithm.value_loss
-    if algorithm.correction is not None:
-        yield "algorithm.correction", CORRECTIONS, algorithm.correction
-    if algorithm.kl is not None:
-        yield "algorithm.kl.estimator", ESTIMATORS, algorithm.kl.estimator
-    for index, named in enumerate(algorithm.filters):
-        yield f"algorithm.filters.{index}", FILTERS, named
+def _parts(above: str, algorithm: Algorithm | DomainAlgorithm) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
+    """The functions of the run's algorithm, or of its overrides for a domain."""
+    for part, table in PARTS.items():
+        value: Any = getattr(algorithm, part, None)
+        if isinstance(value, tuple):
+            for index, section in enumerate(cast("tuple[SpecConfig, ...]", value)):
+                yield f"{above}.{part}.{index}", table, section
+        elif value is not None:
+            yield f"{above}.{part}", table, value
+    if isinstance(algorithm, Algorithm):
+        yield f"{above}.value_loss", PARTS["loss"], algorithm.value_loss
+        if algorithm.kl is not None:
+            yield f"{above}.kl.estimator", PARTS["estimator"], algorithm.kl.estimator
 
 
-def _credit(above: str, algorithm: Algorithm | OwnAlgorithm) -> Iterator[tuple[str, Table[Any], Named]]:
-    """What is about credit, which a domain may have for itself."""
-    if algorithm.advantage is not None:
-        yield f"{above}.advantage", ADVANTAGES, algorithm.advantage
-    for key, table, many in (
-        ("shaping", SHAPINGS, algorithm.shaping),
-        ("emphasis", EMPHASES, algorithm.emphasis),
-        ("masks", MASKS, algorithm.masks),
-    ):
-        for index, named in enumerate(many or ()):
-            yield f"{above}.{key}.{index}", table, named
-
-
-def _sources(run: Run) -> Iterator[tuple[str, Source]]:
+def _sources(run: Run) -> Iterator[tuple[str, TaskSourceConfig]]:
     for above, sources in (
         ("tasks", run.tasks),
         ("validation.tasks", run.validation.tasks),
@@ -140,17 +113,17 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield f"{key}.data", fault
         if source.agent is not None and (fault := _agent_fault(source.agent)):
             yield f"{key}.agent", fault
-        for index, named in _tools(source.env):
-            if fault := _tool_fault(named):
+        for index, tool in _tools(source.env):
+            if fault := _tool_fault(tool):
                 yield f"{key}.env.tools.{index}", fault
 
 
-def _data_fault(data: Named) -> str | None:
-    """Why the file of a dataset cannot be read; None where it can, or where the dataset is no file of this machine."""
-    given = data.arguments.get("path")
-    if data.kind not in ("jsonl", "parquet") or not isinstance(given, str):
+def _data_fault(data: SpecConfig) -> str | None:
+    """Why the file of a dataset cannot be read; None if it can, or if the dataset is not a local file."""
+    name = data.kwargs.get("path")
+    if data.kind not in ("jsonl", "parquet") or not isinstance(name, str):
         return None
-    path = Path(given)
+    path = Path(name)
     if not path.exists():
         return f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
     if path.is_dir() and data.kind == "jsonl":
@@ -161,21 +134,21 @@ def _data_fault(data: Named) -> str | None:
 
 
 def _agent_fault(agent: Agent) -> str:
-    """Why a command cannot be started from here; empty where it can, as far as one can see."""
+    """Why the command of an agent cannot be started here; empty if no reason is found."""
     folder = Path(agent.directory or ".")
     if not folder.is_dir():
         return f"directory: no such directory: {folder}; paths are relative to the current directory ({Path.cwd()})"
     return _command_fault(agent.command, folder, f"`directory`, else to {Path.cwd()}")
 
 
-def _tool_fault(named: Named) -> str:
-    """Why the files of a set of tools cannot be what it needs; empty where they can, as far as one can see."""
-    corpus, command = named.arguments.get("corpus"), named.arguments.get("command")
+def _tool_fault(tool: SpecConfig) -> str:
+    """Why the files of a set of tools are missing; empty if no reason is found."""
+    corpus, command = tool.kwargs.get("corpus"), tool.kwargs.get("command")
     here = f"the current directory ({Path.cwd()})"
-    if named.kind == "retrieval" and isinstance(corpus, str) and not Path(corpus).is_file():
+    if tool.kind == "retrieval" and isinstance(corpus, str) and not Path(corpus).is_file():
         return f"corpus: no such file: {corpus}; paths are relative to {here}"
     words = cast(list[Any], command) if isinstance(command, list) else []
-    if named.kind == "mcp" and words and all(isinstance(word, str) for word in words):
+    if tool.kind == "mcp" and words and all(isinstance(word, str) for word in words):
         return _command_fault(words, Path(), here)
     return ""
 
@@ -216,27 +189,27 @@ def _model_faults(directory: Path) -> Iterator[str]:
 
 
 def _adapter_faults(lora: Lora, model: str | None) -> Iterator[tuple[str, str]]:
-    """What files show of adapters: where they are to start from, and what they stand beside."""
+    """Faults in the files of adapters: a missing adapter to start from, or a rank that exceeds the model's widths."""
     if lora.path is not None and not (Path(lora.path) / "adapter_config.json").is_file():
         yield "actor_train.lora.path", f"{lora.path} has no adapter_config.json; give the folder of an adapter"
-    described = None if model is None else Path(model) / "config.json"
-    if described is None or not described.is_file():
+    path = None if model is None else Path(model) / "config.json"
+    if path is None or not path.is_file():
         return
     try:
-        given: dict[str, Any] = json.loads(described.read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        return  # of which the engine speaks
-    if not given.keys() >= {"hidden_size", "num_attention_heads", "intermediate_size"}:
+        return  # the engine reports it
+    if not config.keys() >= {"hidden_size", "num_attention_heads", "intermediate_size"}:
         return
-    hidden, heads = given["hidden_size"], given["num_attention_heads"]
-    size = given.get("head_dim") or hidden // heads
-    kv = (given.get("num_key_value_heads") or heads) * size
-    if fault := rank_fault(lora, widths(hidden=hidden, q=heads * size, kv=kv, mlp=given["intermediate_size"])):
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    size = config.get("head_dim") or hidden // heads
+    kv = (config.get("num_key_value_heads") or heads) * size
+    if fault := rank_fault(lora, widths(hidden=hidden, q=heads * size, kv=kv, mlp=config["intermediate_size"])):
         yield "actor_train.lora.rank", fault
 
 
 def _shards(index: Path) -> list[str]:
-    """The files that an index of weights says exist."""
+    """Names of all weight files in an index."""
     try:
         return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

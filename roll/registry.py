@@ -1,4 +1,4 @@
-"""Names in a config file become objects here, in whichever process asks."""
+"""Tables of short names for rewards, environments, losses and so on; the process that uses a name resolves it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import importlib
 import importlib.util
 import reprlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from roll.errors import ConfigError, UnknownName, did_you_mean
-from roll.signature import Signature, defined, signature_of
+from roll.signature import Signature, public_names, signature_of
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A function or class by name, with keyword arguments for it; pickles, and any process can resolve it."""
+
+    name: str
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Table(Generic[T]):
     """Short names for importable objects.
 
-    A value is `package.module:attribute`, imported on first use, so listing a backend costs nothing and another
-    process resolves the same name without anyone having registered anything in it. The caller gives the first
-    `supplied` parameters of such an object itself, by position, or if it is a class the first `supplied_to_class`; the
-    others are a config file's. With `others_give`, what one of the user's own needs besides is given later, by others.
+    A value is `package.module:attribute`, imported on first use: listing a backend costs nothing, and any process can
+    resolve a name without registration. The code passes the first `supplied` parameters by position
+    (`supplied_to_class` for a class); a config file gives the others. With `partial`, a user's own object may require
+    further arguments, which the code passes later.
     """
 
     def __init__(
@@ -30,33 +39,33 @@ class Table(Generic[T]):
         supplied: int = 0,
         *,
         supplied_to_class: int | None = None,
-        others_give: bool = False,
+        partial: bool = False,
         **targets: str,
     ) -> None:
-        self.kind, self.supplied, self.targets, self.others_give = kind, supplied, targets, others_give
+        self.kind, self.supplied, self.targets, self.partial = kind, supplied, targets, partial
         self.supplied_to_class = supplied if supplied_to_class is None else supplied_to_class
-        self._found: dict[str, T] = {}
+        self._objects: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._found:
-            self._found[name] = self._resolved(name)
-        return self._found[name]
+        if name not in self._objects:
+            self._objects[name] = self._resolve(name)
+        return self._objects[name]
 
-    def _resolved(self, name: str) -> T:
-        module, attribute = self.locate(name)
+    def _resolve(self, name: str) -> T:
+        path, attribute = self.locate(name)
         try:
-            found: Any = importlib.import_module(module)
+            module: Any = importlib.import_module(path)
         except ModuleNotFoundError as error:
-            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-                raise  # the module is there; something it imports is not
-            raise ConfigError(self._missing(name, module)) from None
-        if not hasattr(found, attribute):
-            offer = did_you_mean(attribute, [known for known in dir(found) if not known.startswith("_")])
-            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
-        return cast(T, getattr(found, attribute))
+            if error.name is None or not (path == error.name or path.startswith(f"{error.name}.")):
+                raise  # the module exists, but one that it imports does not
+            raise ConfigError(self._missing(name, path)) from None
+        if not hasattr(module, attribute):
+            offer = did_you_mean(attribute, [known for known in dir(module) if not known.startswith("_")])
+            raise ConfigError(f"{self.kind} {name!r}: module {path} has no {attribute!r}{offer}")
+        return cast(T, getattr(module, attribute))
 
     def locate(self, name: str) -> tuple[str, str]:
-        """Module and attribute that `name` stands for; nothing is imported."""
+        """Module and attribute of `name`; imports nothing."""
         target = name if ":" in name else self.targets.get(name)
         if target is None:
             raise UnknownName(self.kind, name, self.targets)
@@ -66,42 +75,38 @@ class Table(Generic[T]):
         return module, attribute
 
     def faults(self, name: str, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Why `name` cannot be called with `arguments`: the argument at fault, or "" for the name itself, and a text.
+        """Errors in a call of `name` with `arguments`: the argument ("" for the name itself) and a text for each.
 
         Reads source text; imports only parent packages.
         """
         try:
-            signature = self._signature(name)
+            signature = self.signature(name)
         except ConfigError as error:
             return [("", str(error))]
         unknown = [] if signature.open else [key for key in arguments if key not in signature.hints]
-        missing = [] if self.others_give and ":" in name else sorted(signature.required - set(arguments))
-        wanted = {key: signature.expected(key, value) for key, value in arguments.items()}
+        missing = [] if self.partial and ":" in name else sorted(signature.required - set(arguments))
+        expected = {key: signature.expected(key, value) for key, value in arguments.items()}
         return [
             *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.hints)}") for key in unknown),
             *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
             *(
-                (key, f"{self.kind} {name!r} takes {words} as {key!r} (got {reprlib.repr(arguments[key])}); change it")
-                for key, words in wanted.items()
-                if words
+                (key, f"{self.kind} {name!r} takes {text} as {key!r} (got {reprlib.repr(arguments[key])}); change it")
+                for key, text in expected.items()
+                if text
             ),
         ]
 
     def takes(self, name: str, argument: str) -> bool:
-        """Whether a config file may give `argument` to what `name` stands for."""
-        signature = self._signature(name)
+        """Whether a config file may pass `argument` to `name`."""
+        signature = self.signature(name)
         return signature.open or argument in signature.hints
 
     def summaries(self) -> dict[str, str]:
-        """Every short name, and the first line of what it stands for, read from source text."""
-        return {name: self._summary(name) for name in self.targets}
-
-    def _summary(self, name: str) -> str:
-        source, attribute = self._source(name)
-        return defined(source).get(attribute, "")
+        """First paragraph of the docstring of every short name, read from source text."""
+        return {name: self.signature(name).summary for name in self.targets}
 
     def _source(self, name: str) -> tuple[Path, str]:
-        """The file that `name` is defined in, and what it is called there."""
+        """The source file of `name`, and its attribute there."""
         module, attribute = self.locate(name)
         try:
             spec = importlib.util.find_spec(module)
@@ -111,16 +116,17 @@ class Table(Generic[T]):
             raise ConfigError(self._missing(name, module))
         return Path(spec.origin), attribute
 
-    def _signature(self, name: str) -> Signature:
+    def signature(self, name: str) -> Signature:
+        """Keyword arguments and docstring of `name`, read from source text; ConfigError if it does not exist."""
         source, attribute = self._source(name)
         signature = signature_of(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
-            offer, (module, _) = did_you_mean(attribute, defined(source)), self.locate(name)
+            offer, (module, _) = did_you_mean(attribute, public_names(source)), self.locate(name)
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
 
     def _missing(self, name: str, module: str) -> str:
-        return f"{self.kind} {name!r}: no module named {module!r}; put it beside the YAML file or install it"
+        return f"{self.kind} {name!r}: no module named {module!r}; put it next to the YAML file or install it"
 
 
 def _offer(key: str, accepted: Iterable[str]) -> str:
@@ -173,10 +179,10 @@ ESTIMATORS: Table[Any] = Table(
 AGGREGATIONS: Table[Any] = Table(
     "aggregation",
     supplied=1,
-    token_mean="roll.algorithms.aggregation:token_mean",
-    sequence_mean_token_mean="roll.algorithms.aggregation:sequence_mean_token_mean",
-    sequence_mean_token_sum="roll.algorithms.aggregation:sequence_mean_token_sum",
-    constant="roll.algorithms.aggregation:constant",
+    token_mean="roll.algorithms.segments:token_mean",
+    sequence_mean_token_mean="roll.algorithms.segments:sequence_mean_token_mean",
+    sequence_mean_token_sum="roll.algorithms.segments:sequence_mean_token_sum",
+    constant="roll.algorithms.segments:constant",
 )
 SHAPINGS: Table[Any] = Table(
     "reward shaping",
@@ -194,8 +200,8 @@ MASKS: Table[Any] = Table(
     difficulty="roll.algorithms.masks:difficulty",
     overlong_wrong="roll.algorithms.masks:overlong_wrong",
 )
-EMPHASES: Table[Any] = Table(
-    "emphasis",
+ADVANTAGE_WEIGHTS: Table[Any] = Table(
+    "advantage weight",
     supplied=1,
     difficulty="roll.algorithms.advantage_weights:difficulty",
     length="roll.algorithms.advantage_weights:length",
@@ -219,11 +225,11 @@ REWARDS: Table[Any] = Table(
     supplied=2,
     supplied_to_class=0,
     exact="roll.rewards.exact:score",
-    math="roll.rewards.math:Math",
-    code="roll.rewards.code:score",
+    math="roll.rewards.math.reward:Math",
+    code="roll.rewards.code.reward:score",
     choice="roll.rewards.choice:score",
     f1="roll.rewards.f1:score",
-    ifeval="roll.rewards.ifeval:score",
+    ifeval="roll.rewards.ifeval.reward:score",
     regex="roll.rewards.regex:score",
     json_schema="roll.rewards.json_schema:score",
     format="roll.rewards.format:score",
@@ -231,9 +237,9 @@ REWARDS: Table[Any] = Table(
     repetition="roll.rewards.repetition:score",
     reasoning_gym="roll.rewards.reasoning_gym:score",
     weighted="roll.rewards.weighted:Weighted",
-    judge="roll.rewards.judge:Judge",
-    model="roll.rewards.model:RewardModel",
-    remote="roll.rewards.remote:Remote",
+    judge="roll.rewards.judge.reward:Judge",
+    model="roll.rewards.model:ClassifierReward",
+    remote="roll.rewards.remote:RemoteReward",
 )
 ENVS: Table[Any] = Table(
     "environment",
@@ -249,7 +255,7 @@ ENVS: Table[Any] = Table(
     repair="roll.envs.repair.env:Repair",
     sql="roll.envs.sql.env:SQL",
     retail="roll.envs.retail.env:Retail",
-    calculator="roll.envs.calculator:Calculator",
+    calculator="roll.envs.calculator:CalculatorEnv",
     tool_use="roll.envs.tool_use:ToolUse",
     function_calling="roll.envs.function_calling:FunctionCalling",
     gymnasium="roll.envs.gymnasium:Gymnasium",
@@ -257,20 +263,20 @@ ENVS: Table[Any] = Table(
     verifiers="roll.envs.verifiers:Verifiers",
     http="roll.envs.http:Http",
 )
-PLAYERS: Table[Any] = Table(
-    "player",
+SCRIPTED_AGENTS: Table[Any] = Table(
+    "scripted agent",
     supplied=1,
-    guess_number="roll.envs.players:guess_number",
-    frozen_lake="roll.envs.players:frozen_lake",
-    sokoban="roll.envs.players:sokoban",
-    calculator="roll.envs.players:calculator",
+    guess_number="roll.envs.scripted_agents:guess_number",
+    frozen_lake="roll.envs.scripted_agents:frozen_lake",
+    sokoban="roll.envs.scripted_agents:sokoban",
+    calculator="roll.envs.scripted_agents:calculator",
 )
 TOOLS: Table[Any] = Table(
     "set of tools",
-    others_give=True,
+    partial=True,
     python="roll.tools.programs:Python",
     shell="roll.tools.programs:Shell",
-    calculator="roll.tools.calculator:Calculator",
+    calculator="roll.tools.calculator:CalculatorTool",
     retrieval="roll.tools.retrieval:Retrieval",
     mcp="roll.tools.mcp:Mcp",
 )
@@ -282,10 +288,22 @@ CHANNELS: Table[Any] = Table(
     ipc="roll.weights.ipc:ipc",
     nccl="roll.weights.nccl:nccl",
 )
+PARTS: dict[str, Table[Any]] = {
+    "filters": FILTERS,
+    "shaping": SHAPINGS,
+    "estimator": ESTIMATORS,
+    "advantage": ADVANTAGES,
+    "advantage_weights": ADVANTAGE_WEIGHTS,
+    "masks": MASKS,
+    "correction": CORRECTIONS,
+    "loss": LOSSES,
+    "aggregation": AGGREGATIONS,
+}
+"""Tables of functions of an algorithm, by the key that names them."""
 TABLES: dict[str, Table[Any]] = {
     "rewards": REWARDS,
     "environments": ENVS,
-    "players": PLAYERS,
+    "scripted_agents": SCRIPTED_AGENTS,
     "tools": TOOLS,
     "datasets": DATASETS,
     "advantages": ADVANTAGES,
@@ -295,7 +313,7 @@ TABLES: dict[str, Table[Any]] = {
     "estimators": ESTIMATORS,
     "shapings": SHAPINGS,
     "masks": MASKS,
-    "emphases": EMPHASES,
+    "advantage_weights": ADVANTAGE_WEIGHTS,
     "filters": FILTERS,
 }
-"""What a file may name, by what the names are names of."""
+"""All tables, by the plural of what they list."""

@@ -1,4 +1,4 @@
-"""What a function or class takes, read from source text: nothing is imported, nothing runs."""
+"""Keyword arguments and docstring of a function or class, read from source text without importing it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from roll.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The keywords that a config file may give to something."""
+    """The keyword arguments that a config file may pass to a function or class."""
 
     hints: Mapping[str, ast.expr | None] = field(default_factory=dict[str, ast.expr | None])
-    """By keyword, what its type hint says, if it has one."""
+    """Type hint of each keyword; None if it has none."""
+    defaults: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Source text of each default."""
     required: frozenset[str] = frozenset()
     open: bool = False
-    """Takes any keyword, or only running it would tell which."""
+    """Accepts any keyword, or the keywords are known only at run time."""
     types: Mapping[str, ast.expr] = field(default_factory=dict[str, ast.expr])
-    """What names in hints may stand for."""
+    """Values of names that hints may contain."""
+    summary: str = ""
+    """First paragraph of the docstring, as one line."""
 
     def expected(self, key: str, value: Any) -> str:
-        """What to give in place of `value`, in words; empty where it fits, or where only running it would tell."""
+        """Description of a valid value in place of `value`; empty if it is valid or cannot be judged from source."""
         kinds = _kinds(self.hints.get(key), self.types)
         if kinds is None or any(fits(value) for _, fits in kinds):
             return ""
-        return _words(kinds)
+        return _describe(kinds)
 
 
 def signature_of(source: Path, attribute: str, supplied: int, supplied_to_class: int) -> Signature | None:
-    """What a function or class in `source` takes after what is supplied; None if it is not defined there."""
+    """The signature of a function or class in `source`, without its first `supplied` parameters.
+
+    None if `source` does not define it.
+    """
     if source.suffix != ".py":
         return Signature(open=True)
     try:
@@ -42,28 +49,32 @@ def signature_of(source: Path, attribute: str, supplied: int, supplied_to_class:
     types = _types(module.body)
     for node in _statements(module.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
-            found = replace(_of_arguments(node.args, supplied), types=types)
-            # A decorator may take something else than what it decorates.
-            return replace(found, hints=dict.fromkeys(found.hints)) if node.decorator_list else found
+            signature = replace(_from_arguments(node.args, supplied), types=types, summary=_summary(node))
+            # A decorator may accept other types than the function that it decorates.
+            return replace(signature, hints=dict.fromkeys(signature.hints)) if node.decorator_list else signature
         if isinstance(node, ast.ClassDef) and node.name == attribute:
-            return replace(_of_class(node, supplied_to_class), types=types)
+            return replace(_from_class(node, supplied_to_class), types=types, summary=_summary(node))
         if _bound_names(node) & {attribute, "*"}:
             return Signature(open=True)
     return None
 
 
-def defined(source: Path) -> dict[str, str]:
-    """Functions and classes of a file that can be read, with the first line of what they say of themselves."""
+def public_names(source: Path) -> list[str]:
+    """Public functions and classes of a file."""
     body = ast.parse(source.read_text(encoding="utf-8")).body
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = [node for node in _statements(body) if isinstance(node, kinds) and not node.name.startswith("_")]
-    return {node.name: (ast.get_docstring(node) or "").partition("\n")[0] for node in found}
+    names = [node.name for node in _statements(body) if isinstance(node, kinds)]
+    return [name for name in names if not name.startswith("_")]
+
+
+def _summary(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
 
 
 _UNKNOWN = ast.Tuple([])
-"""A hint that says nothing."""
+"""A hint without information."""
 Kind: TypeAlias = tuple[str, Callable[[Any], bool]]
-"""What a value may be: in words, and whether one is."""
+"""A type of value: its description, and a test for it."""
 _PLAIN: dict[str, Kind] = {
     "int": ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
     "float": ("a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)),
@@ -75,27 +86,27 @@ _LISTS = ("list", "tuple", "Sequence", "set", "frozenset")
 
 
 def _kinds(hint: ast.expr | None, types: Mapping[str, ast.expr]) -> list[Kind] | None:
-    """Everything that a hint allows; None where it says more than types of YAML."""
+    """All types of value that a hint allows; None if it contains more than YAML's types."""
     match hint:
         case ast.Constant(value=None):
             return [_NULL]
         case ast.Constant(value=str(text)):
-            return _kinds(_parsed(text), types)
+            return _kinds(_parse_hint(text), types)
         case ast.Name(id=name) if name in types:
             return _kinds(types[name], {})
         case ast.Name(id=name) if name in _PLAIN:
             return [_PLAIN[name]]
         case ast.Name(id=name) if name in _LISTS:
-            return [_listed(None)]
+            return [_list_of(None)]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return _either([left, right], types)
         case ast.Subscript(value=ast.Name(id=name), slice=inner):
-            return _subscripted(name, inner.elts if isinstance(inner, ast.Tuple) else [inner], types)
+            return _generic(name, inner.elts if isinstance(inner, ast.Tuple) else [inner], types)
         case _:
             return None
 
 
-def _subscripted(name: str, inner: Sequence[ast.expr], types: Mapping[str, ast.expr]) -> list[Kind] | None:
+def _generic(name: str, inner: Sequence[ast.expr], types: Mapping[str, ast.expr]) -> list[Kind] | None:
     if not inner:
         return None
     if name == "Optional":
@@ -107,13 +118,13 @@ def _subscripted(name: str, inner: Sequence[ast.expr], types: Mapping[str, ast.e
     if name == "Literal" and all(isinstance(each, ast.Constant) for each in inner):
         return [_one_of([cast(ast.Constant, each).value for each in inner])]
     if name in _LISTS:
-        alike = name != "tuple" or (len(inner) == 2 and ast.unparse(inner[1]) == "...")
-        return [_listed(_kinds(inner[0], types) if alike else None)]
+        uniform = name != "tuple" or (len(inner) == 2 and ast.unparse(inner[1]) == "...")
+        return [_list_of(_kinds(inner[0], types) if uniform else None)]
     return None
 
 
-def _parsed(text: str) -> ast.expr | None:
-    """A hint in quotes."""
+def _parse_hint(text: str) -> ast.expr | None:
+    """The expression of a hint in quotes; None if it is invalid."""
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -121,12 +132,12 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _either(hints: Sequence[ast.expr], types: Mapping[str, ast.expr]) -> list[Kind] | None:
-    found = [_kinds(hint, types) for hint in hints]
-    return None if None in found else [kind for kinds in found if kinds for kind in kinds]
+    alternatives = [_kinds(hint, types) for hint in hints]
+    return None if None in alternatives else [kind for kinds in alternatives if kinds for kind in kinds]
 
 
-def _words(kinds: Sequence[Kind]) -> str:
-    return " or ".join(dict.fromkeys(words for words, _ in kinds))
+def _describe(kinds: Sequence[Kind]) -> str:
+    return " or ".join(dict.fromkeys(text for text, _ in kinds))
 
 
 def _one_of(values: Sequence[Any]) -> Kind:
@@ -136,9 +147,9 @@ def _one_of(values: Sequence[Any]) -> Kind:
     )
 
 
-def _listed(inner: list[Kind] | None) -> Kind:
-    """A list, whose entries are of these kinds if they can be judged."""
-    words = "" if inner is None else f", each entry {_words(inner)}"
+def _list_of(inner: list[Kind] | None) -> Kind:
+    """A list with entries of these kinds; of any kind if None."""
+    text = "" if inner is None else f", each entry {_describe(inner)}"
 
     def fits(value: Any) -> bool:
         if not isinstance(value, list | tuple):
@@ -146,24 +157,24 @@ def _listed(inner: list[Kind] | None) -> Kind:
         entries = cast(Sequence[Any], value)
         return inner is None or all(any(one(each) for _, one in inner) for each in entries)
 
-    return f"a list{words}", fits
+    return f"a list{text}", fits
 
 
 def _types(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """What a module gives names to, types among it, such as `Side = Literal["left", "right"]`.
+    """Values of the names that a module assigns, such as `Side = Literal["left", "right"]`.
 
-    Of a name that is bound twice, or by anything but an assignment, nobody knows.
+    A name that is bound twice, or by an import, is `_UNKNOWN`.
     """
-    found: dict[str, ast.expr] = {}
+    types: dict[str, ast.expr] = {}
     for node in _statements(body):
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         for name in _bound_names(node):
-            found[name] = _UNKNOWN if value is None or name in found else value
-    return found
+            types[name] = _UNKNOWN if value is None or name in types else value
+    return types
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run when the module is imported, those under `if`, `try` and `with` among them."""
+    """Statements that run at import, including those inside `if`, `try` and `with`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -172,50 +183,43 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                     yield from _statements(child.body if isinstance(child, ast.ExceptHandler) else [child])
 
 
-def _of_arguments(arguments: ast.arguments, supplied: int) -> Signature:
+def _from_arguments(arguments: ast.arguments, supplied: int) -> Signature:
     plain = [*arguments.posonlyargs, *arguments.args]
-    given: list[ast.expr | None] = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults]
-    return _of_parameters(
-        [
-            *(
-                (each.arg, each.annotation, default)
-                for each, default in list(zip(plain, given, strict=True))[supplied:]
-            ),
-            *(
-                (each.arg, each.annotation, default)
-                for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-            ),
-        ],
-        open_to_all=arguments.kwarg is not None,
-    )
+    defaults: list[ast.expr | None] = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults]
+    pairs = [*list(zip(plain, defaults, strict=True))[supplied:]]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    parameters = [(argument.arg, argument.annotation, default) for argument, default in pairs]
+    return _from_parameters(parameters, open_to_all=arguments.kwarg is not None)
 
 
-def _of_class(node: ast.ClassDef, supplied: int) -> Signature:
+def _from_class(node: ast.ClassDef, supplied: int) -> Signature:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            return _of_arguments(item.args, supplied + 1)  # and `self`
+            return _from_arguments(item.args, supplied + 1)  # and `self`
     if any(not (isinstance(base, ast.Name) and base.id == "Protocol") for base in node.bases):
         return Signature(open=True)  # fields may be inherited
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-    return _of_parameters([(cast(ast.Name, item.target).id, item.annotation, item.value) for item in fields][supplied:])
+    parameters = [(cast(ast.Name, item.target).id, item.annotation, item.value) for item in fields]
+    return _from_parameters(parameters[supplied:])
 
 
-def _of_parameters(
+def _from_parameters(
     parameters: Sequence[tuple[str, ast.expr | None, ast.expr | None]], *, open_to_all: bool = False
 ) -> Signature:
-    """From name, hint and default of each."""
+    """The signature from name, hint and default of each parameter."""
     return Signature(
         hints={name: _or_default(hint, default) for name, hint, default in parameters},
+        defaults={name: ast.unparse(default) for name, _, default in parameters if default is not None},
         required=frozenset(name for name, _, default in parameters if default is None),
         open=open_to_all,
     )
 
 
 def _or_default(hint: ast.expr | None, default: ast.expr | None) -> ast.expr | None:
-    """A hint that also allows the default, which may be given as well as left, whatever the hint says."""
+    """The hint, widened to allow the default value."""
     match default:
-        case ast.Call(func=ast.Name(id="field"), keywords=words):
-            default = next((word.value for word in words if word.arg == "default"), None)
+        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
+            default = next((keyword.value for keyword in keywords if keyword.arg == "default"), None)
         case _:
             pass
     if hint is None or not isinstance(default, ast.Constant):
@@ -223,8 +227,8 @@ def _or_default(hint: ast.expr | None, default: ast.expr | None) -> ast.expr | N
     kinds = _kinds(hint, {})
     if kinds is None or any(fits(default.value) for _, fits in kinds):
         return hint
-    alone = default if default.value is None else ast.Subscript(ast.Name("Literal"), default)
-    return ast.BinOp(hint, ast.BitOr(), alone)
+    exact = default if default.value is None else ast.Subscript(ast.Name("Literal"), default)
+    return ast.BinOp(hint, ast.BitOr(), exact)
 
 
 def _bound_names(node: ast.stmt) -> set[str]:

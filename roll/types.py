@@ -1,7 +1,7 @@
-"""The nouns. One record per stage; a sample is handed on by becoming the next record.
+"""The shared records, one per stage: Task -> Turn -> Segment -> Trajectory -> Group -> Batch.
 
-Task -> Turn -> Segment -> Trajectory -> Group -> Batch. Entry t of every per-token row is about token t; the one shift
-(logits at t score token t+1) lives inside an engine's forward pass. Importing this module does not import torch.
+Entry t of every per-token row is about token t; the one shift (logits at t score token t+1) is inside an engine's
+forward pass. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 
+from roll.registry import Spec as Spec
+
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
@@ -23,29 +25,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 POLICY = "policy"
-"""The agent of environments that name none."""
+"""The agent of environments without named agents."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 def record(cls: type[T]) -> type[T]:
-    """A dataclass with slots and keyword-only fields that is frozen for the type checker, and equal to itself alone.
+    """A dataclass with slots and keyword-only fields, frozen only for the type checker, compared by identity.
 
-    For what every sample needs a dozen of: freezing at run time as well takes three times as long to make one.
+    For records of which every sample has a dozen: freezing at run time would triple the time to create one.
     """
     return dataclass(slots=True, kw_only=True, eq=False)(cls)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function or class by name with its keyword arguments; pickles, and resolves in any process."""
-
-    name: str
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
-    """One entry of a conversation."""
+    """One message of a conversation."""
 
     role: str
     content: str
@@ -59,15 +53,15 @@ class Task:
     domain: str
     messages: tuple[Message, ...] = ()
     answer: Any = None
-    """What a verifier compares with: a string, or whatever the domain's schema says."""
+    """Reference for a verifier: a string, or the type that the domain's reward expects."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     seed: int = 0
-    """Where an environment's own randomness comes from."""
+    """Seed of the environment's randomness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a reward function found: the number trained on, and its parts, logged by name."""
+    """Result of a reward function: the value to train on, and its parts for logging."""
 
     value: float
     parts: dict[str, float] = field(default_factory=dict[str, float])
@@ -83,7 +77,7 @@ class Finish(StrEnum):
 
 
 class Status(StrEnum):
-    """What became of a trajectory."""
+    """Outcome of a trajectory."""
 
     FINISHED = "finished"
     TRUNCATED = "truncated"
@@ -96,41 +90,41 @@ class Status(StrEnum):
 
     def __init__(self, value: str) -> None:
         self.valid = value in ("finished", "truncated")
-        """Whether the attempt itself came to an end, so that its reward means something."""
+        """Whether the attempt completed, so that its reward is meaningful."""
 
 
 @record
 class Turn:
-    """One exchange: what the environment said, and what the policy sampled in answer."""
+    """One observation from the environment and the policy's reply to it."""
 
     observation: Ints
-    """Ids that entered the context before sampling; never trained on."""
+    """Ids added to the context before sampling; never trained on."""
     sampled: Ints
-    """Ids exactly as they left the engine."""
+    """Sampled ids, exactly as the engine returned them."""
     sampler_logprobs: Floats
-    """Of `sampled`, under the distribution each was drawn from."""
+    """Logprobs of `sampled` under the distributions they were drawn from."""
     versions: Ints
-    """Of the weights that sampled each token; grows within a turn that was resumed."""
+    """Version of the weights that sampled each token; increases within a resumed turn."""
     finish: Finish
     reward: float = 0.0
-    """What the environment gave for this turn."""
+    """Reward from the environment for this turn."""
     generated_s: float = 0.0
-    """Seconds from asking for the reply until it was whole."""
+    """Seconds from the request to the complete reply."""
     queued_s: float = 0.0
-    """Of these, the seconds in which no generator had the request."""
+    """Part of `generated_s` in which no generator had the request."""
     waited_s: float = 0.0
     """Seconds until the environment answered."""
     state: str = ""
-    """Names the state of the world in which this turn was taken; empty where the environment does not say."""
+    """Name of the environment's state in this turn; empty if the environment does not report states."""
 
 
 @record
 class Segment:
-    """One append-only token sequence: turns end to end, as one flat row of each kind."""
+    """One append-only token sequence: consecutive turns, with one flat row per property."""
 
     turns: tuple[Turn, ...]
     agent: str = POLICY
-    """Who wrote what was sampled in it; one attempt may have several agents."""
+    """The agent that sampled it; one attempt may have several agents."""
 
     @property
     def ids(self) -> Ints:
@@ -138,7 +132,7 @@ class Segment:
 
     @property
     def trained(self) -> Bools:
-        """True where the policy wrote the token and the loss may touch it."""
+        """True on sampled tokens, which the loss may train on."""
         return self._row(
             lambda turn: np.zeros(len(turn.observation), np.bool_),
             lambda turn: np.ones(len(turn.sampled), np.bool_),
@@ -164,18 +158,18 @@ class Segment:
 
 @record
 class Trajectory:
-    """One attempt at a task. Every trained token stands in exactly one of its segments."""
+    """One attempt at a task. Every trained token is in exactly one of its segments."""
 
     task: Task
     sibling: int
     segments: tuple[Segment, ...]
     status: Status
     score: Score | None = None
-    """From the reward function; None for tasks whose environment gives the rewards, and for failures."""
+    """Result of the reward function; None if the environment gives the rewards, and for failures."""
     reason: str = ""
-    """Why it is not trained on, or was cut; empty when there is nothing to say."""
+    """Why it failed, was truncated or is not trained on; empty otherwise."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """What the environment counted, such as success."""
+    """Metrics from the environment, such as success."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -185,15 +179,15 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """Outcome plus everything the environment gave on the way, to all agents."""
-        given = 0.0
+        """The score plus the rewards of all turns of all agents."""
+        total = 0.0
         for segment in self.segments:
             for turn in segment.turns:
-                given += turn.reward
-        return given if self.score is None else self.score.value + given
+                total += turn.reward
+        return total if self.score is None else self.score.value + total
 
     def by_agent(self) -> dict[str, Trajectory]:
-        """The attempt as each of its agents had it, in the order of its segments; the score is everybody's."""
+        """One trajectory per agent with its segments, in the order of first segments; all have the score."""
         if len(self.segments) == 1:
             return {self.segments[0].agent: self}
         agents = dict.fromkeys([segment.agent for segment in self.segments])
@@ -212,8 +206,8 @@ class Trajectory:
                 num_tokens += len(turn.sampled)
         return num_tokens
 
-    def scored(self, score: Score) -> Trajectory:
-        """The same attempt with what the reward function found."""
+    def with_score(self, score: Score) -> Trajectory:
+        """The same attempt with a score."""
         return Trajectory(
             task=self.task,
             sibling=self.sibling,
@@ -227,18 +221,18 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """Sibling attempts at one task, all of them valid; baselines are taken across a group."""
+    """Sibling attempts at one task, all valid; baselines are computed over a group."""
 
     id: int
-    """The ticket it was admitted with; groups are trained on in this order."""
+    """Number of its admission; groups are trained on in this order."""
     birth: int
-    """The version that was published when its first request was dispatched."""
+    """Version of the weights when its first request was sent."""
     trajectories: tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What one step trains on: flat ragged rows, `lengths` cuts them into sequences, one sequence a segment."""
+    """The data of one step, in flat ragged rows; `lengths` divides them into sequences, one per segment."""
 
     ids: torch.Tensor
     """[tokens] int64"""
@@ -249,58 +243,59 @@ class Batch:
     versions: torch.Tensor
     """[tokens] int32, -1 where not trained"""
     lengths: tuple[int, ...]
-    """Of each row; they sum to `tokens`."""
+    """Length of each row; they sum to `tokens`."""
     trajectory: torch.Tensor
-    """[rows] int64: index of the row's trajectory in `rewards`; an attempt with several agents is one for each"""
+    """[rows] int64: index of the row's trajectory in `rewards`; an attempt has one trajectory per agent"""
     group: torch.Tensor
-    """[trajectories] int64: which group each trajectory belongs to; those of another agent are another group"""
+    """[trajectories] int64: index of each trajectory's group; different agents are in different groups"""
     rewards: torch.Tensor
     """[trajectories] fp32"""
     truncated: torch.Tensor
-    """[trajectories] bool: ended by a limit, not by themselves"""
+    """[trajectories] bool: ended by a limit"""
     turn: torch.Tensor
-    """[tokens] int64: the turn each token belongs to, as observation or reply, counted over the batch"""
+    """[tokens] int64: index of the turn of each token, observation or reply, in the whole batch"""
     turn_trajectory: torch.Tensor
     """[turns] int64"""
     turn_rewards: torch.Tensor
-    """[turns] fp32; a trajectory's outcome is part of its last turn, so that they sum to its reward"""
+    """[turns] fp32; the score of a trajectory is part of its last turn, so that they sum to its reward"""
     domains: tuple[str, ...] = ()
-    """[trajectories]: the domain of each; empty where none is told"""
+    """[trajectories]: domain of each; empty if unknown"""
     agents: tuple[str, ...] = ()
-    """[trajectories]: whose each is; empty where that is not told"""
+    """[trajectories]: agent of each; empty if unknown"""
     turn_states: torch.Tensor | None = None
-    """[turns] int64: equal numbers are equal states of the world; None where an environment does not say"""
+    """[turns] int64: equal numbers are equal states; None if an environment does not report states"""
     parts: Mapping[str, torch.Tensor] = field(default_factory=lambda: {})
-    """[trajectories] fp32 by name: what scores were made of, NaN where a trajectory has no such part"""
+    """[trajectories] fp32 by name: parts of the scores, NaN where a trajectory lacks the part"""
     penalties: torch.Tensor | None = None
-    """[tokens] fp32: taken off the reward token by token; `rewards` are net of them, `turn_rewards` are not"""
+    """[tokens] fp32: subtracted from the reward per token; already subtracted in `rewards`, not in `turn_rewards`"""
     old_logprobs: torch.Tensor | None = None
-    """[tokens] fp32, from the trainer before this step's first update; None when one update makes them needless"""
+    """[tokens] fp32, from the trainer before this step's first update; None if the step has only one update"""
     ref_logprobs: torch.Tensor | None = None
     teacher_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
-    """[tokens] fp32: entry t is the value of the state in which token t was chosen"""
+    """[tokens] fp32: entry t is the value of the state in which token t was sampled"""
     advantages: torch.Tensor | None = None
     returns: torch.Tensor | None = None
-    """[tokens] fp32: what `values` should have been"""
+    """[tokens] fp32: targets of `values`"""
     weights: torch.Tensor | None = None
-    """[tokens] fp32: what each token's loss is multiplied with; carries mask and denominator of one optimizer step"""
+    """[tokens] fp32: factor on each token's loss; contains mask and denominator of one optimizer step"""
 
     @property
     def num_tokens(self) -> int:
         return sum(self.lengths)
 
-    def places(self, rows: Sequence[int]) -> Any:
-        """[tokens] int64: where the tokens of these rows stand in the flat ones."""
+    def positions(self, rows: Sequence[int]) -> Any:
+        """[tokens] int64: positions of the tokens of these rows in the flat rows."""
         ends: list[int] = np.cumsum(self.lengths).tolist()
         return np.concatenate([np.arange(ends[row] - self.lengths[row], ends[row]) for row in rows])
 
     def select(self, rows: Sequence[int]) -> Batch:
-        """The given rows, in the given order. What is not a row stays whole, so ids keep their meaning."""
+        """A batch of the given rows, in that order. Data per trajectory, turn and group is unchanged, so that indices
+        stay valid."""
         ends: list[int] = np.cumsum(self.lengths).tolist()
         spans = [slice(ends[row] - self.lengths[row], ends[row]) for row in rows]
         cut = {
-            name: _joined(value, spans)
+            name: _join(value, spans)
             for name in _TOKEN_ROWS
             if (value := getattr(self, name)) is not None
         }  # fmt: skip
@@ -309,12 +304,12 @@ class Batch:
         )
 
 
-def _joined(row: torch.Tensor, spans: Sequence[slice]) -> torch.Tensor:
-    """Pieces of a row end to end; whole pieces are copied ten times as fast as tokens are looked up."""
-    found = row.new_empty(sum(span.stop - span.start for span in spans))
+def _join(row: torch.Tensor, spans: Sequence[slice]) -> torch.Tensor:
+    """Spans of a row as one row; copying spans is ten times as fast as indexing tokens."""
+    joined = row.new_empty(sum(span.stop - span.start for span in spans))
     plain = row.detach().numpy()
-    np.concatenate([plain[span] for span in spans], out=found.numpy())
-    return found
+    np.concatenate([plain[span] for span in spans], out=joined.numpy())
+    return joined
 
 
 _TOKEN_ROWS = (
@@ -336,7 +331,7 @@ _TOKEN_ROWS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """What a loss sees: flat rows of whole sequences. `logprobs` are the trained weights'; the others say whose."""
+    """Input of a loss: flat rows of whole sequences. `logprobs` are those of the current weights."""
 
     logprobs: torch.Tensor
     old_logprobs: torch.Tensor
@@ -344,7 +339,7 @@ class Tokens:
     advantages: torch.Tensor
     trained: torch.Tensor
     row: torch.Tensor
-    """[tokens] int64: which sequence each token belongs to, counted from 0 within this record"""
+    """[tokens] int64: index of each token's sequence, from 0 within this record"""
     trajectory: torch.Tensor
     """[tokens] int64"""
     turn: torch.Tensor
@@ -352,7 +347,7 @@ class Tokens:
     ref_logprobs: torch.Tensor | None = None
     teacher_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
-    """A critic's, of the weights being trained; entry t is about the state in which token t was chosen."""
+    """Values of the critic being trained; entry t is about the state in which token t was sampled."""
     old_values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
@@ -360,28 +355,28 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The distribution tokens are drawn from. Trainer and generator read it alike."""
+    """Parameters of the distribution that tokens are sampled from; trainer and generator use the same."""
 
     temperature: float = 1.0
-    """0 is greedy: the likeliest token, with the logprob it has at temperature 1."""
+    """0 is greedy: the most likely token, with its logprob at temperature 1."""
     top_k: int = 0
-    """Only the k likeliest tokens; 0 means all."""
+    """Only the k most likely tokens; 0: all."""
     top_p: float = 1.0
-    """Only the fewest tokens whose probabilities reach p."""
+    """Only the smallest set of tokens with total probability of at least p."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """The weights that the generators hold."""
+    """The weights of the generators."""
 
     version: int
     step: int
-    """Steps that these weights were trained for. Versions only grow; steps go back when a run is resumed."""
+    """Number of training steps of these weights. Versions only increase; steps go back when a run is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A fingerprint of weights that fusing, sharding and zero padding leave unchanged."""
+    """A fingerprint of weights, invariant under fusing, sharding and zero padding."""
 
     sums: dict[str, tuple[int, int]]
-    """By dtype: the sum modulo 2^32 of the bit patterns, and of their squares."""
+    """By dtype: the sums modulo 2^32 of the bit patterns and of their squares."""

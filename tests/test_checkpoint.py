@@ -12,6 +12,8 @@ import pytest
 from roll.checkpoint import Checkpoints, read_state, write_state
 from roll.errors import ConfigError, RunStopped
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 WRITE = """
 import asyncio
@@ -73,7 +75,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path):
     assert names(tmp_path) == ["best.json", "step-5", "step-6"]
 
 
-def test_an_old_one_goes_only_when_the_new_one_is_in_place(tmp_path: Path):
+def test_an_old_checkpoint_is_removed_only_after_the_new_one_exists(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     write(checkpoints, 1, holding("1"))
 
@@ -119,7 +121,7 @@ def test_a_full_disk_stops_the_run_and_says_what_to_do(tmp_path: Path):
         with open("/dev/full", "w") as file:
             file.write("x")
 
-    with pytest.raises(RunStopped, match=r"step-2: .*No space left on device.*what was there before is intact"):
+    with pytest.raises(RunStopped, match=r"step-2: .*No space left on device.*the previous one is intact"):
         write(checkpoints, 2, fill)
     assert names(tmp_path) == ["step-1"]
 
@@ -200,7 +202,7 @@ def test_reading_removes_nothing(tmp_path: Path):
     assert names(tmp_path) == [".tmp-step-1-99"]
 
 
-def test_state_comes_back_as_it_was(tmp_path: Path):
+def test_state_is_read_as_written(tmp_path: Path):
     state = {"step": 3, "rng": 2**127 + 1, "cursor": {"math": [1, 2]}, "none": None}
     write_state(tmp_path, state)
     assert read_state(tmp_path) == state
@@ -211,8 +213,8 @@ def test_state_comes_back_as_it_was(tmp_path: Path):
     [
         ("{", "not JSON"),
         ("[]", "a JSON object expected"),
-        ('{"format": 99, "state": {}}', r"format 2 expected \(got 99\)"),
-        ('{"format": 2}', "holds no state"),
+        ('{"format": 99, "state": {}}', r"format 3 expected \(got 99\)"),
+        ('{"format": 3}', "has no state"),
         (None, "no such file"),
     ],
 )

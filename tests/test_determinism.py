@@ -11,19 +11,15 @@ import pytest
 import torch
 import typer
 
+from examples import rl_in_60_lines
 from roll.commands import train as commands
-from roll.config.load import Loaded, load
-from roll.data.mixture import Mixture, Part
-from roll.data.templates import Template
-from roll.engines.native.decoder import Decoder
+from roll.config.load import LoadedRun, load
+from roll.engines.base import Trainer
 from roll.tracking.sinks import read_lines
-from roll.types import Sampling, Task
+from roll.types import Task
 from roll.weights.huggingface import read_tensors
-from roll.wiring.data import build_sources
-from roll.wiring.models import build_model
-from roll.wiring.run import build_recipe
-from tests.engines.models import generator, trainer
-from tests.reference_loop import train_plainly
+
+pytestmark = pytest.mark.slow
 
 FUSE: list[Callable[[], None]] = []
 """What happens at the next calls of the reward, last entry first."""
@@ -33,12 +29,12 @@ name: run
 deterministic: true
 threads: 1
 steps: 5
-model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, context: 64}}}}
+model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, max_seq_len: 64}}}}
 algorithm: grpo
 tasks: [{{name: sums, data: sums.jsonl, reward: "{__name__}:even"}}]
-rollout: {{groups_per_step: 3, group_size: 3, context: 32, max_new_tokens: 8, temperature: 0.9, top_k: 12}}
+rollout: {{groups_per_step: 3, group_size: 3, max_seq_len: 32, max_new_tokens: 8, temperature: 0.9, top_k: 12}}
 actor_train: {{tokens_per_microbatch: 50, optimizer: {{lr: 0.01, schedule: cosine, warmup_steps: 1}}}}
-actor_infer: {{slots: 3, prefill_tokens: 16}}
+actor_infer: {{max_num_seqs: 3, max_num_batched_tokens: 16}}
 validation: {{at_start: true, every: 2, tasks: [{{name: same, data: sums.jsonl, limit: 3, reward: "{__name__}:even"}}]}}
 checkpoint: {{every: 2}}
 tracking: {{tensorboard: false}}
@@ -73,13 +69,13 @@ def _settings_of_torch() -> Iterator[None]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., Loaded]:
+def start(tmp_path: Path) -> Callable[..., LoadedRun]:
     """A run file beside its tasks, with changes laid over it."""
     tasks = [{"prompt": f"{left}+{left * 7 % 10}=", "answer": str(left + left * 7 % 10)} for left in range(11)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     (tmp_path / "run.yaml").write_text(RUN.replace("sums.jsonl", str(tmp_path / "sums.jsonl")))
 
-    def loaded(*changes: str) -> Loaded:
+    def loaded(*changes: str) -> LoadedRun:
         return load(tmp_path / "run.yaml", [f"directory={tmp_path}", *changes])
 
     FUSE.clear()
@@ -112,7 +108,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(start: Any, t
     assert len({line["loss/grad_norm"] for line in metrics(tmp_path / "first")[1:]}) == 5, "it really learns"
 
 
-@pytest.mark.parametrize("changes", [["actor_infer.slots=40"], ["actor_infer.flush_tokens=2"]])
+@pytest.mark.parametrize("changes", [["actor_infer.max_num_seqs=40"], ["actor_infer.progress_interval=2"]])
 def test_how_requests_are_served_changes_nothing(changes: list[str], start: Any, tmp_path: Path) -> None:
     commands.train(start("name=first"), overwrite=False)
     commands.train(start("name=second", *changes), overwrite=False)
@@ -138,7 +134,7 @@ def test_a_run_resumed_from_its_middle_equals_the_unbroken_one(
 def test_a_resumed_run_remembers_critic_reference_and_coefficients(start: Any, tmp_path: Path) -> None:
     algorithm = (
         "algorithm={recipe: ppo, minibatches: 2, shaping: [{kind: normalised, mean: running, std: running}], "
-        "kl: {estimator: k1, coefficient: 0.05, place: reward, target: 0.01, horizon: 20}}"
+        "kl: {estimator: k1, coefficient: 0.05, apply_to: reward, target: 0.01, horizon: 20}}"
     )
     commands.train(start("name=whole", algorithm), overwrite=False)
     FUSE[:] = [pull_the_plug, *[nothing] * (3 + 2 * 9 + 3 + 4)]
@@ -155,22 +151,16 @@ def test_a_resumed_run_remembers_critic_reference_and_coefficients(start: Any, t
 def test_five_steps_equal_the_reference_loop(start: Any, tmp_path: Path) -> None:
     loaded = start("name=run")
     commands.train(loaded, overwrite=False)
-    assert equal(weights(tmp_path / "run"), dict(asyncio.run(reference(loaded)).named_tensors()))
+    assert equal(weights(tmp_path / "run"), asyncio.run(reference_weights(loaded, tmp_path / "plain")))
 
 
-def test_the_reference_loop_is_short() -> None:
-    assert len((Path(__file__).parent / "reference_loop.py").read_text().splitlines()) < 60
+def test_the_example_in_60_lines_has_at_most_60_lines_of_code() -> None:
+    lines = Path(rl_in_60_lines.__file__).read_text().splitlines()
+    assert len([line for line in lines if line.strip() and not line.startswith(("from ", "import "))]) <= 60
 
 
-async def reference(loaded: Loaded) -> Decoder:
-    run = loaded.run
-    tokenizer, decoder = build_model(run.model, seed=run.seed)
-    (source,) = build_sources(run.tasks)
-    kind = Sampling(run.rollout.temperature, run.rollout.top_k, run.rollout.top_p)
-    learning = trainer(decoder, optimizer=run.actor_train.optimizer, budget=50, sampling=kind, total_steps=run.steps)
-    serving = generator(decoder, slots=64, context=32)
-    await learning.start()
-    await serving.start()
-    mixture = Mixture([Part(name=source.name, tasks=source.tasks)], seed=run.seed)
-    await train_plainly(run, build_recipe(run.algorithm), mixture, Template(tokenizer), learning, serving)
-    return decoder
+async def reference_weights(loaded: LoadedRun, folder: Path) -> dict[str, torch.Tensor]:
+    """Weights after the run as one plain loop."""
+    actor = await rl_in_60_lines.train(loaded.run)
+    await actor.trainers.at(0, Trainer.save, folder, resumable=False)
+    return dict(read_tensors(folder))

@@ -1,4 +1,4 @@
-"""The examples with worlds of their own: a player warms a model up, and it goes on by itself."""
+"""Examples with their own worlds: a scripted agent warms a model up, which then trains without it."""
 
 import contextlib
 import json
@@ -9,6 +9,8 @@ import pytest
 
 from roll.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
 SMALL = ["threads=1", "steps=2", "rollout.groups_per_step=4", "rollout.group_size=2", "validation.tasks.0.limit=4"]
@@ -18,7 +20,7 @@ name: dice
 model: {shape: {hidden: 32}}
 algorithm: grpo
 tasks: [{name: dice, env: "dice:Dice"}]
-rollout: {context: 200, max_new_tokens: 50}
+rollout: {max_seq_len: 200, max_new_tokens: 50}
 """
 
 
@@ -35,7 +37,7 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize(("name", "source"), [("frozen_lake", "lake"), ("sokoban", "room")])
 def test_a_player_warms_the_example_up_and_it_trains_in_its_world(name: str, source: str, tmp_path: Path) -> None:
     example = str(ROOT / "examples" / f"{name}.yaml")
-    roll(tmp_path, "sft", example, *SMALL, "sft.steps=12", "sft.batch_size=8", "sft.stop_at=null")
+    roll(tmp_path, "sft", example, *SMALL, "sft.steps=12", "sft.batch_size=8", "sft.stop_at_accuracy=null")
     losses = [line["sft/loss"] for line in metrics_of(tmp_path / "runs" / f"{name}-sft")]
     assert losses[-1] < 0.9 * losses[0]
     roll(tmp_path, "train", example, *SMALL, f"model={{path: runs/{name}-sft/model}}")
@@ -76,8 +78,14 @@ def test_the_tools_of_the_page_are_called_as_written(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("sft.player=sokobann", "sft.player: no player named 'sokobann'; did you mean 'sokoban'?"),
-        ("sft.player={kind: sokoban, noize: 1}", "player 'sokoban' takes no 'noize'; did you mean 'noise'?"),
+        (
+            "sft.scripted_agent=sokobann",
+            "no scripted agent named 'sokobann'; did you mean 'sokoban'",
+        ),
+        (
+            "sft.scripted_agent={kind: sokoban, noize: 1}",
+            "'sokoban' takes no 'noize'; did you mean 'noise'",
+        ),
         ("tasks.0.env.sise=5", "environment 'sokoban' takes no 'sise'; did you mean 'size'?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The runs for 8 and for 64 GPUs: checked and explained where there is none."""
+"""The runs for 1, 8 and 64 GPUs: checked and explained on machines without a GPU."""
 
 import contextlib
 import json
@@ -8,16 +8,18 @@ import pytest
 
 from roll.cli import main
 from roll.config.load import load
-from roll.explain.placement import plan_in_words
+from roll.explain.placement import placement_report
 from roll.placement.facts import facts_of
-from roll.placement.machine import described
+from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200"}
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with contextlib.chdir(ROOT), pytest.raises(SystemExit) as ended:
         main(arguments)
     assert not ended.value.code
@@ -30,15 +32,26 @@ def test_it_is_accepted_where_its_model_is_and_on_a_cluster_elsewhere(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert ": ok" in told(capsys, "check", f"examples/{name}", f"vars.model={tmp_path}")
-    assert "fullest device" in told(capsys, "check", f"examples/{name}", "--cluster", RUNS[name])
+    assert ": ok" in run_cli(capsys, "check", f"examples/{name}", f"vars.model={tmp_path}")
+    assert "fullest device" in run_cli(capsys, "check", f"examples/{name}", "--cluster", RUNS[name])
+
+
+def test_the_quick_start_passes_the_check_where_its_model_and_data_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for split in ("train", "test"):
+        (tmp_path / f"gsm8k_{split}.jsonl").write_text(json.dumps({"prompt": "1+1?", "answer": "2"}))
+    where = (f"vars.model={tmp_path}", f"vars.data={tmp_path}")
+    assert ": ok" in run_cli(capsys, "check", "examples/gsm8k.yaml", *where)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_explained_with_a_row_a_role_and_bytes_by_phase(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(capsys, "explain", f"examples/{name}", "--cluster", RUNS[name])
+    text = run_cli(capsys, "explain", f"examples/{name}", "--cluster", RUNS[name])
     header = next(line for line in text.splitlines() if line.split()[:2] == ["role", "workers"])
-    assert header.split()[-3:] == ["rollout", "update", "publication"]
+    assert header.split()[-3:] == ["rollout", "update", "weight_sync"]
     rows = {
         line.split()[0]: line.split() for line in text.splitlines() if line.startswith("  actor_") and "GiB" in line
     }
@@ -49,15 +62,15 @@ def test_it_is_explained_with_a_row_a_role_and_bytes_by_phase(name: str, capsys:
 
 
 def test_on_eight_gpus_all_share_and_on_sixty_four_each_half_has_its_own() -> None:
-    shared = plan_devices(facts_of(load(ROOT / "examples/rlvr_8_gpus.yaml").run), described("8xH100"))
+    shared = plan_devices(facts_of(load(ROOT / "examples/rlvr_8_gpus.yaml").run), parse_cluster("8xH100"))
     assert shared.shared("actor_train", "actor_infer") == tuple(range(8))
-    apart = plan_devices(facts_of(load(ROOT / "examples/rlvr_64_gpus.yaml").run), described("8x8xH200"))
+    apart = plan_devices(facts_of(load(ROOT / "examples/rlvr_64_gpus.yaml").run), parse_cluster("8x8xH200"))
     assert apart.shared("actor_train", "actor_infer") == ()
     assert all(len({worker.node}) == 1 and len(worker.devices) == 2 for worker in apart.workers_of("actor_infer"))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_documentation_shows_the_table_that_is_printed(name: str) -> None:
-    table = plan_in_words(load(ROOT / "examples" / name).run, RUNS[name])
+    table = placement_report(load(ROOT / "examples" / name).run, RUNS[name])
     text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
     assert f"$ roll explain examples/{name} --cluster {RUNS[name]}\n{table}\n" in text

@@ -12,11 +12,13 @@ import pytest
 from roll.cli import main
 from roll.preflight import importable
 from roll.registry import REWARDS
-from roll.rewards.base import call
+from roll.rewards.base import score_once
 from roll.rewards.calibration import main as calibrate
-from roll.rewards.outcome import Outcome
-from roll.types import Call, Score, Task
+from roll.rewards.result import RewardResult
+from roll.types import Score, Spec, Task
 from tests.chat.server import server, words
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "rewards"
@@ -47,9 +49,9 @@ def said(*arguments: str) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
-def asked(name: str, reply: str, **options: object) -> Outcome:
+def asked(name: str, reply: str, **options: object) -> RewardResult:
     importable(FOLDER / "here")
-    return asyncio.run(call(Call(name, options), TASK, reply))
+    return asyncio.run(score_once(Spec(name, options), TASK, reply))
 
 
 def test_the_code_and_the_judge_of_the_page_are_those_of_the_example() -> None:
@@ -90,32 +92,32 @@ def test_the_judge_of_the_page_is_asked_and_compared(tmp_path: Path, capsys: pyt
 
 
 def test_the_page_lists_every_reward() -> None:
-    table = PAGE.partition("## The verifiers")[2].partition("## ")[0]
+    table = PAGE.partition("## Built-in rewards")[2].partition("## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == REWARDS.targets.keys() - {"weighted"}
 
 
 def test_the_options_that_the_page_lists_exist() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", PAGE.partition("## The verifiers")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", PAGE.partition("## Built-in rewards")[2], re.MULTILINE)
     for name, options in rows:
         named = re.findall(r"`(\w+)`", options)
         assert [option for option in named if not REWARDS.takes(name, option)] == [], name
 
 
 def test_the_example_function_wants_courtesy_and_brevity() -> None:
-    def polite(reply: str) -> Outcome:
+    def polite(reply: str) -> RewardResult:
         return asked("my_checks:polite", reply, words=["please"], longest=10)
 
-    assert polite("Please.") == Outcome.of(Score(1.0, {"courtesy": 1.0, "excess": 0.0}))
-    assert polite("Please, now!") == Outcome.of(Score(0.8, {"courtesy": 1.0, "excess": 2.0}))
-    assert polite("Now!") == Outcome.of(Score(0.0, {"courtesy": 0.0, "excess": 0.0}))
+    assert polite("Please.") == RewardResult.from_score(Score(1.0, {"courtesy": 1.0, "excess": 0.0}))
+    assert polite("Please, now!") == RewardResult.from_score(Score(0.8, {"courtesy": 1.0, "excess": 2.0}))
+    assert polite("Now!") == RewardResult.from_score(Score(0.0, {"courtesy": 0.0, "excess": 0.0}))
 
 
 def test_the_example_that_waits_tells_python_from_what_is_not() -> None:
-    assert asked("my_checks:parses", "x = 2 * x") == Outcome.of(Score(1.0))
-    assert asked("my_checks:parses", "double x") == Outcome.of(Score(0.0))
+    assert asked("my_checks:parses", "x = 2 * x") == RewardResult.from_score(Score(1.0))
+    assert asked("my_checks:parses", "double x") == RewardResult.from_score(Score(0.0))
 
 
 def test_the_example_class_counts_the_words_that_it_read_when_it_started() -> None:
     found = asked("my_checks:Vocabulary", "please pour tea thanks", path=str(FOLDER / "words.txt"))
-    assert found == Outcome.of(Score(0.5, {"words": 4.0}))
+    assert found == RewardResult.from_score(Score(0.5, {"words": 4.0}))
     assert asked("my_checks:Vocabulary", "", path=str(FOLDER / "words.txt")).score == Score(0.0, {"words": 0.0})

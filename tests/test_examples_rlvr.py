@@ -11,18 +11,20 @@ import pytest
 
 from roll.cli import main
 from roll.config.load import load
-from roll.journal.records import Kept, Wanted
+from roll.journal.records import StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
-from roll.rewards.base import Reward
-from roll.sandbox.level import TRUSTED, why_not
-from roll.types import Call, Task
+from roll.rewards.base import RewardAdapter
+from roll.sandbox.level import TRUSTED_CODE, unavailable_reason
+from roll.types import Spec, Task
 from roll.wiring.data import build_sources
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 DOMAINS = ["math", "code", "reasoning", "ifeval", "qa"]
 RIGHT = {"math": "worked", "code": "reference", "reasoning": "answer", "ifeval": "example", "qa": "aliases"}
 """The field of a row that holds a right reply, or several."""
-SANDBOX = f'vars.sandbox="{TRUSTED}"' if why_not() else "vars.sandbox=auto"
+SANDBOX = f'vars.sandbox="{TRUSTED_CODE}"' if unavailable_reason() else "vars.sandbox=auto"
 """The level that there is."""
 SMALL = ["threads=1", "steps=2", "rollout.group_size=2", *(f"validation.tasks.{place}.limit=1" for place in range(5))]
 ROLL_DATA = os.environ.get("ROLL_DATA", "")
@@ -38,14 +40,14 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def samples_of(run: Path) -> list[Kept]:
+def samples_of(run: Path) -> list[StoredTrajectory]:
     with contextlib.closing(Reader(run / "journal.db")) as reader:
-        return list(reader.trajectories(Wanted(last=None)))
+        return list(reader.trajectories(TrajectoryQuery(last=None)))
 
 
-def scored(reward: Call, task: Task, replies: list[str]) -> list[float]:
+def scored(reward: Spec, task: Task, replies: list[str]) -> list[float]:
     async def ask() -> list[float]:
-        made = Reward.made(reward)
+        made = RewardAdapter.load(reward)
         assert await made.start() is None
         outcomes = [await made.score(task, reply) for reply in replies]
         await made.stop()
@@ -70,8 +72,8 @@ def test_every_step_trains_every_domain_by_its_share(trained: Path) -> None:
         assert groups == {name: 2 * share for name, share in shares.items()}  # two attempts a group
     _, first, second = metrics_of(trained)
     for metrics in (first, second):
-        assert {f"reward/{name}" for name in DOMAINS} <= metrics.keys()
-        assert {"reward_part/format", "reward_part/length", "reward_part/passed", "reward_part/f1"} <= metrics.keys()
+        assert {f"domain/{name}/reward" for name in DOMAINS} <= metrics.keys()
+        assert {"reward/format", "reward/length", "reward/passed", "reward/f1"} <= metrics.keys()
 
 
 def test_every_domain_is_validated_with_several_attempts(trained: Path) -> None:
@@ -127,4 +129,4 @@ def test_the_run_over_real_tasks_passes_the_check_and_trains_a_step(tmp_path: Pa
     roll(tmp_path, "check", *arguments)
     roll(tmp_path, "train", *arguments, "steps=1", "rollout.max_new_tokens=16")
     *_, last = metrics_of(tmp_path / "runs" / "rlvr_full")
-    assert {f"reward/{name}" for name in DOMAINS} <= last.keys()
+    assert {f"domain/{name}/reward" for name in DOMAINS} <= last.keys()

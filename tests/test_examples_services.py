@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from roll.cli import main
-from roll.sandbox.level import why_not
+from roll.sandbox.level import unavailable_reason
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-ISOLATED = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+REASON = unavailable_reason()
+ISOLATED = pytest.mark.skipif(bool(REASON), reason=f"untrusted code is not run here: {REASON}")
 NAMES = ("repair", "sql", "retail")
 EXAMPLES = [
-    pytest.param("repair", "programs", "Repair", 4, marks=ISOLATED),
-    ("sql", "tables", "Sql", 5),
-    ("retail", "desk", "Retail", 4),
+    pytest.param("repair", "programs", "RepairOracle", 4, marks=ISOLATED),
+    ("sql", "tables", "SqlOracle", 5),
+    ("retail", "desk", "RetailOracle", 4),
 ]
 """Each with its source, who knows the answers, and how many tasks there are."""
 SMALL = [

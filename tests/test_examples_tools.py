@@ -11,12 +11,14 @@ from roll.cli import main
 from roll.data.tasks import jsonl
 from roll.envs.function_calling import FunctionCalling
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "threads=1", "steps=1", "rollout.groups_per_step=2", "rollout.group_size=2", "rollout.max_new_tokens=8",
     "tasks.0.limit=8", "validation.tasks.0.limit=2", "validation.at_start=false",
 ]  # fmt: skip
-WARM = ["sft.steps=2", "sft.batch_size=4", "sft.stop_at=null"]
+WARM = ["sft.steps=2", "sft.batch_size=4", "sft.stop_at_accuracy=null"]
 
 
 def roll(folder: Path, *arguments: str) -> None:
@@ -57,7 +59,7 @@ def test_the_example_of_function_calling_trains_on_rows_that_can_all_be_used(tmp
 
 def test_the_tool_of_ones_own_is_used_as_the_page_has_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
-    section = page.partition("## A tool of one's own\n")[2].partition("\n## ")[0]
+    section = page.partition("## A custom tool\n")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     (run,) = re.findall(r"^```yaml\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     (tmp_path / "shop.py").write_text(code)

@@ -8,6 +8,8 @@ import pytest
 
 from roll.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SMALL = [
     "steps=1", "threads=1", "vars.turns=2", "rollout.groups_per_step=2", "rollout.group_size=2",

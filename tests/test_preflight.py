@@ -14,7 +14,7 @@ tasks:
   - name: sums
     data: arithmetic
     reward: exact
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 
@@ -30,11 +30,11 @@ def faults(tmp_path: Path, *overrides: str) -> list[str]:
     return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
 
 
-def test_names_of_ours_with_their_arguments_pass(tmp_path: Path) -> None:
+def test_known_names_with_valid_arguments_pass(tmp_path: Path) -> None:
     fly(tmp_path, "tasks.0.data={kind: arithmetic, digits: 3}", "algorithm.advantage.scale=false")
 
 
-def test_every_unknown_name_and_argument_is_told_at_its_place(tmp_path: Path) -> None:
+def test_every_unknown_name_and_argument_is_reported_at_its_key(tmp_path: Path) -> None:
     held_out = "validation.tasks=[{name: held, data: arithmatic, reward: exact}]"
     assert faults(tmp_path, "algorithm.loss.clip_hi=0.3", "tasks.0.reward=exakt", held_out) == [
         "command line: algorithm.loss.clip_hi: loss 'clipped' takes no 'clip_hi'; did you mean 'clip_high'?",
@@ -43,7 +43,7 @@ def test_every_unknown_name_and_argument_is_told_at_its_place(tmp_path: Path) ->
     ]
 
 
-def test_arguments_of_another_type_than_the_function_takes_are_told_at_their_place(tmp_path: Path) -> None:
+def test_arguments_of_a_wrong_type_are_reported_at_their_key(tmp_path: Path) -> None:
     data, env = "tasks.0.data={kind: arithmetic, digits: two}", "tasks.0.env={kind: frozen_lake, size: [4]}"
     assert faults(tmp_path, "algorithm.loss.clip_low=abc", data, env, "tasks.0.reward={kind: f1, threshold: low}") == [
         "command line: algorithm.loss.clip_low: loss 'clipped' takes a number as 'clip_low' (got 'abc'); change it",
@@ -55,14 +55,14 @@ def test_arguments_of_another_type_than_the_function_takes_are_told_at_their_pla
     ]
 
 
-def test_a_metric_that_no_checkpoint_can_be_the_best_by_is_told(tmp_path: Path) -> None:
-    assert faults(tmp_path, "checkpoint.best=reward/meen") == [
-        "command line: checkpoint.best: no step and no validation of this run measures 'reward/meen'; "
+def test_an_unknown_best_metric_is_reported(tmp_path: Path) -> None:
+    assert faults(tmp_path, "checkpoint.best_metric=reward/meen") == [
+        "command line: checkpoint.best_metric: no step and no validation of this run measures 'reward/meen'; "
         "did you mean 'reward/mean'?"
     ]
 
 
-def test_what_the_caller_supplies_cannot_be_given_by_the_file(tmp_path: Path) -> None:
+def test_a_file_cannot_give_parameters_that_the_code_passes(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, "tasks.0.reward.reply=x")
     assert line.startswith("command line: tasks.0.reward.reply: reward 'exact' takes no 'reply'")
 
@@ -72,13 +72,13 @@ def test_a_dataset_without_its_file_names_the_missing_argument(tmp_path: Path) -
     assert lines == ["command line: tasks.0.data: dataset 'jsonl' needs 'path'; add it"]
 
 
-def test_a_missing_data_file_is_told_with_the_folder_it_was_sought_in(tmp_path: Path) -> None:
+def test_a_missing_data_file_is_reported_with_the_current_directory(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, "tasks.0.data=nowhere/train.jsonl")
     assert line.startswith("command line: tasks.0.data: no such file: nowhere/train.jsonl; paths are relative to")
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "parquet"])
-def test_a_missing_data_file_of_any_source_is_told_at_its_line(tmp_path: Path, ending: str) -> None:
+def test_a_missing_data_file_of_any_source_is_reported_at_its_line(tmp_path: Path, ending: str) -> None:
     path = tmp_path / "run.yaml"
     held_out = "validation:\n  tasks:\n    - name: held\n      data: {gone}\n      reward: exact\n"
     path.write_text(TEXT.replace("arithmetic", f"gone.{ending}") + held_out.format(gone=f"also/gone.{ending}"))
@@ -91,7 +91,7 @@ def test_a_missing_data_file_of_any_source_is_told_at_its_line(tmp_path: Path, e
     ]
 
 
-def test_a_directory_is_a_dataset_where_there_is_parquet_in_it(tmp_path: Path) -> None:
+def test_a_directory_is_a_dataset_if_it_has_parquet_files(tmp_path: Path) -> None:
     data = f"tasks.0.data={{kind: parquet, path: '{tmp_path}'}}"
     (line,) = faults(tmp_path, data)
     assert "has no *.parquet in it; name another directory" in line
@@ -101,7 +101,7 @@ def test_a_directory_is_a_dataset_where_there_is_parquet_in_it(tmp_path: Path) -
     assert line.endswith("is a directory; name the .jsonl file in it")
 
 
-def test_filters_of_a_source_are_names_like_any_other(tmp_path: Path) -> None:
+def test_filters_of_a_source_are_checked_too(tmp_path: Path) -> None:
     fly(tmp_path, "tasks.0.filters=[mixed, {kind: mean_between, low: 0.1}]")
     assert faults(tmp_path, "tasks.0.filters=[mixd, {kind: mean_between, lo: 0.1}]") == [
         "command line: tasks.0.filters.0: no group filter named 'mixd'; did you mean 'mixed'?",
@@ -109,7 +109,7 @@ def test_filters_of_a_source_are_names_like_any_other(tmp_path: Path) -> None:
     ]
 
 
-def test_modules_beside_the_file_are_read_but_not_run(tmp_path: Path) -> None:
+def test_modules_in_the_directory_of_the_file_are_read_but_not_run(tmp_path: Path) -> None:
     source = "raise SystemExit('imported')\n\ndef polite(task, reply, *, weight=1.0, word):\n    return weight\n"
     (tmp_path / "manners_beside.py").write_text(source)
     fly(tmp_path, "tasks.0.reward={kind: 'manners_beside:polite', word: please}")
@@ -133,7 +133,7 @@ def test_names_defined_under_a_condition_or_imported_are_found(tmp_path: Path) -
     fly(tmp_path, "tasks.0.reward='conditions_beside:again'")
 
 
-def test_an_environment_is_given_its_task_by_the_caller(tmp_path: Path) -> None:
+def test_the_code_passes_the_task_to_an_environment(tmp_path: Path) -> None:
     (tmp_path / "worlds_beside.py").write_text("class World:\n    def __init__(self, task, *, size=3): ...\n")
     world = "tasks.0.env={kind: 'worlds_beside:World', size: 4}"
     fly(tmp_path, world)
@@ -142,12 +142,12 @@ def test_an_environment_is_given_its_task_by_the_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:score", "roll.nowhere:score", "roll.nowhere.deep:score"])
-def test_a_module_that_does_not_exist_says_where_to_put_it(tmp_path: Path, name: str) -> None:
+def test_the_error_about_a_missing_module_tells_where_to_put_it(tmp_path: Path, name: str) -> None:
     (line,) = faults(tmp_path, f"tasks.0.reward='{name}'")
-    assert line.endswith("put it beside the YAML file or install it")
+    assert line.endswith("put it next to the YAML file or install it")
 
 
-def test_a_name_that_cannot_be_one_and_a_module_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
+def test_invalid_names_and_unreadable_modules_are_faults(tmp_path: Path) -> None:
     (tmp_path / "broken_beside.py").write_text("def score(:\n")
     (line,) = faults(tmp_path, "tasks.0.reward=':score'")
     assert line.endswith("is not a name; write package.module:attribute")
@@ -159,7 +159,7 @@ def model_faults(tmp_path: Path) -> list[str]:
     return [line.partition("model.path: ")[2] for line in faults(tmp_path, f"model={{path: '{tmp_path}/model'}}")]
 
 
-def test_a_model_directory_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_missing_files_of_a_model_directory_are_reported(tmp_path: Path) -> None:
     assert model_faults(tmp_path)[0].startswith("no such directory: model; ")
     model = tmp_path / "model"
     model.mkdir()
@@ -169,7 +169,7 @@ def test_a_model_directory_is_told_what_it_lacks(tmp_path: Path) -> None:
     assert line.endswith("model has no weights (*.safetensors); download or export them there")
 
 
-def test_a_shard_that_the_index_names_must_be_there(tmp_path: Path) -> None:
+def test_every_shard_of_the_index_must_exist(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -183,7 +183,7 @@ def test_a_shard_that_the_index_names_must_be_there(tmp_path: Path) -> None:
     fly(tmp_path, f"model={{path: '{model}'}}")
 
 
-def test_names_in_the_algorithm_of_a_domain_are_looked_up_too(tmp_path: Path) -> None:
+def test_names_in_the_algorithm_of_a_domain_are_checked_too(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     own = "    algorithm:\n      advantage: leave_on_out\n      masks:\n        - {kind: difficulty, lo: 0}\n"
     path.write_text(TEXT.replace("    reward: exact\n", f"    reward: exact\n{own}"))
@@ -195,7 +195,8 @@ def test_names_in_the_algorithm_of_a_domain_are_looked_up_too(tmp_path: Path) ->
     ]
     fly(
         tmp_path,
-        "tasks.0.algorithm={advantage: leave_one_out, shaping: [scaled], emphasis: [length], masks: [truncated]}",
+        "tasks.0.algorithm={advantage: leave_one_out, shaping: [scaled], advantage_weights: [length], "
+        "masks: [truncated]}",
     )
 
 
@@ -207,6 +208,6 @@ def test_names_in_the_algorithm_of_a_domain_are_looked_up_too(tmp_path: Path) ->
         ("{kind: mcp, command: [python, nowhere.py]}", "command: no such file: nowhere.py; paths are relative to"),
     ],
 )
-def test_files_that_tools_need_are_looked_for_before_anything_starts(tmp_path: Path, tools: str, fault: str) -> None:
+def test_missing_files_of_tools_are_reported(tmp_path: Path, tools: str, fault: str) -> None:
     (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [{tools}]}}")
     assert line.startswith(f"command line: tasks.0.env.tools.0: {fault}")

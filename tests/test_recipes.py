@@ -1,4 +1,4 @@
-"""Every recipe loads, passes preflight, says in words what it is made of, and has its section in docs/algorithms.md."""
+"""Every recipe loads, passes preflight, is explained, and has a section in docs/algorithms.md."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 import roll
-from roll.config.load import Loaded, load
-from roll.config.section import Named
-from roll.explain.formulas import FORMULAS
+from roll.config.load import LoadedRun, load
+from roll.config.section import SpecConfig
 from roll.explain.run import explain
 from roll.preflight import importable, preflight
+from roll.registry import PARTS
 
 ROOT = Path(__file__).parents[1]
 FILES = {path.name.removesuffix(".yaml"): path for path in (Path(roll.__file__).parent / "recipes").glob("*.yaml")}
@@ -26,20 +26,20 @@ model: {shape: {hidden: 64}}
 algorithm: NAME
 tasks:
   - {name: sums, data: arithmetic, reward: exact}
-rollout: {context: 512, groups_per_step: 4, group_size: 4}
+rollout: {max_seq_len: 512, groups_per_step: 4, group_size: 4}
 """
 
 
-def loaded(tmp_path: Path, name: str, *overrides: str) -> Loaded:
-    """A small run with the recipe, laid over by nothing but `overrides`."""
+def loaded(tmp_path: Path, name: str, *overrides: str) -> LoadedRun:
+    """A small run with the recipe and `overrides`."""
     path = tmp_path / "run.yaml"
-    taught = f"teacher: {{path: {teacher(tmp_path)}}}\n" if name == "opd" else ""
-    path.write_text(RUN.replace("NAME", name) + taught)
+    distilled = f"teacher: {{path: {teacher(tmp_path)}}}\n" if name == "opd" else ""
+    path.write_text(RUN.replace("NAME", name) + distilled)
     return load(path, overrides)
 
 
 def teacher(tmp_path: Path) -> str:
-    """A folder that looks like a model from outside, which is all that preflight does."""
+    """A directory with the files that preflight looks for in a model."""
     folder = tmp_path / "teacher"
     folder.mkdir(exist_ok=True)
     for file in ("config.json", "model.safetensors"):
@@ -54,8 +54,8 @@ def page_of(tmp_path: Path, name: str, *overrides: str) -> str:
 def parts_of(name: str) -> list[tuple[str, str]]:
     """Every function that a recipe names: the key that names it, and its short name."""
     tree = yaml.safe_load(FILES[name].read_text(encoding="utf-8"))
-    found = [(key, each) for key, value in tree.items() for each in (value if isinstance(value, list) else [value])]
-    return [(key, Named.model_validate(each).kind) for key, each in found if key in FORMULAS]
+    values = [(key, each) for key, value in tree.items() for each in (value if isinstance(value, list) else [value])]
+    return [(key, SpecConfig.model_validate(each).kind) for key, each in values if key in PARTS]
 
 
 def rows_of(page: str) -> list[list[str]]:
@@ -63,35 +63,35 @@ def rows_of(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
 
 
-def test_the_recipes_are_the_promised_ones() -> None:
+def test_all_recipes_are_listed_here() -> None:
     assert set(FILES) == NAMES
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_recipe_is_a_few_lines_that_begin_with_what_it_is(name: str) -> None:
+def test_a_recipe_is_a_few_lines_after_a_one_line_description(name: str) -> None:
     first, *others = FILES[name].read_text(encoding="utf-8").splitlines()
     assert re.fullmatch(r"# [A-Z].*\.", first) and len(first) <= 120
     assert 3 <= len(others) <= 8 and not any("#" in line for line in others)
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_recipe_passes_preflight_and_names_its_parts_in_words(tmp_path: Path, name: str) -> None:
-    found = loaded(tmp_path, name)
-    preflight(found)
+def test_a_recipe_passes_preflight_and_all_of_its_parts_are_explained(tmp_path: Path, name: str) -> None:
+    preflight(loaded(tmp_path, name))
     text = page_of(tmp_path, name)
     assert f"recipe {name} " in text
-    named = parts_of(name)
-    assert {"advantage", "loss", "aggregation"} <= {key for key, _ in named}
-    assert [kind for key, kind in named if f"{key} {kind}: " not in text] == []  # a formula follows the colon
+    parts = parts_of(name)
+    assert {"advantage", "loss", "aggregation"} <= {key for key, _ in parts}
+    explained = [kind for key, kind in parts if re.search(rf"{key} (loss x )?{kind}(\([^)]*\))?: ", text)]
+    assert explained == [kind for _, kind in parts]
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_what_a_recipe_needs_is_told_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_exactly_the_needs_of_a_recipe_are_explained(tmp_path: Path, name: str) -> None:
     needs = loaded(tmp_path, name).run.algorithm.all_needs
     block = explain(loaded(tmp_path, name).run).partition("\nAlgorithm\n")[2].partition("\n\n")[0]
     labels = set(re.findall(r"^  (\S+(?: \S+)?)  ", block, re.MULTILINE))
-    told = labels & {"reference", "critic", "teacher", "reward model", "old logprobs", "states"}
-    assert told == {need.replace("_", " ") for need in needs}
+    roles = labels & {"reference", "critic", "teacher", "reward model", "old logprobs", "states"}
+    assert roles == {need.replace("_", " ") for need in needs}
     assert ("roles" in labels) == (not needs)
 
 
@@ -105,14 +105,14 @@ def test_what_a_recipe_needs_is_told_and_nothing_else(tmp_path: Path, name: str)
         ("opd", {"teacher"}),
     ],
 )
-def test_a_recipe_starts_what_its_method_is_about(tmp_path: Path, name: str, needs: set[str]) -> None:
+def test_a_recipe_needs_the_models_of_its_method(tmp_path: Path, name: str, needs: set[str]) -> None:
     assert loaded(tmp_path, name).run.algorithm.all_needs == needs
 
 
-def test_any_part_of_a_recipe_can_be_laid_over_in_place(tmp_path: Path) -> None:
+def test_any_part_of_a_recipe_can_be_overridden(tmp_path: Path) -> None:
     text = page_of(tmp_path, "dapo", "algorithm.loss.clip_high=0.3", "algorithm.minibatches=2", "algorithm.filters=[]")
-    assert "clip(r, 1 - 0.2, 1 + 0.3)" in text and "2 a batch = 1 epoch x 2 minibatches" in text
-    assert "replaced by another" not in text and "replaced by another" in page_of(tmp_path, "dapo")
+    assert "clipped(clip_low=0.2, clip_high=0.3, " in text and "2 per batch = 1 epoch x 2 minibatches" in text
+    assert "filters mixed" not in text and "filters mixed" in page_of(tmp_path, "dapo")
 
 
 def test_the_page_has_a_section_for_each_recipe_and_for_nothing_else() -> None:
@@ -135,9 +135,9 @@ def test_the_table_names_the_parts_of_every_recipe(tmp_path: Path) -> None:
     rows = {cells[0].strip("`"): cells[1:] for cells in rows_of(PAGE)}
     assert set(rows) == set(FILES)
     for name, (advantage, loss, aggregation, updates, beyond) in rows.items():
-        told = {"advantage": advantage, "loss": loss, "aggregation": aggregation}
-        named = {key: kind for key, kind in parts_of(name) if key in told}
-        assert {key: re.findall(r"`(\w+)", cell)[0] for key, cell in told.items()} == named, name
+        cells = {"advantage": advantage, "loss": loss, "aggregation": aggregation}
+        parts = {key: kind for key, kind in parts_of(name) if key in cells}
+        assert {key: re.findall(r"`(\w+)", cell)[0] for key, cell in cells.items()} == parts, name
         algorithm = loaded(tmp_path, name).run.algorithm
         assert int(updates) == algorithm.epochs * algorithm.minibatches, name
         roles = algorithm.all_needs - {"old_logprobs"}
@@ -145,14 +145,14 @@ def test_the_table_names_the_parts_of_every_recipe(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_function_that_a_recipe_may_name() -> None:
-    named = set(re.findall(r"`(\w+)`", PAGE))
-    assert {name for table in FORMULAS.values() for name in table} - named == set()
+    documented = set(re.findall(r"`(\w+)`", PAGE))
+    assert {name for table in PARTS.values() for name in table.targets} - documented == set()
 
 
 def blocks(language: str) -> list[str]:
-    """The page's code, its module renamed: no other test has imported one of this name."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    return [block.replace("my_loss", "loss_of_the_page") for block in found]
+    """The code of the page, with its module under a name that no other test imports."""
+    code = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return [block.replace("my_loss", "loss_of_the_page") for block in code]
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))

@@ -58,7 +58,7 @@ def read(tmp_path: Path) -> Signature:
         ("bare", "x", "a list"),
     ],
 )
-def test_what_does_not_fit_is_told_in_words(read: Signature, key: str, value: Any, words: str) -> None:
+def test_an_invalid_value_gets_a_description_of_valid_ones(read: Signature, key: str, value: Any, words: str) -> None:
     assert read.expected(key, value) == words
 
 
@@ -80,17 +80,17 @@ def test_what_does_not_fit_is_told_in_words(read: Signature, key: str, value: An
         ("bare", ["a", 1]),
     ],
 )
-def test_what_fits_passes(read: Signature, key: str, value: Any) -> None:
+def test_a_valid_value_passes(read: Signature, key: str, value: Any) -> None:
     assert read.expected(key, value) == ""
 
 
 @pytest.mark.parametrize("key", ["strange", "table", "mixed", "loose", "either_or", "unknown"])
-def test_what_a_hint_does_not_say_in_plain_types_is_not_judged(read: Signature, key: str) -> None:
+def test_values_of_other_hints_are_not_judged(read: Signature, key: str) -> None:
     for value in (None, 1, 0.5, "a", [1], {"a": 1}):
         assert read.expected(key, value) == ""
 
 
-def test_the_fields_of_a_record_are_hints_too(tmp_path: Path) -> None:
+def test_the_fields_of_a_dataclass_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "drawing.py").write_text(SOURCE)
     found = signature_of(tmp_path / "drawing.py", "Drawing", 0, 0)
     assert found is not None and found.required == {"size"}
@@ -135,13 +135,15 @@ class Drawing:
         ("Drawing", "late", None),
     ],
 )
-def test_where_a_hint_may_not_be_all_nothing_is_refused(attribute: str, key: str, value: Any, tmp_path: Path) -> None:
+def test_no_value_is_refused_if_the_hint_may_be_incomplete(
+    attribute: str, key: str, value: Any, tmp_path: Path
+) -> None:
     (tmp_path / "careful.py").write_text(CAREFUL)
     found = signature_of(tmp_path / "careful.py", attribute, 0 if attribute == "Drawing" else 1, 0)
     assert found is not None and found.expected(key, value) == ""
 
 
-def test_a_default_outside_its_hint_is_one_more_thing_that_fits(tmp_path: Path) -> None:
+def test_a_default_outside_its_hint_is_valid_too(tmp_path: Path) -> None:
     (tmp_path / "careful.py").write_text(CAREFUL)
     found = signature_of(tmp_path / "careful.py", "drawn", 1, 0)
     assert found is not None and found.expected("way", "other") == "a whole number or 'auto'"

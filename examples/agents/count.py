@@ -1,4 +1,4 @@
-"""Counts in turns with whatever model answers at OPENAI_BASE_URL. It knows the OpenAI client and nothing else."""
+"""Alternates numbers with the model at OPENAI_BASE_URL. It uses the OpenAI client and nothing else."""
 
 import json
 import os
@@ -10,8 +10,8 @@ client = OpenAI()
 messages, right = [], 0
 for number in (1, 3, 5):
     messages.append({"role": "user", "content": str(number)})
-    answer = client.chat.completions.create(model=os.environ["OPENAI_MODEL"], messages=messages)
-    reply = answer.choices[0].message.content
-    messages.append({"role": "assistant", "content": reply})
-    right += reply == str(number + 1)
+    completion = client.chat.completions.create(model=os.environ["OPENAI_MODEL"], messages=messages)
+    response = completion.choices[0].message.content
+    messages.append({"role": "assistant", "content": response})
+    right += response == str(number + 1)
 sys.stdout.write(json.dumps({"reward": right / 3}))

@@ -1,4 +1,4 @@
-"""A dataset of one's own: a function that returns tasks."""
+"""A custom dataset: a function that returns tasks."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ from roll.types import Task
 
 
 def words(file: str) -> list[Task]:
-    """The tasks of a file that lies beside this one, wherever the run is started from."""
+    """The tasks of a file in this folder, independent of the current directory."""
     return jsonl(str(Path(__file__).with_name(file)))

@@ -1,10 +1,10 @@
-"""A reward of one's own: how much of a word was spelled right."""
+"""A custom reward: how much of a word is spelled right."""
 
 from roll.types import Score, Task
 
 
-def letters(task: Task, reply: str, *, brevity: float) -> Score:
-    """The part of the answer's letters that stand in their place, less `brevity` for each letter too many."""
-    right = sum(said == wanted for said, wanted in zip(reply, task.answer, strict=False)) / len(task.answer)
-    excess = max(0, len(reply) - len(task.answer))
+def letters(task: Task, response: str, *, brevity: float) -> Score:
+    """The fraction of the answer's letters in the right position, minus `brevity` per extra letter."""
+    right = sum(letter == expected for letter, expected in zip(response, task.answer, strict=False)) / len(task.answer)
+    excess = max(0, len(response) - len(task.answer))
     return Score(right - brevity * excess, {"right": right, "excess": float(excess)})

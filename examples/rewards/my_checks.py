@@ -1,4 +1,4 @@
-"""Three rewards of one's own: a function, one that waits, and one with a lifecycle."""
+"""Three custom rewards: a function, an async function, and a class with a lifecycle."""
 
 import asyncio
 import sys
@@ -9,24 +9,24 @@ from roll.types import Score, Task
 PARSE = "import ast, sys; ast.parse(sys.stdin.read())"
 
 
-def polite(task: Task, reply: str, *, words: list[str], longest: int = 200) -> Score:
-    """1 if the reply has one of the words, less a tenth for every character beyond `longest`, down to 0."""
-    courtesy = float(any(word in reply.lower() for word in words))
-    excess = max(0, len(reply) - longest)
+def polite(task: Task, response: str, *, words: list[str], longest: int = 200) -> Score:
+    """1 if the response has one of the words, minus 0.1 per character beyond `longest`, at least 0."""
+    courtesy = float(any(word in response.lower() for word in words))
+    excess = max(0, len(response) - longest)
     return Score(max(0.0, courtesy - 0.1 * excess), {"courtesy": courtesy, "excess": float(excess)})
 
 
-async def parses(task: Task, reply: str) -> float:
-    """1 if the reply is Python, which another process finds out while this one waits."""
+async def parses(task: Task, response: str) -> float:
+    """1 if the response is valid Python, checked by another process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-c", PARSE, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    await process.communicate(reply.encode())
+    await process.communicate(response.encode())
     return float(process.returncode == 0)
 
 
 class Vocabulary:
-    """The part of a reply's words that stand in a file, which is read once in every process that scores."""
+    """The fraction of a response's words that are in a file, which is read once per worker process."""
 
     def __init__(self, *, path: str) -> None:
         self.path = path
@@ -38,6 +38,6 @@ class Vocabulary:
     async def stop(self) -> None:
         self.known = frozenset()
 
-    def score(self, task: Task, reply: str) -> Score:
-        words = reply.lower().split()
+    def score(self, task: Task, response: str) -> Score:
+        words = response.lower().split()
         return Score(sum(word in self.known for word in words) / max(1, len(words)), {"words": float(len(words))})

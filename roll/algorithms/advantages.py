@@ -1,8 +1,8 @@
-"""Rewards to advantages: `f(batch, **kwargs) -> [tokens]` fp32, 0 on tokens that are not trained on.
+"""Advantages from rewards: `f(batch, **kwargs) -> [tokens]` fp32, 0 on tokens that are not trained.
 
 They need the whole global batch. A trajectory counts once in every baseline, however many segments or tokens it has.
-Siblings are found by their group id, never by their place in the tensor. Statistics are taken in double precision, so
-equal rewards give an advantage of exactly zero.
+Siblings are matched by group id, never by position. Statistics are in double precision, so equal rewards give an
+advantage of exactly zero.
 """
 
 from __future__ import annotations
@@ -14,70 +14,69 @@ import torch
 from roll.algorithms.segments import (
     count_by,
     deviation_by,
-    divided,
+    divide_or_zero,
     last_of_run,
-    lay_out,
+    locate_trained,
     mean_by,
     owners,
+    scatter,
     siblings,
-    spread,
-    spread_turns,
     suffix_sums,
-    to_go,
+    sum_to_go,
+    to_tokens,
     token_rewards,
-    trained_tokens,
-    turns_to_go,
+    turn_returns,
+    turns_to_tokens,
 )
 from roll.errors import ConfigError, UnknownName
 from roll.types import Batch
 
 Baseline: TypeAlias = Literal["none", "group", "batch"]
-"""Which trajectories' mean reward is taken off: no one's, the siblings', or everybody's."""
+"""Which mean reward to subtract: none, that of the group, or that of the batch."""
 
 
 def group_normalised(batch: Batch, *, unbiased: bool = False, eps: float = 1e-6, scale: bool = True) -> torch.Tensor:
-    """Each reward less its siblings' mean, over their standard deviation plus `eps` unless `scale` is off.
+    """Reward minus the group mean, divided by the group's standard deviation plus `eps` unless `scale` is false.
 
-    A group whose rewards are all equal, and a group of one, get exactly 0. `unbiased` divides the sum of squares by one
-    less than the number of siblings.
+    Groups with equal rewards, and groups of one, get exactly 0. `unbiased` divides the sum of squares by n - 1.
     """
     index = siblings(batch.group)
-    return spread(batch, _normalised(index, batch.rewards, eps if scale else None, unbiased=unbiased))
+    return to_tokens(batch, _normalise(index, batch.rewards, eps if scale else None, unbiased=unbiased))
 
 
 def group_centred_batch_scaled(batch: Batch, *, unbiased: bool = False, eps: float = 1e-6) -> torch.Tensor:
-    """Each reward less its siblings' mean, over the standard deviation of all rewards of the batch plus `eps`."""
+    """Reward minus the group mean, divided by the standard deviation of all rewards of the batch plus `eps`."""
     centred = batch.rewards - mean_by(siblings(batch.group), batch.rewards)
-    everybody = torch.zeros_like(batch.group)
-    return spread(batch, divided(centred, deviation_by(everybody, batch.rewards, unbiased=unbiased), eps))
+    whole_batch = torch.zeros_like(batch.group)
+    return to_tokens(batch, divide_or_zero(centred, deviation_by(whole_batch, batch.rewards, unbiased=unbiased), eps))
 
 
 def leave_one_out(batch: Batch) -> torch.Tensor:
-    """Each reward less the mean of the other siblings' rewards; exactly 0 in a group of one."""
+    """Reward minus the mean reward of the other siblings; exactly 0 in a group of one."""
     index = siblings(batch.group)
     others = (count_by(index) - 1)[index]
     centred = batch.rewards - mean_by(index, batch.rewards)
-    return spread(batch, centred * (others + 1) / others.clamp(min=1))
+    return to_tokens(batch, centred * (others + 1) / others.clamp(min=1))
 
 
 def batch_centred(batch: Batch) -> torch.Tensor:
-    """Each reward less the mean over all trajectories of the batch; groups do not matter."""
-    return spread(batch, batch.rewards - _baseline(batch, "batch"))
+    """Reward minus the mean over all trajectories of the batch, regardless of groups."""
+    return to_tokens(batch, batch.rewards - _baseline(batch, "batch"))
 
 
 def batch_normalised(
     batch: Batch, *, baseline: Baseline = "none", unbiased: bool = False, eps: float = 1e-6
 ) -> torch.Tensor:
-    """Token rewards summed to the end of the trajectory, less the baseline, whitened over all trained tokens.
+    """Token rewards summed to the end of the trajectory, minus the baseline, whitened over all trained tokens.
 
-    The deviation over the batch's trained tokens gets `eps` added; where all returns are equal the result is exactly 0.
+    `eps` is added to the deviation over the batch's trained tokens; equal returns give exactly 0.
     """
-    places, owner = trained_tokens(batch)
-    returns = suffix_sums(owner, token_rewards(batch).index_select(0, places), 1.0)
-    returns = (returns - _baseline(batch, baseline)[owner]).float().double()  # equal ones are equal again in fp32
+    positions, owner = locate_trained(batch)
+    returns = suffix_sums(owner, token_rewards(batch).index_select(0, positions), 1.0)
+    returns = (returns - _baseline(batch, baseline)[owner]).float().double()  # fp32 makes equal returns equal again
     centred = returns - returns.mean()
     deviation = (centred.square().sum() / max(len(returns) - int(unbiased), 1)).sqrt()
-    return lay_out(batch, places, divided(centred, deviation, eps).float())
+    return scatter(batch, positions, divide_or_zero(centred, deviation, eps).float())
 
 
 def discounted(
@@ -87,16 +86,16 @@ def discounted(
     per: Literal["turn", "token"] = "turn",
     baseline: Baseline = "none",
 ) -> torch.Tensor:
-    """Rewards summed to the end of the trajectory, `gamma` less with each turn or with each trained token.
+    """Rewards summed to the end of the trajectory, discounted by `gamma` per turn or per trained token.
 
     Per turn, all tokens of a turn get the turn's return. The baseline is a mean of whole trajectories' undiscounted
-    rewards, and the same for every token.
+    rewards, equal for every token.
     """
     expected = _baseline(batch, baseline)
     if per == "turn":
-        return spread_turns(batch, turns_to_go(batch, gamma) - expected[batch.turn_trajectory])
+        return turns_to_tokens(batch, turn_returns(batch, gamma) - expected[batch.turn_trajectory])
     if per == "token":
-        returns = to_go(batch, token_rewards(batch), gamma) - expected[owners(batch)]
+        returns = sum_to_go(batch, token_rewards(batch), gamma) - expected[owners(batch)]
         return torch.where(batch.trained, returns, 0.0).float()
     raise UnknownName("unit of discount", per, ("turn", "token"))
 
@@ -104,57 +103,53 @@ def discounted(
 def gae(batch: Batch, *, gamma: float = 1.0, lam: float = 1.0, bootstrap: bool = False) -> torch.Tensor:
     """Generalised advantage estimation along the trained tokens of a trajectory, over all its rows.
 
-    The value after the last trained token is 0: the trajectory ended. With `bootstrap` a truncated one goes on as it
-    stood, so that value is taken to be the last token's once more. Values of untrained tokens are never read.
+    The value after the last trained token is 0, because the trajectory ended. With `bootstrap` a truncated trajectory
+    uses its last token's value there instead. Values of untrained tokens are never read.
     """
     if batch.values is None:
         raise ConfigError("gae: the batch has no values (got None); it needs a critic")
-    places, owner = trained_tokens(batch)
-    values = batch.values.index_select(0, places).double()
+    positions, owner = locate_trained(batch)
+    values = batch.values.index_select(0, positions).double()
     after = torch.zeros_like(values)
     after[:-1] = values[1:]
-    kept = batch.truncated & bootstrap
-    after = torch.where(last_of_run(owner), torch.where(kept[owner], values, 0.0), after)
-    errors = token_rewards(batch).index_select(0, places) + gamma * after - values
-    return lay_out(batch, places, suffix_sums(owner, errors, gamma * lam).float())
+    bootstrapped = batch.truncated & bootstrap
+    after = torch.where(last_of_run(owner), torch.where(bootstrapped[owner], values, 0.0), after)
+    errors = token_rewards(batch).index_select(0, positions) + gamma * after - values
+    return scatter(batch, positions, suffix_sums(owner, errors, gamma * lam).float())
 
 
 def gigpo(
     batch: Batch, *, step_weight: float = 1.0, gamma: float = 0.95, eps: float = 1e-6, scale: bool = True
 ) -> torch.Tensor:
-    """The group-normalised reward of the episode, plus `step_weight` times that of the step.
+    """Group-normalised reward of the episode, plus `step_weight` times the group-normalised return of the step.
 
-    A step is a turn; its reward is the return from it on, `gamma` less with each turn. Its siblings are all turns taken
-    in the same state by the same group, those of its own trajectory among them; a state seen once gives exactly 0.
+    A step is a turn; its return is discounted by `gamma` per turn. Its siblings are all turns of the same group in the
+    same state, including other turns of its trajectory; a state seen once gives exactly 0.
     """
     if batch.turn_states is None:
-        raise ConfigError(
-            "gigpo: the batch has no states (got None); use an environment that names the state of a turn"
-        )
-    added = eps if scale else None
-    episode = _normalised(siblings(batch.group), batch.rewards, added)
-    alike = siblings(batch.group[batch.turn_trajectory], batch.turn_states)
-    step = _normalised(alike, turns_to_go(batch, gamma).float(), added)  # equal returns are equal again in fp32
-    return spread_turns(batch, episode[batch.turn_trajectory] + step_weight * step)
+        raise ConfigError("gigpo: the batch has no states (got None); use an environment that reports states")
+    divisor_eps = eps if scale else None
+    episode = _normalise(siblings(batch.group), batch.rewards, divisor_eps)
+    same_state = siblings(batch.group[batch.turn_trajectory], batch.turn_states)
+    step = _normalise(same_state, turn_returns(batch, gamma).float(), divisor_eps)  # fp32 makes equal returns equal
+    return turns_to_tokens(batch, episode[batch.turn_trajectory] + step_weight * step)
 
 
 def distilled(batch: Batch, *, weight: float = 1.0) -> torch.Tensor:
-    """How much likelier the teacher finds each token than the policy did, in logprob, times `weight`.
+    """Teacher's logprob minus the policy's, per token, times `weight`.
 
-    The policy's are the recomputed logprobs where there are any, else the sampler's.
+    The policy's logprobs are the recomputed ones where present, otherwise the sampler's.
     """
     if batch.teacher_logprobs is None:
-        raise ConfigError("distilled: the batch has no teacher's logprobs (got None); it needs a teacher")
+        raise ConfigError("distilled: the batch has no teacher logprobs (got None); it needs a teacher")
     policy = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
     return torch.where(batch.trained, weight * (batch.teacher_logprobs - policy), 0.0).float()
 
 
-def _normalised(
-    index: torch.Tensor, values: torch.Tensor, eps: float | None, *, unbiased: bool = False
-) -> torch.Tensor:
-    """Values less the mean of their index; unless `eps` is None, over the deviation."""
+def _normalise(index: torch.Tensor, values: torch.Tensor, eps: float | None, *, unbiased: bool = False) -> torch.Tensor:
+    """Values minus the mean of their index, divided by its deviation plus `eps`; not divided where `eps` is None."""
     centred = values - mean_by(index, values)
-    return centred if eps is None else divided(centred, deviation_by(index, values, unbiased=unbiased), eps)
+    return centred if eps is None else divide_or_zero(centred, deviation_by(index, values, unbiased=unbiased), eps)
 
 
 def _baseline(batch: Batch, name: Baseline) -> torch.Tensor:

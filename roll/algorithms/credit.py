@@ -1,132 +1,133 @@
-"""Who earned what: from rewards to one advantage and one weight a token, part by part as a recipe says."""
+"""Credit assignment: from rewards to one advantage and one loss weight per token, as a recipe specifies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from roll.algorithms.kl import adapted
-from roll.algorithms.objective import corrected, kl_row
-from roll.algorithms.partition import Part, joined, parted
-from roll.algorithms.recipe import Kl, Recipe
-from roll.algorithms.running_stats import Moments
-from roll.algorithms.segments import spread, sum_by
-from roll.algorithms.user_code import asked, place_of
+from roll.algorithms.kl import next_coefficient
+from roll.algorithms.objective import correction_factors, kl_row
+from roll.algorithms.partition import SubBatch, join, take
+from roll.algorithms.recipe import Recipe
+from roll.algorithms.running_stats import RunningStats
+from roll.algorithms.segments import sum_by, to_tokens
+from roll.algorithms.user_code import call, location_of
+from roll.config.algorithm import Kl
 from roll.errors import ConfigError
-from roll.registry import ADVANTAGES, AGGREGATIONS, EMPHASES, MASKS, SHAPINGS, Table
-from roll.types import Batch, Call, Tokens
+from roll.registry import ADVANTAGE_WEIGHTS, ADVANTAGES, AGGREGATIONS, MASKS, SHAPINGS, Table
+from roll.types import Batch, Spec, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What an algorithm carries from step to step; part of every checkpoint."""
+class AlgorithmState:
+    """State that an algorithm carries from step to step; part of every checkpoint."""
 
     kl_coefficient: float = 0.0
-    moments: Moments = field(default_factory=Moments)
-    """Of all rewards so far, as they came; without those of the domains below."""
-    domains: Mapping[str, Moments] = field(default_factory=lambda: {})
-    """The same of each domain that gives credit in a way of its own."""
-    policies: Mapping[str, Memory] = field(default_factory=lambda: {})
-    """That of each policy, where a run has several; then there is nothing else."""
+    reward_stats: RunningStats = field(default_factory=RunningStats)
+    """Statistics of all unshaped rewards so far, except those of `domains`."""
+    domains: Mapping[str, RunningStats] = field(default_factory=lambda: {})
+    """The same for each domain that has its own recipe."""
 
 
-def assign_credit(batch: Batch, recipe: Recipe, memory: Memory) -> tuple[Batch, Memory, dict[str, float]]:
-    """The batch with `advantages`, and `returns` where there are values; what to remember; what to report.
+def assign_credit(
+    batch: Batch, recipe: Recipe, state: AlgorithmState
+) -> tuple[Batch, AlgorithmState, dict[str, float]]:
+    """The batch with `advantages`, and with `returns` if it has values; the next state; metrics.
 
-    Needs the whole global batch: baselines and statistics are taken over all of it. Trajectories that a mask leaves out
-    are not trained on afterwards, but count in baselines. A domain with a recipe of its own is credited as if its
-    trajectories were all there are, and the others as if it were not there; KL is measured over all.
+    Needs the whole global batch: baselines and statistics cover all of it. Masked trajectories are no longer trained
+    but count in baselines. A domain with its own recipe is credited as if the batch held only its trajectories, and
+    the others as if it were absent; KL is measured over all.
     """
     metrics: dict[str, float] = {}
     penalties, num_trained = None, int(batch.trained.sum())
     if recipe.kl is not None:
-        penalties, memory, metrics = _pulled(batch, recipe.kl, memory)
+        penalties, state, metrics = _kl_penalties(batch, recipe.kl, state)
     if recipe.domains:
-        batch, memory = _by_domain(batch, recipe, memory, penalties)
+        batch, state = _credit_by_domain(batch, recipe, state, penalties)
     else:
-        batch, moments = _credited(batch, recipe, memory.moments, penalties)
-        memory = replace(memory, moments=moments)
+        batch, stats = _credit(batch, recipe, state.reward_stats, penalties)
+        state = replace(state, reward_stats=stats)
     metrics["reward/masked"] = 1.0 - float(batch.trained.sum()) / max(1, num_trained)
-    return batch, memory, metrics
+    return batch, state, metrics
 
 
-def weigh(batch: Batch, aggregation: Call, domains: Mapping[str, Recipe] | None = None) -> Batch:
-    """The batch of one optimizer step with `weights`: mask and denominator in one, zero where nothing is trained.
+def with_loss_weights(batch: Batch, aggregation: Spec, domains: Mapping[str, Recipe] | None = None) -> Batch:
+    """The batch of one optimizer step with `weights`: mask and denominator in one, zero on untrained tokens.
 
-    Made before the batch is cut, so no cut can change the sum; no mask can be forgotten. The weight of a domain of
-    `domains` is multiplied in, and changes no denominator.
+    Computed before the batch is split, so the split cannot change the sum and no mask can be forgotten. The weight of a
+    domain in `domains` is multiplied in, and changes no denominator.
     """
-    found = _found(AGGREGATIONS, aggregation, (batch,), like=batch.trained)
-    weight_of = {name: own.weight for name, own in (domains or {}).items() if own.weight != 1}
+    weights = _evaluate(AGGREGATIONS, aggregation, (batch,), like=batch.trained)
+    weight_of = {name: domain.weight for name, domain in (domains or {}).items() if domain.weight != 1}
     if weight_of:
-        found = found * spread(batch, torch.tensor([weight_of.get(domain, 1.0) for domain in batch.domains]))
-    return replace(batch, weights=torch.where(batch.trained, found.float(), 0.0))
+        weights = weights * to_tokens(batch, torch.tensor([weight_of.get(domain, 1.0) for domain in batch.domains]))
+    return replace(batch, weights=torch.where(batch.trained, weights.float(), 0.0))
 
 
 def minibatches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
-    """The batch dealt out at random, trajectory by trajectory and as evenly as can be."""
+    """The batch split at random into minibatches, by whole trajectories and as evenly as possible."""
     if count == 1:
         return [batch]
     order: list[int] = (
         torch.randperm(len(batch.rewards), generator=torch.Generator().manual_seed(seed)).numpy().tolist()
     )
     owners: list[int] = batch.trajectory.numpy().tolist()
-    part_of = {trajectory: place % count for place, trajectory in enumerate(order)}
+    part_of = {trajectory: position % count for position, trajectory in enumerate(order)}
     rows: list[list[int]] = [[] for _ in range(count)]
     for row, trajectory in enumerate(owners):
         rows[part_of[trajectory]].append(row)
     return [batch.select(chosen) for chosen in rows if chosen]
 
 
-def _by_domain(batch: Batch, recipe: Recipe, memory: Memory, penalties: torch.Tensor | None) -> tuple[Batch, Memory]:
-    """Each domain with a recipe of its own credited apart, and all others together, with moments of their own."""
-    assert len(batch.domains) == len(batch.rewards), "a batch of domains says which each trajectory is of"
-    rest = ""  # no domain is called that
+def _credit_by_domain(
+    batch: Batch, recipe: Recipe, state: AlgorithmState, penalties: torch.Tensor | None
+) -> tuple[Batch, AlgorithmState]:
+    """Credit each domain that has its own recipe separately, and all others together, each with its statistics."""
+    assert len(batch.domains) == len(batch.rewards), "a batch of domains has one domain per trajectory"
+    rest = ""  # not the name of any domain
     names = [domain if domain in recipe.domains else rest for domain in batch.domains]
-    moments = {rest: memory.moments, **memory.domains}
-    parts: list[Part] = []
+    stats = {rest: state.reward_stats, **state.domains}
+    parts: list[SubBatch] = []
     for name in dict.fromkeys(names):
-        part = parted(batch, torch.tensor([name == each for each in names]))
-        own = None if penalties is None else penalties[part.tokens]
-        credited, moments[name] = _credited(
-            part.batch, recipe.domains.get(name, recipe), moments.get(name, Moments()), own
+        part = take(batch, torch.tensor([name == each for each in names]))
+        part_penalties = None if penalties is None else penalties[part.tokens]
+        credited, stats[name] = _credit(
+            part.batch, recipe.domains.get(name, recipe), stats.get(name, RunningStats()), part_penalties
         )
         parts.append(replace(part, batch=credited))
-    return joined(batch, parts), replace(memory, moments=moments.pop(rest), domains=moments)
+    return join(batch, parts), replace(state, reward_stats=stats.pop(rest), domains=stats)
 
 
-def _credited(batch: Batch, recipe: Recipe, moments: Moments, penalties: torch.Tensor | None) -> tuple[Batch, Moments]:
-    """The batch with its credit, and the moments with its rewards."""
-    moments = moments.after(batch.rewards)
-    batch = _shaped(batch, recipe.shaping, moments)
+def _credit(
+    batch: Batch, recipe: Recipe, stats: RunningStats, penalties: torch.Tensor | None
+) -> tuple[Batch, RunningStats]:
+    """The batch with its credit, and the statistics with its rewards added."""
+    stats = stats.after(batch.rewards)
+    for part in recipe.shaping:
+        batch = with_rewards(batch, _evaluate(SHAPINGS, part, (batch, stats), like=batch.rewards))
     if penalties is not None:
-        batch = _penalised(batch, penalties)
+        batch = _subtract_penalties(batch, penalties)
     _check_needs(batch, recipe)
-    earned = _found(ADVANTAGES, recipe.advantage, (batch,), like=batch.trained)
-    earned = torch.where(batch.trained, earned.float(), 0.0)
-    returns = None if batch.values is None else torch.where(batch.trained, earned + batch.values, 0.0)
+    advantages = _evaluate(ADVANTAGES, recipe.advantage, (batch,), like=batch.trained)
+    advantages = torch.where(batch.trained, advantages.float(), 0.0)
+    returns = None if batch.values is None else torch.where(batch.trained, advantages + batch.values, 0.0)
     if recipe.whiten:
-        earned = _whitened(earned, batch.trained)
-    if recipe.clip is not None:
-        earned = earned.clamp(-recipe.clip, recipe.clip)
-    for part in recipe.emphasis:
-        earned = earned * spread(batch, _found(EMPHASES, part, (batch,), like=batch.rewards))
-    kept = _kept(batch, recipe)
-    return replace(batch, advantages=torch.where(kept, earned, 0.0), returns=returns, trained=kept), moments
-
-
-def _shaped(batch: Batch, shaping: Sequence[Call], moments: Moments) -> Batch:
-    """With the rewards after all shapings."""
-    for part in shaping:
-        batch = with_rewards(batch, _found(SHAPINGS, part, (batch, moments), like=batch.rewards))
-    return batch
+        advantages = _whiten(advantages, batch.trained)
+    if recipe.advantage_clip is not None:
+        advantages = advantages.clamp(-recipe.advantage_clip, recipe.advantage_clip)
+    for part in recipe.advantage_weights:
+        weights = _evaluate(ADVANTAGE_WEIGHTS, part, (batch,), like=batch.rewards)
+        advantages = advantages * to_tokens(batch, weights)
+    trained = _tokens_to_train(batch, recipe)
+    credited = replace(batch, advantages=torch.where(trained, advantages, 0.0), returns=returns, trained=trained)
+    return credited, stats
 
 
 def with_rewards(batch: Batch, rewards: torch.Tensor) -> Batch:
-    """The batch with other rewards, what changed being part of each trajectory's last turn."""
+    """The batch with other rewards; the difference goes to each trajectory's last turn."""
     last = torch.zeros_like(batch.group).scatter_reduce(
         0, batch.turn_trajectory, torch.arange(len(batch.turn_trajectory)), "amax", include_self=False
     )
@@ -134,21 +135,25 @@ def with_rewards(batch: Batch, rewards: torch.Tensor) -> Batch:
     return replace(batch, rewards=rewards.float(), turn_rewards=changed.float())
 
 
-def _pulled(batch: Batch, kl: Kl, memory: Memory) -> tuple[torch.Tensor | None, Memory, dict[str, float]]:
-    """What KL in the reward takes off each token, and the coefficient adapted to what was measured."""
+def _kl_penalties(
+    batch: Batch, kl: Kl, state: AlgorithmState
+) -> tuple[torch.Tensor | None, AlgorithmState, dict[str, float]]:
+    """The penalty per token if KL is part of the reward, and the state with the coefficient adapted to the KL."""
     policy = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
-    row = kl_row(policy, batch.ref_logprobs, batch.trained, kl.estimator)
+    row = kl_row(policy, batch.ref_logprobs, batch.trained, kl.estimator.spec)
     mean = float(row.sum()) / max(1, int(batch.trained.sum()))
-    coefficient = memory.kl_coefficient
+    coefficient = state.kl_coefficient
     metrics = {"kl/reference": mean, "kl/coefficient": coefficient}
     if kl.target is not None:
-        found = adapted(coefficient, mean, target=kl.target, horizon=kl.horizon, num_samples=len(batch.rewards))
-        memory = replace(memory, kl_coefficient=found)
-    return coefficient * row if kl.place == "reward" else None, memory, metrics
+        changed = next_coefficient(
+            coefficient, mean, target=kl.target, horizon=kl.horizon, num_samples=len(batch.rewards)
+        )
+        state = replace(state, kl_coefficient=changed)
+    return coefficient * row if kl.apply_to == "reward" else None, state, metrics
 
 
-def _penalised(batch: Batch, penalties: torch.Tensor) -> Batch:
-    """With penalties taken off the rewards of their trajectories."""
+def _subtract_penalties(batch: Batch, penalties: torch.Tensor) -> Batch:
+    """The batch with penalties subtracted from the rewards of their trajectories."""
     of_trajectory = sum_by(batch.turn_trajectory[batch.turn], penalties.double(), len(batch.rewards)).float()
     return replace(batch, penalties=penalties, rewards=batch.rewards - of_trajectory)
 
@@ -156,12 +161,12 @@ def _penalised(batch: Batch, penalties: torch.Tensor) -> Batch:
 def _check_needs(batch: Batch, recipe: Recipe) -> None:
     if "states" in recipe.needs and batch.turn_states is None:
         raise ConfigError(
-            f"algorithm: {recipe.advantage.name} needs states, and an environment of this run names none; "
-            "let its replies carry `state`, or choose another recipe"
+            f"algorithm: {recipe.advantage.name} needs states, and an environment of this run reports none; "
+            "return `state` from its steps, or choose another recipe"
         )
 
 
-def _whitened(row: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+def _whiten(row: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
     chosen = row[trained].double()
     if chosen.numel() < 2:
         return torch.zeros_like(row)
@@ -171,18 +176,18 @@ def _whitened(row: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
     return torch.where(trained, whitened, 0.0).float()
 
 
-def _kept(batch: Batch, recipe: Recipe) -> torch.Tensor:
-    """[tokens] bool: trained on, after all masks and after corrections that reject."""
-    kept = batch.trained
+def _tokens_to_train(batch: Batch, recipe: Recipe) -> torch.Tensor:
+    """[tokens] bool: tokens left after all masks and all corrections that reject."""
+    trained = batch.trained
     for part in recipe.masks:
-        kept = kept & spread(batch, _found(MASKS, part, (batch,), like=batch.rewards).float()).bool()
+        trained = trained & to_tokens(batch, _evaluate(MASKS, part, (batch,), like=batch.rewards).float()).bool()
     if recipe.correction is not None and batch.old_logprobs is not None:
-        kept = kept & (corrected(_as_sampled(batch), recipe.correction) > 0)
-    return kept
+        trained = trained & (correction_factors(_before_update(batch), recipe.correction) > 0)
+    return trained
 
 
-def _as_sampled(batch: Batch) -> Tokens:
-    """The batch as a correction sees it before any update."""
+def _before_update(batch: Batch) -> Tokens:
+    """The tokens of the batch as a correction sees them before any update."""
     assert batch.old_logprobs is not None
     row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))
     return Tokens(
@@ -197,12 +202,12 @@ def _as_sampled(batch: Batch) -> Tokens:
     )
 
 
-def _found(table: Table[Any], part: Call, given: tuple[Any, ...], *, like: torch.Tensor) -> torch.Tensor:
-    found = asked(table, part, *given)
-    if not isinstance(found, torch.Tensor) or found.shape != like.shape:
-        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+def _evaluate(table: Table[Any], part: Spec, args: tuple[Any, ...], *, like: torch.Tensor) -> torch.Tensor:
+    result = call(table, part, *args)
+    if not isinstance(result, torch.Tensor) or result.shape != like.shape:
+        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise ConfigError(
             f"{table.kind} {part.name}: must return a tensor of shape {tuple(like.shape)} (got {got}); "
-            f"fix its code{place_of(table, part)}"
+            f"fix its code{location_of(table, part)}"
         )
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Why a group is not worth a place in a batch: `f(group, **kwargs) -> str`, empty to keep it."""
+"""Filters that keep groups out of a batch: `f(group, **kwargs) -> str`, the reason to drop it or an empty string."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from roll.types import Group
 
 
 def mixed(group: Group) -> str:
-    """Keeps groups whose rewards differ in single precision, as a batch holds them: others teach nothing.
+    """Keeps groups whose rewards differ in single precision, as a batch stores them; equal rewards have no gradient.
 
-    Of several agents one whose rewards differ is enough.
+    With several agents, the rewards of one agent have to differ.
     """
     rewards: dict[str, list[float]] = {}
     for trajectory in group.trajectories:
-        for agent, own in trajectory.by_agent().items():
-            rewards.setdefault(agent, []).append(own.reward)
-    differing = any(len(np.unique(np.array(found, np.float32))) > 1 for found in rewards.values())
-    return "" if differing else "all rewards are equal"
+        for agent, part in trajectory.by_agent().items():
+            rewards.setdefault(agent, []).append(part.reward)
+    differ = any(len(np.unique(np.array(values, np.float32))) > 1 for values in rewards.values())
+    return "" if differ else "all rewards are equal"
 
 
 def mean_between(group: Group, *, low: float = 0.0, high: float = 1.0) -> str:

@@ -1,6 +1,6 @@
-"""Which trajectories may be trained on: `f(batch, **kwargs) -> [trajectories]` bool.
+"""Masks of trajectories: `f(batch, **kwargs) -> [trajectories]` bool, true where a trajectory may be trained on.
 
-One that is left out still counts in the baselines of its siblings.
+A masked trajectory still counts in the baselines of its siblings.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from roll.types import Batch
 
 
 def truncated(batch: Batch) -> torch.Tensor:
-    """Those that ended by themselves, not by a limit."""
+    """Keeps trajectories that ended without reaching a limit."""
     return ~batch.truncated
 
 
 def difficulty(batch: Batch, *, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
-    """Those of groups whose mean reward is above `low` and below `high`: neither too hard nor too easy."""
+    """Keeps trajectories of groups whose mean reward is above `low` and below `high`: neither too hard nor too easy."""
     mean = mean_by(siblings(batch.group), batch.rewards)
     return (low < mean) & (mean < high)
 
 
 def overlong_wrong(batch: Batch, *, max_tokens: int, right: float = 1.0) -> torch.Tensor:
-    """All but those with more than `max_tokens` trained tokens and a reward below `right`."""
+    """Drops trajectories with more than `max_tokens` trained tokens and a reward below `right`."""
     return (num_trained(batch) <= max_tokens) | (batch.rewards >= right)

@@ -1,4 +1,4 @@
-"""Mean and deviation of everything seen so far, in three numbers."""
+"""Running mean and standard deviation in three numbers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """What is remembered of all rewards so far."""
+class RunningStats:
+    """Mean and spread of all rewards so far."""
 
     count: int = 0
     mean: float = 0.0
-    square: float = 0.0
+    sum_squares: float = 0.0
     """Sum of squared deviations from the mean."""
 
-    def after(self, rewards: torch.Tensor) -> Moments:
-        """With these rewards added; the same as if all had come at once."""
+    def after(self, rewards: torch.Tensor) -> RunningStats:
+        """The statistics with these rewards added, equal to those of all rewards at once."""
         if not len(rewards):
             return self
         exact = rewards.double()
         mean = float(exact.mean())
-        square = float((exact - mean).square().sum())
+        squares = float((exact - mean).square().sum())
         count = self.count + len(rewards)
-        apart = mean - self.mean
-        return Moments(
+        shift = mean - self.mean
+        return RunningStats(
             count=count,
-            mean=self.mean + apart * len(rewards) / count,
-            square=self.square + square + apart * apart * self.count * len(rewards) / count,
+            mean=self.mean + shift * len(rewards) / count,
+            sum_squares=self.sum_squares + squares + shift * shift * self.count * len(rewards) / count,
         )
 
     def std(self, *, unbiased: bool) -> float:
-        """The standard deviation; 0 where there is nothing to deviate from."""
-        return math.sqrt(self.square / max(self.count - int(unbiased), 1))
+        """Standard deviation; 0 for fewer than two rewards."""
+        return math.sqrt(self.sum_squares / max(self.count - int(unbiased), 1))

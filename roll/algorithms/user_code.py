@@ -1,18 +1,19 @@
-"""The border to formulas: one of the user's own that raises ends the run in a line that says where; ours just raise."""
+"""Calls of user-defined formulas: an exception in one ends the run with a line that names its source."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from typing import Any
 
 import torch
 
-from roll.errors import ConfigError, RollError, described, source_of
+from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import Table
-from roll.types import Call
+from roll.types import Spec
 
-_SCORED_BY = {
+_PROVIDED_BY = {
     "old_logprobs": "old_logprobs",
     "ref_logprobs": "reference",
     "teacher_logprobs": "teacher",
@@ -21,38 +22,38 @@ _SCORED_BY = {
     "returns": "critic",
     "turn_states": "states",
 }
-"""Rows that may be None, and what `algorithm.needs` has to name for them to be there."""
+"""Rows that may be None, each with the entry of `algorithm.needs` that provides it."""
 
 
-def asked(table: Table[Any], part: Call, *given: Any) -> Any:
-    """What the named function returns; raises `ConfigError` where it is the user's own and raises."""
+def call(table: Table[Any], part: Spec, *args: Any) -> Any:
+    """The result of the named function; raises `ConfigError` where a user-defined one raises."""
     if ":" not in part.name:
-        return table[part.name](*given, **part.arguments)  # what ours raise is a bug
+        return table[part.name](*args, **part.kwargs)  # an exception in one of ours is a bug
     function: Any = None
     try:
         function = table[part.name]
-        return function(*given, **part.arguments)
+        return function(*args, **part.kwargs)
     except (RollError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:
         source = source_of(function)
-        cure = _absent(error, source, given) or "fix its code"
-        raise ConfigError(f"{table.kind} {part.name!r}: {described(error, source)}; {cure}") from error
+        fix = _missing_need(error, source, args) or "fix its code"
+        raise ConfigError(f"{table.kind} {part.name!r}: {describe_error(error, source)}; {fix}") from error
 
 
-def place_of(table: Table[Any], part: Call) -> str:
-    """Where a function of the user's own begins, as the tail of an error; empty for ours."""
+def location_of(table: Table[Any], part: Spec) -> str:
+    """Definition of a user-defined function, as the end of an error message; empty for ours."""
     code = getattr(inspect.unwrap(table[part.name]), "__code__", None)
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None and ":" in part.name else ""
 
 
-def _absent(error: BaseException, source: str | None, given: tuple[Any, ...]) -> str:
-    """What to do where the function reads something that nothing in the run provides, if it can have stumbled there."""
+def _missing_need(error: BaseException, source: str | None, args: tuple[Any, ...]) -> str:
+    """The need to add, if an error about None comes from a line of user code that reads a row that is None."""
     if not isinstance(error, TypeError | AttributeError) or "None" not in str(error):
         return ""
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    read = {name for code in codes if code.co_filename == source for name in code.co_names}
-    for name, need in _SCORED_BY.items():
-        if name in read and any(getattr(each, name, ...) is None for each in given):
+    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
+    for name, need in _PROVIDED_BY.items():
+        missing = any(getattr(arg, name, ...) is None for arg in args)
+        if missing and any(re.search(rf"\.{name}\b", line) for line in lines):
             return f"{name} is None unless algorithm.needs has {need!r}: add it there"
     return ""

@@ -1,1 +1,1 @@
-"""Language models that are talked to in words: the protocol, a fake, a client for servers. No engine is imported."""
+"""Chat access to language models: the protocol, a fake, and a client for servers. Imports no engine."""

@@ -1,4 +1,4 @@
-"""What the rooms above ask of a language model that they only talk to."""
+"""The protocol of a chat model, as judges and environments use it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from roll.types import Message
 
 
 class Chat(Protocol):
-    """A language model that is talked to: judges, external teachers, evaluation."""
+    """A chat model: a judge, an external teacher, an evaluator."""
 
     @property
     def name(self) -> str:
-        """Which model answers; what one of this name has said may be remembered as said by all."""
+        """The model's name; answers may be cached under it."""
         ...
 
     async def complete(self, messages: Sequence[Message], **options: Any) -> str:
-        """The model's reply. Options, such as `temperature` and `seed`, go before those the chat was made with.
+        """The model's response. Options, such as `temperature` and `seed`, override those of the constructor.
 
-        Raises `EngineFailed` where no reply comes, `ConfigError` where none ever will.
+        Raises `EngineFailed` if no response comes, `ConfigError` if none ever can.
         """
         ...

@@ -1,4 +1,4 @@
-"""A chat without a model, for tests of whatever talks to one."""
+"""A chat without a model, for tests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from roll.types import Message
 
 
 class FakeChat:
-    """`Chat` that gives the prepared answers in turn, and remembers what it was asked. Errors are raised."""
+    """`Chat` that returns the prepared answers in order and records its requests. Prepared errors are raised."""
 
     def __init__(self, answers: Sequence[str | Exception], name: str = "fake") -> None:
         self.answers, self.name = list(answers), name
-        self.asked, self.options = list[tuple[Message, ...]](), list[dict[str, Any]]()
+        self.requests, self.options = list[tuple[Message, ...]](), list[dict[str, Any]]()
 
     async def complete(self, messages: Sequence[Message], **options: Any) -> str:
         if not self.answers:
-            raise ConfigError("FakeChat: no answer is left; prepare as many as will be asked")
-        self.asked.append(tuple(messages))
+            raise ConfigError("FakeChat: no answer is left; prepare one per request")
+        self.requests.append(tuple(messages))
         self.options.append(options)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

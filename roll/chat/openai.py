@@ -1,4 +1,4 @@
-"""A chat with any server that speaks the OpenAI protocol: vLLM, SGLang, llama.cpp, or a service of the kind."""
+"""A chat with any server that implements the OpenAI protocol, such as vLLM, SGLang or llama.cpp."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any, cast
 from pydantic import Field, ValidationError
 
 from roll.chat.base import Chat
-from roll.chat.client import Client
+from roll.chat.client import JsonClient
 from roll.config.section import Section
 from roll.errors import ConfigError, did_you_mean
 from roll.types import Message
 
 
 class ChatSettings(Section):
-    """Which model to talk to, and how."""
+    """The model to chat with, its server, and request options."""
 
     url: str = Field(min_length=1)
-    """Up to and with the version: `http://127.0.0.1:8000/v1`."""
+    """Including the version: `http://127.0.0.1:8000/v1`."""
     model: str = Field(min_length=1)
     api_key_env: str | None = Field(default=None, min_length=1)
-    """The environment variable that holds the key."""
+    """Environment variable with the key."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """For one try."""
+    """Per try."""
     max_retries: int = Field(default=3, ge=0)
-    """Tries beyond the first, where a server is busy, broken or gone."""
+    """Retries if the server is busy, broken or unreachable."""
     backoff_s: float = Field(default=0.5, ge=0)
-    """The first pause between two tries; each later one is twice the one before, or what the server asks for."""
+    """Pause before the first retry; it doubles with each retry, unless the server asks for another."""
     max_concurrent: int = Field(default=64, gt=0)
     temperature: float = Field(default=0.0, ge=0)
     max_tokens: int = Field(default=2048, gt=0)
     extra: dict[str, Any] = Field(default_factory=dict)
-    """Laid over every request, null taking a field away: `{max_tokens: null, max_completion_tokens: 2048}`."""
+    """Overrides fields of every request; null removes one: `{max_tokens: null, max_completion_tokens: 2048}`."""
 
 
 class OpenAIChat:
@@ -40,7 +40,7 @@ class OpenAIChat:
 
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
-        self._client = Client(
+        self._client = JsonClient(
             url=f"{settings.url.rstrip('/')}/chat/completions",
             api_key_env=settings.api_key_env,
             timeout_s=settings.timeout_s,
@@ -55,7 +55,7 @@ class OpenAIChat:
 
     async def complete(self, messages: Sequence[Message], **options: Any) -> str:
         """The content of the first choice. Options are fields of the request, such as `temperature` and `seed`."""
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "model": self.settings.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
             "temperature": self.settings.temperature,
@@ -63,36 +63,36 @@ class OpenAIChat:
             **options,
             **self.settings.extra,
         }
-        return await self._client.ask({key: value for key, value in asked.items() if value is not None}, _content)
+        return await self._client.post({key: value for key, value in request.items() if value is not None}, _content)
 
 
-def chat_of(given: Any, place: str) -> Chat:
-    """The chat that a section of a configuration describes; a `Chat` is given back as it is. `place` is for errors."""
-    if hasattr(given, "complete"):
-        return cast(Chat, given)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{place}: is no chat (got {given!r}); write {{url: ..., model: ...}}")
+def build_chat(section: Any, where: str) -> Chat:
+    """The chat of a config section; a `Chat` is returned unchanged. `where` locates errors."""
+    if hasattr(section, "complete"):
+        return cast(Chat, section)
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{where}: is no chat (got {section!r}); write {{url: ..., model: ...}}")
     try:
-        settings = ChatSettings.model_validate(dict(cast(Mapping[str, Any], given)))
+        settings = ChatSettings.model_validate(dict(cast(Mapping[str, Any], section)))
     except ValidationError as error:
-        raise ConfigError("\n".join(_fault(found, place) for found in error.errors(include_url=False))) from None
+        raise ConfigError("\n".join(_format_error(entry, where) for entry in error.errors(include_url=False))) from None
     return OpenAIChat(settings)
 
 
-def _fault(found: Any, place: str) -> str:
-    key = ".".join(str(part) for part in found["loc"])
-    if found["type"] == "extra_forbidden":
-        return f"{place}: unknown key {key!r}{did_you_mean(key, ChatSettings.model_fields)}"
-    if found["type"] == "missing":
-        return f"{place}: missing key {key!r}; add it"
-    expected = str(found["msg"]).replace("Input should be", "must be")
-    return f"{place}.{key}: {expected} (got {found['input']!r}); correct it"
+def _format_error(entry: Any, where: str) -> str:
+    key = ".".join(str(part) for part in entry["loc"])
+    if entry["type"] == "extra_forbidden":
+        return f"{where}: unknown key {key!r}{did_you_mean(key, ChatSettings.model_fields)}"
+    if entry["type"] == "missing":
+        return f"{where}: missing key {key!r}; add it"
+    expected = str(entry["msg"]).replace("Input should be", "must be")
+    return f"{where}.{key}: {expected} (got {entry['input']!r}); correct it"
 
 
-def _content(found: Any) -> str:
-    """The reply in an answer of the protocol; ValueError where there is none."""
+def _content(answer: Any) -> str:
+    """The text in an answer of the protocol; ValueError if there is none."""
     try:
-        content = found["choices"][0]["message"]["content"]
+        content = answer["choices"][0]["message"]["content"]
     except (LookupError, TypeError) as error:
         raise ValueError("no choices[0].message.content in it") from error
     if not isinstance(content, str) or not content.strip():

@@ -1,15 +1,16 @@
-"""Workers of one role, called through handles. Nothing above this room can tell where they run.
+"""Workers of one role, called through handles. Code above this room does not depend on where they run.
 
-Calls name the unbound method of a protocol, so that an editor can follow them and a type checker knows what they take:
+A call passes the unbound method of a protocol, so that editors can follow it and type checkers know its parameters:
 `await trainers.each(Trainer.save, path)`.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
-from roll.types import Call
+from roll.types import Spec
 
 W = TypeVar("W")
 W_co = TypeVar("W_co", covariant=True)
@@ -21,12 +22,11 @@ Method = Callable[Concatenate[Any, P], Awaitable[R]]
 
 
 class Cluster(Protocol[W_co]):
-    """n workers, one engine or service each.
+    """n workers, each one engine or service.
 
-    each     the same call on every worker; answers in rank order
-    scatter  shard i to data-parallel rank i; one answer a shard
+    each     the same call on every worker; results in rank order
+    scatter  shard i to data-parallel rank i; one result per shard
     at       one worker by its rank
-    any      one worker, whichever has the fewest calls under way
     """
 
     @property
@@ -44,25 +44,29 @@ class Cluster(Protocol[W_co]):
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
-
 
 @runtime_checkable
-class Replacing(Protocol):
-    """A cluster that can put a fresh worker in the place of one that is gone."""
+class Replaceable(Protocol):
+    """A cluster that can start a new worker in place of a dead one."""
 
     async def replace(self, rank: int) -> None:
-        """Returns once the new worker is there; raises what keeps it from starting."""
+        """Returns once the new worker is ready; raises what keeps it from starting."""
         ...
 
 
 class Executor(Protocol):
-    """Where the workers of a run are: what brings them up, and ends them. All clusters are asked for before `start`."""
+    """Starts and stops the workers of a run. All clusters are requested before `start`."""
 
-    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> Cluster[Any]:
-        """`size` workers of a role, each made as `worker` names it, in the interpreter `python`; None: this one."""
+    def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> Cluster[Any]:
+        """`size` workers of a role, built from `worker` in the interpreter `python` (None: the current one)."""
         ...
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+def build_worker(spec: Spec, rank: int) -> Any:
+    """Import `spec.name` and call it with the rank and `spec.kwargs`."""
+    module, _, attribute = spec.name.partition(":")
+    return getattr(importlib.import_module(module), attribute)(rank, **spec.kwargs)

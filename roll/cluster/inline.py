@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, Generic
 
-from roll.cluster.handle import Method, P, R, S, W
-from roll.types import Call
+from roll.cluster.handle import Method, P, R, S, W, build_worker
+from roll.types import Spec
 
 
 class InlineCluster(Generic[W]):
-    """`Cluster` over objects that are simply here."""
+    """`Cluster` over objects of this process."""
 
     def __init__(self, workers: Sequence[W]) -> None:
         assert workers, "a cluster has at least one worker"
         self._workers: tuple[Any, ...] = tuple(workers)
-        self._under_way = [0] * len(workers)
 
     @property
     def size(self) -> int:
@@ -39,27 +37,18 @@ class InlineCluster(Generic[W]):
         return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        self._under_way[rank] += 1
-        try:
-            return await getattr(self._workers[rank], method.__name__)(*args, **kwargs)
-        finally:
-            self._under_way[rank] -= 1
-
-    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.at(self._under_way.index(min(self._under_way)), method, *args, **kwargs)
+        return await getattr(self._workers[rank], method.__name__)(*args, **kwargs)
 
 
 class InlineExecutor:
-    """`Executor` of a run in one process: a worker is there as soon as it is asked for."""
+    """`Executor` of a run in one process; workers exist as soon as a cluster is requested."""
 
-    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
-        assert python is None, f"{role}: there is one process, and one interpreter"
-        module, _, attribute = worker.name.partition(":")
-        made = getattr(importlib.import_module(module), attribute)
-        return InlineCluster[Any]([made(rank, **worker.arguments) for rank in range(size)])
+    def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
+        assert python is None, f"{role}: inline workers run in this interpreter"
+        return InlineCluster[Any]([build_worker(worker, rank) for rank in range(size)])
 
     async def start(self) -> None:
-        """Nothing to bring up."""
+        """Nothing to start."""
 
     async def stop(self) -> None:
-        """Nothing to end."""
+        """Nothing to stop."""

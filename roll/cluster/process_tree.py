@@ -1,4 +1,4 @@
-"""Processes by what they say of themselves, so that what was started can be ended although who started it is gone."""
+"""Finds processes by their command line, so that they can be ended although the process that started them is gone."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One process; its number may be given to another one later, its number and its start may not."""
+class TrackedProcess:
+    """One process. Its pid may be reused later; the pair of pid and start time may not."""
 
     pid: int
-    began: str
+    start_time: str
 
     @property
     def alive(self) -> bool:
-        return _began_and_parent(self.pid)[0] == self.began
+        return _start_and_parent(self.pid)[0] == self.start_time
 
 
-def family_of(mark: str) -> list[Member]:
-    """All whose command line has `mark` in it, and all that descend from them; nobody where there is no /proc."""
-    parents = {int(path.name): _began_and_parent(int(path.name))[1] for path in Path("/proc").glob("[0-9]*")}
-    found = {pid for pid in parents if mark in _command(pid) and pid != os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return [Member(pid, began) for pid in sorted(found) if (began := _began_and_parent(pid)[0])]
+def find_process_tree(marker: str) -> list[TrackedProcess]:
+    """Processes with `marker` in their command line, and all their descendants; empty without /proc."""
+    parents = {int(path.name): _start_and_parent(int(path.name))[1] for path in Path("/proc").glob("[0-9]*")}
+    pids = {pid for pid in parents if marker in _command(pid) and pid != os.getpid()}
+    while children := {pid for pid, parent in parents.items() if parent in pids} - pids:
+        pids |= children
+    return [TrackedProcess(pid, start) for pid in sorted(pids) if (start := _start_and_parent(pid)[0])]
 
 
-def end(family: list[Member], *, grace_s: float) -> None:
-    """Return when all are gone: by themselves, or killed after so many seconds."""
+def end_processes(processes: list[TrackedProcess], *, grace_s: float) -> None:
+    """Wait until all have ended; kill those that still run after `grace_s`."""
     deadline = time.monotonic() + grace_s
-    while any(member.alive for member in family) and time.monotonic() < deadline:
+    while any(process.alive for process in processes) and time.monotonic() < deadline:
         time.sleep(_EVERY_S)
-    for member in family:
-        if member.alive:
-            with contextlib.suppress(ProcessLookupError):  # gone in this very moment
-                os.kill(member.pid, signal.SIGKILL)
+    for process in processes:
+        if process.alive:
+            with contextlib.suppress(ProcessLookupError):  # ended since the check
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def _command(pid: int) -> str:
@@ -51,8 +51,8 @@ def _command(pid: int) -> str:
         return ""
 
 
-def _began_and_parent(pid: int) -> tuple[str, int]:
-    """When it began, in the system's own count, and who its parent is; empty for one that is gone or waits to be."""
+def _start_and_parent(pid: int) -> tuple[str, int]:
+    """Start time in the system's clock ticks and the parent's pid; ("", 0) for a process that is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""Workers that are one to everybody else: ranks that hold a model together and must all do whatever one of them does.
+"""Ranks that hold one model together, used as one worker: every call runs on all of them.
 
 | call | waits for | woken by |
 |---|---|---|
-| any of them | the call before it, then the answers of all ranks | the answers; the first rank that fails |
+| `at`, `each`, `scatter` | the call before it, then the results of all ranks | the results; the first rank that fails |
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Concatenate, Generic
 from roll.cluster.handle import Cluster, Method, P, R, S, W
 
 
-class Gang(Generic[W]):
-    """`Cluster` of one worker that is many ranks. All are given the same arguments; rank 0 answers for them.
+class RankGroup(Generic[W]):
+    """`Cluster` of one worker made of several ranks. All get the same arguments; rank 0's result is returned.
 
-    One call at a time: two that met the ranks in different orders would wait for each other for ever.
+    One call at a time: two calls that reached the ranks in different orders would deadlock.
     """
 
     def __init__(self, ranks: Cluster[W]) -> None:
         self._ranks = ranks
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def size(self) -> int:
@@ -38,13 +38,10 @@ class Gang(Generic[W]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> list[R]:
-        assert len(shards) == 1, f"{len(shards)} shards for ranks that are one worker"
+        assert len(shards) == 1, f"{len(shards)} shards for a group of ranks, which is one worker"
         return [await self.at(0, method, shards[0], *args, **kwargs)]
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        assert rank == 0, f"there is one worker (got rank {rank})"
-        async with self._turn:
+        assert rank == 0, f"a group of ranks is one worker (got rank {rank})"
+        async with self._lock:
             return (await self._ranks.each(method, *args, **kwargs))[0]
-
-    async def any(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.at(0, method, *args, **kwargs)

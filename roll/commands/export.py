@@ -1,4 +1,4 @@
-"""A model from the checkpoint of a run that trains adapters: added into its model, or apart."""
+"""`roll export`: writes the newest LoRA checkpoint of a run as a merged model, or as an adapter alone."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from roll.checkpoint import Checkpoints
 from roll.config.load import load
 from roll.data.templates import load_tokenizer
 from roll.engines.native import lora
-from roll.engines.native.model_spec import Origin, build
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
+from roll.journal.database import check_format
 from roll.weights.adapters import check_base, write_adapter
 from roll.weights.huggingface import write_model
 
 
-def export(directory: Path, output: Path, *, apart: bool) -> Path:
-    """Write what the newest checkpoint of a run amounts to; which checkpoint that is."""
+def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
+    """Write the newest checkpoint of a run to `output`; the path of that checkpoint."""
+    check_format(directory / "journal.db")
     newest = Checkpoints(directory / "checkpoints", keep=1).latest()
     if newest is None:
         raise ConfigError(f"{directory}: no checkpoint to export; give the directory of a run that has saved one")
     if output.exists():
-        raise ConfigError(f"{output}: there already; name another directory")
+        raise ConfigError(f"{output}: exists already; name another directory")
     run = load(directory / "config.yaml", []).run
     if run.actor_train.lora is None:
-        raise ConfigError(f"{directory}: its checkpoints are whole models already; take {newest}")
+        raise ConfigError(f"{directory}: its checkpoints are complete models already; use {newest}")
     adapter = run.actor_train.lora.model_copy(update={"path": str(newest)})
     frozen = torch.float32 if run.actor_train.dtype == "float32" else torch.bfloat16
-    decoder = build(Origin(model=run.model, seed=run.seed, lora=adapter, frozen=frozen))
+    decoder = build(ModelSpec(model=run.model, seed=run.seed, lora=adapter, frozen=frozen))
     check_base(newest, lora.frozen_digest(decoder))
     pairs = dict(lora.adapter_tensors(decoder))
-    if apart:
+    if adapter_only:
         write_adapter(output, adapter, pairs.items(), base=run.model.path)
     else:
-        write_model(output, decoder.config, dict(lora.merged(decoder.named_tensors(), pairs, adapter.scale)))
+        write_model(output, decoder.config, dict(lora.merge(decoder.named_tensors(), pairs, adapter.scale)))
     tokenizer: Any = load_tokenizer(newest)
     tokenizer.save_pretrained(output)
     return newest

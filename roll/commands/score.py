@@ -1,4 +1,4 @@
-"""`roll score`: what a reward thinks of a file of replies, without a model or a run. Imports no torch."""
+"""`roll score`: the scores of a file of responses, without a model or a run. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from roll.config.faults import raise_all
 from roll.config.load import load
 from roll.config.reward import Reward
 from roll.config.schema import Rewards
-from roll.data.replies import Answered, read_replies
-from roll.errors import ConfigError, did_you_mean, leaf
+from roll.data.replies import AnsweredTask, read_replies
+from roll.errors import ConfigError, did_you_mean, root_cause
 from roll.preflight import importable, preflight
 from roll.registry import REWARDS
-from roll.rewards.outcome import Ending, Outcome
+from roll.rewards.result import RewardResult, RewardStatus
 from roll.tracking.progress import bar
-from roll.types import Call, Task
-from roll.wiring.rewards import build_scorer, check_sandbox
+from roll.types import Spec, Task
+from roll.wiring.rewards import build_reward_service, check_sandbox
 
 _WORKERS = 2
-_UNDER_WAY = 256
-"""Replies that may wait for a score at once; keeps memory bounded on long files."""
+_MAX_PENDING = 256
+"""Responses scored concurrently; bounds memory on long files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What was asked for on the command line; None where nothing was said."""
+class ScoreRequest:
+    """The command-line arguments; None for those not given."""
 
     path: Path
     reward: str | None = None
-    """As the key `reward` of a source has it: a name, a section, or a list."""
+    """A name, a section, or a list, as for the key `reward` of a source."""
     options: Sequence[str] = ()
     """`key=value`"""
     fields: Sequence[str] = ()
@@ -55,107 +55,109 @@ class Request:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a file of replies came to."""
+class ScoreSummary:
+    """Counts and mean of the scores of a file."""
 
-    endings: Counter[str] = field(default_factory=Counter[str])
+    statuses: Counter[str] = field(default_factory=Counter[str])
     total: float = 0.0
-    num_right: int = 0
+    num_solved: int = 0
     """Scores of 1 and more."""
 
-    def add(self, outcome: Outcome) -> None:
-        """Count one more."""
-        failed = outcome.ending is Ending.FAILED
-        self.endings[f"failed ({outcome.fault})" if failed else str(outcome.ending)] += 1
-        if outcome.score is not None:
-            self.total += outcome.score.value
-            self.num_right += outcome.score.value >= 1.0
+    def add(self, result: RewardResult) -> None:
+        """Count one result."""
+        failed = result.status is RewardStatus.FAILED
+        self.statuses[f"failed ({result.fault})" if failed else str(result.status)] += 1
+        if result.score is not None:
+            self.total += result.score.value
+            self.num_solved += result.score.value >= 1.0
 
-    def summary(self) -> str:
-        """One line; the mean and the share are over the replies that have a score."""
-        scored = self.endings["scored"]
+    def format(self) -> str:
+        """One line; mean and share are over the scored responses."""
+        scored = self.statuses["scored"]
         mean = (
-            f", mean {self.total / scored:.4f}, at 1: {self.num_right} ({self.num_right / scored:.1%})"
+            f", mean {self.total / scored:.4f}, at 1: {self.num_solved} ({self.num_solved / scored:.1%})"
             if scored
             else ""
         )
         rest = "".join(
-            f"; {ending.replace('_', ' ')}: {count}"
-            for ending, count in sorted(self.endings.items())
-            if ending != "scored"
+            f"; {status.replace('_', ' ')}: {count}"
+            for status, count in sorted(self.statuses.items())
+            if status != "scored"
         )
-        return f"replies: {self.endings.total()}; scored: {scored}{mean}{rest}"
+        return f"responses: {self.statuses.total()}; scored: {scored}{mean}{rest}"
 
 
-def score(request: Request) -> None:
-    """Print a line of JSON for each reply, in the order of the file, and a summary to standard error."""
-    reward, rewards = _asked_for(request)
-    rows = read_replies(request.path, dict(_assigned(each, "--field") for each in request.fields))
-    with _written(request.output) as write:
-        tally = asyncio.run(_score(rows, reward, rewards, write))
-    typer.echo(tally.summary(), err=True)
+def score_file(request: ScoreRequest) -> None:
+    """Write one line of JSON per response, in the order of the file, and a summary to standard error."""
+    reward, rewards = _resolve_reward(request)
+    rows = read_replies(request.path, dict(_parse_assignment(field, "--field") for field in request.fields))
+    with _open_output(request.output) as write:
+        summary = asyncio.run(_score(rows, reward, rewards, write))
+    typer.echo(summary.format(), err=True)
 
 
-async def _score(rows: Sequence[Answered], reward: Call, rewards: Rewards, write: Callable[[str], Any]) -> Tally:
-    tally = Tally()
-    scorer = build_scorer(rewards)
-    quiet = sys.stdout.isatty() and sys.stderr.isatty()  # there the lines themselves show how far it is
-    await scorer.start()
+async def _score(
+    rows: Sequence[AnsweredTask], reward: Spec, rewards: Rewards, write: Callable[[str], Any]
+) -> ScoreSummary:
+    summary = ScoreSummary()
+    service = build_reward_service(rewards)
+    quiet = sys.stdout.isatty() and sys.stderr.isatty()  # the printed lines show the progress
+    await service.start()
     try:
         with bar(
             sum(len(row.replies) for row in rows), "scoring", console=Console(stderr=True, quiet=quiet)
         ) as advance:
 
-            def tell(line: dict[str, Any], outcome: Outcome) -> None:
-                tally.add(outcome)
-                write(json.dumps({**line, **_told(outcome)}, ensure_ascii=False) + "\n")
+            def report(line: dict[str, Any], result: RewardResult) -> None:
+                summary.add(result)
+                write(json.dumps({**line, **_to_json(result)}, ensure_ascii=False) + "\n")
                 advance(1)
 
-            await _in_order(rows, functools.partial(scorer.score, reward), tell)
+            await _score_in_order(rows, functools.partial(service.score, reward), report)
     finally:
-        await scorer.stop()
-    return tally
+        await service.stop()
+    return summary
 
 
-async def _in_order(
-    rows: Sequence[Answered],
-    judge: Callable[[Task, str], Coroutine[Any, Any, Outcome]],
-    tell: Callable[[dict[str, Any], Outcome], None],
+async def _score_in_order(
+    rows: Sequence[AnsweredTask],
+    score: Callable[[Task, str], Coroutine[Any, Any, RewardResult]],
+    report: Callable[[dict[str, Any], RewardResult], None],
 ) -> None:
-    """Judge many replies at once, and tell of them in the order of the file."""
-    window: deque[tuple[dict[str, Any], asyncio.Task[Outcome]]] = deque()
+    """Score responses concurrently and report them in the order of the file."""
+    window: deque[tuple[dict[str, Any], asyncio.Task[RewardResult]]] = deque()
     try:
-        async with asyncio.TaskGroup() as under_way:
-            for row, index in _numbered(rows):
+        async with asyncio.TaskGroup() as group:
+            for row, index in _enumerate_responses(rows):
                 line = {"line": row.line, "id": row.task.id, "reply": index}
-                window.append((line, under_way.create_task(judge(row.task, row.replies[index]))))
-                if len(window) >= _UNDER_WAY:
-                    line, judged = window.popleft()
-                    tell(line, await judged)
-            for line, judged in window:
-                tell(line, await judged)
-    except BaseExceptionGroup as group:
-        raise leaf(group) from None
+                window.append((line, group.create_task(score(row.task, row.replies[index]))))
+                if len(window) >= _MAX_PENDING:
+                    line, pending = window.popleft()
+                    report(line, await pending)
+            for line, pending in window:
+                report(line, await pending)
+    except BaseExceptionGroup as errors:
+        raise root_cause(errors) from None
 
 
-def _numbered(rows: Sequence[Answered]) -> Iterator[tuple[Answered, int]]:
+def _enumerate_responses(rows: Sequence[AnsweredTask]) -> Iterator[tuple[AnsweredTask, int]]:
     return ((row, index) for row in rows for index in range(len(row.replies)))
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
-    score = outcome.score
+def _to_json(result: RewardResult) -> dict[str, Any]:
+    score = result.score
     return {
-        "outcome": str(outcome.ending),
+        "outcome": str(result.status),
         "score": None if score is None else score.value,
         "parts": {} if score is None else score.parts,
-        "fault": None if outcome.fault is None else str(outcome.fault),
-        "reason": outcome.reason,
+        "fault": None if result.fault is None else str(result.fault),
+        "reason": result.reason,
     }
 
 
 @contextlib.contextmanager
-def _written(output: Path | None) -> Generator[Callable[[str], Any]]:
-    """Where the lines go."""
+def _open_output(output: Path | None) -> Generator[Callable[[str], Any]]:
+    """The function that writes a line."""
     if output is None:
         yield sys.stdout.write
         return
@@ -167,63 +169,63 @@ def _written(output: Path | None) -> Generator[Callable[[str], Any]]:
         yield stream.write
 
 
-def _asked_for(request: Request) -> tuple[Call, Rewards]:
-    """The reward, and where it is to be asked."""
+def _resolve_reward(request: ScoreRequest) -> tuple[Spec, Rewards]:
+    """The reward and the settings of its service."""
     if (request.reward is None) == (request.run is None):
         raise ConfigError("roll score: give either --reward or --run, whose source names one")
     if request.run is None:
-        found, rewards = _named(request.reward or "", request.options), Rewards(workers=_WORKERS)
+        reward, rewards = _parse_reward(request.reward or "", request.options), Rewards(workers=_WORKERS)
     else:
         if request.options:
             raise ConfigError("--option goes with --reward; with --run, change the file")
-        found, rewards = _of_run(request.run, request.source)
-    check_sandbox(found, place="--reward" if request.run is None else f"{request.run}")
+        reward, rewards = _reward_of_run(request.run, request.source)
+    check_sandbox(reward, where="--reward" if request.run is None else f"{request.run}")
     if request.workers is not None:
         rewards = rewards.model_copy(update={"workers": request.workers})
     if request.timeout_s is not None:
         rewards = rewards.model_copy(update={"timeout_s": request.timeout_s})
         if not rewards.workers:
             raise ConfigError("--timeout needs processes that can be killed; add --workers")
-    return Call(found.kind, found.arguments), rewards
+    return reward.spec, rewards
 
 
-def _named(text: str, options: Sequence[str]) -> Reward:
-    """The reward that the command line spells."""
+def _parse_reward(text: str, options: Sequence[str]) -> Reward:
+    """The reward given on the command line."""
     importable(Path.cwd() / "here")
-    written: Any = parse(text, COMMAND_LINE).tree
+    section: Any = parse(text, COMMAND_LINE).tree
     document = Document(COMMAND_LINE)
-    document.tree = {"reward": {"kind": written} if isinstance(written, str) else written}
+    document.tree = {"reward": {"kind": section} if isinstance(section, str) else section}
     for option in options:
         override(document, f"reward.{option}")
     raise_all(document.faults)
     try:
         reward = Reward.model_validate_json(json.dumps(document.tree["reward"]))
     except ValidationError as error:
-        faults = [(".".join(map(str, found["loc"])), found["msg"]) for found in error.errors(include_url=False)]
+        faults = [(".".join(map(str, entry["loc"])), entry["msg"]) for entry in error.errors(include_url=False)]
         raise ConfigError("\n".join(f"--reward: {f'{key}: ' if key else ''}{what}" for key, what in faults)) from None
-    faults = [fault for named in (reward, *reward.rewards) for _, fault in REWARDS.faults(named.kind, named.arguments)]
+    faults = [fault for named in (reward, *reward.rewards) for _, fault in REWARDS.faults(named.kind, named.kwargs)]
     if faults:
         raise ConfigError("\n".join(f"--reward: {fault}" for fault in faults))
     return reward
 
 
-def _of_run(path: Path, name: str | None) -> tuple[Reward, Rewards]:
-    """The reward of a source of a run, training or held-out, and where the run asks it."""
+def _reward_of_run(path: Path, name: str | None) -> tuple[Reward, Rewards]:
+    """The reward of a run's source, training or held-out, and the run's reward settings."""
     loaded = load(path)
     preflight(loaded, files=False)
-    known = {source.name: source for source in (*loaded.run.validation.tasks, *loaded.run.tasks)}
-    if name is None and len(known) > 1:
-        raise ConfigError(f"{path}: has several sources; choose one with --source: {', '.join(known)}")
-    chosen = next(iter(known)) if name is None else name
-    if chosen not in known:
-        raise ConfigError(f"{path}: no source named {chosen!r}{did_you_mean(chosen, known)}")
-    reward = known[chosen].reward
+    sources = {source.name: source for source in (*loaded.run.validation.tasks, *loaded.run.tasks)}
+    if name is None and len(sources) > 1:
+        raise ConfigError(f"{path}: has several sources; choose one with --source: {', '.join(sources)}")
+    chosen = next(iter(sources)) if name is None else name
+    if chosen not in sources:
+        raise ConfigError(f"{path}: no source named {chosen!r}{did_you_mean(chosen, sources)}")
+    reward = sources[chosen].reward
     if reward is None:
         raise ConfigError(f"{path}: the environment rewards {chosen!r}; choose a source with a 'reward'")
     return reward, loaded.run.rewards
 
 
-def _assigned(text: str, option: str) -> tuple[str, str]:
+def _parse_assignment(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise ConfigError(f"{option}: not an assignment (got {text!r}); write name=field")

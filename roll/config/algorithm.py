@@ -1,4 +1,4 @@
-"""The section `algorithm`: which functions turn rewards into a loss, and how often a batch is gone through."""
+"""The section `algorithm`: the functions that turn rewards into a loss, and how many updates each batch gets."""
 
 from __future__ import annotations
 
@@ -6,120 +6,122 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, model_validator
 
-from roll.config.section import Named, Section
+from roll.config.section import Section, SpecConfig
 
-_ONE_FOR_ALL = (
-    *("loss", "kl", "correction", "entropy", "aggregation", "value_loss"),
+_RUN_WIDE = (
+    *("loss", "kl", "correction", "entropy_coefficient", "aggregation", "value_loss"),
     *("epochs", "minibatches", "critic_warmup", "needs"),
 )
-"""Keys of an algorithm that a domain cannot have for itself: its tokens share optimizer steps with all others."""
+"""Keys that a domain cannot override: its tokens share optimizer steps with those of all other domains."""
 
 COMPARING = ("group_normalised", "group_centred_batch_scaled", "leave_one_out")
-"""Advantages that say nothing of an attempt that is alone."""
+"""Advantages that are zero in a group of one."""
 
 
 class Kl(Section):
-    """A pull towards the reference policy, token by token."""
+    """A per-token penalty for distance from the reference policy."""
 
-    estimator: Named = Named(kind="k3")
-    """Of `logp - ref`: `k1` is unbiased, `k2` its squared half, `k3` never negative."""
+    estimator: SpecConfig = SpecConfig(kind="k3")
+    """A function of `logp - ref`: `k1` is unbiased, `k2` is half its square, `k3` is never negative."""
     coefficient: float = Field(default=0.01, ge=0)
-    place: Literal["loss", "reward"] = "loss"
-    """Added to the loss, or taken off the reward before advantages."""
+    apply_to: Literal["loss", "reward"] = "loss"
+    """Add the penalty to the loss, or subtract it from the reward before advantages are computed."""
     target: float | None = Field(default=None, gt=0)
-    """Adapt the coefficient, once a step, so that the mean KL comes to this; None keeps it."""
+    """Adapt the coefficient once per step to bring the mean KL to this value; None: constant coefficient."""
     horizon: int = Field(default=10_000, gt=0)
-    """Trajectories over which it adapts."""
+    """Number of trajectories over which the coefficient adapts."""
 
 
-class OwnAlgorithm(Section):
-    """How one domain gives credit, where that differs from the run's algorithm; None: as there."""
+class DomainAlgorithm(Section):
+    """Credit assignment of one domain. A key that is None has the value of the run's algorithm."""
 
-    shaping: tuple[Named, ...] | None = Field(default=None, strict=False)  # a list, once `Source` has seen it
-    advantage: Named | None = None
+    shaping: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)  # arrives as a list from a validator
+    advantage: SpecConfig | None = None
     whiten: bool | None = None
-    clip: Annotated[float, Field(gt=0)] | Literal["none"] | None = None
-    """`none`: no bound, whatever the run's is."""
-    emphasis: tuple[Named, ...] | None = Field(default=None, strict=False)
-    masks: tuple[Named, ...] | None = Field(default=None, strict=False)
-    weight: float = Field(default=1.0, gt=0)
-    """What the losses of its tokens are multiplied with."""
+    advantage_clip: Annotated[float, Field(gt=0)] | Literal["none"] | None = None
+    """`none`: no clipping, even if the run's algorithm clips."""
+    advantage_weights: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)
+    masks: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)
+    loss_weight: float = Field(default=1.0, gt=0)
+    """Factor on the loss of every token of this domain."""
 
     @model_validator(mode="before")
     @classmethod
-    def _of_credit_alone(cls, given: Any) -> Any:
-        section = cast(dict[str, Any], given) if isinstance(given, dict) else {}
-        if isinstance(given, str) or "recipe" in section:
+    def _only_credit(cls, value: Any) -> Any:
+        section = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        if isinstance(value, str) or "recipe" in section:
             raise ValueError("a recipe is for the whole run; name parts of it here, such as {advantage: leave_one_out}")
         if "filters" in section:
             raise ValueError("'filters' is a key of the source itself; move it out of 'algorithm'")
-        for name in _ONE_FOR_ALL:
+        for name in _RUN_WIDE:
             if name in section:
                 raise ValueError(f"{name!r} is one for the whole optimizer step; set it in the run's algorithm")
-        return cast(Any, given)
+        return cast(Any, value)
 
     @property
-    def parts(self) -> dict[str, Any]:
-        """What it says in place of the run's algorithm, by key."""
-        found = {name: getattr(self, name) for name in type(self).model_fields if name != "weight"}
-        return {name: value for name, value in found.items() if value is not None}
+    def overrides(self) -> dict[str, Any]:
+        """The keys that replace those of the run's algorithm, with their values."""
+        values = {name: getattr(self, name) for name in type(self).model_fields if name != "loss_weight"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Algorithm(Section):
-    """From rewards to a loss. `algorithm: grpo` takes all of it from a recipe; any part may be laid over it."""
+    """From rewards to a loss. `algorithm: grpo` takes all keys from a recipe; other keys override parts of it."""
 
     recipe: str | None = None
-    """A file of `roll/recipes`, by name; what stands beside this key is laid over it."""
-    filters: tuple[Named, ...] = ()
-    """Groups that are replaced instead of trained on (dynamic sampling)."""
-    shaping: tuple[Named, ...] = ()
-    """Rewards to other rewards, in this order."""
+    """Name of a file in `roll/recipes`; the other keys of this section override its values."""
+    filters: tuple[SpecConfig, ...] = ()
+    """Select groups that are replaced instead of trained on (dynamic sampling)."""
+    shaping: tuple[SpecConfig, ...] = ()
+    """Transform rewards, in this order."""
     kl: Kl | None = None
-    advantage: Named
-    """Rewards to advantages."""
+    advantage: SpecConfig
+    """Computes advantages from rewards."""
     whiten: bool = False
-    """Advantages to mean 0 and deviation 1 over the trained tokens of the batch."""
-    clip: float | None = Field(default=None, gt=0)
-    """Bounds advantages on both sides."""
-    emphasis: tuple[Named, ...] = ()
-    """Multiplied into the advantages of whole trajectories."""
-    masks: tuple[Named, ...] = ()
-    """Trajectories that are left out of the loss; they still count in baselines."""
-    correction: Named | None = None
-    """Weighs tokens by how the sampler's probability differed from the trainer's."""
-    loss: Named
-    """Logprobs and advantages to a loss a token."""
-    entropy: float = Field(default=0.0, ge=0)
-    """How much of the policy's entropy is taken off the loss."""
-    aggregation: Named
-    """How the losses of tokens become one number."""
-    value_loss: Named = Named(kind="squared_value")
-    """Of the critic, where there is one."""
+    """Normalise advantages to mean 0 and standard deviation 1 over the trained tokens of the batch."""
+    advantage_clip: float | None = Field(default=None, gt=0)
+    """Clip advantages to plus and minus this value."""
+    advantage_weights: tuple[SpecConfig, ...] = ()
+    """Factors per trajectory on its advantages."""
+    masks: tuple[SpecConfig, ...] = ()
+    """Select trajectories to leave out of the loss; they still count in baselines."""
+    correction: SpecConfig | None = None
+    """Weights tokens by the ratio of the trainer's probability to the sampler's."""
+    loss: SpecConfig
+    """Computes a loss per token from logprobs and advantages."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """This factor times the policy's entropy is subtracted from the loss."""
+    aggregation: SpecConfig
+    """Reduces the losses of all tokens to one number."""
+    value_loss: SpecConfig = SpecConfig(kind="squared_value")
+    """Loss of the critic, if the algorithm has one."""
     epochs: int = Field(default=1, gt=0)
-    """How often a batch is gone through."""
+    """Passes over each batch."""
     minibatches: int = Field(default=1, gt=0)
-    """Optimizer steps in one epoch; trajectories are dealt out to them anew in each."""
+    """Optimizer steps per epoch; each epoch assigns trajectories to them in a new random order."""
     critic_warmup: int = Field(default=0, ge=0)
-    """Steps in which only the critic learns."""
+    """Number of first steps in which only the critic is trained."""
     needs: tuple[Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "states"], ...] = ()
-    """What its functions read beyond the batch; what follows from other keys need not be said."""
+    """Inputs of the functions beyond the batch. Needs that follow from other keys may be left out."""
 
-    def within(self, own: OwnAlgorithm) -> Algorithm:
-        """As it is for the tasks of a domain that has something of its own."""
-        parts = own.parts
-        return self.model_copy(update={**parts, "clip": None} if parts.get("clip") == "none" else parts)
+    def within(self, domain: DomainAlgorithm) -> Algorithm:
+        """The algorithm for the tasks of one domain."""
+        overrides = domain.overrides
+        if overrides.get("advantage_clip") == "none":
+            overrides["advantage_clip"] = None
+        return self.model_copy(update=overrides)
 
     @property
     def all_needs(self) -> frozenset[str]:
-        """With those that follow: KL needs a reference, and whatever looks back past an update needs old logprobs."""
+        """`needs`, a reference for KL, and old logprobs if a batch has several updates or a correction drops tokens."""
         needs = set(self.needs)
         if self.kl is not None:
             needs.add("reference")
-        if self.epochs * self.minibatches > 1 or self._looks_back:
+        if self.epochs * self.minibatches > 1 or self._drops_tokens:
             needs.add("old_logprobs")
         return frozenset(needs)
 
     @property
-    def _looks_back(self) -> bool:
-        """Whether tokens may be left out by their ratio, which has to be known before they are counted."""
+    def _drops_tokens(self) -> bool:
+        """Whether the correction leaves tokens out by their ratio, which must be known before tokens are counted."""
         return self.correction is not None and self.correction.kind != "truncate"

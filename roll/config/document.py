@@ -1,6 +1,6 @@
-"""YAML text as plain values that remember where each of them stands.
+"""YAML text as plain values, with the file and line of every key.
 
-Scalars are read by YAML 1.2's rules: `1e-3` is a number, `no` and `2024-01-01` are text.
+Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 import yaml
 
 from roll.config.knobs import section_at
-from roll.config.schema import Named
+from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
 
 COMMAND_LINE = "command line"
@@ -29,48 +29,50 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, at the key it is about."""
+    """One error in a file or on the command line."""
 
     key: str
-    place: str
+    where: str
+    """`file:line` or `command line`."""
     text: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.where}: {self.text}"
 
 
 @dataclass(slots=True)
 class Document:
-    """What a file says: plain values, the place of every dotted key, and the faults found so far."""
+    """Contents of a file: plain values, the location of every dotted key, and the faults so far."""
 
     label: str
-    """What places are called: a file's name, or `command line`."""
+    """File name or `command line`."""
     tree: Any = None
-    places: dict[str, str] = field(default_factory=dict[str, str])
+    locations: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[Fault] = field(default_factory=list[Fault])
 
-    def place(self, key: str) -> str:
-        """Where `key` stands, or the nearest section around it that is written down."""
-        return nearest(self.places, key) or self.label
+    def where(self, key: str) -> str:
+        """Location of `key`, else of the innermost section around it, else of its first subkey."""
+        below = (where for known, where in self.locations.items() if known.startswith(f"{key}."))
+        return nearest(self.locations, key) or next(below, self.label)
 
     def fault(self, key: str, text: str) -> None:
-        """Note that something is wrong at `key`."""
-        self.faults.append(Fault(key, self.place(key), text))
+        """Record a fault at `key`."""
+        self.faults.append(Fault(key, self.where(key), text))
 
 
-def nearest(places: Mapping[str, str], key: str) -> str:
-    """The place of `key` or of the innermost section around it that has one; empty if none has."""
-    while key and key not in places:
+def nearest(locations: Mapping[str, str], key: str) -> str:
+    """Location of `key` or of the innermost section around it that has one; empty if none has."""
+    while key and key not in locations:
         key = key.rpartition(".")[0]
-    return places.get(key, "")
+    return locations.get(key, "")
 
 
 def parse(text: str, label: str, key: str = "") -> Document:
-    """The document that `text` spells, its keys counted from `key`. Text that is no YAML raises ConfigError."""
+    """The document in `text`, with `key` as the prefix of its keys. Invalid YAML raises ConfigError."""
     try:
         node = cast("yaml.Node | None", cast(Any, yaml).compose(text, yaml.BaseLoader))
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(_broken(text, label, error)) from None
+        raise ConfigError(_describe_broken(text, label, error)) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{label}: not a text file ({str(error).splitlines()[0]}); give a YAML file") from None
     document = Document(label)
@@ -79,31 +81,31 @@ def parse(text: str, label: str, key: str = "") -> Document:
 
 
 def override(document: Document, assignment: str) -> None:
-    """Lay `key.sub=value` over the document; what cannot be laid becomes a fault of the command line."""
+    """Set `key.sub=value` in the document; an invalid assignment becomes a fault of the command line."""
     key, equals, text = assignment.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
-        wrong = f"{assignment!r} is not an override; write key.sub=value"
-        document.faults.append(Fault(key, COMMAND_LINE, wrong))
+        message = f"{assignment!r} is not an override; write key.sub=value"
+        document.faults.append(Fault(key, COMMAND_LINE, message))
         return
     try:
         value = parse(text, COMMAND_LINE, key)
-        kept = _kept(document.tree, parts, value.tree)
-        _put(document.tree, parts, {**kept, **value.tree} if kept else value.tree)
+        retained = _retained_model_keys(document.tree, parts, value.tree)
+        _put(document.tree, parts, {**retained, **value.tree} if retained else value.tree)
     except ConfigError as error:
-        wrong = str(error).removeprefix(f"{COMMAND_LINE}: ")
-        document.faults.append(Fault(key, COMMAND_LINE, f"{key}: {wrong}"))
+        message = str(error).removeprefix(f"{COMMAND_LINE}: ")
+        document.faults.append(Fault(key, COMMAND_LINE, f"{key}: {message}"))
         return
-    stays = {_join(key, name) for name in kept}
-    for known in [known for known in document.places if known == key or known.startswith(f"{key}.")]:
-        if known not in stays:
-            del document.places[known]
-    document.places |= {**value.places, key: COMMAND_LINE}
+    retained_keys = {_join(key, name) for name in retained}
+    for known in [known for known in document.locations if known == key or known.startswith(f"{key}.")]:
+        if known not in retained_keys:
+            del document.locations[known]
+    document.locations |= {**value.locations, key: COMMAND_LINE}
     document.faults += value.faults
 
 
 class _Builder:
-    """Turns the nodes of one YAML text into values, noting places and faults in a document."""
+    """Turns YAML nodes into values, and records locations and faults in a document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -111,12 +113,12 @@ class _Builder:
 
     def build(self, node: yaml.Node, key: str) -> Any:
         if id(node) in self.unfinished:
-            self.document.fault(key, f"{key}: the alias stands inside what it names; write the value out")
+            self.document.fault(key, f"{key}: the alias is inside the value that it names; write the value out")
             return None
         if node.tag not in _TAGS:
-            self.document.fault(key, f"{key}: tags are not read here (got {node.tag!r}); write the plain value")
+            self.document.fault(key, f"{key}: tags are not supported (got {node.tag!r}); write the plain value")
         if isinstance(node, yaml.ScalarNode):
-            return str(node.value) if node.style is not None else _plain(str(node.value))
+            return str(node.value) if node.style is not None else _read_plain(str(node.value))
         self.unfinished.add(id(node))
         value = self._mapping(node, key) if isinstance(node, yaml.MappingNode) else self._sequence(node, key)
         self.unfinished.discard(id(node))
@@ -127,32 +129,32 @@ class _Builder:
         values: dict[str, Any] = {}
         for name, child in pairs:
             if name.value == "<<":
-                values |= self._merged(child, key)
-        own: dict[str, str] = {}
+                values |= self._merge_value(child, key)
+        lines: dict[str, str] = {}
         for name, child in pairs:
             if name.value == "<<":
                 continue
-            place = self._line(name)
-            spelled = str(name.value) if isinstance(name, yaml.ScalarNode) else "?"
-            inner = _join(key, spelled)
+            where = self._line(name)
+            text = str(name.value) if isinstance(name, yaml.ScalarNode) else "?"
+            inner = _join(key, text)
             if not isinstance(name, yaml.ScalarNode):
-                self.document.faults.append(Fault(inner, place, "a key must be plain text (got a list or a section)"))
-            elif spelled in own:
-                wrong = f"key {inner!r} is given twice (first: {own[spelled]}); delete one"
-                self.document.faults.append(Fault(inner, place, wrong))
-            own[spelled] = self.document.places[inner] = place
-            values[spelled] = self.build(child, inner)
+                self.document.faults.append(Fault(inner, where, "a key must be plain text (got a list or a section)"))
+            elif text in lines:
+                message = f"key {inner!r} is given twice (first: {lines[text]}); delete one"
+                self.document.faults.append(Fault(inner, where, message))
+            lines[text] = self.document.locations[inner] = where
+            values[text] = self.build(child, inner)
         return values
 
-    def _merged(self, node: yaml.Node, key: str) -> dict[str, Any]:
-        """The pairs that a `<<` brings in; in a list, what comes first wins."""
-        found = self.build(node, key)
-        sections = cast("list[Any]", found if isinstance(found, list) else [found])
+    def _merge_value(self, node: yaml.Node, key: str) -> dict[str, Any]:
+        """The pairs of a `<<` value; in a list of sections, earlier ones take precedence."""
+        value = self.build(node, key)
+        sections = cast("list[Any]", value if isinstance(value, list) else [value])
         values: dict[str, Any] = {}
         for section in reversed(sections):
             if not isinstance(section, dict):
-                wrong = f"'<<' takes a section or a list of sections (got {section!r})"
-                self.document.faults.append(Fault(key, self._line(node), wrong))
+                message = f"'<<' takes a section or a list of sections (got {section!r})"
+                self.document.faults.append(Fault(key, self._line(node), message))
                 return {}
             values |= cast("dict[str, Any]", section)
         return values
@@ -161,7 +163,7 @@ class _Builder:
         values: list[Any] = []
         for index, child in enumerate(cast("list[yaml.Node]", node.value)):
             inner = _join(key, str(index))
-            self.document.places[inner] = self._line(child)
+            self.document.locations[inner] = self._line(child)
             values.append(self.build(child, inner))
         return values
 
@@ -170,8 +172,8 @@ class _Builder:
         return label if label == COMMAND_LINE else f"{label}:{node.start_mark.line + 1}"
 
 
-def _plain(text: str) -> Any:
-    """The value of a scalar that stands without quotes."""
+def _read_plain(text: str) -> Any:
+    """The value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if INTEGER.fullmatch(text):
@@ -181,7 +183,7 @@ def _plain(text: str) -> Any:
     return text
 
 
-def _broken(text: str, label: str, error: yaml.MarkedYAMLError) -> str:
+def _describe_broken(text: str, label: str, error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark
     problem = error.problem or error.context or "cannot be read"
     if mark is None or label == COMMAND_LINE:
@@ -201,22 +203,23 @@ def _put(tree: Any, parts: Sequence[str], value: Any) -> None:
             raise ConfigError(f"no variable {parts[1]!r} under 'vars'{did_you_mean(parts[1], known)}")
     node = tree
     for depth, part in enumerate(parts[:-1], start=1):
-        slot = _slot(node, part, parts[: depth - 1])
-        node[slot] = node = _opened(node[slot] if slot in node or isinstance(slot, int) else None, parts[:depth])
-    node[_slot(node, parts[-1], parts[:-1])] = value
+        index = _index(node, part, parts[: depth - 1])
+        value_there = node[index] if index in node or isinstance(index, int) else None
+        node[index] = node = _as_section(value_there, parts[:depth])
+    node[_index(node, parts[-1], parts[:-1])] = value
 
 
-def _kept(tree: Any, parts: Sequence[str], value: Any) -> dict[str, Any]:
-    """What a file says of its model that another origin of the weights does not change; nothing of other sections."""
-    before = cast("dict[str, Any]", tree).get("model") if isinstance(tree, dict) else None
-    if list(parts) != ["model"] or not isinstance(before, dict) or not isinstance(value, dict):
+def _retained_model_keys(tree: Any, parts: Sequence[str], value: Any) -> dict[str, Any]:
+    """Keys of `model` that stay when an override replaces `path` or `shape`; empty for other sections."""
+    model = cast("dict[str, Any]", tree).get("model") if isinstance(tree, dict) else None
+    if list(parts) != ["model"] or not isinstance(model, dict) or not isinstance(value, dict):
         return {}
     replaced = {"path", "shape"} if value.keys() & {"path", "shape"} else set[str]()
-    return {name: held for name, held in cast("dict[str, Any]", before).items() if name not in replaced}
+    return {name: entry for name, entry in cast("dict[str, Any]", model).items() if name not in replaced}
 
 
-def _slot(node: Any, part: str, above: Sequence[str]) -> Any:
-    """What to index `node` with to reach `part`."""
+def _index(node: Any, part: str, above: Sequence[str]) -> Any:
+    """The key or list index of `part` in `node`."""
     if isinstance(node, dict):
         return part
     if not isinstance(node, list):
@@ -227,18 +230,18 @@ def _slot(node: Any, part: str, above: Sequence[str]) -> Any:
     return int(part)
 
 
-def _opened(held: Any, parts: Sequence[str]) -> Any:
-    """A value as the section that it is short for, so that a key can be set inside it."""
-    if held is None:
+def _as_section(value: Any, parts: Sequence[str]) -> Any:
+    """The section for which a value is the short form, so that a key can be set in it."""
+    if value is None:
         return {}
-    if not isinstance(held, str):
-        return held
+    if not isinstance(value, str):
+        return value
     if tuple(parts) == ("algorithm",):
-        return {"recipe": held}
+        return {"recipe": value}
     section = section_at(parts)
-    if section is None or not issubclass(section, Named):
-        return held
-    return {"kind": "jsonl", "path": held} if held.endswith((".jsonl", ".jsonl.gz")) else {"kind": held}
+    if section is None or not issubclass(section, SpecConfig):
+        return value
+    return {"kind": "jsonl", "path": value} if value.endswith((".jsonl", ".jsonl.gz")) else {"kind": value}
 
 
 def _join(key: str, part: str) -> str:

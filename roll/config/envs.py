@@ -1,4 +1,4 @@
-"""Where environments live, as a file writes it."""
+"""The section `envs`: the processes that environments run in."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from roll.config.section import Section
 
 
 class Envs(Section):
-    """Where environments live, and how many may come up at once."""
+    """The processes that environments run in, and the number of concurrent starts."""
 
     workers: int = Field(default=0, ge=0)
-    """Processes that environments live in, many in each; 0: the controller's own thread, where a breakpoint works, and
-    what hangs, hangs."""
+    """Processes, each with many environments. 0: the controller's own thread, where breakpoints work and an
+    environment that blocks also blocks the run."""
     executor: Literal["processes", "ray"] = "processes"
-    """Where those are: on the controller's machine, or wherever Ray has room, with a run whose `executor` is `ray`."""
-    start_limit: int | None = Field(default=None, gt=0)
-    """Most environments that may be starting at once; the others wait for their turn, which costs them no time of
+    """Start workers on the controller's machine, or let Ray place them (needs `executor: ray` for the run)."""
+    max_concurrent_starts: int | None = Field(default=None, gt=0)
+    """Most environments that may be starting at once. Time in the queue does not count towards
     `rollout.env_timeout_s`. None: no limit."""
     grace_s: float = Field(default=10.0, gt=0)
-    """Seconds that a worker has to give way once an environment in it is past its time, and an environment to close;
-    a worker that does not is killed with all environments in it, and replaced."""
+    """Seconds for a worker to stop an environment after its timeout, and for an environment to close. A worker that
+    takes longer is killed with all of its environments, and replaced."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds for a worker to come up, with the imports of its environments."""
+    """Seconds for a worker to start and to import its environments."""
     memory_mb: int | None = Field(default=None, gt=0)
-    """A worker that holds more gets no new environments and is replaced once the last in it has ended; one that holds
-    twice as much is killed. Needs workers and Linux. None: no limit."""
+    """A worker above this size gets no new environments and is replaced after its last one ends; above twice this
+    size it is killed. Needs workers and Linux. None: no limit."""
 
     @model_validator(mode="after")
     def _limits_need_processes(self) -> Envs:
@@ -38,5 +38,5 @@ class Envs(Section):
                 "executor (ray): there is nothing to place without processes; set workers, or leave it out"
             )
         if self.executor == "ray" and self.memory_mb is not None:
-            raise ValueError("memory_mb: what a process of Ray's holds is not looked at; leave it out")
+            raise ValueError("memory_mb: the memory of Ray's processes is not measured; leave it out")
         return self

@@ -1,4 +1,4 @@
-"""Which keys there are: the schema read as a list of dotted names."""
+"""All keys of the schema, as a list of dotted names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from roll.config.schema import Named, Run, Section
+from roll.config.schema import Run
+from roll.config.section import Section, SpecConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One key that a file may set; `N` stands for any entry of a list."""
+    """One key that a file may set; `N` is any index of a list."""
 
     key: str
     type: str
@@ -22,38 +23,38 @@ class Knob:
 
 
 def knobs(section: type[Section] = Run, above: str = "") -> Iterator[Knob]:
-    """Every knob below `section`, in the order of the schema."""
+    """Every knob in `section` and the sections inside it, in the order of the schema."""
     for name, info in section.model_fields.items():
         key = f"{above}.{name}" if above else name
         inner, many = _sections_of(info.annotation)
-        default = "required" if info.is_required() else _spelled(info)
+        default = "required" if info.is_required() else _format_default(info)
         yield Knob(key, _type_name(info.annotation), default)
-        below = [found for each in inner if each is not Named for found in knobs(each, f"{key}.N" if many else key)]
-        yield from dict.fromkeys(below)  # what sections to choose from have in common, once
+        below = [knob for each in inner if each is not SpecConfig for knob in knobs(each, f"{key}.N" if many else key)]
+        yield from dict.fromkeys(below)  # a key that several backends share appears once
 
 
 def section_at(parts: Sequence[str]) -> type[Section] | None:
-    """The section that a dotted key leads to, the first if there is a choice; None where it leads to none."""
+    """The section of a dotted key, the first one if there is a choice; None for a plain value or an unknown key."""
     return next(iter(sections_at(parts)), None)
 
 
 def sections_at(parts: Sequence[str]) -> tuple[type[Section], ...]:
-    """The sections that a dotted key may lead to; none where it leads to a plain value or nowhere."""
+    """The sections that a dotted key may have; empty for a plain value or an unknown key."""
     sections: tuple[type[Section], ...] = (Run,)
     many = False
     for part in parts:
         if many:
-            many = False  # this part counts the entries of a list
+            many = False  # this part is an index of a list
             continue
         infos = [section.model_fields[part] for section in sections if part in section.model_fields]
-        found = [_sections_of(info.annotation) for info in infos]
-        sections = tuple(dict.fromkeys(inner for inners, _ in found for inner in inners))
-        many = any(several for _, several in found)
+        choices = [_sections_of(info.annotation) for info in infos]
+        sections = tuple(dict.fromkeys(inner for inners, _ in choices for inner in inners))
+        many = any(several for _, several in choices)
     return () if many else sections
 
 
 def choice_at(parts: Sequence[str]) -> bool:
-    """Whether a dotted key takes plain values of several types."""
+    """Whether a dotted key accepts plain values of several types."""
     section = section_at(parts[:-1]) if parts else None
     info = section.model_fields.get(parts[-1]) if section is not None else None
     if info is None or get_origin(info.annotation) not in (Union, UnionType) or _sections_of(info.annotation)[0]:
@@ -62,20 +63,20 @@ def choice_at(parts: Sequence[str]) -> bool:
 
 
 def _sections_of(annotation: Any) -> tuple[tuple[type[Section], ...], bool]:
-    """The sections to choose from inside an annotation, and whether there may be several of them."""
+    """The alternative sections of an annotation, and whether it is a list of them."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,), False
-    found = [_sections_of(argument) for argument in get_args(annotation)]
-    inner = tuple(dict.fromkeys(section for sections, _ in found for section in sections))
-    return inner, bool(inner) and (get_origin(annotation) is tuple or any(many for _, many in found))
+    arguments = [_sections_of(argument) for argument in get_args(annotation)]
+    inner = tuple(dict.fromkeys(section for sections, _ in arguments for section in sections))
+    return inner, bool(inner) and (get_origin(annotation) is tuple or any(many for _, many in arguments))
 
 
-def _spelled(info: FieldInfo) -> str:
-    """The default; of a section, only what it sets apart from its own defaults."""
+def _format_default(info: FieldInfo) -> str:
+    """The default value; for a section, only the keys that differ from its own defaults."""
     if not isinstance(info.default, Section):
         return repr(info.default)
-    apart = ", ".join(f"{name}={getattr(info.default, name)!r}" for name in sorted(info.default.model_fields_set))
-    return f"{type(info.default).__name__}({apart})"
+    changed = ", ".join(f"{name}={getattr(info.default, name)!r}" for name in sorted(info.default.model_fields_set))
+    return f"{type(info.default).__name__}({changed})"
 
 
 def _type_name(annotation: Any) -> str:

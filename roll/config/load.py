@@ -1,4 +1,4 @@
-"""A YAML file, a recipe and the command line become one valid `Run`, or one list of faults."""
+"""Reads a YAML file, its recipe and command-line overrides into one valid `Run`, or raises all faults at once."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import yaml
 from pydantic import ValidationError
 
 from roll.config.document import FLOAT, INTEGER, Document, nearest, override, parse
-from roll.config.faults import note, raise_all
+from roll.config.faults import add_faults, raise_all
 from roll.config.schema import Run
-from roll.config.variables import escaped, substitute
+from roll.config.variables import escape, substitute
 from roll.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A valid run, and where each of its keys was written."""
+class LoadedRun:
+    """A valid run with the location of each of its keys."""
 
     run: Run
     path: Path
     """The YAML file."""
-    places: Mapping[str, str]
+    locations: Mapping[str, str]
     """Dotted key (`tasks.0.reward`) to `file:line` or `command line`."""
 
-    def place(self, key: str) -> str:
-        """Where `key` was written, or the nearest section around it that was."""
-        return nearest(self.places, key) or str(self.path)
+    def where(self, key: str) -> str:
+        """Location of `key`, or of the innermost section around it that the file has."""
+        return nearest(self.locations, key) or str(self.path)
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
-    """The run that `path` describes once `overrides` (`key.sub=value`) are laid over it. Raises all faults at once."""
+def load(path: Path, overrides: Sequence[str] = ()) -> LoadedRun:
+    """The run in the file `path` with `overrides` (`key.sub=value`). Raises all faults at once."""
     document = parse(_text(path), str(path))
     tree: object = document.tree
     if not isinstance(tree, dict):
@@ -45,29 +45,29 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
     for assignment in overrides:
         override(document, assignment)
     substitute(document)
-    _lay_over_recipe(document)
+    _merge_recipe(document)
     run: Run | None = None
     try:
         run = Run.model_validate_json(json.dumps(document.tree))
     except ValidationError as error:
-        note(document, error)
+        add_faults(document, error)
     raise_all(document.faults)
     assert run is not None
-    return Loaded(run=run, path=path, places=document.places)
+    return LoadedRun(run=run, path=path, locations=document.locations)
 
 
 def dump(run: Run) -> str:
-    """The run as YAML that `load` reads back to an equal run."""
-    tree = escaped(run.model_dump(mode="json"))
-    return yaml.dump(tree, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120)
+    """The run as YAML; `load` reads it back to an equal run."""
+    tree = escape(run.model_dump(mode="json"))
+    return yaml.dump(tree, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=120)
 
 
-class _Writer(yaml.SafeDumper):
-    """Quotes any text that YAML 1.1 or 1.2 would read as something else."""
+class _YamlWriter(yaml.SafeDumper):
+    """Quotes text that YAML 1.1 or 1.2 would read as another type."""
 
 
 for _tag, _pattern in (("int", INTEGER), ("float", FLOAT)):
-    cast(Any, _Writer).add_implicit_resolver(
+    cast(Any, _YamlWriter).add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern.pattern})$"), list("-+.0123456789")
     )
 
@@ -90,14 +90,14 @@ def _text(path: Path) -> str:
 def recipes() -> dict[str, str]:
     """The text of every recipe, by name."""
     folder = resources.files("roll") / "recipes"
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
-    return {entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8") for entry in found}
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yaml")), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(".yaml"): entry.read_text(encoding="utf-8") for entry in files}
 
 
-def _lay_over_recipe(document: Document) -> None:
-    """Put the recipe that `algorithm` names beneath what the file says of it."""
-    given = document.tree.get("algorithm")
-    section = {"recipe": given} if isinstance(given, str) else _as_section(given)
+def _merge_recipe(document: Document) -> None:
+    """Fill the section `algorithm` from the recipe that it names; keys of the file take precedence."""
+    value = document.tree.get("algorithm")
+    section = {"recipe": value} if isinstance(value, str) else _as_section(value)
     if section is None or not isinstance(section.get("recipe"), str):
         return
     name, known = section["recipe"], recipes()
@@ -105,14 +105,14 @@ def _lay_over_recipe(document: Document) -> None:
         document.fault("algorithm", f"algorithm: no recipe named {name!r}{did_you_mean(name, known)}")
         return
     recipe = parse(known[name], f"recipe {name}", "algorithm").tree
-    document.tree["algorithm"] = _laid_over(recipe, section)
+    document.tree["algorithm"] = _merge(recipe, section)
 
 
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` on `below`, part by part and argument by argument; a part of another `kind` keeps no argument."""
-    merged = dict(below)
-    for name, value in above.items():
-        old, new = _as_section(below.get(name)), _as_section(value)
+def _merge(recipe: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+    """The recipe with the keys of `section`, merged per argument; a part of another `kind` keeps no argument."""
+    merged = dict(recipe)
+    for name, value in section.items():
+        old, new = _as_section(recipe.get(name)), _as_section(value)
         if old is not None and new is not None and new.get("kind", old.get("kind")) == old.get("kind"):
             merged[name] = {**old, **new}
         else:
@@ -121,7 +121,7 @@ def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_section(value: Any) -> dict[str, Any] | None:
-    """A part of a recipe, written short or in full, in full."""
+    """A part of a recipe, short or in full, as a section; None for other values."""
     if isinstance(value, str):
         return {"kind": value}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None

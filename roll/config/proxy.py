@@ -1,4 +1,4 @@
-"""Agents in processes of their own, and the server they ask, as a file writes them."""
+"""The key `agent` of a task source, and the section `proxy`: agent programs and the server they send requests to."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from roll.config.section import Section
 
 
 class Agent(Section):
-    """A program that attempts tasks by asking an OpenAI-compatible address, which is the run's."""
+    """A program that attempts tasks through the run's OpenAI-compatible server."""
 
-    command: tuple[str, ...] = Field(min_length=1, strict=False)  # a list, once the section around it was seen
+    command: tuple[str, ...] = Field(min_length=1, strict=False)  # arrives as a list from a validator
     """Started for every attempt, with the task as JSON on its standard input and OPENAI_BASE_URL, OPENAI_API_KEY and
     OPENAI_MODEL in its environment. `python` is the interpreter of the run. Paths are relative to `directory`."""
     directory: str | None = None
-    """Where it starts; None: where the run was started."""
+    """Working directory; None: that of the run."""
     preload: tuple[str, ...] = Field(default=(), strict=False)
-    """Modules that a Python imports once, to fork for every attempt: a command `python script.py` then starts in
-    milliseconds instead of however long its imports take."""
+    """Modules that a Python process imports once and then forks for every attempt: `python script.py` starts in
+    milliseconds, without the time of its imports."""
     timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds after which it is killed, and the attempt has failed."""
+    """Seconds after which the program is killed and the attempt fails."""
     result: Literal["reply", "stdout", "reward"] = "reply"
-    """What is judged: the model's last reply, or what the agent wrote to its standard output. `reward`: the agent tells
-    the reward itself, as `{"reward": 0.5}` in its last line, and is told the task's answer."""
+    """Text to score: the model's last reply or the program's standard output. `reward`: the program gets the task's
+    answer and prints the reward, as `{"reward": 0.5}` in its last line."""
 
     @model_validator(mode="after")
-    def _preloads_a_script(self) -> Agent:
+    def _preload_needs_script(self) -> Agent:
         script = len(self.command) > 1 and self.command[0] == "python" and self.command[1].endswith(".py")
         if self.preload and not script:
             raise ValueError("preload: only `python` and a script can be forked; change the command, or leave it out")
         return self
 
 
-class Proxy(Section):
-    """The server that agents ask. It listens only where a source has an `agent`."""
+class ProxyConfig(Section):
+    """The server for agent programs. It listens only if a source has an `agent`."""
 
     host: str = Field(default="127.0.0.1", min_length=1)
-    """This machine alone by default; `0.0.0.0` lets others in that know the token."""
+    """By default only this machine; `0.0.0.0` admits other machines that have the token."""
     port: int = Field(default=0, ge=0, le=65535)
-    """0: whichever is free."""
+    """0: any free port."""
     token_env: str | None = Field(default=None, min_length=1)
-    """The environment variable with the token that lets requests in, for agents that live elsewhere. None: one that is
-    made for the run, and told to its agents alone."""
+    """Environment variable with the API key, for agents on other machines. None: a random key that only the run's own
+    agents get."""
     models: tuple[str, ...] = ()
-    """Names that the model goes by besides that of the run: those that agents ask for."""
-    sampling: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of a temperature or top_p that is not the run's: the trainer reads tokens under the run's own."""
+    """Further model names that requests may use, in addition to the run's name."""
+    sampling_params: Literal["refuse", "ignore"] = "refuse"
+    """Refuse or ignore a temperature or top_p that differs from the run's, under which the trainer scores tokens."""
     max_body_mb: float = Field(default=8.0, gt=0)
-    """The largest request."""
+    """Largest request body."""
     requests_per_s: float = Field(default=50.0, gt=0)
-    """Most requests of one attempt; after a pause twice as many at once."""
-    max_under_way: int = Field(default=4096, gt=0)
-    """Most requests of all attempts at once."""
-    max_agents: int = Field(default=32, gt=0)
-    """Most agents that run at once; the others wait for their turn."""
+    """Rate limit per attempt; bursts of twice as many are allowed after a pause."""
+    max_concurrent_requests: int = Field(default=4096, gt=0)
+    """Most requests in flight, over all attempts."""
+    max_concurrent_agents: int = Field(default=32, gt=0)
+    """Most agent programs that run at once; others wait."""

@@ -1,4 +1,4 @@
-"""How attempts are rewarded, as a file writes it: one name, one section, or a list of them."""
+"""The key `reward` of a task source: one reward by name, one section, or a list of them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from typing import Any, cast
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from roll.config.section import Named
+from roll.config.section import SpecConfig
 
 WEIGHTED = "weighted"
 """The kind of a list of rewards."""
 
 
-class WeightedReward(Named):
-    """One reward of several; its options stand beside `kind`, `weight` and `name`."""
+class WeightedReward(SpecConfig):
+    """One entry of a list of rewards; all other keys are its options."""
 
     weight: float = 1.0
-    """What its score is multiplied with before it is added to the others."""
+    """Factor on its score in the sum."""
     name: str | None = Field(default=None, min_length=1)
-    """What it is logged as; None: its kind. Two of one kind need names."""
+    """Name in metrics; None: its kind. Two rewards of one kind need names."""
 
     @property
     def title(self) -> str:
-        """What it is logged as."""
+        """Name in metrics."""
         return self.name or self.kind
 
 
-class Reward(Named):
-    """A reward with its options, or a list of rewards, of whose scores the weighted sum counts."""
+class Reward(SpecConfig):
+    """One reward with its options, or a list of rewards whose weighted sum is the score."""
 
     rewards: tuple[WeightedReward, ...] = ()
-    """What the list held; empty for a single reward without a weight or a name."""
+    """Entries of the list; empty for a single reward without weight and name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _from_list(cls, given: Any) -> Any:
-        if isinstance(given, list):
-            return {"kind": WEIGHTED, "rewards": tuple(cast(list[Any], given))}
-        if not isinstance(given, dict):
-            return given
-        section = cast(dict[str, Any], given)
+    def _from_list(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {"kind": WEIGHTED, "rewards": tuple(cast(list[Any], value))}
+        if not isinstance(value, dict):
+            return value
+        section = cast(dict[str, Any], value)
         return {"kind": WEIGHTED, "rewards": (section,)} if {"weight", "name"} & section.keys() else section
 
     @model_validator(mode="after")
-    def _parts_can_be_told_apart(self) -> Reward:
+    def _titles_are_distinct(self) -> Reward:
         if (self.kind == WEIGHTED) != bool(self.rewards):
             raise ValueError("several rewards are a list with one at least; write `reward: [..., ...]`")
         titles = [reward.title for reward in self.rewards]
@@ -54,22 +54,22 @@ class Reward(Named):
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
-        found = handler(self)
-        return found.pop("rewards") or found
+        section = handler(self)
+        return section.pop("rewards") or section
 
     @property
-    def asked(self) -> tuple[Named, ...]:
-        """Every reward that has a say: itself, or the entries of a list."""
+    def entries(self) -> tuple[SpecConfig, ...]:
+        """The entries of the list, or the reward itself."""
         return self.rewards or (self,)
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """Everything beside `kind`; of a list, its entries with theirs."""
+    def kwargs(self) -> dict[str, Any]:
+        """All keys except `kind`; for a list, its entries with their keys."""
         if not self.rewards:
-            return super().arguments
+            return super().kwargs
         return {
             "rewards": [
-                {"kind": reward.kind, "weight": reward.weight, "name": reward.title, **reward.arguments}
+                {"kind": reward.kind, "weight": reward.weight, "name": reward.title, **reward.kwargs}
                 for reward in self.rewards
             ]
         }

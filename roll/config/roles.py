@@ -1,9 +1,9 @@
-"""The roles of a run: who trains, who samples, who scores, each with where and in how many processes it lives."""
+"""The roles of a run (trainer, generator and auxiliary models): processes, devices and settings of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -13,168 +13,193 @@ from roll.config.section import Section
 
 
 class Ray(Section):
-    """Where the processes of `executor: ray` come from."""
+    """The Ray cluster of `executor: ray`."""
 
     address: str | None = Field(default=None, min_length=1)
-    """`host:port` of a Ray cluster that is there, or `auto` for the one of this machine. None: one is started here."""
+    """`host:port` of a running Ray cluster, or `auto` for the one on this machine. None: start one here."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds after which a worker that has not come up is given up."""
-    max_replaced: int = Field(default=3, ge=0)
-    """Generators that may die in one run and are replaced; the next one that dies ends it."""
+    """Seconds for a worker to start."""
+    max_replacements: int = Field(default=3, ge=0)
+    """Dead generators that are replaced per run; the run stops when one more dies."""
     cpu_slots: int | None = Field(default=None, gt=0)
-    """Devices that a machine without GPUs counts as, so that a placement can be tried there. None: one a core."""
+    """Number of devices that a machine without GPUs counts as, to try a placement there. None: one per core."""
 
 
-class Placed(Section):
-    """A role that may have processes of its own."""
+class RoleConfig(Section):
+    """A role that may have its own processes."""
 
     workers: int | None = Field(default=None, gt=0)
-    """Processes of this role; several need `executor: ray`. None: as many as its devices make, else 1."""
+    """Processes of this role; more than one needs `executor: ray`. None: follows from its devices, else 1."""
     devices: Devices = "auto"
-    """Of the whole cluster: `auto`, `all`, a count, or numbers such as `0-7`, `0-3,8-11`, `[0, 2]`.
-    Or one that all workers use: `cpu`, `cuda` (the first GPU), `cuda:1`."""
+    """Devices of the whole cluster: `auto`, `all`, a count, or numbers such as `0-7`, `0-3,8-11`, `[0, 2]`.
+    Or one device that all workers share: `cpu`, `cuda` (the first GPU), `cuda:1`."""
     python: str | None = Field(default=None, min_length=1)
-    """The interpreter of its processes, where `executor: ray` has any; it needs roll installed. None: this one."""
+    """Python interpreter of its processes with `executor: ray`; roll must be installed in it. None: the current one."""
 
     @property
     def group(self) -> int:
-        """Devices of one process."""
+        """Devices per process."""
         return 1
 
     @property
     def num_workers(self) -> int:
-        """Processes, as far as the file says; `all` and `auto` may make more of them."""
+        """Processes as far as the file determines them; `all` and `auto` may give more."""
         if self.workers is not None:
             return self.workers
         return max(1, (num_devices(self.devices) or 0) // self.group)
 
 
+class Parallel(Section):
+    """Size of a group of devices that work on one model together: `tp` times `cp`, all on one node."""
+
+    tp: int = Field(default=1, gt=0)
+    """Tensor parallelism: devices that share every layer; must divide the numbers of attention and KV heads."""
+    cp: int = Field(default=1, gt=0)
+    """Context parallelism: devices that share every sequence; only for trainers of backend fsdp2."""
+
+    @property
+    def size(self) -> int:
+        """Devices per group."""
+        return self.tp * self.cp
+
+
 class Optimizer(Section):
-    """How gradients move the weights."""
+    """Optimizer and learning-rate schedule."""
 
     kind: Literal["adamw", "sgd"] = "adamw"
-    """`sgd` is without momentum: weights less the learning rate times the gradient."""
+    """`sgd` has no momentum."""
     lr: float = Field(default=1e-6, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float | None = Field(default=1.0, gt=0)
-    """Gradients longer than this are shortened to it; None leaves them."""
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Scale gradients down to this norm; None: no clipping."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What becomes of `lr` after the warm-up, over the optimizer steps of the run."""
+    """Course of `lr` after the warm-up, over the optimizer steps of the run."""
     warmup_steps: int = Field(default=0, ge=0)
-    final_lr: float = Field(default=0.0, ge=0)
-    """Where `linear` and `cosine` end, as a part of `lr`."""
-    max_refused: int = Field(default=3, gt=0)
-    """Updates with a non-finite loss or gradient, in a row, before the run stops. Each is refused, its batch saved."""
+    final_lr_ratio: float = Field(default=0.0, ge=0)
+    """Final learning rate of `linear` and `cosine`, as a fraction of `lr`."""
+    max_nonfinite_updates: int = Field(default=3, gt=0)
+    """Consecutive updates with a non-finite loss or gradient before the run stops. Each is skipped and its batch
+    saved."""
 
 
-class NativeTrain(Placed):
-    """The trainer that comes with the library: one process, torch alone."""
+class NativeTrain(RoleConfig):
+    """The built-in trainer: one process, torch only."""
 
     backend: Literal["native"] = "native"
     tokens_per_microbatch: int = Field(default=8192, gt=1)
-    """Most tokens that go through the model at once; bounds memory, changes no gradient."""
+    """Most tokens per forward pass; bounds memory and does not change gradients."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of arithmetic and of what is published; weights, gradients and the optimizer keep 32 bits."""
-    checkpointing: bool = False
-    """Compute the inside of each layer again on the way back instead of keeping it: less memory, a third more work."""
-    exact: bool = False
-    """With `dtype` bfloat16, round weights alone and compute with 32 bits: nearer to what the sampler means, slower."""
+    """Type of computation and of published weights; master weights, gradients and optimizer state have 32 bits."""
+    activation_checkpointing: bool = False
+    """Recompute the inside of each layer in the backward pass: less memory, a third more work."""
+    float32_compute: bool = False
+    """With `dtype` bfloat16, round only the weights and compute in float32: closer to the sampler, slower."""
     optimizer: Optimizer = Optimizer()
     lora: Lora | None = None
-    """Train adapters instead of the model itself; None: all of the model is trained."""
+    """Train LoRA adapters; None: train the whole model."""
 
     @model_validator(mode="after")
     def _weights_are_rounded(self) -> NativeTrain:
-        if self.exact and self.dtype == "float32":
-            raise ValueError("exact: with dtype float32 nothing is rounded; leave it out, or set dtype to bfloat16")
-        if self.exact and self.lora is not None:
-            raise ValueError("exact: a model under adapters is held with 16 bits; leave one of the two out")
+        if self.float32_compute and self.dtype == "float32":
+            raise ValueError("float32_compute: dtype is float32 already; leave it out, or set dtype to bfloat16")
+        if self.float32_compute and self.lora is not None:
+            raise ValueError("float32_compute: the model under adapters has 16 bits; leave one of the two out")
         return self
 
 
-class Beside(Placed):
-    """A model beside the actor."""
+class AuxiliaryModelConfig(RoleConfig):
+    """A model in addition to the actor."""
 
     sharded: bool = False
-    """Give each of its processes a part of the model, by FSDP2, instead of all of it: for what no device can hold."""
+    """Shard the model over its processes by FSDP2, for models that do not fit one device."""
 
 
-class Critic(Beside):
-    """The value function of recipes that need one: the actor's body with a head of its own, trained beside it."""
+class Critic(AuxiliaryModelConfig):
+    """The value function of recipes that need one: the actor's body with a value head, trained with the actor."""
 
     path: str | None = None
     """A model directory to start from; None: the actor's weights, with a head of zeros."""
     optimizer: Optimizer = Optimizer(lr=1e-5)
 
 
-class Reference(Beside):
-    """The policy that KL pulls towards; it only scores."""
+class Reference(AuxiliaryModelConfig):
+    """The frozen policy from which KL is measured."""
 
     path: str | None = None
-    """A model directory; None: the weights the actor starts from."""
+    """A model directory; None: the initial weights of the actor."""
 
 
-class Teacher(Beside):
-    """The policy that distillation learns from; it only scores."""
+class Teacher(AuxiliaryModelConfig):
+    """The frozen policy to distil from."""
 
     path: str = Field(min_length=1)
     """A model directory with the actor's tokenizer."""
 
 
-class RewardModel(Beside):
+class RewardModel(AuxiliaryModelConfig):
     """A sequence classifier whose score at the last token is part of the reward."""
 
     path: str = Field(min_length=1)
     weight: float = 1.0
-    """What its score is multiplied with before it is added to the other rewards."""
+    """Factor on its score in the sum of rewards."""
 
 
-class NativeInfer(Placed):
-    """The generator that comes with the library: continuous batching over a slot cache."""
+class NativeInfer(RoleConfig):
+    """The built-in generator: continuous batching with one cache slot per sequence."""
 
     backend: Literal["native"] = "native"
-    slots: int = Field(default=64, gt=1)
-    """Requests decoded together; each holds a cache of `rollout.context` tokens."""
-    prefill_tokens: int = Field(default=8192, gt=0)
-    """Most prompt tokens admitted between two decode steps, one prompt at least."""
-    flush_tokens: int = Field(default=64, gt=0)
-    """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
+    max_num_seqs: int = Field(default=64, gt=1)
+    """Most sequences per decode step; each has a cache of `rollout.max_seq_len` tokens."""
+    max_num_batched_tokens: int = Field(default=8192, gt=0)
+    """Most prompt tokens prefilled between two decode steps; at least one prompt is."""
+    progress_interval: int = Field(default=64, gt=0)
+    """Tokens between two progress reports of a running request: the most that a crash can lose of it."""
 
 
 ROLES = ("actor_train", "actor_infer", "reference", "critic", "teacher", "reward_model")
-"""Sections of a run that are `Placed`, where they are there at all."""
+"""Sections of a run that are a `RoleConfig` or None."""
 _ONE_DEVICE = ("actor_train", "critic")
 """Roles whose native backend trains in one process, on one device."""
-_HERE = "with executor inline every role is in this process; set executor to ray, or leave it out"
+_INLINE_ONLY = "with executor inline every role is in this process; set executor to ray, or leave it out"
 
 
-def check_places(executor: str, placed: Mapping[str, Any], ray: Ray) -> None:
-    """Raise what of the placement cannot be had: processes where there is one, or several where one must do."""
-    for role, section in placed.items():
+def backend_tag(value: Any) -> str:
+    """Tag of the section that `value` is for, by its `backend`; native if it names none.
+
+    The angle brackets distinguish the tag from a key in the location of an error.
+    """
+    if isinstance(value, dict):
+        return f"<{cast(dict[str, Any], value).get('backend', 'native')}>"
+    return f"<{getattr(value, 'backend', 'native')}>"
+
+
+def check_placement(executor: str, roles: Mapping[str, Any], ray: Ray) -> None:
+    """Raise ValueError for several processes or devices where the executor or the backend allows one."""
+    for role, section in roles.items():
         if section is None:
             continue
         if executor == "inline":
-            _check_inline(role, section, placed["actor_train"].devices)
+            _check_inline(role, section, roles["actor_train"].devices)
         else:
             _check_counts(role, section)
-        spread = getattr(section, "sharded", getattr(section, "backend", "native") != "native")
-        if role in _ONE_DEVICE and not spread:
-            _check_alone(role, section)
+        sharded = getattr(section, "sharded", getattr(section, "backend", "native") != "native")
+        if role in _ONE_DEVICE and not sharded:
+            _check_one_device(role, section)
     if (ray.address or "").startswith("ray://"):
         raise ValueError(f"ray.address ({ray.address}): start the run on a machine of the cluster, and give `auto`")
     if executor == "inline" and ray != Ray():
-        raise ValueError(f"ray: {_HERE}")
+        raise ValueError(f"ray: {_INLINE_ONLY}")
 
 
-def _check_inline(role: str, section: Placed, trainer: str | int | tuple[int, ...]) -> None:
+def _check_inline(role: str, section: RoleConfig, trainer: str | int | tuple[int, ...]) -> None:
     if section.workers is not None and section.workers > 1:
-        raise ValueError(f"{role}.workers ({section.workers}): {_HERE}")
-    if isinstance(section, Beside) and section.sharded:
-        raise ValueError(f"{role}.sharded: {_HERE}")
+        raise ValueError(f"{role}.workers ({section.workers}): {_INLINE_ONLY}")
+    if isinstance(section, AuxiliaryModelConfig) and section.sharded:
+        raise ValueError(f"{role}.sharded: {_INLINE_ONLY}")
     if section.python is not None:
-        raise ValueError(f"{role}.python ({section.python}): {_HERE}")
+        raise ValueError(f"{role}.python ({section.python}): {_INLINE_ONLY}")
     if section.devices != "auto" and not one_device(section.devices):
         raise ValueError(
             f"{role}.devices ({device_text(section.devices)}): with executor inline there is one device; "
@@ -187,8 +212,8 @@ def _check_inline(role: str, section: Placed, trainer: str | int | tuple[int, ..
         )
 
 
-def _check_counts(role: str, section: Placed) -> None:
-    """Devices, the group that one process takes of them, and processes, where the file says all of it."""
+def _check_counts(role: str, section: RoleConfig) -> None:
+    """Compare the numbers of devices, of devices per process and of processes, if the file gives all three."""
     num = num_devices(section.devices)
     if num is None:
         return
@@ -204,7 +229,7 @@ def _check_counts(role: str, section: Placed) -> None:
         )
 
 
-def _check_alone(role: str, section: Placed) -> None:
+def _check_one_device(role: str, section: RoleConfig) -> None:
     if section.workers is not None and section.workers > 1:
         raise ValueError(f"{role}.workers ({section.workers}): backend native trains in one process; set it to 1")
     if (num_devices(section.devices) or 1) > 1:

@@ -1,7 +1,6 @@
-"""Every knob, typed. Importing this module imports neither torch nor ray nor an engine.
+"""The whole configuration, typed. Importing this module imports neither torch nor ray nor an engine.
 
-Validation is pure: no environment, clock, device or file. What can only be known by looking at files and names is
-`roll.preflight`'s.
+Validation is pure: it reads no environment variable, clock, device or file. `roll.preflight` checks files and names.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from roll.config.envs import Envs
 from roll.config.fsdp import Train, check_ranks
 from roll.config.lora import check_lora
 from roll.config.policies import Policy, check_policies
-from roll.config.proxy import Proxy
-from roll.config.publication import Publication
+from roll.config.proxy import ProxyConfig
 from roll.config.roles import (
     ROLES,
     Critic,
@@ -28,16 +26,16 @@ from roll.config.roles import (
     Reference,
     RewardModel,
     Teacher,
-    check_places,
+    check_placement,
 )
-from roll.config.section import Named as Named
-from roll.config.section import Section
-from roll.config.sources import Source
+from roll.config.section import Section, SpecConfig
+from roll.config.sources import TaskSourceConfig
 from roll.config.vllm import Infer, VllmInfer, check_dtypes, check_logprobs
+from roll.config.weight_sync import WeightSync
 
 
 class Shape(Section):
-    """A small model built from scratch, with a tokenizer of one token a character."""
+    """A small model with random weights and a tokenizer of one token per character."""
 
     architecture: Literal["llama", "qwen2", "qwen3"] = "qwen3"
     alphabet: str = Field(default="0123456789+-*/=() abcdefghijklmnopqrstuvwxyz.,?!:\n", min_length=1)
@@ -47,8 +45,8 @@ class Shape(Section):
     kv_heads: int = Field(default=2, gt=0)
     mlp: int = Field(default=384, gt=0)
     """Width of the feed-forward layer."""
-    context: int = Field(default=512, gt=1)
-    """Longest sequence the model is made for."""
+    max_seq_len: int = Field(default=512, gt=1)
+    """Longest sequence of the model, in tokens."""
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Shape:
@@ -60,14 +58,14 @@ class Shape(Section):
 
 
 class Model(Section):
-    """Which weights to start from: a Hugging Face directory, or a shape to initialise."""
+    """Initial weights: a Hugging Face directory, or a shape to initialise."""
 
     path: str | None = None
     """A directory with config.json, *.safetensors and a tokenizer."""
     shape: Shape | None = None
     template: Literal["auto", "chat", "plain", "last"] = "auto"
-    """How messages become text: the tokenizer's chat template, or contents end to end. `auto`: chat if there is one.
-    `last`: the last message alone, for environments that show all there is to know in each."""
+    """Text of a conversation: the tokenizer's chat template (`chat`), the contents joined (`plain`), or only the last
+    message (`last`, for environments whose every message shows the full state). `auto`: chat if there is a template."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Model:
@@ -77,80 +75,80 @@ class Model(Section):
 
 
 class Rollout(Section):
-    """How much is generated for one step, how, and how far ahead."""
+    """Amount, length and sampling of generation, and how far it may run ahead of training."""
 
     groups_per_step: int = Field(default=8, gt=0)
     group_size: int = Field(default=8, gt=0)
-    """Attempts at one task; baselines are taken across them."""
+    """Attempts per task; baselines are computed over a group."""
     max_staleness: float = Field(default=0.0, ge=0)
-    """Most steps that may lie between the weights that sampled a token and the step that trains it; 0: synchronous."""
-    context: int = Field(default=1024, gt=1)
-    """Most tokens of one sequence, prompt and replies together."""
+    """Most steps between the weights that sample a token and the step that trains on it; 0: synchronous."""
+    max_seq_len: int = Field(default=1024, gt=1)
+    """Most tokens per sequence, prompt and replies together."""
     context_policy: Literal["stop", "drop_oldest"] = "stop"
-    """What becomes of an attempt without room for another turn: it is cut there, or goes on without its oldest turns,
-    in a new sequence. What the environment opened with is never dropped."""
+    """At `max_seq_len`, truncate the attempt, or continue in a new sequence without its oldest turns. The opening
+    messages of the environment are never dropped."""
     segment_per: Literal["trajectory", "turn"] = "trajectory"
-    """What a trained sequence is: a trajectory, as far as what is said can be appended to it, or each turn of it after
-    all that stood before."""
+    """Unit of a trained sequence: a trajectory, as long as each turn only appends to it, or each turn with all of its
+    context."""
     max_new_tokens: int = Field(default=256, gt=0)
-    """Most tokens of one reply."""
+    """Most tokens per reply."""
     max_turns: int = Field(default=32, gt=0)
-    """Most replies of one trajectory, whatever its environment says."""
+    """Most replies per trajectory, regardless of the environment's own limit."""
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     """0 means all tokens."""
     stop: tuple[str, ...] = ()
-    """Tokens that end a reply besides the model's end-of-sequence."""
+    """Tokens that end a reply, in addition to the model's end-of-sequence token."""
     max_retries: int = Field(default=2, ge=0)
-    """How often a failed attempt is made anew before its group is given up and replaced."""
+    """Retries of a failed attempt before its group is dropped and replaced."""
     max_failed_groups: int = Field(default=16, ge=0)
-    """Groups given up in a row before the run stops: by then it is not bad luck."""
+    """Consecutive dropped groups before the run stops: this many failures have a systematic cause."""
     max_filtered_groups: int = Field(default=256, ge=0)
-    """Groups filtered in a row before the run stops: by then there is nothing left to learn from these tasks."""
+    """Consecutive filtered groups before the run stops: these tasks have nothing left to learn."""
     redundant_groups: int = Field(default=0, ge=0)
-    """Groups under way beyond those that staleness allows; the first to be complete are trained on."""
+    """Extra groups in flight beyond those that staleness allows; the first to complete are trained on."""
     redundant_siblings: int = Field(default=0, ge=0)
-    """Attempts of a group beyond `group_size`; the first to end well are trained on."""
+    """Extra attempts per group beyond `group_size`; the first valid ones are trained on."""
     concurrency: Annotated[int, Field(gt=0)] | Literal["adaptive"] | None = None
-    """Most requests that one generator holds; `adaptive` finds it by how often memory runs out. None: no limit."""
+    """Most requests in flight per generator; `adaptive` sets it by how often memory runs out. None: no limit."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without a sign of life after which a request is sent to another generator, with its tokens."""
+    """Seconds without progress after which a request is sent to another generator, with its tokens."""
     env_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds after which an environment that has not answered has failed. None: it may take for ever."""
+    """Seconds for each call of an environment, after which it has failed. None: no timeout."""
 
     @property
     def num_slots(self) -> int:
-        """Groups that may be under way: admitted and not yet part of published weights."""
+        """Most groups in flight: admitted and not yet part of published weights."""
         return math.floor((self.max_staleness + 1) * self.groups_per_step)
 
 
 class Rewards(Section):
-    """Where replies are scored."""
+    """The processes that score replies."""
 
     workers: int = Field(default=0, ge=0)
-    """Processes that score; 0 scores in the controller's own thread: a breakpoint works, and what hangs, hangs."""
+    """Processes; 0: the controller's own thread, where breakpoints work and a blocking reward blocks the run."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds after which a score that has not come is given up and its process killed; needs workers."""
+    """Seconds per score, after which it fails and its process is killed; needs workers."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """The same for the start of a reward in a process: its import, and its `start` if it is a class that has one."""
+    """Seconds to start a reward in a process: its import, and the `start` method of a class that has one."""
     max_retries: int = Field(default=2, ge=0)
-    """How often a score is asked for again after a failure of ours: its process died, a sandbox or a service failed."""
+    """Retries of a score after an infrastructure failure: its process died, or a sandbox or service failed."""
 
 
 class Validation(Section):
-    """Evaluation on held-out tasks, greedy unless said, pinned to one version of the weights."""
+    """Evaluation on held-out tasks, greedy by default, with one version of the weights throughout."""
 
-    tasks: tuple[Source, ...] = ()
+    tasks: tuple[TaskSourceConfig, ...] = ()
     every: int = Field(default=0, ge=0)
-    """Steps between two validations; 0 means only before the first and after the last."""
+    """Steps between two validations; 0: only before the first and after the last step."""
     at_start: bool = True
     max_new_tokens: int | None = Field(default=None, gt=0)
     """None: as in training."""
     temperature: float = Field(default=0.0, ge=0)
     """0 is greedy."""
     samples: int = Field(default=1, gt=0)
-    """Attempts at each task; with several, pass@k and the majority's accuracy are measured too."""
+    """Attempts per task; with several, pass@k and the accuracy of the majority vote are measured too."""
 
     @model_validator(mode="after")
     def _samples_differ(self) -> Validation:
@@ -162,18 +160,18 @@ class Validation(Section):
 
 
 class Checkpoint(Section):
-    """What survives."""
+    """When to save checkpoints, and which to keep."""
 
     every: int = Field(default=50, ge=0)
-    """Steps between two checkpoints; 0 means only at the end and on an interrupt."""
+    """Steps between two checkpoints; 0: only at the end and on an interrupt."""
     keep: int = Field(default=2, gt=0)
-    """Newest checkpoints that are kept, besides the best."""
-    best: str = "validation/reward"
-    """The metric whose highest value marks the best checkpoint."""
+    """Number of newest checkpoints to keep, in addition to the best."""
+    best_metric: str = "validation/reward"
+    """The best checkpoint is the one with the highest value of this metric."""
 
 
 class Tracking(Section):
-    """Where metrics go besides the terminal and `metrics.jsonl`."""
+    """Outputs of metrics in addition to the terminal and `metrics.jsonl`."""
 
     tensorboard: bool = True
     wandb: str | None = None
@@ -182,91 +180,92 @@ class Tracking(Section):
     """Project name; needs the extra `roll[swanlab]`."""
 
 
-class Journal(Section):
-    """The record of every sample."""
+class JournalConfig(Section):
+    """Retention of the record of every sample."""
 
     keep_steps: int | None = Field(default=None, gt=0)
-    """Trajectories of older steps lose their tokens; their events stay. None keeps all."""
+    """Newest steps whose trajectories keep their tokens; events are always kept. None: all steps."""
 
 
 class Sft(Section):
-    """The supervised warm start of `roll sft`: the answers of `tasks`, token by token."""
+    """The supervised warm start of `roll sft` on the answers of `tasks`."""
 
-    tasks: tuple[Source, ...] = ()
+    tasks: tuple[TaskSourceConfig, ...] = ()
     """Empty: those of the run."""
     steps: int = Field(default=200, gt=0)
     batch_size: int = Field(default=64, gt=0)
     validate_every: int = Field(default=10, gt=0)
-    stop_at: float | None = Field(default=None, gt=0, le=1)
-    """Stop once held-out accuracy has reached this."""
-    player: Named | None = None
-    """Plays the tasks, which have an environment, and its replies are learnt; None: tasks have answers of their own."""
+    stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
+    """Stop as soon as held-out accuracy reaches this value."""
+    scripted_agent: SpecConfig | None = None
+    """Runs the environments of the tasks; its replies are the training data. None: the answers of the tasks are."""
     optimizer: Optimizer = Optimizer(lr=1e-3)
 
 
 class Run(Section):
-    """The whole file."""
+    """A whole configuration file."""
 
     name: str = Field(default="run", pattern=r"^[\w+-][\w.+-]*$")
     directory: str = "runs"
-    """Runs are kept in `directory/name`."""
+    """The run is saved in `directory/name`."""
     seed: int = Field(default=0, ge=0)
     deterministic: bool = False
-    """Promise the same parameters and metrics for the same seed; refuses what cannot keep the promise."""
+    """Guarantee the same parameters and metrics for the same seed; settings that prevent this are errors."""
     executor: Literal["inline", "ray"] = "inline"
-    """`inline` keeps all roles in one process and one thread; `ray` gives each processes of its own."""
+    """`inline` runs all roles in one process and one thread; `ray` runs each in its own processes."""
     ray: Ray = Ray()
     threads: int = Field(default=0, ge=0)
-    """CPU threads for tensor arithmetic; 0 leaves it to torch."""
+    """CPU threads for tensor operations; 0: torch's default."""
     steps: int = Field(default=100, gt=0)
     model: Model
     algorithm: Algorithm
-    tasks: tuple[Source, ...] = Field(min_length=1)
+    tasks: tuple[TaskSourceConfig, ...] = Field(min_length=1)
     rollout: Rollout = Rollout()
     actor_train: Train = NativeTrain()
     actor_infer: Infer = NativeInfer()
-    publication: Publication = Publication()
+    weight_sync: WeightSync = WeightSync()
     policies: tuple[Policy, ...] = ()
-    """Which agents have weights of their own, where environments have several agents; empty: all have the same."""
+    """Separate weights per agent, for environments with several agents; empty: all agents share the weights."""
     critic: Critic = Critic()
     reference: Reference = Reference()
     teacher: Teacher | None = None
     reward_model: RewardModel | None = None
     rewards: Rewards = Rewards()
     envs: Envs = Envs()
-    proxy: Proxy = Proxy()
+    proxy: ProxyConfig = ProxyConfig()
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
     tracking: Tracking = Tracking()
-    journal: Journal = Journal()
+    journal: JournalConfig = JournalConfig()
     sft: Sft = Sft()
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the algorithm reads beyond the batch; a reward model is asked wherever one is named."""
-        judged = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
-        return self.algorithm.all_needs | judged
+        """Inputs of the algorithm beyond the batch; includes a reward model if the file has one."""
+        scored = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
+        return self.algorithm.all_needs | scored
 
     @property
     def reference_is_base(self) -> bool:
-        """Whether the reference is the actor without its adapters: no model of its own is started for it."""
+        """Whether the reference is the actor without its adapters, so that no separate model is started for it."""
         return self.actor_train.lora is not None and self.reference.path is None
 
     @model_validator(mode="after")
     def _sequences_fit(self) -> Run:
-        if self.rollout.max_new_tokens >= self.rollout.context:
+        if self.rollout.max_new_tokens >= self.rollout.max_seq_len:
             raise ValueError(
                 f"rollout.max_new_tokens ({self.rollout.max_new_tokens}) leaves no room for a prompt in "
-                f"rollout.context ({self.rollout.context})"
+                f"rollout.max_seq_len ({self.rollout.max_seq_len})"
             )
-        if self.actor_train.tokens_per_microbatch < self.rollout.context:
+        if self.actor_train.tokens_per_microbatch < self.rollout.max_seq_len:
             raise ValueError(
                 f"actor_train.tokens_per_microbatch ({self.actor_train.tokens_per_microbatch}) is smaller than one "
-                f"sequence may be; raise it to at least rollout.context ({self.rollout.context})"
+                f"sequence may be; raise it to at least rollout.max_seq_len ({self.rollout.max_seq_len})"
             )
-        if self.model.shape is not None and self.rollout.context > self.model.shape.context:
+        if self.model.shape is not None and self.rollout.max_seq_len > self.model.shape.max_seq_len:
             raise ValueError(
-                f"rollout.context ({self.rollout.context}) exceeds model.shape.context ({self.model.shape.context})"
+                f"rollout.max_seq_len ({self.rollout.max_seq_len}) exceeds model.shape.max_seq_len "
+                f"({self.model.shape.max_seq_len})"
             )
         return self
 
@@ -276,7 +275,7 @@ class Run(Section):
             if role in self.needs and getattr(self, role) is None:
                 raise ValueError(f"{role}: the algorithm needs one; add `{role}: {{path: ...}}`")
         if self.teacher is not None and "teacher" not in self.needs:
-            raise ValueError("teacher: nothing in the algorithm asks one; leave it out, or take the recipe `opd`")
+            raise ValueError("teacher: the algorithm does not use one; leave it out, or take the recipe `opd`")
         trajectories = self.rollout.groups_per_step * self.rollout.group_size
         if self.algorithm.minibatches > trajectories:
             raise ValueError(
@@ -294,7 +293,7 @@ class Run(Section):
     def _workers_can_be_placed(self) -> Run:
         if self.envs.executor == "ray" and self.executor != "ray":
             raise ValueError("envs.executor (ray): the run itself has no Ray; set executor to ray, or leave it out")
-        check_places(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
+        check_placement(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
         check_ranks(self.executor, self.actor_train)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_dtypes(self.actor_train.dtype, self.actor_infer)
@@ -306,8 +305,8 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _accuracy_can_be_measured(self) -> Run:
-        if self.sft.stop_at is not None and not self.validation.tasks:
-            raise ValueError("sft.stop_at: there is no held-out accuracy without validation.tasks; add some")
+        if self.sft.stop_at_accuracy is not None and not self.validation.tasks:
+            raise ValueError("sft.stop_at_accuracy: there is no held-out accuracy without validation.tasks; add some")
         return self
 
     @model_validator(mode="after")
@@ -320,21 +319,21 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _settings_are_read(self) -> Run:
-        sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "sampling", "algorithm")
+        sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "task_sampling", "algorithm")
         for where, sources, unread in (
             ("validation.tasks", self.validation.tasks, (*sampled, "curriculum")),
             ("sft.tasks", self.sft.tasks, sampled),
         ):
             for source in sources:
-                if found := source.given(*unread):
+                if names := [name for name in unread if getattr(source, name) is not None]:
                     raise ValueError(
-                        f"{where}: {source.name!r} has {', '.join(found)}, which only training reads; remove it"
+                        f"{where}: {source.name!r} has {', '.join(names)}, which only training reads; remove it"
                     )
         for source in self.tasks:
-            if (source.max_new_tokens or 0) >= self.rollout.context:
+            if (source.max_new_tokens or 0) >= self.rollout.max_seq_len:
                 raise ValueError(
                     f"tasks: max_new_tokens of {source.name!r} ({source.max_new_tokens}) leaves no room for a prompt "
-                    f"in rollout.context ({self.rollout.context})"
+                    f"in rollout.max_seq_len ({self.rollout.max_seq_len})"
                 )
         return self
 
@@ -342,41 +341,41 @@ class Run(Section):
     def _scores_can_be_repeated(self) -> Run:
         for where, sources in (("tasks", self.tasks), ("validation.tasks", self.validation.tasks)):
             for index, source in enumerate(sources):
-                for named in source.reward.asked if self.deterministic and source.reward else ():
-                    if named.kind in ("judge", "remote"):
+                for reward in source.reward.entries if self.deterministic and source.reward else ():
+                    if reward.kind in ("judge", "remote"):
                         raise ValueError(
-                            f"{where}.{index}.reward: deterministic, and {named.kind!r} may say something else of the "
-                            "same reply the next time; choose another reward, or set deterministic to false"
+                            f"{where}.{index}.reward: deterministic, and {reward.kind!r} may score the same reply "
+                            "differently the next time; choose another reward, or set deterministic to false"
                         )
         return self
 
     @model_validator(mode="after")
-    def _promise_can_be_kept(self) -> Run:
+    def _check_deterministic(self) -> Run:
         if self.deterministic and self.rollout.max_staleness > 0:
             raise ValueError(
                 f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
-                "above it the clock decides which weights sample a token; set one of the two to 0 or false"
+                "above it timing decides which weights sample a token; set one of the two to 0 or false"
             )
         for name in ("redundant_groups", "redundant_siblings"):
             if self.deterministic and getattr(self.rollout, name):
                 raise ValueError(
                     f"deterministic needs rollout.{name} 0 (got {getattr(self.rollout, name)}): "
-                    "otherwise the clock decides who wins; set one of the two to 0 or false"
+                    "otherwise timing decides which attempts are used; set one of the two to 0 or false"
                 )
         if self.deterministic and self.rollout.env_timeout_s is not None:
-            raise ValueError("deterministic: with rollout.env_timeout_s the clock decides what fails; leave it out")
+            raise ValueError("deterministic: with rollout.env_timeout_s timing decides what fails; leave it out")
         if self.deterministic and self.rollout.concurrency == "adaptive":
             raise ValueError(
-                "deterministic: rollout.concurrency is adaptive to the clock; give a number, or leave it out"
+                "deterministic: adaptive rollout.concurrency depends on timing; give a number, or leave it out"
             )
         if self.deterministic and isinstance(self.actor_infer, VllmInfer):
             raise ValueError(
-                "deterministic: backend vllm draws its own noise and its tokens depend on their company; "
+                "deterministic: tokens of backend vllm depend on the other requests of a batch; "
                 "set actor_infer.backend to native, or deterministic to false"
             )
         if self.deterministic and self.rewards.workers:
             raise ValueError(
                 f"deterministic needs rewards.workers 0 (got {self.rewards.workers}): "
-                "with a limit of time the clock decides which scores there are; set one of the two to 0 or false"
+                "with a timeout timing decides which scores there are; set one of the two to 0 or false"
             )
         return self

@@ -1,4 +1,4 @@
-"""The entries of `tasks`: where tasks of one domain come from, which of them are drawn, and how they are judged."""
+"""The entries of `tasks`: the data of one domain, the order of its tasks, and how attempts are rewarded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
-from roll.config.algorithm import OwnAlgorithm
+from roll.config.algorithm import DomainAlgorithm
 from roll.config.proxy import Agent
 from roll.config.reward import Reward
-from roll.config.section import Named, Section
+from roll.config.section import Section, SpecConfig
 
 _KINDS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
-"""The datasets that a file is, by how its name ends."""
+"""Dataset kinds by file extension."""
 
 
 class Fields(Section):
-    """What a row calls the things a task is made of: names of fields, or dotted paths into nested ones."""
+    """Maps the parts of a task to fields of a row, by name or dotted path. Other fields become metadata."""
 
     prompt: str | None = Field(default=None, min_length=1)
-    """The field with the question as text; None: `prompt`."""
+    """The field with the prompt as text; None: `prompt`."""
     messages: str | None = Field(default=None, min_length=1)
     """The field with a list of role and content; None: `messages`."""
     answer: str | None = Field(default=None, min_length=1)
@@ -30,19 +30,19 @@ class Fields(Section):
     seed: str | None = Field(default=None, min_length=1)
     """None: `seed`, or the number of the row."""
     template: str | None = Field(default=None, min_length=1)
-    """Makes the prompt: `{question}` stands for that field of the row, `{{` and `}}` for braces."""
+    """Builds the prompt: `{question}` is replaced by that field of the row; `{{` and `}}` are braces."""
     system: str | None = Field(default=None, min_length=1)
-    """Said to the model before everything else."""
+    """Content of a system message before all others."""
     metadata: dict[str, str] = Field(default={})
-    """More fields that rewards and environments read: the name they know, and where the row has it."""
+    """Further fields for rewards and environments: name in the metadata to path in the row."""
     constants: dict[str, Any] = Field(default={})
-    """Fields that every row gets, in place of its own."""
+    """Fields that override those of every row."""
 
     @model_validator(mode="after")
     def _one_prompt(self) -> Fields:
-        given = [name for name in ("prompt", "messages", "template") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(map(repr, given))} both make the prompt; keep one of them")
+        origins = [name for name in ("prompt", "messages", "template") if getattr(self, name) is not None]
+        if len(origins) > 1:
+            raise ValueError(f"{' and '.join(map(repr, origins))} both make the prompt; keep one of them")
         return self
 
     @model_validator(mode="after")
@@ -58,69 +58,68 @@ class Fields(Section):
 
 
 class Difficulty(Section):
-    """Tasks whose pass rate is near a target are drawn more often; unseen ones count as if they were at it."""
+    """Draws tasks with a pass rate near the target more often; a task without one counts as at the target."""
 
     kind: Literal["difficulty"] = "difficulty"
     target: float = Field(default=0.5, ge=0, le=1)
-    """The pass rate to be drawn most often."""
+    """The pass rate that is drawn most often."""
     exploration: float = Field(default=0.2, gt=0, le=1)
-    """Part of the draws that go to the tasks drawn least often, whatever their pass rate."""
+    """Fraction of the draws that go to the least drawn tasks, regardless of pass rate."""
 
 
 class Curriculum(Section):
-    """Easy tasks first: the part that can be drawn grows linearly."""
+    """Easy tasks first: the fraction of tasks that can be drawn grows linearly."""
 
     by: str = Field(min_length=1)
-    """The metadata field whose number says how hard a task is."""
+    """The metadata field with the difficulty of a task, as a number."""
     steps: int = Field(gt=0)
     """Draws from this source until all of its tasks can be drawn."""
 
 
-class Source(Section):
-    """Where tasks of one domain come from, and how attempts at them are judged."""
+class TaskSourceConfig(Section):
+    """Tasks of one domain, with their environment and reward."""
 
     name: str = Field(min_length=1)
-    """The domain; metrics carry it."""
-    data: Named | None = None
+    """The domain, used in metrics."""
+    data: SpecConfig | None = None
     """A .jsonl or .parquet file, a dataset by name (`{kind: hf, path: ..., split: ...}`), or a function that returns
-    tasks. None: the environment makes them itself."""
+    tasks. None: the environment generates them."""
     fields: Fields | None = None
-    """What the rows of a file call the parts of a task; None: prompt or messages, answer, id, seed."""
-    env: Named = Named(kind="single_turn")
-    """What answers the policy; `single_turn` ends after one reply."""
+    """Names of the parts of a task in the rows of a file; None: prompt or messages, answer, id, seed."""
+    env: SpecConfig = SpecConfig(kind="single_turn")
+    """Environment of each attempt; `single_turn` ends after one reply."""
     agent: Agent | None = None
-    """A program that makes the attempts instead, through the proxy of the run."""
+    """A program that runs each attempt through the proxy of the run, instead of an environment."""
     reward: Reward | None = None
-    """Scores the last reply; several in a list are weighted and added. None when the environment gives the rewards."""
+    """Scores the last reply; a list of rewards is a weighted sum. None if the environment gives the rewards."""
     share: float = Field(default=1.0, gt=0)
-    """Part of the groups of a step, relative to the other sources."""
+    """Share of the groups of a step, relative to the other sources."""
     limit: int | None = Field(default=None, gt=0)
-    """Use only so many tasks, the first ones."""
+    """Use only the first `limit` tasks."""
     dedup: Literal["exact", "normalised"] | None = None
-    """Leave out prompts that came before, or that are held out: `exact` (or true) ones, or also those that differ in
-    case, spaces and forms of characters only (`normalised`). None (or false) only counts the held-out ones."""
+    """Leave out duplicates of earlier and of held-out prompts: `exact` (or true) ones, or also those that differ only
+    in case, spaces and Unicode forms (`normalised`). None (or false): only count those of held-out prompts."""
     max_prompt_tokens: int | None = Field(default=None, gt=0)
-    """Leave out longer prompts; None: a prompt that fills the context is an error."""
-    sampling: Difficulty | None = None
-    """Which task is next; None: all in random order, then all again in another."""
+    """Leave out longer prompts; None: a prompt that fills `rollout.max_seq_len` is an error."""
+    task_sampling: Difficulty | None = None
+    """How the next task is drawn; None: random permutations of all tasks."""
     curriculum: Curriculum | None = None
     max_new_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of one reply; None: as in rollout. So for the three keys below."""
+    """Most tokens per reply; here and in the three keys below, None: as in `rollout`."""
     temperature: float | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
-    filters: tuple[Named, ...] | None = Field(default=None, strict=False)  # a list, once `_in_full` has seen it
-    """Groups that are replaced instead of trained on; None: as in the algorithm."""
-    algorithm: OwnAlgorithm | None = None
-    """Parts of the algorithm laid over the run's for this domain alone, whose baselines and statistics are then over
-    its own trajectories; and the weight of its loss."""
+    filters: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)  # arrives as a list from `_expand`
+    """Select groups that are replaced instead of trained on; None: as in the algorithm."""
+    algorithm: DomainAlgorithm | None = None
+    """Overrides of the run's algorithm for this domain. Baselines and statistics are then over its own trajectories."""
 
     @model_validator(mode="before")
     @classmethod
-    def _in_full(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        section = dict(cast(dict[str, Any], given))
+    def _expand(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        section = dict(cast(dict[str, Any], value))
         if isinstance(section.get("dedup"), bool):
             section["dedup"] = "exact" if section["dedup"] else None
         data = section.get("data")
@@ -128,31 +127,27 @@ class Source(Section):
         return {**section, "data": {"kind": kinds[0], "path": data}} if kinds else section
 
     @model_validator(mode="after")
-    def _judged(self) -> Source:
+    def _check_reward(self) -> TaskSourceConfig:
         if self.env.kind == "single_turn" and self.data is None and self.agent is None:
             raise ValueError("needs 'data': a .jsonl file or a dataset by name (or an 'env' that makes its own tasks)")
         if self.agent is not None:
-            self._judged_by_agent(self.agent)
+            self._check_agent(self.agent)
         elif self.env.kind == "single_turn" and self.reward is None:
             raise ValueError("needs 'reward': a verifier by name, or package.module:function")
-        if self.env.kind == "tool_use" and (self.reward is None) != bool(self.env.arguments.get("exact")):
+        if self.env.kind == "tool_use" and (self.reward is None) != bool(self.env.kwargs.get("exact")):
             raise ValueError("needs 'reward', or `exact: true` in its 'env', and not both; change one of them")
         return self
 
-    def _judged_by_agent(self, agent: Agent) -> None:
+    def _check_agent(self, agent: Agent) -> None:
         if self.env.kind != "single_turn":
-            raise ValueError("has both 'agent' and 'env': an agent brings its own world; remove one of them")
+            raise ValueError("has both 'agent' and 'env': an agent replaces the environment; remove one of them")
         if (self.reward is None) != (agent.result == "reward"):
             raise ValueError("needs 'reward', or `result: reward` in its 'agent', and not both; change one of them")
 
     @model_validator(mode="after")
-    def _has_rows(self) -> Source:
+    def _check_fields(self) -> TaskSourceConfig:
         if self.data is None and self.fields is not None:
             raise ValueError("'fields' is about rows, and there is no 'data'; remove it")
-        if self.data is not None and "fields" in self.data.arguments:
-            raise ValueError("'fields' stands beside 'data', not in it; move it there")
+        if self.data is not None and "fields" in self.data.kwargs:
+            raise ValueError("'fields' is a key of the source, not of 'data'; move it out of 'data'")
         return self
-
-    def given(self, *names: str) -> list[str]:
-        """Those of these keys that were set."""
-        return [name for name in names if getattr(self, name) is not None]

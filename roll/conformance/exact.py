@@ -1,4 +1,4 @@
-"""`Tokens` and `Batch` once more, in float64 NumPy: what the oracle computes with."""
+"""`Tokens` and `Batch` in float64 NumPy, for the oracle."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 Numbers: TypeAlias = NDArray[np.complex128] | Floats
-"""Real, or with a tiny imaginary part that carries a derivative along."""
+"""Real, or with a tiny imaginary part that carries a derivative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExactTokens:
-    """What an oracle loss sees. A stop-gradient reads `frozen_logprobs`; everything else reads `logprobs`."""
+    """Inputs of an oracle loss. Terms without a gradient read `frozen_logprobs`; all others read `logprobs`."""
 
     logprobs: Numbers
     frozen_logprobs: Floats
-    """The same numbers, as constants."""
+    """The same values, as constants."""
     old_logprobs: Floats
     sampler_logprobs: Floats
     advantages: Floats
@@ -39,30 +39,30 @@ class ExactTokens:
     entropies: Numbers | None = None
 
     @property
-    def places(self) -> list[int]:
-        """Where the trained tokens stand, in order."""
+    def positions(self) -> list[int]:
+        """Positions of the trained tokens, in order."""
         return np.flatnonzero(self.trained).tolist()
 
     @property
     def rows(self) -> dict[int, list[int]]:
-        """The places of the trained tokens of each sequence that has any."""
-        return self._places_by(self.row)
+        """Positions of the trained tokens of each sequence that has any."""
+        return self._positions_by(self.row)
 
     @property
     def turns(self) -> dict[int, list[int]]:
-        """The places of the trained tokens of each turn that has any."""
-        return self._places_by(self.turn)
+        """Positions of the trained tokens of each turn that has any."""
+        return self._positions_by(self.turn)
 
-    def _places_by(self, index: Ints) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        for place in self.places:
-            found.setdefault(int(index[place]), []).append(place)
-        return found
+    def _positions_by(self, index: Ints) -> dict[int, list[int]]:
+        by_index: dict[int, list[int]] = {}
+        for position in self.positions:
+            by_index.setdefault(int(index[position]), []).append(position)
+        return by_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExactBatch:
-    """What an oracle advantage, aggregation or shaping sees; the fields mean what they mean in `Batch`."""
+    """Inputs of an oracle advantage, aggregation or shaping; fields are those of `Batch`."""
 
     trained: Bools
     lengths: tuple[int, ...]
@@ -82,34 +82,34 @@ class ExactBatch:
     parts: Mapping[str, Floats] = field(default_factory=lambda: {})
 
     @property
-    def row_places(self) -> list[list[int]]:
-        """The places of the trained tokens of each row, also of rows that have none."""
+    def row_positions(self) -> list[list[int]]:
+        """Positions of the trained tokens of each row, including rows without any."""
         ends = np.cumsum(self.lengths).tolist()
         return [
-            [place for place in range(end - length, end) if self.trained[place]]
+            [position for position in range(end - length, end) if self.trained[position]]
             for end, length in zip(ends, self.lengths, strict=True)
         ]
 
     @property
-    def places(self) -> list[list[int]]:
-        """The places of the trained tokens of each trajectory, in order across its rows."""
-        found: list[list[int]] = [[] for _ in self.rewards]
-        for row, places in enumerate(self.row_places):
-            found[int(self.trajectory[row])] += places
-        return found
+    def positions(self) -> list[list[int]]:
+        """Positions of the trained tokens of each trajectory, in order across its rows."""
+        result: list[list[int]] = [[] for _ in self.rewards]
+        for row, positions in enumerate(self.row_positions):
+            result[int(self.trajectory[row])] += positions
+        return result
 
     @property
     def turns(self) -> list[list[int]]:
         """The turns of each trajectory, in order."""
-        found: list[list[int]] = [[] for _ in self.rewards]
+        result: list[list[int]] = [[] for _ in self.rewards]
         for turn, owner in enumerate(self.turn_trajectory):
-            found[int(owner)].append(turn)
-        return found
+            result[int(owner)].append(turn)
+        return result
 
     @property
     def siblings(self) -> list[list[int]]:
-        """For each trajectory, all trajectories of its group, itself among them."""
-        return [np.flatnonzero(self.group == own).tolist() for own in self.group]
+        """For each trajectory, all trajectories of its group, including itself."""
+        return [np.flatnonzero(self.group == group).tolist() for group in self.group]
 
 
 def exact_tokens(tokens: Tokens) -> ExactTokens:
@@ -142,7 +142,7 @@ def exact_batch(batch: Batch) -> ExactBatch:
 
 
 def numbers(tensor: torch.Tensor) -> Floats:
-    """In double precision, whatever device and graph it was part of."""
+    """The tensor in double precision on the CPU, without its graph."""
     return tensor.detach().cpu().double().numpy()
 
 

@@ -1,6 +1,6 @@
-"""What ours should compute, by the names that config files use, and the derivative of all of it.
+"""Reference implementations of the built-in formulas, by their names in config files, and their exact derivatives.
 
-Written from formulas, in double precision, with plain loops: slow, and hard to get wrong the way tensor code is.
+Written from formulas, in double precision, with plain loops: slow, and unlikely to share a mistake with tensor code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from roll.algorithms.recipe import Objective
 from roll.conformance import oracle_losses
 from roll.conformance.exact import ExactTokens, Floats, Numbers
-from roll.types import Call
+from roll.types import Spec
 
 LOSSES: dict[str, Callable[..., Numbers]] = {
     function.__name__: function
@@ -40,58 +40,58 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     function.__name__: function for function in (oracle_losses.k1, oracle_losses.k2, oracle_losses.k3)
 }
 Input = Literal["logprobs", "values", "entropies"]
-"""What a derivative is taken with respect to."""
+"""The input to differentiate with respect to."""
 _STEP = 1e-30
-"""Of the complex step: its square vanishes beside 1, and nothing is subtracted, so the derivative is exact."""
+"""The complex step: its square vanishes relative to 1, and nothing is subtracted, so the derivative is exact."""
 
 
 def rows(tokens: ExactTokens, objective: Objective) -> Numbers:
-    """What each token adds to the objective before it is weighed: loss, correction, KL and entropy; 0 if untrained."""
-    found = LOSSES[objective.loss.name](tokens, **objective.loss.arguments)
+    """Each token's unweighted part of the objective: loss, correction, KL and entropy; 0 if untrained."""
+    result = LOSSES[objective.loss.name](tokens, **objective.loss.kwargs)
     if objective.correction is not None:
         correction = objective.correction
-        found = found * CORRECTIONS[correction.name](tokens, **correction.arguments)
-    for place in tokens.places:
+        result = result * CORRECTIONS[correction.name](tokens, **correction.kwargs)
+    for position in tokens.positions:
         if objective.kl is not None:
             assert tokens.ref_logprobs is not None, "KL needs a reference"
-            difference = tokens.logprobs[place] - tokens.ref_logprobs[place]
-            found[place] += objective.kl_coefficient * ESTIMATORS[objective.kl.name](difference)
+            difference = tokens.logprobs[position] - tokens.ref_logprobs[position]
+            result[position] += objective.kl_coefficient * ESTIMATORS[objective.kl.name](difference)
         if objective.entropy:
             assert tokens.entropies is not None, "an entropy bonus needs entropies"
-            found[place] -= objective.entropy * tokens.entropies[place]
-    return found
+            result[position] -= objective.entropy * tokens.entropies[position]
+    return result
 
 
 def value(tokens: ExactTokens, weights: Floats, objective: Objective) -> float:
-    """The number that an optimizer step makes smaller."""
+    """The scalar that an optimizer step minimises."""
     return float(np.sum(terms(tokens, weights, objective)))
 
 
 def terms(tokens: ExactTokens, weights: Floats, objective: Objective) -> Floats:
-    """What the objective is the sum of: one weighed number a token."""
+    """The summands of the objective: one weighted value per token."""
     return np.where(tokens.trained, np.real(rows(tokens, objective)) * weights, 0.0)
 
 
 def gradient(tokens: ExactTokens, weights: Floats, objective: Objective, to: Input = "logprobs") -> Floats:
-    """The derivative of the objective with respect to one of its inputs, token by token; 0 where untrained.
+    """The derivative of the objective with respect to one of its inputs, per token; 0 if untrained.
 
-    No sequence's loss depends on another sequence, so the n-th trained tokens of all sequences are moved at once.
+    No sequence's loss depends on another sequence, so the n-th trained tokens of all sequences are shifted at once.
     """
-    found = np.zeros(len(tokens.trained))
-    given: Numbers | None = getattr(tokens, to)
-    assert given is not None, f"no {to} to take a derivative to"
-    inside = tokens.rows
-    for number in range(max((len(places) for places in inside.values()), default=0)):
-        moved = {row: places[number] for row, places in inside.items() if number < len(places)}
-        shifted = given.astype(np.complex128)
-        for place in moved.values():
-            shifted[place] += 1j * _STEP
+    result = np.zeros(len(tokens.trained))
+    inputs: Numbers | None = getattr(tokens, to)
+    assert inputs is not None, f"no {to} to take a derivative to"
+    by_row = tokens.rows
+    for number in range(max((len(positions) for positions in by_row.values()), default=0)):
+        chosen = {row: positions[number] for row, positions in by_row.items() if number < len(positions)}
+        shifted = inputs.astype(np.complex128)
+        for position in chosen.values():
+            shifted[position] += 1j * _STEP
         slopes = np.imag(rows(replace(tokens, **{to: shifted}), objective)) / _STEP * weights
-        for row, place in moved.items():
-            found[place] = sum(slopes[other] for other in inside[row])
-    return found
+        for row, position in chosen.items():
+            result[position] = sum(slopes[other] for other in by_row[row])
+    return result
 
 
 def plain(name: str, **arguments: Any) -> Objective:
-    """The objective that is one loss and nothing else."""
-    return Objective(loss=Call(name, arguments))
+    """The objective that consists of one loss only."""
+    return Objective(loss=Spec(name, arguments))

@@ -1,4 +1,4 @@
-"""Advantages as their papers write them: one trajectory after another, in double precision. Untrained tokens get 0."""
+"""Advantages as in their papers, computed per trajectory in double precision. Untrained tokens get 0."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from roll.conformance.exact import ExactBatch, Floats
 
 
 def group_normalised(batch: ExactBatch, *, unbiased: bool = False, eps: float = 1e-6, scale: bool = True) -> Floats:
-    """(R - mean of the siblings) / (their deviation + eps); 0 where they are all equal or there is one."""
-    return _spread(batch, _episode(batch, unbiased=unbiased, eps=eps, scale=scale))
+    """(R - group mean) / (group deviation + eps); 0 for equal rewards and for a group of one."""
+    return _to_tokens(batch, _episode(batch, unbiased=unbiased, eps=eps, scale=scale))
 
 
 def leave_one_out(batch: ExactBatch) -> Floats:
-    """R less the mean of the other siblings; 0 for an only one."""
-    found: list[float] = []
-    for own, siblings in enumerate(batch.siblings):
-        others = [float(batch.rewards[other]) for other in siblings if other != own]
-        found.append(float(batch.rewards[own]) - sum(others) / len(others) if others else 0.0)
-    return _spread(batch, found)
+    """R minus the mean of the other siblings; 0 in a group of one."""
+    result: list[float] = []
+    for owner, siblings in enumerate(batch.siblings):
+        others = [float(batch.rewards[other]) for other in siblings if other != owner]
+        result.append(float(batch.rewards[owner]) - sum(others) / len(others) if others else 0.0)
+    return _to_tokens(batch, result)
 
 
 def batch_centred(batch: ExactBatch) -> Floats:
-    """R less the mean over all trajectories."""
+    """R minus the mean over all trajectories."""
     mean = sum(batch.rewards) / max(1, len(batch.rewards))
-    return _spread(batch, [reward - mean for reward in batch.rewards])
+    return _to_tokens(batch, [reward - mean for reward in batch.rewards])
 
 
 def group_centred_batch_scaled(batch: ExactBatch, *, unbiased: bool = False, eps: float = 1e-6) -> Floats:
-    """(R - mean of the siblings) / (deviation of all rewards + eps)."""
+    """(R - group mean) / (deviation of all rewards + eps)."""
     deviation = deviation_of(batch.rewards, unbiased=unbiased)
-    centred = [float(batch.rewards[own]) - mean for own, mean in enumerate(group_means(batch))]
-    return _spread(batch, [number / (deviation + eps) if deviation > 0 else 0.0 for number in centred])
+    centred = [float(batch.rewards[owner]) - mean for owner, mean in enumerate(group_means(batch))]
+    return _to_tokens(batch, [number / (deviation + eps) if deviation > 0 else 0.0 for number in centred])
 
 
 def batch_normalised(batch: ExactBatch, *, baseline: str = "none", unbiased: bool = False, eps: float = 1e-6) -> Floats:
-    """Returns-to-go, less the mean of the siblings if asked, whitened over the trained tokens of the batch."""
+    """Returns-to-go, minus the group mean if `baseline` is "group", whitened over the trained tokens of the batch."""
     returns = _tokenwise(batch, 1.0)
     if baseline == "group":
-        returns = returns - _spread(batch, group_means(batch))
+        returns = returns - _to_tokens(batch, group_means(batch))
     trained = returns[batch.trained]
     deviation = deviation_of(trained, unbiased=unbiased)
     if deviation == 0:
@@ -51,21 +51,21 @@ def batch_normalised(batch: ExactBatch, *, baseline: str = "none", unbiased: boo
 def gae(batch: ExactBatch, *, gamma: float = 1.0, lam: float = 1.0, bootstrap: bool = False) -> Floats:
     """A_t = delta_t + gamma lam A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t, over trained tokens alone."""
     assert batch.values is not None, "GAE needs values"
-    rewards, found = token_rewards(batch), np.zeros(len(batch.trained))
-    for owner, places in enumerate(batch.places):
-        if not places:
+    rewards, result = token_rewards(batch), np.zeros(len(batch.trained))
+    for owner, positions in enumerate(batch.positions):
+        if not positions:
             continue
-        next_value = float(batch.values[places[-1]]) if bootstrap and batch.truncated[owner] else 0.0
+        next_value = float(batch.values[positions[-1]]) if bootstrap and batch.truncated[owner] else 0.0
         advantage = 0.0
-        for place in reversed(places):
-            delta = rewards[place] + gamma * next_value - batch.values[place]
+        for position in reversed(positions):
+            delta = rewards[position] + gamma * next_value - batch.values[position]
             advantage = delta + gamma * lam * advantage
-            found[place], next_value = advantage, float(batch.values[place])
-    return found
+            result[position], next_value = advantage, float(batch.values[position])
+    return result
 
 
 def discounted(batch: ExactBatch, *, gamma: float = 1.0, per: str = "turn", baseline: str = "none") -> Floats:
-    """Returns-to-go, discounted a turn or a token at a time, less the mean of the siblings' or of all rewards."""
+    """Returns-to-go, discounted per turn or per token, minus the mean reward of the group or the batch."""
     rewards = batch.rewards
     means = {
         "none": lambda: [0.0] * len(rewards),
@@ -73,60 +73,60 @@ def discounted(batch: ExactBatch, *, gamma: float = 1.0, per: str = "turn", base
         "batch": lambda: [float(sum(rewards)) / len(rewards)] * len(rewards),
     }[baseline]()
     returns = _tokenwise(batch, gamma) if per == "token" else _from_turns(batch, turn_returns(batch, gamma))
-    return np.where(batch.trained, returns - _spread(batch, means), 0.0)
+    return np.where(batch.trained, returns - _to_tokens(batch, means), 0.0)
 
 
 def gigpo(
     batch: ExactBatch, *, step_weight: float = 1.0, gamma: float = 0.95, eps: float = 1e-6, scale: bool = True
 ) -> Floats:
-    """The episode's advantage plus that of each turn's return among turns in the same state of the same group."""
+    """The episode's advantage plus that of each turn's return among turns of the same group in the same state."""
     assert batch.turn_states is not None, "GiGPO needs states"
     returns = turn_returns(batch, gamma)
-    alike: dict[tuple[int, int], list[int]] = {}
+    same_state: dict[tuple[int, int], list[int]] = {}
     for turn, owner in enumerate(batch.turn_trajectory):
-        alike.setdefault((int(batch.group[owner]), int(batch.turn_states[turn])), []).append(turn)
+        same_state.setdefault((int(batch.group[owner]), int(batch.turn_states[turn])), []).append(turn)
     steps = np.zeros(len(returns))
-    for turns in alike.values():
+    for turns in same_state.values():
         steps[turns] = normalise(returns[turns], unbiased=False, eps=eps, scale=scale)
-    episode = _spread(batch, _episode(batch, unbiased=False, eps=eps, scale=scale))
+    episode = _to_tokens(batch, _episode(batch, unbiased=False, eps=eps, scale=scale))
     return np.where(batch.trained, episode + step_weight * _from_turns(batch, steps), 0.0)
 
 
 def distilled(batch: ExactBatch, *, weight: float = 1.0) -> Floats:
     """weight (log p_teacher - log p) of each token."""
     assert batch.teacher_logprobs is not None, "distillation needs a teacher"
-    own = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
-    found = np.zeros(len(batch.trained))
-    for place in np.flatnonzero(batch.trained):
-        found[place] = weight * (batch.teacher_logprobs[place] - own[place])
-    return found
+    policy = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
+    result = np.zeros(len(batch.trained))
+    for position in np.flatnonzero(batch.trained):
+        result[position] = weight * (batch.teacher_logprobs[position] - policy[position])
+    return result
 
 
 def token_rewards(batch: ExactBatch) -> Floats:
-    """A turn's reward on its last trained token, or the nearest trained one before it, or after; less penalties."""
-    found = np.zeros(len(batch.trained))
-    for places, turns in zip(batch.places, batch.turns, strict=True):
+    """A turn's reward on its last trained token, or the nearest trained one before it, or after; minus penalties."""
+    result = np.zeros(len(batch.trained))
+    for positions, turns in zip(batch.positions, batch.turns, strict=True):
         for turn in turns:
-            until = [place for place in places if batch.turn[place] <= turn]
-            if places:
-                found[until[-1] if until else places[0]] += batch.turn_rewards[turn]
-        for place in places:
-            found[place] -= 0.0 if batch.penalties is None else batch.penalties[place]
-    return found
+            until = [position for position in positions if batch.turn[position] <= turn]
+            if positions:
+                result[until[-1] if until else positions[0]] += batch.turn_rewards[turn]
+        for position in positions:
+            result[position] -= 0.0 if batch.penalties is None else batch.penalties[position]
+    return result
 
 
 def turn_returns(batch: ExactBatch, gamma: float) -> Floats:
-    """[turns]: each turn's reward, less the penalties of its trained tokens, plus `gamma` times the next's return."""
+    """[turns]: each turn's reward, minus the penalties of its trained tokens, plus `gamma` times the next return."""
     rewards = batch.turn_rewards.copy()
     if batch.penalties is not None:
-        for place in np.flatnonzero(batch.trained):
-            rewards[batch.turn[place]] -= batch.penalties[place]
-    found = np.zeros(len(rewards))
+        for position in np.flatnonzero(batch.trained):
+            rewards[batch.turn[position]] -= batch.penalties[position]
+    result = np.zeros(len(rewards))
     for turns in batch.turns:
         ahead = 0.0
         for turn in reversed(turns):
-            found[turn] = ahead = rewards[turn] + gamma * ahead
-    return found
+            result[turn] = ahead = rewards[turn] + gamma * ahead
+    return result
 
 
 def group_means(batch: ExactBatch) -> list[float]:
@@ -135,7 +135,7 @@ def group_means(batch: ExactBatch) -> list[float]:
 
 
 def normalise(items: Floats, *, unbiased: bool, eps: float, scale: bool) -> Floats:
-    """Less their mean and over their deviation plus eps; exactly 0 where they are all equal."""
+    """Minus their mean, divided by their deviation plus eps; exactly 0 if all are equal."""
     if np.all(items == items[0]):
         return np.zeros(len(items))
     centred = items - sum(items) / len(items)
@@ -143,7 +143,7 @@ def normalise(items: Floats, *, unbiased: bool, eps: float, scale: bool) -> Floa
 
 
 def deviation_of(items: Floats | Sequence[float], *, unbiased: bool) -> float:
-    """The standard deviation, exactly 0 for equal items; `unbiased` divides by one less than their number."""
+    """The standard deviation, exactly 0 for equal items; `unbiased` divides by n - 1."""
     if len(items) < 2 or all(item == items[0] for item in items):
         return 0.0
     mean = sum(items) / len(items)
@@ -152,33 +152,33 @@ def deviation_of(items: Floats | Sequence[float], *, unbiased: bool) -> float:
 
 def _episode(batch: ExactBatch, *, unbiased: bool, eps: float, scale: bool) -> list[float]:
     """Each trajectory's reward, normalised among its siblings."""
-    found: list[float] = []
-    for own, siblings in enumerate(batch.siblings):
+    result: list[float] = []
+    for owner, siblings in enumerate(batch.siblings):
         normalised = normalise(batch.rewards[siblings], unbiased=unbiased, eps=eps, scale=scale)
-        found.append(float(normalised[siblings.index(own)]))
-    return found
+        result.append(float(normalised[siblings.index(owner)]))
+    return result
 
 
 def _tokenwise(batch: ExactBatch, gamma: float) -> Floats:
     """Returns-to-go of token rewards over the trained tokens of each trajectory."""
-    rewards, found = token_rewards(batch), np.zeros(len(batch.trained))
-    for places in batch.places:
+    rewards, result = token_rewards(batch), np.zeros(len(batch.trained))
+    for positions in batch.positions:
         ahead = 0.0
-        for place in reversed(places):
-            found[place] = ahead = rewards[place] + gamma * ahead
-    return found
+        for position in reversed(positions):
+            result[position] = ahead = rewards[position] + gamma * ahead
+    return result
 
 
-def _spread(batch: ExactBatch, per_trajectory: Iterable[float]) -> Floats:
-    """Each trajectory's number on all its trained tokens."""
-    found = np.zeros(len(batch.trained))
-    for places, number in zip(batch.places, per_trajectory, strict=True):
-        found[places] = number
-    return found
+def _to_tokens(batch: ExactBatch, per_trajectory: Iterable[float]) -> Floats:
+    """Each trajectory's value on all its trained tokens."""
+    result = np.zeros(len(batch.trained))
+    for positions, number in zip(batch.positions, per_trajectory, strict=True):
+        result[positions] = number
+    return result
 
 
 def _from_turns(batch: ExactBatch, per_turn: Floats) -> Floats:
-    """Each turn's number on all its trained tokens."""
+    """Each turn's value on all its trained tokens."""
     return np.where(batch.trained, per_turn[batch.turn], 0.0)
 
 

@@ -1,6 +1,6 @@
-"""The same batch in another shape: changes that must not matter to any token that is trained on.
+"""Variations of a batch that must not change the result of any trained token.
 
-Each returns the changed case and, for each of its tokens, the place that token had before; -1 for a token that is new.
+Each returns the changed case and, for each of its tokens, that token's original position; -1 for a new token.
 """
 
 from __future__ import annotations
@@ -34,80 +34,80 @@ _GARBAGE = (np.nan, np.inf, 1e30, -3.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     owner: int
-    places: list[int]
-    """Where each token comes from; -1 for a new one."""
+    positions: list[int]
+    """Original position of each token; -1 for a new one."""
     turns: list[int]
 
 
-def shuffled(case: Case) -> Variation:
+def shuffle(case: Case) -> Variation:
     """Trajectories in another order; the rows of each stay together."""
     order = np.random.default_rng(case.seed).permutation(len(case.batch.rewards))
     rows = _rows(case.batch)
-    moved, before = _rebuilt(case, [row for owner in order for row in rows if row.owner == owner])
-    return replace(moved, batch=_renumbered(moved.batch, order)), before
+    reordered, before = _rebuild(case, [row for owner in order for row in rows if row.owner == owner])
+    return replace(reordered, batch=_renumber(reordered.batch, order)), before
 
 
-def observed(case: Case) -> Variation:
-    """With further untrained tokens between the others, and after the last one of every row that is not empty."""
+def insert_observations(case: Case) -> Variation:
+    """Adds untrained tokens between the others, and after the last one of every non-empty row."""
     noise = np.random.default_rng(case.seed)
     rows: list[_Row] = []
     for row in _rows(case.batch):
-        places, turns = list(row.places[:1]), list(row.turns[:1])
-        for place, turn in zip(row.places[1:], row.turns[1:], strict=True):
+        positions, turns = list(row.positions[:1]), list(row.turns[:1])
+        for position, turn in zip(row.positions[1:], row.turns[1:], strict=True):
             new = int(noise.choice([0, 0, 1, 2]))
-            places += [-1] * new + [place]
+            positions += [-1] * new + [position]
             turns += [turn] * (new + 1)
-        rows.append(_trailed(_Row(owner=row.owner, places=places, turns=turns)))
-    return _rebuilt(case, rows)
+        rows.append(_append_observations(_Row(owner=row.owner, positions=positions, turns=turns)))
+    return _rebuild(case, rows)
 
 
-def trailed(case: Case) -> Variation:
-    """With two untrained tokens behind every row that is not empty: what a model read before them stays the same."""
-    return _rebuilt(case, [_trailed(row) for row in _rows(case.batch)])
+def append_observations(case: Case) -> Variation:
+    """Adds two untrained tokens after every non-empty row, which leaves a model's inputs before them unchanged."""
+    return _rebuild(case, [_append_observations(row) for row in _rows(case.batch)])
 
 
-def masked(case: Case, *, empty: bool = True) -> Variation:
-    """With an all-masked row, and an empty one if asked, behind the rows of some trajectories."""
+def add_masked_rows(case: Case, *, empty: bool = True) -> Variation:
+    """Adds an all-masked row, and an empty one if `empty`, after the rows of some trajectories."""
     rows: list[_Row] = []
-    own = _rows(case.batch)
-    for place, row in enumerate(own):
+    existing = _rows(case.batch)
+    for index, row in enumerate(existing):
         rows.append(row)
-        if place + 1 == len(own) or own[place + 1].owner != row.owner:
+        if index + 1 == len(existing) or existing[index + 1].owner != row.owner:
             if empty:
-                rows.append(_Row(owner=row.owner, places=[], turns=[]))
-            rows.append(_Row(owner=row.owner, places=[-1, -1, -1], turns=[_last_turn(case, row)] * 3))
-    return _rebuilt(case, rows)
+                rows.append(_Row(owner=row.owner, positions=[], turns=[]))
+            rows.append(_Row(owner=row.owner, positions=[-1, -1, -1], turns=[_last_turn(case, row)] * 3))
+    return _rebuild(case, rows)
 
 
-def cut(case: Case) -> Variation:
-    """With some rows cut in two, so that a trajectory has more rows; no loss over rows is the same after this."""
+def divide_rows(case: Case) -> Variation:
+    """Divides some rows in two, so that a trajectory has more rows; losses over rows change with this."""
     noise = np.random.default_rng(case.seed)
     rows: list[_Row] = []
     for row in _rows(case.batch):
         if noise.random() < 0.5:
             rows.append(row)
             continue
-        at = int(noise.integers(0, len(row.places) + 1))
-        rows.append(_Row(owner=row.owner, places=row.places[:at], turns=row.turns[:at]))
-        rows.append(_Row(owner=row.owner, places=row.places[at:], turns=row.turns[at:]))
-    return _rebuilt(case, rows)
+        at = int(noise.integers(0, len(row.positions) + 1))
+        rows.append(_Row(owner=row.owner, positions=row.positions[:at], turns=row.turns[:at]))
+        rows.append(_Row(owner=row.owner, positions=row.positions[at:], turns=row.turns[at:]))
+    return _rebuild(case, rows)
 
 
-def renamed(case: Case) -> Variation:
-    """With other group ids, in another order."""
+def rename_groups(case: Case) -> Variation:
+    """Replaces group ids by others, in another order."""
     names = np.random.default_rng(case.seed).permutation(1000) + 5
     ids, index = np.unique(case.batch.group.numpy(), return_inverse=True)
     group = torch.as_tensor(names[: len(ids)][index].astype(np.int64))
     return _same(case, replace(case.batch, group=group))
 
 
-def soiled(case: Case) -> Variation:
-    """With other garbage on every token that is not trained on."""
-    return _rebuilt(case, _rows(case.batch), clean=False)
+def replace_garbage(case: Case) -> Variation:
+    """Replaces the values of every untrained token by other garbage."""
+    return _rebuild(case, _rows(case.batch), clean=False)
 
 
-def rescaled(case: Case, *, factor: float, shift: float = 0.0) -> Case:
-    """With every trajectory's reward times `factor` plus `shift`, its turns' rewards and penalties to match."""
+def rescale(case: Case, *, factor: float, shift: float = 0.0) -> Case:
+    """Every trajectory's reward times `factor` plus `shift`, with turn rewards and penalties to match."""
     batch = case.batch
     turns = batch.turn_rewards * factor
     last = {int(owner): turn for turn, owner in enumerate(batch.turn_trajectory)}
@@ -123,45 +123,45 @@ def _rows(batch: Batch) -> list[_Row]:
     return [
         _Row(
             owner=int(batch.trajectory[row]),
-            places=list(range(end - batch.lengths[row], end)),
+            positions=list(range(end - batch.lengths[row], end)),
             turns=turn[end - batch.lengths[row] : end],
         )
         for row, end in enumerate(ends)
     ]
 
 
-def _trailed(row: _Row) -> _Row:
-    """With two new tokens behind the others; an empty row has no turn that they could be part of."""
-    more = 2 if row.places else 0
-    return replace(row, places=row.places + [-1] * more, turns=row.turns + row.turns[-1:] * more)
+def _append_observations(row: _Row) -> _Row:
+    """Adds two new tokens at the end; an empty row has no turn that they could belong to."""
+    more = 2 if row.positions else 0
+    return replace(row, positions=row.positions + [-1] * more, turns=row.turns + row.turns[-1:] * more)
 
 
 def _last_turn(case: Case, row: _Row) -> int:
-    """The turn that more observation at the end of this row belongs to."""
+    """The turn that further observations at the end of this row belong to."""
     return row.turns[-1] if row.turns else int((case.batch.turn_trajectory == row.owner).nonzero()[-1])
 
 
-def _rebuilt(case: Case, rows: Sequence[_Row], *, clean: bool = True) -> Variation:
-    """A case of these rows. New tokens get garbage, and unless `clean` so do all untrained ones."""
-    before = np.array([place for row in rows for place in row.places], np.int64)
+def _rebuild(case: Case, rows: Sequence[_Row], *, clean: bool = True) -> Variation:
+    """A case of these rows. New tokens get garbage values; with `clean` false, so do all untrained tokens."""
+    before = np.array([position for row in rows for position in row.positions], np.int64)
     noise = np.random.default_rng(case.seed + 1)
-    trained = _taken(case.batch.trained, before, False)
+    trained = _gather(case.batch.trained, before, False)
     fresh = torch.as_tensor(before < 0) if clean else ~trained
 
     def row(tensor: torch.Tensor | None) -> Any:
         if tensor is None:
             return None
         garbage = torch.as_tensor(noise.choice(_GARBAGE, len(before)).astype(np.float32))
-        return torch.where(fresh, garbage, _taken(tensor, before, 0.0))
+        return torch.where(fresh, garbage, _gather(tensor, before, 0.0))
 
     assert case.batch.weights is not None
     batch = replace(
         case.batch,
-        ids=_taken(case.batch.ids, before, 0),
+        ids=_gather(case.batch.ids, before, 0),
         trained=trained,
-        versions=_taken(case.batch.versions, before, -1),
-        weights=_taken(case.batch.weights, before, 0.0),
-        lengths=tuple(len(row.places) for row in rows),
+        versions=_gather(case.batch.versions, before, -1),
+        weights=_gather(case.batch.weights, before, 0.0),
+        lengths=tuple(len(row.positions) for row in rows),
         trajectory=torch.tensor([row.owner for row in rows]),
         turn=torch.tensor([turn for row in rows for turn in row.turns], dtype=torch.int64),
         **{name: row(getattr(case.batch, name)) for name in _TOKEN_FIELDS},
@@ -169,27 +169,27 @@ def _rebuilt(case: Case, rows: Sequence[_Row], *, clean: bool = True) -> Variati
     return replace(case, batch=batch, **{name: row(getattr(case, name)) for name in _CASE_FIELDS}), before
 
 
-def _taken(tensor: torch.Tensor, before: Ints, missing: float) -> torch.Tensor:
-    """The entries of these places, `missing` where there was none."""
+def _gather(tensor: torch.Tensor, before: Ints, missing: float) -> torch.Tensor:
+    """The entries at these positions, `missing` where there is none."""
     padded = torch.cat([tensor, torch.full((1,), missing).to(tensor.dtype)])
     return padded[torch.as_tensor(np.where(before < 0, len(tensor), before))]
 
 
-def _renumbered(batch: Batch, order: Ints) -> Batch:
-    """Trajectories counted in their new order, and turns along with them."""
-    place = torch.as_tensor(np.argsort(order))
+def _renumber(batch: Batch, order: Ints) -> Batch:
+    """Numbers trajectories in their new order, and their turns likewise."""
+    position = torch.as_tensor(np.argsort(order))
     index = torch.as_tensor(order.copy())
-    turns = torch.as_tensor(np.argsort(place[batch.turn_trajectory].numpy(), kind="stable"))
+    turns = torch.as_tensor(np.argsort(position[batch.turn_trajectory].numpy(), kind="stable"))
     states = batch.turn_states
     return replace(
         batch,
-        trajectory=place[batch.trajectory],
+        trajectory=position[batch.trajectory],
         group=batch.group[index],
         rewards=batch.rewards[index],
         truncated=batch.truncated[index],
         parts={name: part[index] for name, part in batch.parts.items()},
         turn=torch.argsort(turns)[batch.turn],
-        turn_trajectory=place[batch.turn_trajectory][turns],
+        turn_trajectory=position[batch.turn_trajectory][turns],
         turn_rewards=batch.turn_rewards[turns],
         turn_states=None if states is None else states[turns],
     )

@@ -1,1 +1,1 @@
-"""From files and generators to tasks, from text to token ids, from trajectories to batches."""
+"""Tasks from files and generators, token ids from text, batches from trajectories."""

@@ -1,7 +1,7 @@
-"""Sums, made on the spot: the task a small model can learn in minutes.
+"""Generated addition problems, which a small model can learn in minutes.
 
-A quarter of all numbers is held out: they are an operand of no training problem, of any size and under any seed, and
-both operands of every held-out problem. Which numbers these are is a hash of the number alone.
+A quarter of all numbers is held out, selected by a hash of the number alone: for any size and seed, they are never an
+operand of a training problem, and both operands of every held-out problem.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def sums(
 ) -> list[Task]:
     """Distinct additions such as `12+34=` of numbers with at most `digits` digits, in random order.
 
-    With `reverse` the digits of an answer stand in reverse (`64` for 46), so that each is written after the carry it
-    needs; with `pad` all operands have `digits` digits and all answers one more (`07+05=` is `210`, reversed). Without
-    `count`: 500 held-out problems, or 10,000 to train on, or all there are if fewer.
+    With `reverse` the digits of an answer are reversed (`64` for 46), so that each digit comes after the carry it
+    needs. With `pad` all operands have `digits` digits and all answers one more (`07+05=` is `210`, reversed). Without
+    `count`: 500 held-out or 10,000 training problems, or all if there are fewer.
     """
     if split not in _DEFAULT_COUNT:
         raise UnknownName("split of arithmetic", split, _DEFAULT_COUNT)
@@ -35,20 +35,20 @@ def sums(
         raise ConfigError(f"arithmetic: digits must be between 1 and 6 (got {digits}); change it")
     operands = [number for number in range(10**digits) if held_out(number) == (split == "held_out")]
     num_pairs = len(operands) ** 2
-    wanted = min(_DEFAULT_COUNT[split], num_pairs) if count is None else count
-    if not 1 <= wanted <= num_pairs:
+    num_problems = min(_DEFAULT_COUNT[split], num_pairs) if count is None else count
+    if not 1 <= num_problems <= num_pairs:
         raise ConfigError(
             f"arithmetic: count must be between 1 and {num_pairs} for {split} problems with {digits} "
             f"digits (got {count}); change count or digits"
         )
-    drawn = random.Random(seed).sample(range(num_pairs), wanted)
+    drawn = random.Random(seed).sample(range(num_pairs), num_problems)
     width = digits if pad else 0
     pairs = [(operands[pair // len(operands)], operands[pair % len(operands)]) for pair in drawn]
     return [_addition(left, right, width=width, reverse=reverse) for left, right in pairs]
 
 
 def held_out(number: int) -> bool:
-    """Whether `number` is kept out of all training problems."""
+    """Whether `number` is held out of all training problems."""
     digest = hashlib.blake2b(f"operand-{number}".encode(), digest_size=8).digest()
     return digest[0] < 64  # a quarter of 256; this prefix reserves exactly 25 of the numbers below 100
 

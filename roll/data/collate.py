@@ -1,4 +1,4 @@
-"""From trajectories to the flat rows that a step trains on."""
+"""Batches of flat rows from trajectories, and their split into micro-batches."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import Any
 import numpy as np
 import torch
 
-from roll.algorithms.aggregation import token_mean
+from roll.algorithms.segments import token_mean
 from roll.types import Batch, Group, Status, Trajectory, Turn
 
 
 def collate(groups: Sequence[Group]) -> Batch:
-    """One batch of all segments, ordered by group id, sibling, agent and segment, whatever order they came in.
+    """One batch of all segments, ordered by group id, sibling, agent and segment, for any order of `groups`.
 
-    An attempt with several agents becomes a trajectory for each of them, and its group a group for each, so that what
-    one agent earned is held against what the same agent earned in other attempts. `group` counts these from 0.
+    An attempt with several agents becomes one trajectory per agent, and its group one group per agent, so that an
+    agent's reward is compared with the same agent's rewards in other attempts. `group` numbers these from 0.
     """
-    gathered = _Gathered()
+    rows = _BatchBuilder()
     for group in sorted(groups, key=_group_id):
         for trajectory in sorted(group.trajectories, key=_sibling):
-            for agent, own in trajectory.by_agent().items():
-                gathered.add((group.id, agent), own)
-    return gathered.batch()
+            for agent, part in trajectory.by_agent().items():
+                rows.add((group.id, agent), part)
+    return rows.batch()
 
 
 _group_id, _sibling = attrgetter("id"), attrgetter("sibling")
 
 
 def supervised(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
-    """A batch of answers to learn by heart: advantages one, weights the mean over answer tokens.
+    """A batch for supervised learning: advantages of 1, and weights for the mean over answer tokens.
 
-    A row is a prompt and its answer, after which another prompt and answer may follow, and so on.
+    A row alternates prompts and answers, beginning with a prompt.
     """
     size = len(rows)
     lengths = tuple(sum(map(len, row)) for row in rows)
     assert all(row and len(row) % 2 == 0 and all(map(len, row)) for row in rows), "a row needs a prompt and an answer"
     ids = [token for row in rows for part in row for token in part]
-    trained = [place % 2 == 1 for row in rows for place, part in enumerate(row) for _ in part]
+    trained = [index % 2 == 1 for row in rows for index, part in enumerate(row) for _ in part]
     mask = torch.tensor(trained, dtype=torch.bool)
     batch = Batch(
         ids=torch.tensor(ids, dtype=torch.int64),
@@ -62,24 +62,27 @@ def supervised(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:
-    """One shard for each data-parallel rank, alike in tokens; group statistics must be in the batch already."""
+    """One shard per data-parallel rank, balanced by tokens; group statistics must be in the batch already."""
     return [batch] if parts == 1 else [batch.select(rows) for rows in shards(batch, parts)]
 
 
 def shards(batch: Batch, parts: int) -> list[list[int]]:
-    """The rows of each shard that `split` makes."""
+    """The rows of each shard of `split`."""
     assert len(batch.lengths) >= parts, f"{len(batch.lengths)} sequences for {parts} ranks"
-    found: list[list[int]] = [[] for _ in range(parts)]
-    filled = [0] * parts
+    rows_of: list[list[int]] = [[] for _ in range(parts)]
+    num_tokens = [0] * parts
     for row in sorted(range(len(batch.lengths)), key=lambda row: (-batch.lengths[row], row)):
-        place = filled.index(min(filled))
-        found[place].append(row)
-        filled[place] += batch.lengths[row]
-    return [sorted(rows) for rows in found]
+        smallest = num_tokens.index(min(num_tokens))
+        rows_of[smallest].append(row)
+        num_tokens[smallest] += batch.lengths[row]
+    return [sorted(rows) for rows in rows_of]
 
 
 def last_rows(batch: Batch) -> Batch:
-    """The last row of each trajectory with one token more, whose value is that of the whole; only to be scored."""
+    """The last row of each trajectory, with its last token repeated: the value there is that after the trajectory.
+
+    Only for scoring.
+    """
     owners: list[int] = batch.trajectory.numpy().tolist()
     ends = {owner: row for row, owner in enumerate(owners)}
     chosen = batch.select([ends[owner] for owner in range(len(batch.rewards))])
@@ -105,12 +108,12 @@ def last_rows(batch: Batch) -> Batch:
 
 
 @dataclass(slots=True)
-class _Gathered:
-    """What a batch is made of, from one look at each trajectory: there are too many for a cache to hold."""
+class _BatchBuilder:
+    """Collects the columns of a batch in one pass over the trajectories, which do not fit a CPU cache."""
 
     lengths: list[int] = field(default_factory=list[int])
     owners: list[int] = field(default_factory=list[int])
-    """Of rows."""
+    """Up to here one entry per row; `owners` are trajectories."""
     group_of: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     groups: list[int] = field(default_factory=list[int])
     agents: list[str] = field(default_factory=list[str])
@@ -118,14 +121,14 @@ class _Gathered:
     domains: list[str] = field(default_factory=list[str])
     rewards: list[float] = field(default_factory=list[float])
     parts: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
-    """Of trajectories."""
+    """Up to here one entry per trajectory."""
     turns: list[Turn] = field(default_factory=list[Turn])
     turn_owners: list[int] = field(default_factory=list[int])
     turn_rewards: list[float] = field(default_factory=list[float])
-    """Of turns; an outcome is part of the last one."""
+    """One entry per turn; the score of a trajectory is part of its last turn's reward."""
 
     def add(self, group: tuple[int, str], trajectory: Trajectory) -> None:
-        """An agent's part in an attempt, the next one in order."""
+        """Add the part of one agent in an attempt, in order."""
         task, status, score = trajectory.task, trajectory.status, trajectory.score
         assert status.valid, f"task {task.id!r}: a {status} trajectory in a group"
         assert trajectory.segments, f"task {task.id!r}: an attempt without a turn"
@@ -153,24 +156,25 @@ class _Gathered:
         self.parts.append({} if score is None else score.parts)
 
     def batch(self) -> Batch:
-        """All of it, as rows of one number a token, a turn, a trajectory."""
-        heard, said = [turn.observation for turn in self.turns], [turn.sampled for turn in self.turns]
+        """The batch of all trajectories so far."""
+        observed, sampled = [turn.observation for turn in self.turns], [turn.sampled for turn in self.turns]
         states = [turn.state for turn in self.turns]
-        sizes = np.array([len(part) for part in _alternating(heard, said)], np.int64)
-        longest = max(map(len, heard), default=0)
+        sizes = np.array([len(part) for part in _alternate(observed, sampled)], np.int64)
+        longest = max(map(len, observed), default=0)
         number_of: dict[str, int] = {}
-        places = [number_of.setdefault(state, len(number_of)) for state in states]
+        state_numbers = [number_of.setdefault(state, len(number_of)) for state in states]
         names = dict.fromkeys(name for each in self.parts for name in each)
+        no_version = torch.full((longest,), -1, dtype=torch.int32)
         return Batch(
-            ids=_flat(_alternating(heard, said), torch.int64),
+            ids=_concatenate(_alternate(observed, sampled), torch.int64),
             trained=torch.as_tensor(np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)),
-            sampler_logprobs=_after(torch.zeros(longest), heard, [turn.sampler_logprobs for turn in self.turns]),
-            versions=_after(
-                torch.full((longest,), -1, dtype=torch.int32), heard, [turn.versions for turn in self.turns]
+            sampler_logprobs=_fill_observed(
+                torch.zeros(longest), observed, [turn.sampler_logprobs for turn in self.turns]
             ),
+            versions=_fill_observed(no_version, observed, [turn.versions for turn in self.turns]),
             lengths=tuple(self.lengths),
             trajectory=torch.tensor(self.owners, dtype=torch.int64),
-            turn=torch.as_tensor(np.repeat(np.arange(len(said)), sizes[::2] + sizes[1::2])),
+            turn=torch.as_tensor(np.repeat(np.arange(len(sampled)), sizes[::2] + sizes[1::2])),
             group=torch.tensor(self.groups, dtype=torch.int64),
             rewards=_floats(self.rewards),
             truncated=torch.tensor(self.truncated, dtype=torch.bool),
@@ -179,7 +183,7 @@ class _Gathered:
             parts={name: _floats([each.get(name, math.nan) for each in self.parts]) for name in names},
             turn_trajectory=torch.tensor(self.turn_owners, dtype=torch.int64),
             turn_rewards=_floats(self.turn_rewards),
-            turn_states=torch.tensor(places, dtype=torch.int64) if all(states) else None,
+            turn_states=torch.tensor(state_numbers, dtype=torch.int64) if all(states) else None,
         )
 
 
@@ -187,20 +191,111 @@ def _floats(values: Sequence[float]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def _alternating(heard: Sequence[Any], said: Sequence[Any]) -> list[Any]:
-    """What was heard and what was said to it, turn by turn."""
-    return [part for pair in zip(heard, said, strict=True) for part in pair]
+def _alternate(observed: Sequence[Any], sampled: Sequence[Any]) -> list[Any]:
+    """Observation and reply of each turn, in order."""
+    return [part for pair in zip(observed, sampled, strict=True) for part in pair]
 
 
-def _after(blank: torch.Tensor, heard: Sequence[Any], said: Sequence[Any]) -> torch.Tensor:
-    """One flat row about what was said, with pieces of a blank one for what was heard."""
+def _fill_observed(blank: torch.Tensor, observed: Sequence[Any], sampled: Sequence[Any]) -> torch.Tensor:
+    """One flat row of values about sampled tokens, with those of `blank` on observed tokens."""
     empty = blank.numpy()
-    return _flat(_alternating([empty[: len(row)] for row in heard], said), blank.dtype)
+    return _concatenate(_alternate([empty[: len(row)] for row in observed], sampled), blank.dtype)
 
 
-def _flat(rows: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
-    """Rows end to end, in memory of torch's: its allocator has that of the last step at hand."""
-    found = torch.empty(sum(map(len, rows)), dtype=kind)
+def _concatenate(rows: Sequence[Any], kind: torch.dtype) -> torch.Tensor:
+    """All rows as one, in torch's memory: its allocator reuses that of the last step."""
+    flat = torch.empty(sum(map(len, rows)), dtype=kind)
     if rows:
-        np.concatenate(rows, out=found.numpy(), casting="unsafe")
-    return found
+        np.concatenate(rows, out=flat.numpy(), casting="unsafe")
+    return flat
+
+
+def pack(
+    lengths: Sequence[int], budget: int, *, multiple: int = 1, families: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Few micro-batches of row indices, each with at most `budget` tokens and balanced; every row is in exactly one.
+
+    Rows of similar length are together if that needs no further micro-batch, because attention pads within one. Their
+    number is a multiple of `multiple`, so that as many data-parallel ranks get equally many; with too few rows the last
+    ones are empty. With `families`, a number per row, rows of one family are together instead, even if that needs one
+    more. The result is a pure function of the arguments.
+    """
+    longest = max(lengths, default=0)
+    assert longest <= budget, f"a row of {longest} tokens exceeds the micro-batch budget of {budget}"
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    fewest = _first_fit(order, lengths, budget)
+    size = -(-len(fewest) // multiple) * multiple
+    if families is not None:
+        by_family = sorted(range(len(lengths)), key=lambda row: (families[row], row))
+        for num_bins in (size, size + multiple):
+            if (packed := _neighbours(by_family, lengths, budget, num_bins)) is not None:
+                return _split_to(packed, lengths, num_bins)
+    for packed in (_neighbours(order, lengths, budget, size), _balance(order, lengths, budget, size)):
+        if packed is not None:
+            return _split_to(packed, lengths, size)
+    return _split_to(fewest, lengths, size)
+
+
+def _first_fit(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """First-fit decreasing: at most 11/9 of the optimal number of bins, plus one."""
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for row in order:
+        index = next((i for i, free in enumerate(room) if lengths[row] <= free), None)
+        if index is None:
+            index = len(bins)
+            bins.append([])
+            room.append(budget)
+        bins[index].append(row)
+        room[index] -= lengths[row]
+    return bins
+
+
+def _neighbours(order: Sequence[int], lengths: Sequence[int], budget: int, size: int) -> list[list[int]] | None:
+    """The sorted rows in at most `size` runs with the smallest possible maximum; None if that exceeds the budget."""
+    if len(_runs(order, lengths, budget)) > size:
+        return None
+    low, high = max((lengths[row] for row in order), default=0), budget
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_runs(order, lengths, middle)) <= size else (middle + 1, high)
+    return _runs(order, lengths, low)
+
+
+def _runs(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+    runs: list[list[int]] = []
+    free = -1
+    for row in order:
+        if lengths[row] > free:
+            runs.append([])
+            free = most
+        runs[-1].append(row)
+        free -= lengths[row]
+    return runs
+
+
+def _balance(order: Sequence[int], lengths: Sequence[int], budget: int, size: int) -> list[list[int]] | None:
+    """Each row, longest first, in the emptiest of `size` bins; None if one does not fit."""
+    bins: list[list[int]] = [[] for _ in range(size)]
+    num_tokens = [0] * size
+    for row in order:
+        index = min(range(size), key=num_tokens.__getitem__)
+        if num_tokens[index] + lengths[row] > budget:
+            return None
+        bins[index].append(row)
+        num_tokens[index] += lengths[row]
+    return bins
+
+
+def _split_to(packed: list[list[int]], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Exactly `size` bins: halves the fullest bin of several rows repeatedly, then adds empty bins."""
+    bins = [list(rows) for rows in packed if rows]
+    while len(bins) < size:
+        index = max(
+            range(len(bins)), key=lambda i: (len(bins[i]) > 1, sum(lengths[row] for row in bins[i])), default=None
+        )
+        if index is None or len(bins[index]) < 2:
+            return bins + [[] for _ in range(size - len(bins))]
+        rows = bins[index]
+        bins[index : index + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+    return bins

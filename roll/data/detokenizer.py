@@ -1,4 +1,4 @@
-"""Ids to text, quickly: where a tokenizer's decoder only puts pieces end to end, so do we, without asking it."""
+"""Fast decoding of ids to text: joins pieces directly where a tokenizer's decoder would only do the same."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Detokenizer: TypeAlias = "Callable[[Sequence[int] | Ints], str]"
 _IDS = 1 << 18
-"""More than any vocabulary is padded to."""
+"""Size of the table, above any padded vocabulary."""
 _NOTHING = "\0"
-"""Stands for ids that have no text."""
+"""Placeholder of ids without text."""
 
 
 def detokenizer(tokenizer: Any) -> Detokenizer:
-    """The text of ids without special tokens, as the tokenizer's own `decode` has it."""
+    """A function from ids to text without special tokens, equal to the tokenizer's own `decode`."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return lambda ids: cast(
@@ -34,7 +34,7 @@ def detokenizer(tokenizer: Any) -> Detokenizer:
 
 
 def _strings(tokenizer: Any) -> Detokenizer:
-    """Each token is its own text."""
+    """A detokenizer for tokenizers whose tokens are their own text."""
     tokens = _tokens(tokenizer)
     if all(len(token) == 1 and token != _NOTHING and not "\ud800" <= token <= "\udfff" for _, token in tokens):
         return _characters(tokens)
@@ -47,7 +47,7 @@ def _strings(tokenizer: Any) -> Detokenizer:
 
 
 def _characters(tokens: Sequence[tuple[int, str]]) -> Detokenizer:
-    """Each token is one character, so that a text is an array of them: a tenth of the time that joining takes."""
+    """A detokenizer for tokens of one character, by array lookup: ten times as fast as joining."""
     narrow = all(token <= "\xff" for _, token in tokens)
     coding = "latin-1" if narrow else "utf-32-le"
     known = np.zeros(max(_IDS, 1 + max(id for id, _ in tokens)), "<u1" if narrow else "<u4")
@@ -61,14 +61,14 @@ def _characters(tokens: Sequence[tuple[int, str]]) -> Detokenizer:
 
 
 def _bytes(tokenizer: Any) -> Detokenizer:
-    """Each token stands for bytes, which make characters only together."""
+    """A detokenizer for byte-level tokens, which make characters only in combination."""
     letters = _letters()
 
-    def spelled(token: str) -> bytes:
+    def to_bytes(token: str) -> bytes:
         known = all(letter in letters for letter in token)
         return bytes(letters[letter] for letter in token) if known else token.encode()
 
-    known = _table([(id, spelled(token)) for id, token in _tokens(tokenizer)], b"")
+    known = _table([(id, to_bytes(token)) for id, token in _tokens(tokenizer)], b"")
 
     def decode(ids: Sequence[int] | Ints) -> str:
         return b"".join(known.take(ids).tolist()).decode("utf-8", "replace")
@@ -77,7 +77,7 @@ def _bytes(tokenizer: Any) -> Detokenizer:
 
 
 def _table(pieces: Sequence[tuple[int, T]], nothing: T) -> Any:
-    """By id, as an array of objects; models have ids that no tokenizer knows, which are nothing."""
+    """Pieces by id, as an array of objects; ids that the tokenizer does not have are `nothing`."""
     table = np.full(max(_IDS, 1 + max(id for id, _ in pieces)), nothing, object)
     for id, piece in pieces:
         table[id] = piece
@@ -91,7 +91,7 @@ def _tokens(tokenizer: Any) -> list[tuple[int, str]]:
 
 
 def _letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for: printable ones for themselves."""
+    """The byte of each letter of a byte-level vocabulary; printable bytes are their own letters."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     shifted = [byte for byte in range(256) if byte not in set(plain)]
-    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(shifted)}
+    return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(shifted)}

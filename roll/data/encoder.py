@@ -1,4 +1,4 @@
-"""Text to ids, quickly: by the tokenizer's own backend, without the general way to it, which takes twice as long."""
+"""Fast encoding of text to ids: calls the tokenizer's backend directly, which takes half the time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 Encoder: TypeAlias = Callable[[str, bool], Sequence[int]]
-"""The ids of a text with nothing put around it; True if the names of special tokens in it mean them."""
+"""The ids of a text without added special tokens; the flag tells whether names of special tokens in it are parsed."""
 
 
 def encoder(tokenizer: Any) -> Encoder:
-    """Ids as the tokenizer's own `encode` has them."""
+    """A function from text to ids, equal to the tokenizer's own `encode`."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return lambda text, markup: cast(
@@ -18,7 +18,7 @@ def encoder(tokenizer: Any) -> Encoder:
         )
 
     def encode(text: str, markup: bool) -> Sequence[int]:
-        if backend.truncation is not None:  # someone else may have asked for it since
+        if backend.truncation is not None:  # other code may have enabled it
             backend.no_truncation()
         if backend.padding is not None:
             backend.no_padding()

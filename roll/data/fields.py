@@ -1,59 +1,37 @@
-"""From the rows of a file to tasks: what the rows call things, and every fault in its place."""
+"""Tasks from the rows of a file, with a line number for every fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, cast
 
+from roll.config.sources import Fields
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
-_OWN = ("prompt", "messages", "answer", "id", "seed")
+_TASK_FIELDS = ("prompt", "messages", "answer", "id", "seed")
 _CHECKED_BY = frozenset(
     {"answer", "tests", "cases", "pattern", "schema", "instruction_id_list", "rg", "level", "receptacles", "actions"}
     | {"chosen"}
 )
-"""Fields that say how an attempt is judged; a row needs one of them."""
+"""Fields by which rewards and environments judge an attempt; a row needs one of them."""
 _STAGED_BY = frozenset({"level", "receptacles"})
-"""Fields from which an environment makes its own opening words."""
+"""Fields from which an environment generates its opening messages, so that a row needs no prompt."""
 _MOST_FAULTS = 10
 _MOST_NAMES = 12
-"""Fields of a row that an error lists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """Where rows keep the parts of a task: names of fields or dotted paths; None: the part's own name, if it is there.
-
-    What is not named here becomes metadata as it is.
-    """
-
-    prompt: str | None = None
-    messages: str | None = None
-    answer: str | None = None
-    id: str | None = None
-    seed: str | None = None
-    template: str | None = None
-    """Makes the prompt, with `{path}` for fields."""
-    system: str | None = None
-    """The content of a system message before the others."""
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The name under which metadata has it, and its path."""
-    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Laid over every row."""
+"""Most fields of a row that an error lists."""
 
 
 PLAIN = Fields()
 
 
 def tasks_from(
-    rows: Iterable[tuple[int, Any]], fields: Fields = PLAIN, *, place: str, domain: str, unit: str = "row"
+    rows: Iterable[tuple[int, Any]], fields: Fields = PLAIN, *, where: str, domain: str, unit: str = "row"
 ) -> list[Task]:
-    """A task for each numbered row, or one error with a line for each faulty row: `place:number: what is wrong`.
+    """A task per numbered row, or one error with a line for each invalid row: `where:number: what is wrong`.
 
-    A row that is a `ValueError` is a fault that was found in reading it.
+    A row that is a `ValueError` could not be parsed.
     """
     tasks: list[Task] = []
     faults: list[str] = []
@@ -62,52 +40,51 @@ def tasks_from(
         try:
             task = task_from(row, fields, number=number, domain=domain)
         except ValueError as fault:
-            faults.append(f"{place}:{number}: {fault}")
+            faults.append(f"{where}:{number}: {fault}")
             continue
         if task.id in first:
-            taken = f"{unit} {first[task.id]}'s already"
-            faults.append(f"{place}:{number}: id {task.id!r} is {taken}; give each its own")
+            faults.append(f"{where}:{number}: id {task.id!r} is that of {unit} {first[task.id]}; give each its own")
         first.setdefault(task.id, number)
         tasks.append(task)
     if faults:
         rest = len(faults) - _MOST_FAULTS
-        more = [f"{place}: {rest} more faults; fix these first"] if rest > 0 else []
+        more = [f"{where}: {rest} more faults; fix these first"] if rest > 0 else []
         raise ConfigError("\n".join([*faults[:_MOST_FAULTS], *more]))
     if not tasks:
-        raise ConfigError(f"{place}: no tasks in it; put one object in each {unit}")
+        raise ConfigError(f"{where}: no tasks in it; put one object in each {unit}")
     return tasks
 
 
-def task_from(found: Any, fields: Fields, *, number: int, domain: str) -> Task:
-    """One row as a task; ValueError says what is wrong with it and what to do."""
-    if isinstance(found, ValueError):
-        raise found
-    if not isinstance(found, dict):
-        raise ValueError(f"not a JSON object (got {type(found).__name__}); put one object on each line")
-    row = {**cast(dict[str, Any], found), **fields.constants}
-    own, metadata = _sorted_out(row, fields)
-    messages = _with_system(_messages(own, metadata, row), fields.system)
-    if not (own.keys() | metadata.keys()) & _CHECKED_BY or ("answer" in own and own["answer"] in (None, "")):
+def task_from(value: Any, fields: Fields, *, number: int, domain: str) -> Task:
+    """One row as a task; ValueError with the fault and its remedy if it is invalid."""
+    if isinstance(value, ValueError):
+        raise value
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object (got {type(value).__name__}); put one object on each line")
+    row = {**cast(dict[str, Any], value), **fields.constants}
+    parts, metadata = _split_fields(row, fields)
+    messages = _with_system(_messages(parts, metadata, row), fields.system)
+    if not (parts.keys() | metadata.keys()) & _CHECKED_BY or ("answer" in parts and parts["answer"] in (None, "")):
         raise ValueError(
             f"no 'answer'; add what a right attempt is compared with, or map it with tasks.fields{_has(row)}"
         )
-    seed = own.get("seed", number)
+    seed = parts.get("seed", number)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"'seed' is not a whole number (got {seed!r}); write one, 0 or more")
     return Task(
-        id=str(own.get("id", number)),
+        id=str(parts.get("id", number)),
         domain=str(metadata.pop("domain", domain)),
         messages=messages,
-        answer=own.get("answer"),
+        answer=parts.get("answer"),
         metadata=metadata,
         seed=seed,
     )
 
 
 def look_up(row: Mapping[str, Any], path: str) -> Any:
-    """The field of that name, or what a dotted path leads to; numbers count the entries of a list."""
+    """The value at a field name or a dotted path; numbers in a path are indices of lists."""
     if path in row:
-        return row[path]  # a name may have a dot in it
+        return row[path]  # a name may contain a dot
     here: Any = row
     parts = path.split(".")
     for depth, part in enumerate(parts):
@@ -120,23 +97,23 @@ def look_up(row: Mapping[str, Any], path: str) -> Any:
     return here
 
 
-def _sorted_out(row: dict[str, Any], fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parts of a task that are its own, and everything else."""
-    paths = {name: path for name in _OWN if (path := cast(str | None, getattr(fields, name))) is not None}
-    own = {name: look_up(row, path) for name, path in paths.items()}
-    replaced = {"prompt", "messages"} if {"prompt", "messages"} & own.keys() or fields.template else set[str]()
-    kept = {name for name in _OWN if name in row and name not in own and name not in replaced}
-    own |= {name: row[name] for name in kept}
-    own = {name: value for name, value in own.items() if name == "answer" or value is not None}  # tables have nulls
-    used = {*kept, *paths.values(), *fields.metadata.values()}
+def _split_fields(row: dict[str, Any], fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the task record, and the metadata."""
+    paths = {name: path for name in _TASK_FIELDS if (path := cast(str | None, getattr(fields, name))) is not None}
+    parts = {name: look_up(row, path) for name, path in paths.items()}
+    replaced = {"prompt", "messages"} if {"prompt", "messages"} & parts.keys() or fields.template else set[str]()
+    default = {name for name in _TASK_FIELDS if name in row and name not in parts and name not in replaced}
+    parts |= {name: row[name] for name in default}
+    parts = {name: value for name, value in parts.items() if name == "answer" or value is not None}  # tables have nulls
+    used = {*default, *paths.values(), *fields.metadata.values()}
     metadata = {name: value for name, value in row.items() if name not in used}
     metadata |= {name: look_up(row, path) for name, path in fields.metadata.items()}
     if fields.template is not None:
-        own["prompt"] = _filled(fields.template, row)
-    return own, metadata
+        parts["prompt"] = _fill(fields.template, row)
+    return parts, metadata
 
 
-def _filled(template: str, row: dict[str, Any]) -> str:
+def _fill(template: str, row: dict[str, Any]) -> str:
     pieces: list[str] = []
     for text, path, _, _ in Formatter().parse(template):
         pieces.append(text)
@@ -150,8 +127,8 @@ def _filled(template: str, row: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _messages(own: dict[str, Any], metadata: dict[str, Any], row: dict[str, Any]) -> tuple[Message, ...]:
-    prompt, messages = own.get("prompt"), own.get("messages")
+def _messages(parts: dict[str, Any], metadata: dict[str, Any], row: dict[str, Any]) -> tuple[Message, ...]:
+    prompt, messages = parts.get("prompt"), parts.get("messages")
     if isinstance(prompt, str) and prompt and messages is None:
         return (Message("user", prompt),)
     if prompt is None and isinstance(messages, list) and messages:
@@ -169,7 +146,7 @@ def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Mes
     if system is None:
         return messages
     if any(message.role == "system" for message in messages):
-        raise ValueError("it has a system message of its own, and tasks.fields.system; keep one of them")
+        raise ValueError("it has a system message, and tasks.fields.system adds one; keep one of them")
     return (Message("system", system), *messages)
 
 
@@ -188,7 +165,7 @@ def _has(row: Mapping[str, Any]) -> str:
 
 
 def _names(entries: Any) -> str:
-    """What there is instead, for an error."""
+    """The available names, for an error."""
     if not isinstance(entries, Mapping):
         return f"is {type(entries).__name__}"
     names = [str(name) for name in cast(Mapping[Any, Any], entries)]

@@ -1,62 +1,67 @@
-"""Which task comes next: several sources by share, each in an order of its own.
+"""The sequence of tasks: draws from several sources by share, each with its own order.
 
-The sequence is a pure function of the seed, the sources and what was observed, so its state is small.
+The sequence is a pure function of the seed, the sources and the observed rewards, so its state is small.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
-from roll.data.orders import Curriculum, Difficulty, Observed, Order, Shuffled
+import numpy as np
+
+from roll.config.sources import Curriculum, Difficulty
 from roll.errors import ConfigError, RunStopped
 from roll.types import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One task, drawn."""
+    """One drawn task."""
 
     task: Task
     source: str
-    """The name of the source it came from."""
+    """Name of its source."""
     attempt: int
-    """How often this task was drawn before."""
+    """Number of earlier draws of this task."""
     index: int
-    """Where it stands in its source."""
+    """Index of the task in its source."""
     returned: int = 0
-    """How often attempts at it came too late, so that it was given back."""
+    """How often it was returned because its attempts were too stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class MixturePart:
     """One source of a mixture."""
 
     name: str
     tasks: Sequence[Task]
     share: float = 1.0
-    """Relative to the other parts."""
+    """Relative to the other sources."""
     difficulty: Difficulty | None = None
     curriculum: Curriculum | None = None
-    """Without either, the tasks are shuffled anew every time they are through."""
+    """Without both, tasks are drawn in random permutations."""
 
 
 class Mixture:
     """An endless sequence of tasks from several sources.
 
-    After any number of draws every source has had its share of them to within one, those forgone apart. No task of a
-    shuffled source is drawn again before all of its others were.
+    After any number of draws every source has had its share to within one draw, not counting forgone draws. A shuffled
+    source repeats no task before all of its tasks were drawn.
     """
 
-    def __init__(self, parts: Sequence[Part], *, seed: int) -> None:
+    def __init__(self, parts: Sequence[MixturePart], *, seed: int) -> None:
         assert parts and all(part.tasks and part.share > 0 for part in parts), "every source needs tasks and a share"
-        total = sum(Fraction(str(part.share)) for part in parts)  # by decimals: 0.1 is a tenth, and nothing drifts
+        total = sum(Fraction(str(part.share)) for part in parts)  # exact decimals: 0.1 is a tenth, without drift
         self._parts = tuple(parts)
         self._shares = [Fraction(str(part.share)) / total for part in parts]
         self._orders = [_order(part, seed) for part in parts]
-        self._place = {part.name: place for place, part in enumerate(parts)}
+        self._index = {part.name: index for index, part in enumerate(parts)}
         self._forgone = [0] * len(parts)
 
     def draw(self) -> Draw:
@@ -68,34 +73,34 @@ class Mixture:
             task = part.tasks[index]
         except (IndexError, StopIteration) as error:
             raise RunStopped(
-                f"tasks: source {part.name!r} ended early: it said it has {len(part.tasks)} tasks and has no number "
-                f"{index}; mend the data, then `roll resume` the run"
+                f"tasks: source {part.name!r} ended early: its length is {len(part.tasks)}, and it has no number "
+                f"{index}; fix the data, then `roll resume` the run"
             ) from error
         return Draw(task=task, source=part.name, attempt=attempt, index=index)
 
     def forgo(self, draw: Draw) -> None:
-        """This draw comes to nothing: its source is owed another, so that shares hold over what is trained."""
-        self._forgone[self._place[draw.source]] += 1
+        """Give the source another draw for this one, which is not trained on, so that shares hold in training."""
+        self._forgone[self._index[draw.source]] += 1
 
     def recall(self, source: str, *, index: int, attempt: int, returned: int) -> Draw:
-        """A draw that was made before."""
-        part = self._parts[self._place[source]]
+        """An earlier draw, from its saved fields."""
+        part = self._parts[self._index[source]]
         return Draw(task=part.tasks[index], source=source, attempt=attempt, index=index, returned=returned)
 
     def observe(self, draw: Draw, rewards: Sequence[float]) -> None:
-        """The group of this draw has ended with these rewards, whatever becomes of it; failed attempts have none."""
+        """Record the rewards of this draw's group, trained on or not; failed attempts have no reward."""
         if rewards:
-            self._orders[self._place[draw.source]].observe(draw.index, rewards)
+            self._orders[self._index[draw.source]].observe(draw.index, rewards)
 
     def state(self) -> dict[str, Any]:
-        """Where the sequence stands, for `restore`; JSON can hold it."""
+        """JSON-compatible state for `restore`."""
         return {
             part.name: {**order.state(), "tasks": len(part.tasks), "forgone": forgone}
             for part, order, forgone in zip(self._parts, self._orders, self._forgone, strict=True)
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where the mixture that gave `state` stood; it must have had the same sources."""
+        """Continue from a saved state; the sources must be the same."""
         ours = {part.name: len(part.tasks) for part in self._parts}
         theirs = {name: entry["tasks"] for name, entry in state.items()}
         if ours != theirs:
@@ -107,9 +112,9 @@ class Mixture:
         self._forgone = [int(state[part.name]["forgone"]) for part in self._parts]
 
     def _next_part(self) -> int:
-        """Of the sources that are behind their share, the one whose next draw is due first.
+        """Among the sources behind their share, the one whose next draw is due first.
 
-        Drawing the one that is furthest behind instead strays by more than one where shares are very unequal.
+        Drawing from the source furthest behind would deviate by more than one draw for very unequal shares.
         """
         if len(self._parts) == 1:
             return 0
@@ -119,8 +124,162 @@ class Mixture:
         return min(behind, key=lambda i: (drawn[i] + 1) / self._shares[i])
 
 
-def _order(part: Part, seed: int) -> Order:
+def _order(part: MixturePart, seed: int) -> Order:
     key = f"{seed}/{part.name}"
     if part.difficulty is None and part.curriculum is None:
         return Shuffled(len(part.tasks), key)
-    return Observed(part.tasks, key, difficulty=part.difficulty, curriculum=part.curriculum)
+    return Adaptive(part.tasks, key, difficulty=part.difficulty, curriculum=part.curriculum)
+
+
+_DECAY = 0.5
+"""Weight of the old pass rate when a new one is observed: rates change as the policy learns."""
+
+
+class Order(Protocol):
+    """Chooses the next task of one source."""
+
+    drawn: int
+    """Draws so far."""
+
+    def draw(self) -> tuple[int, int]:
+        """Index of the next task, and the number of its earlier draws."""
+        ...
+
+    def observe(self, index: int, rewards: Sequence[float]) -> None:
+        """Record the rewards of a group of attempts at this task."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """JSON-compatible state for `restore`."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Shuffled:
+    """Random permutations of all tasks, one after the other, regardless of rewards."""
+
+    def __init__(self, num_tasks: int, key: str) -> None:
+        self.drawn: int = 0
+        self._num_tasks, self._key = num_tasks, key
+        self._epoch: int = -1
+        self._order: np.ndarray[Any, Any] = np.zeros(0, np.int64)
+
+    def draw(self) -> tuple[int, int]:
+        epoch, position = divmod(self.drawn, self._num_tasks)
+        if epoch != self._epoch:
+            self._order = _generator(f"{self._key}/{epoch}").permutation(self._num_tasks)
+            self._epoch = epoch
+        self.drawn += 1
+        return int(self._order[position]), epoch
+
+    def observe(self, index: int, rewards: Sequence[float]) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.drawn = int(state["drawn"])
+
+
+class Adaptive:
+    """Random draws among the reachable tasks, weighted by pass rate, or from the least drawn tasks.
+
+    A task that was never drawn has the weight of the target. A task that was drawn and not yet observed has weight 0,
+    so that it is not drawn twice at once; exploration can still draw it.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], key: str, *, difficulty: Difficulty | None, curriculum: Curriculum | None
+    ) -> None:
+        self.drawn: int = 0
+        self._key, self._difficulty, self._curriculum = key, difficulty, curriculum
+        # All arrays below are sorted from easy to hard, so that the reachable tasks are a prefix.
+        self._indices = np.arange(len(tasks)) if curriculum is None else _easiest_first(tasks, curriculum.by)
+        self._positions = np.argsort(self._indices)
+        self._counts: np.ndarray[Any, Any] = np.zeros(len(tasks), np.int32)
+        self._rates: np.ndarray[Any, Any] = np.full(len(tasks), np.nan, np.float32)
+        self._weights: np.ndarray[Any, Any] = np.ones(len(tasks))
+
+    def draw(self) -> tuple[int, int]:
+        size = self._num_reachable()
+        random = _generator(f"{self._key}/draw/{self.drawn}")
+        explores, draw = random.random(), random.random()
+        weights = self._weights[:size]
+        exploring = self._difficulty is None or explores < self._difficulty.exploration
+        if exploring or not weights.any():
+            counts = self._counts[:size]
+            weights = counts == counts.min()
+        bounds: np.ndarray[Any, Any] = np.cumsum(weights)
+        position = int(np.searchsorted(bounds, draw * float(bounds[-1]), side="right"))
+        position = min(position, size - 1)  # the product may round up to the last bound
+        attempt = int(self._counts[position])
+        self._counts[position] += 1
+        self._update_weight(position)
+        self.drawn += 1
+        return int(self._indices[position]), attempt
+
+    def observe(self, index: int, rewards: Sequence[float]) -> None:
+        """Update the task's pass rate by the mean of the rewards, each clipped to [0, 1]."""
+        position = int(self._positions[index])
+        new = sum(min(max(reward, 0.0), 1.0) for reward in rewards) / len(rewards)
+        old: float = self._rates[position].item()
+        self._rates[position] = new if math.isnan(old) else _DECAY * old + (1 - _DECAY) * new
+        self._update_weight(position)
+
+    def state(self) -> dict[str, Any]:
+        return {"drawn": self.drawn, "counts": _to_text(self._counts), "rates": _to_text(self._rates)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if "counts" not in state:
+            raise ConfigError(
+                "tasks: the checkpoint has no task_sampling and no curriculum; resume with the same settings"
+            )
+        self.drawn = int(state["drawn"])
+        self._counts = _from_text(state["counts"], np.int32)
+        self._rates = _from_text(state["rates"], np.float32)
+        self._weights[:] = 1.0
+        for position in np.flatnonzero(self._counts):
+            self._update_weight(int(position))
+
+    def _num_reachable(self) -> int:
+        size = len(self._counts)
+        if self._curriculum is None or self.drawn >= self._curriculum.steps:
+            return size
+        return max(1, math.ceil(size * (self.drawn + 1) / self._curriculum.steps))
+
+    def _update_weight(self, position: int) -> None:
+        """Weight of a drawn task: 1 at the target, 0 at the pass rate furthest from it, and 0 before an observation."""
+        if self._difficulty is None:
+            return
+        target, rate = self._difficulty.target, float(self._rates[position])
+        near = 1 - abs(rate - target) / max(target, 1 - target)
+        self._weights[position] = 0.0 if math.isnan(rate) else max(near, 0.0)
+
+
+def _easiest_first(tasks: Sequence[Task], by: str) -> np.ndarray[Any, Any]:
+    levels: list[float] = []
+    for task in tasks:
+        value = task.metadata.get(by)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            has = ", ".join(task.metadata) or "nothing"
+            raise ConfigError(
+                f"task {task.id!r} of {task.domain}: {by!r} is not a number (got {value!r}; it has {has}); "
+                "choose another field in tasks.curriculum.by"
+            )
+        levels.append(value)
+    return np.argsort(np.array(levels, np.float64), kind="stable")
+
+
+def _generator(key: str) -> np.random.Generator:
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "big")))
+
+
+def _to_text(row: np.ndarray[Any, Any]) -> str:
+    """The array in base64: a list of numbers would make checkpoints slow and large."""
+    return base64.b64encode(row.tobytes()).decode()
+
+
+def _from_text(text: str, kind: Any) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(text), kind).copy()

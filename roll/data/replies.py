@@ -1,4 +1,4 @@
-"""Files of replies: one JSON object a line, with a task's fields and what was answered to it."""
+"""Files of replies: one JSON object per line, with the fields of a task and the replies to it."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from roll.data.fields import look_up
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
-_OWN = frozenset({"id", "domain", "prompt", "messages", "answer", "seed", "reply", "replies"})
+_FIELDS = frozenset({"id", "domain", "prompt", "messages", "answer", "seed", "reply", "replies"})
 _MOST_FAULTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A task and what was answered to it."""
+class AnsweredTask:
+    """A task and the replies to it."""
 
     line: int
     task: Task
     replies: tuple[str, ...]
 
 
-def read_replies(file: Path, fields: Mapping[str, str]) -> list[Answered]:
-    """Every line of a `.jsonl` or `.jsonl.gz` file; raises all its faults at once.
+def read_replies(file: Path, fields: Mapping[str, str]) -> list[AnsweredTask]:
+    """All lines of a `.jsonl` or `.jsonl.gz` file; raises all faults at once.
 
-    A line has `reply` (text) or `replies` (a list of texts), and of `prompt` or `messages`, `answer`, `id`, `seed` and
-    whatever else a reward reads those that it does read. `fields` says what the file calls them, where it calls them
-    otherwise: a name or a dotted path (numbers count the entries of a list) by the name that rewards know.
+    A line has `reply` (text) or `replies` (a list of texts), and the fields that the reward reads, such as `prompt` or
+    `messages`, `answer`, `id` and `seed`. `fields` maps these names to other names or dotted paths in the file (numbers
+    are indices of lists).
     """
-    found: list[Answered] = []
+    rows: list[AnsweredTask] = []
     faults: list[str] = []
     for line, text in enumerate(_text(file).split("\n"), start=1):
         if not text.strip():
             continue
         try:
-            found.append(_answered(text, fields, file, line))
+            rows.append(_parse(text, fields, file, line))
         except ValueError as fault:
             faults.append(f"{file}:{line}: {fault}")
     if faults:
         rest = len(faults) - _MOST_FAULTS
         more = [f"{file}: {rest} more faults; fix these first"] if rest > 0 else []
         raise ConfigError("\n".join([*faults[:_MOST_FAULTS], *more]))
-    if not found:
+    if not rows:
         raise ConfigError(f"{file}: no replies in it; put one JSON object on each line")
-    return found
+    return rows
 
 
 def _text(file: Path) -> str:
@@ -62,19 +63,19 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file}: {what}") from None
 
 
-def _answered(text: str, fields: Mapping[str, str], file: Path, line: int) -> Answered:
-    """ValueError says what is wrong with the line and what to do."""
+def _parse(text: str, fields: Mapping[str, str], file: Path, line: int) -> AnsweredTask:
+    """The task and replies of one line; ValueError with the fault and its remedy if it is invalid."""
     try:
-        found: Any = json.loads(text)
+        value: Any = json.loads(text)
     except json.JSONDecodeError as error:
         what = f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line"
         raise ValueError(what) from None
-    if not isinstance(found, dict):
-        raise ValueError(f"not a JSON object (got {type(found).__name__}); put one object on each line")
-    given = cast(dict[str, Any], found)
-    taken = {path for path in fields.values() if path in given}
-    row = {name: value for name, value in given.items() if name not in taken}
-    row |= {name: _at(given, path) for name, path in fields.items()}
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object (got {type(value).__name__}); put one object on each line")
+    entries = cast(dict[str, Any], value)
+    mapped = {path for path in fields.values() if path in entries}
+    row = {name: entry for name, entry in entries.items() if name not in mapped}
+    row |= {name: _look_up(entries, path) for name, path in fields.items()}
     seed = row.get("seed", line)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"'seed' is not a whole number (got {seed!r}); write one, 0 or more")
@@ -83,26 +84,17 @@ def _answered(text: str, fields: Mapping[str, str], file: Path, line: int) -> An
         domain=str(row.get("domain", file.name.removesuffix(".gz").removesuffix(".jsonl"))),
         messages=_messages(row),
         answer=row.get("answer"),
-        metadata={name: value for name, value in row.items() if name not in _OWN},
+        metadata={name: entry for name, entry in row.items() if name not in _FIELDS},
         seed=seed,
     )
-    return Answered(line=line, task=task, replies=_replies(row))
+    return AnsweredTask(line=line, task=task, replies=_replies(row))
 
 
-def _at(row: dict[str, Any], path: str) -> Any:
-    if path in row:
-        return row[path]
-    found: Any = row
-    for part in path.split("."):
-        entries = (
-            {str(place): entry for place, entry in enumerate(cast(list[Any], found))}
-            if isinstance(found, list)
-            else found
-        )
-        if not isinstance(entries, dict) or part not in entries:
-            raise ValueError(f"no field {path!r} (has {', '.join(row) or 'none'}); correct --field")
-        found = cast(dict[str, Any], entries)[part]
-    return found
+def _look_up(row: dict[str, Any], path: str) -> Any:
+    try:
+        return look_up(row, path)
+    except ValueError:
+        raise ValueError(f"no field {path!r} (has {', '.join(row) or 'none'}); correct --field") from None
 
 
 def _replies(row: dict[str, Any]) -> tuple[str, ...]:

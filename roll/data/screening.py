@@ -1,4 +1,4 @@
-"""Which tasks of a source are left out before a run begins, and how many for which reason."""
+"""Leaves out duplicate, held-out and overlong tasks of a source before a run starts, and counts them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from roll.data.tasks import Seeds
 from roll.types import Task
 
 Sameness = Literal["exact", "normalised"]
-"""When two prompts are the same: letter by letter, or up to case, spaces and forms of characters."""
+"""When two prompts are duplicates: exactly, or up to case, spaces and Unicode forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screening:
-    """What tasks of one source are left out for."""
+    """Criteria for leaving out tasks of one source."""
 
     dedup: Sameness | None = None
-    """None keeps duplicates, and counts held-out ones without leaving them out."""
+    """None keeps duplicates, and only counts those of held-out prompts."""
     max_prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """What became of the tasks of one source."""
+class ScreeningCounts:
+    """Numbers of tasks of one source, by reason."""
 
     source: str
-    given: int
+    total: int
     kept: int
     duplicates: int = 0
     """Left out because an earlier task of the source has the same prompt."""
     overlaps: int = 0
-    """With a prompt that is held out for validation; kept only where nothing is left out as a duplicate."""
+    """Tasks with a held-out prompt; kept only without `dedup`."""
     too_long: int = 0
-    """Left out because of the length of the prompt."""
+    """Left out because the prompt is too long."""
 
     def __str__(self) -> str:
         """One line for the terminal."""
-        kept_overlaps = self.kept + self.duplicates + self.too_long == self.given
+        kept_overlaps = self.kept + self.duplicates + self.too_long == self.total
         overlaps = "held out for validation, and kept: set dedup" if kept_overlaps else "held out for validation"
         reasons = [
             f"{count} {reason}"
@@ -51,7 +51,7 @@ class Screened:
             )
             if count
         ]
-        return f"{self.source}: {self.kept} of {self.given} tasks{': ' if reasons else ''}{', '.join(reasons)}"
+        return f"{self.source}: {self.kept} of {self.total} tasks{': ' if reasons else ''}{', '.join(reasons)}"
 
 
 def screen(
@@ -61,24 +61,24 @@ def screen(
     *,
     held_out: Sequence[Task] = (),
     length_of: Callable[[Task], int],
-) -> tuple[Sequence[Task], Screened]:
-    """The tasks that are kept, in their order, and the account of the others; a task is counted for one reason alone.
+) -> tuple[Sequence[Task], ScreeningCounts]:
+    """The remaining tasks, in order, and the counts of the others; a task counts for one reason only.
 
-    Tasks without words of their own, whose environment makes them, are all kept.
+    Tasks without messages, which the environment generates, all remain.
     """
     if isinstance(tasks, Seeds):
-        return tasks, Screened(source=source, given=len(tasks), kept=len(tasks))
+        return tasks, ScreeningCounts(source=source, total=len(tasks), kept=len(tasks))
     reasons = _reasons(tasks, screening, held_out, length_of)
     harmless = {"", "overlaps"} if screening.dedup is None else {""}
-    kept = [task for task, reason in zip(tasks, reasons, strict=True) if reason in harmless]
+    remaining = [task for task, reason in zip(tasks, reasons, strict=True) if reason in harmless]
     counts = {reason: reasons.count(reason) for reason in ("duplicates", "overlaps", "too_long")}
-    return kept, Screened(source=source, given=len(tasks), kept=len(kept), **counts)
+    return remaining, ScreeningCounts(source=source, total=len(tasks), kept=len(remaining), **counts)
 
 
 def fingerprint(task: Task, sameness: Sameness) -> bytes:
-    """Equal for the same prompts; what a system message says makes no other question of it."""
-    asked = [message for message in task.messages if message.role != "system"] or task.messages
-    texts = [f"{message.role}\0{message.content}" for message in asked]
+    """A hash that is equal for duplicate prompts; system messages are ignored."""
+    messages = [message for message in task.messages if message.role != "system"] or task.messages
+    texts = [f"{message.role}\0{message.content}" for message in messages]
     if sameness == "normalised":
         texts = [" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts]
     return hashlib.blake2b("\0\0".join(texts).encode(errors="surrogatepass"), digest_size=16).digest()
@@ -87,19 +87,19 @@ def fingerprint(task: Task, sameness: Sameness) -> bytes:
 def _reasons(
     tasks: Sequence[Task], screening: Screening, held_out: Sequence[Task], length_of: Callable[[Task], int]
 ) -> list[str]:
-    """For each task why it is not like the others, the empty text where there is nothing to say."""
+    """For each task the reason to leave it out or count it; empty if there is none."""
     sameness = screening.dedup or "exact"
     withheld = {fingerprint(task, sameness) for task in held_out if task.messages}
     seen: set[bytes] = set()
     reasons: list[str] = []
     for task in tasks:
-        own = fingerprint(task, sameness) if task.messages else None
-        if own is not None and screening.dedup is not None and own in seen:
+        digest = fingerprint(task, sameness) if task.messages else None
+        if digest is not None and screening.dedup is not None and digest in seen:
             reasons.append("duplicates")
         elif screening.max_prompt_tokens is not None and length_of(task) > screening.max_prompt_tokens:
             reasons.append("too_long")
         else:
-            reasons.append("overlaps" if own in withheld else "")
-        if own is not None:
-            seen.add(own)
+            reasons.append("overlaps" if digest in withheld else "")
+        if digest is not None:
+            seen.add(digest)
     return reasons

@@ -1,18 +1,18 @@
-"""How attempts at the tasks of one source are sampled, and which of their groups are worth training on."""
+"""Sampling parameters and group filters of one task source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roll.types import Call, Sampling
+from roll.types import Sampling, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """Resolved: what the source does not say is the run's."""
+    """Settings of a source, with the run's values as defaults."""
 
     sampling: Sampling
     max_new_tokens: int
-    """Most tokens of one reply."""
-    filters: tuple[Call, ...]
-    """Say why a whole group is not worth training on."""
+    """Most tokens per reply."""
+    filters: tuple[Spec, ...]
+    """Select groups that are replaced instead of trained on."""

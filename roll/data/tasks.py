@@ -1,4 +1,4 @@
-"""Where tasks come from: a file of them, or nothing but seeds for environments that make their own."""
+"""Tasks from JSON lines, and seeds for environments that generate their own tasks."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from roll.data.fields import PLAIN, Fields, tasks_from
+from roll.config.sources import Fields
+from roll.data.fields import PLAIN, tasks_from
 from roll.errors import ConfigError
 from roll.types import Task
 
 
 def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
-    """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object a line.
+    """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object per line.
 
-    A row has `prompt` (text) or `messages` (a list of role and content) and, as a rule, `answer`, unless `fields` says
-    what it calls them. `id` and `seed` default to the line number, `domain` to the file's name; every other field is
-    metadata. Blank lines are skipped.
+    A row has `prompt` (text) or `messages` (a list of role and content), and usually `answer`; `fields` maps other
+    names. `id` and `seed` default to the line number, `domain` to the file name; all other fields are metadata. Blank
+    lines are skipped.
     """
     file = Path(path)
     domain = file.name.removesuffix(".gz").removesuffix(".jsonl")
-    return tasks_from(numbered_objects(file), fields, place=str(file), domain=domain, unit="line")
+    return tasks_from(numbered_objects(file), fields, where=str(file), domain=domain, unit="line")
 
 
 def numbered_objects(file: Path) -> Iterator[tuple[int, Any]]:
-    """What stands on each line that is not blank, with its number; where that is no JSON, a ValueError that says so."""
-    return ((line, _parsed(text)) for line, text in _lines(file))
+    """Number and JSON value of each line that is not blank; a ValueError as the value of a line with broken JSON."""
+    return ((line, _parse(text)) for line, text in _lines(file))
 
 
 class Seeds(Sequence[Task]):
-    """Tasks that are nothing but a seed, made when asked for."""
+    """Tasks that consist of a seed only, created on access."""
 
     def __init__(self, seeds: range, domain: str) -> None:
         self._seeds, self._domain = seeds, domain
@@ -58,14 +59,14 @@ class Seeds(Sequence[Task]):
 
 
 def seeds(count: int = 1_000_000, start: int = 0) -> Seeds:
-    """Tasks for environments that make their own world from a seed; hold some out with another `start`."""
+    """Tasks for environments that generate themselves from a seed; use another `start` for held-out tasks."""
     if count < 1 or start < 0:
         raise ConfigError(f"seeds: needs count >= 1 and start >= 0 (got count {count}, start {start}); change them")
     return Seeds(range(start, start + count), "seeds")
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank; a file that cannot be read is the user's to fix."""
+    """Numbered lines that are not blank; ConfigError if the file cannot be read."""
     try:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
             for line, text in enumerate(stream, start=1):
@@ -79,8 +80,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         ) from None
 
 
-def _parsed(text: str) -> Any:
-    """The value on a line; where there is none, the fault as `tasks_from` takes it."""
+def _parse(text: str) -> Any:
+    """The JSON value of a line, or a ValueError as `tasks_from` expects it."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,7 +1,7 @@
-"""Between text and token ids.
+"""Conversion between messages and token ids.
 
-Sampled ids are never decoded and encoded again: a conversation grows by appending the ids of what was newly said. The
-tokenizer's chat template writes the words around a message, or, for models without one, contents stand end to end.
+Sampled ids are never decoded and re-encoded: a conversation grows by appending the ids of new messages. The tokenizer's
+chat template formats messages; for models without one, their contents are joined.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ if TYPE_CHECKING:
 
 _SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
-"""Files that hold a tokenizer's words, of which one has to be there."""
-_MOST_OPENED = 1024
-"""Openings that are remembered: siblings have the same one, and encoding it is most of what a short attempt costs."""
-_MOST_ENCODED, _SHORT = 4096, 1024
-"""Texts that are remembered, and how many characters they may have: worlds are seen again, by siblings above all."""
-_STAND_IN = "reply"
-"""A reply that no template changes, to see what a template puts after one."""
-_STAND_IN_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
-"""A tool that nobody has, to see how a template writes a call."""
+"""Vocabulary files of tokenizers, of which a directory needs one."""
+_MAX_OPENINGS = 1024
+"""Cached openings: siblings share theirs, and encoding it is most of the work of a short attempt."""
+_MAX_TEXTS, _MAX_CHARS = 4096, 1024
+"""Number and length of cached texts: observations repeat, above all among siblings."""
+_PLACEHOLDER = "reply"
+"""A reply that no template changes, to find the text that a template puts after a reply."""
+_PLACEHOLDER_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
+"""A tool to find the format in which a template writes a call."""
 
 
 def load_tokenizer(directory: str | Path) -> Any:
-    """The Hugging Face tokenizer saved in `directory`; nothing is downloaded and no code in it is run."""
+    """The Hugging Face tokenizer saved in `directory`; downloads nothing and runs no code of it."""
     from transformers import AutoTokenizer
 
     folder = Path(directory)
     if not folder.is_dir():
         raise ConfigError(f"{directory}: no such directory; give one with a tokenizer in it")
     if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
-        # transformers would make an empty tokenizer from config.json alone
-        raise ConfigError(f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one beside the weights")
+        # transformers would build an empty tokenizer from config.json alone
+        raise ConfigError(f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one with the weights")
     try:
         return cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
-            f"{directory}: no tokenizer that can be read ({reason}); save one beside the weights"
+            f"{directory}: no tokenizer that can be read ({reason}); save one with the weights"
         ) from error
 
 
 def character_tokenizer(alphabet: str) -> Any:
-    """A tokenizer with one token for each character, after `<pad>` 0, `<eos>` 1, `<bos>` 2 and `<unk>` 3."""
+    """A tokenizer with one token per character, after `<pad>` 0, `<eos>` 1, `<bos>` 2 and `<unk>` 3."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     twice = sorted({character for character in alphabet if alphabet.count(character) > 1})
     if twice:
-        raise ConfigError(f"alphabet: {twice[0]!r} stands in it twice; remove one")
+        raise ConfigError(f"alphabet: it has {twice[0]!r} twice; remove one")
     vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
     tokenizer: Any = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -73,10 +73,11 @@ def character_tokenizer(alphabet: str) -> Any:
 
 
 class Template:
-    """How messages become token ids for one tokenizer.
+    """Encodes messages as token ids for one tokenizer.
 
-    `chat` renders the tokenizer's chat template, `plain` puts contents end to end, `auto` is chat where it can be.
-    `last` is the content of the last message alone, so that every reply begins anew: for worlds that show all there is.
+    `chat` renders the tokenizer's chat template, `plain` joins the contents, `auto` is chat if there is a template.
+    `last` is only the content of the last message, so that every reply starts a new sequence: for environments whose
+    every message shows the full state.
     """
 
     def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain", "last"] = "auto") -> None:
@@ -89,143 +90,143 @@ class Template:
         self._unk_id: int | None = tokenizer.unk_token_id
         self.chat = kind in ("auto", "chat") and bool(tokenizer.chat_template)
         self.forgetful = kind == "last"
-        """Whether only the last message is shown, so that nothing is ever appended."""
+        """Whether only the last message is encoded, so that nothing is ever appended."""
         self._begin = self._prefix()
         self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
-        self.eos_id = self._closing()
+        self.eos_id = self._end_of_turn()
         """The token that ends a reply."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
-        """Tokens a reply may end with: `eos_id`, and the tokenizer's own end of sequence."""
+        """Tokens that end a reply: `eos_id` and the tokenizer's end-of-sequence token."""
 
     @cached_property
     def tool_form(self) -> ToolForm | None:
-        """How a reply writes the call of a tool, by what the chat template does with one; None where it has no way.
+        """Format of tool calls in replies, from a rendered example of the chat template; None if it supports none.
 
-        Without a chat template nothing tells the policy of tools but the environment's own words.
+        Without a chat template the policy learns of tools only from the environment's messages.
         """
         if not self.chat:
             return "hermes"
-        call = {"type": "function", "function": {"name": _STAND_IN_TOOL.name, "arguments": {"number": 1}}}
-        called = [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        call = {"type": "function", "function": {"name": _PLACEHOLDER_TOOL.name, "arguments": {"number": 1}}}
+        messages = [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [call]}]
         apply = self.tokenizer.apply_chat_template
         try:
-            told = apply(called[:1], tools=[_STAND_IN_TOOL.schema], tokenize=False)
-            before, _, after = apply(called, tokenize=False).rpartition(_STAND_IN_TOOL.name)
+            opening = apply(messages[:1], tools=[_PLACEHOLDER_TOOL.schema], tokenize=False)
+            before, _, after = apply(messages, tokenize=False).rpartition(_PLACEHOLDER_TOOL.name)
         except (jinja2.TemplateError, TypeError):
             return None
-        if _STAND_IN_TOOL.name not in told or not before:
+        if _PLACEHOLDER_TOOL.name not in opening or not before:
             return None
         if "<tool_call>" in before and "</tool_call>" in after and '"arguments"' in after:
             return "hermes"
         return "llama" if '"parameters"' in after else None
 
-    def open(self, messages: Sequence[Message], *, place: str, tools: Sequence[Tool] = ()) -> Ints:
-        """The ids a conversation opens with, up to where the policy's reply begins. `place` is for errors."""
-        told = json.dumps([tool.schema for tool in tools]) if tools else ""
-        key = told, tuple(messages[-1:] if self.forgetful else messages)
-        found = self._opened.get(key)
-        if found is None:
-            if len(self._opened) >= _MOST_OPENED:
+    def open(self, messages: Sequence[Message], *, where: str, tools: Sequence[Tool] = ()) -> Ints:
+        """The ids of a conversation up to the policy's first reply. `where` is for errors."""
+        schemas = json.dumps([tool.schema for tool in tools]) if tools else ""
+        key = schemas, tuple(messages[-1:] if self.forgetful else messages)
+        ids = self._opened.get(key)
+        if ids is None:
+            if len(self._opened) >= _MAX_OPENINGS:
                 self._opened.clear()
-            found = self._opened[key] = self._open(key[1], tools, place=place)
-        return found
+            ids = self._opened[key] = self._open(key[1], tools, where=where)
+        return ids
 
-    def _open(self, messages: Sequence[Message], tools: Sequence[Tool], *, place: str) -> Ints:
+    def _open(self, messages: Sequence[Message], tools: Sequence[Tool], *, where: str) -> Ints:
         if self.chat:
-            return self._encode(self._render(messages, tools, place=place), place=place, markup=True)
-        found = self._encode("".join(message.content for message in messages), place=place)
-        return np.concatenate([self._begin, found]).astype(np.int32)
+            return self._encode(self._render(messages, tools, where=where), where=where, markup=True)
+        ids = self._encode("".join(message.content for message in messages), where=where)
+        return np.concatenate([self._begin, ids]).astype(np.int32)
 
     def extend(
-        self, before: Sequence[Message], new: Sequence[Message], *, last: int, place: str, tools: Sequence[Tool] = ()
+        self, before: Sequence[Message], new: Sequence[Message], *, last: int, where: str, tools: Sequence[Tool] = ()
     ) -> Ints | None:
-        """The ids to append for `new` messages; None where the template would rewrite what already stands.
+        """The ids to append for `new` messages; None if the template would change earlier text.
 
-        `before` ends with the policy's reply, whose final token is `last`; the reply's own ids stay as they were
-        sampled. After None the conversation has to be opened anew.
+        `before` ends with the policy's reply, whose final token is `last`; the reply's ids stay as sampled. After None
+        the conversation must be opened again in a new sequence.
         """
         assert before and before[-1].role == "assistant", "extend comes after a reply"
         if self.forgetful:
             return None
         if not self.chat:
-            return self._encode("".join(message.content for message in new), place=place)
-        stood = self._render(before[:-1], tools, place=place)
-        with_stand_in = (*before[:-1], Message("assistant", _STAND_IN), *new)
-        rest = self._after(stood + _STAND_IN, self._render(with_stand_in, tools, place=place))
-        if rest is None or not self._keeps(stood, before[-1], self._render((*before, *new), tools, place=place)):
+            return self._encode("".join(message.content for message in new), where=where)
+        prefix = self._render(before[:-1], tools, where=where)
+        with_placeholder = (*before[:-1], Message("assistant", _PLACEHOLDER), *new)
+        rest = self._after(prefix + _PLACEHOLDER, self._render(with_placeholder, tools, where=where))
+        if rest is None or not self._keeps(prefix, before[-1], self._render((*before, *new), tools, where=where)):
             return None
-        ids = self._encode(rest, place=place, markup=True)
+        ids = self._encode(rest, where=where, markup=True)
         closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
-        return ids[1:] if closed else ids  # the policy wrote the end of its turn itself
+        return ids[1:] if closed else ids  # the policy sampled the end-of-turn token itself
 
-    def answer(self, text: str, *, place: str) -> Ints:
-        """The ids of a reply to learn from, with the end-of-turn token that closes it."""
-        return np.append(self._encode(text, place=place), self.eos_id).astype(np.int32)
+    def answer(self, text: str, *, where: str) -> Ints:
+        """The ids of a reply as a training target, with its end-of-turn token."""
+        return np.append(self._encode(text, where=where), self.eos_id).astype(np.int32)
 
     def decode(self, ids: Sequence[int] | Ints) -> str:
         """The text of `ids` without special tokens."""
         return self._decode(ids)
 
-    def _keeps(self, stood: str, reply: Message, rendered: str) -> bool:
-        """Whether the rendered conversation still holds the reply as it was, spaces around it aside."""
-        rest = self._after(stood, rendered)
+    def _keeps(self, prefix: str, reply: Message, rendered: str) -> bool:
+        """Whether the rendered conversation has the reply unchanged after `prefix`, except for spaces around it."""
+        rest = self._after(prefix, rendered)
         return rest is not None and rest.lstrip().startswith(reply.content.strip())
 
     def _after(self, prefix: str, text: str) -> str | None:
         return text[len(prefix) :] if text.startswith(prefix) else None
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, place: str) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, where: str) -> str:
         entries = [{"role": message.role, "content": message.content} for message in messages]
-        given: dict[str, Any] = {"tools": [tool.schema for tool in tools]} if tools else {}
+        kwargs: dict[str, Any] = {"tools": [tool.schema for tool in tools]} if tools else {}
         apply = self.tokenizer.apply_chat_template
         try:
-            return cast(str, apply(entries, tokenize=False, add_generation_prompt=True, **given))
+            return cast(str, apply(entries, tokenize=False, add_generation_prompt=True, **kwargs))
         except jinja2.TemplateError as error:
             raise ConfigError(
-                f"{place}: the chat template refuses its messages ({error}); change their roles"
+                f"{where}: the chat template refuses its messages ({error}); change their roles"
             ) from error
 
-    def _encode(self, text: str, *, place: str, markup: bool = False) -> Ints:
-        """Ids of `text`; the names of special tokens mean them in `markup` only, elsewhere they are mere text."""
-        found = self._encoded.get((text, markup))
-        if found is None:
-            found = self._ids(text, place=place, markup=markup)
-            if len(text) <= _SHORT:
-                if len(self._encoded) >= _MOST_ENCODED:
+    def _encode(self, text: str, *, where: str, markup: bool = False) -> Ints:
+        """Ids of `text`; names of special tokens are parsed only with `markup`, otherwise they are plain text."""
+        ids = self._encoded.get((text, markup))
+        if ids is None:
+            ids = self._ids(text, where=where, markup=markup)
+            if len(text) <= _MAX_CHARS:
+                if len(self._encoded) >= _MAX_TEXTS:
                     self._encoded.clear()
-                self._encoded[text, markup] = found
-        return found
+                self._encoded[text, markup] = ids
+        return ids
 
-    def _ids(self, text: str, *, place: str, markup: bool) -> Ints:
+    def _ids(self, text: str, *, where: str, markup: bool) -> Ints:
         ids = self._tokenize(text, markup)
         if self._unk_id is not None and self._unk_id in ids:
-            raise ConfigError(f"{place}: the tokenizer does not know {self._unknown(text)!r}; add it to the alphabet")
+            raise ConfigError(f"{where}: the tokenizer does not know {self._unknown(text)!r}; add it to the alphabet")
         return np.array(ids, np.int32)
 
     def _unknown(self, text: str) -> str:
-        """The first character that the tokenizer cannot write; all of the text if only a whole word is strange."""
+        """The first character that the tokenizer cannot encode; the whole text if every single character is known."""
         unknown = self.tokenizer.unk_token_id
         encode = self.tokenizer.encode
-        strange = (c for c in text if unknown in encode(c, add_special_tokens=False, split_special_tokens=True))
-        return next(strange, text)
+        unknowns = (c for c in text if unknown in encode(c, add_special_tokens=False, split_special_tokens=True))
+        return next(unknowns, text)
 
     def _prefix(self) -> Ints:
-        """The begin-of-sequence token where the tokenizer puts one of its own accord."""
+        """The begin-of-sequence token if the tokenizer adds one by default."""
         alone = self.tokenizer.encode("")
         bos = self.tokenizer.bos_token_id
         return np.array([bos] if bos is not None and alone[:1] == [bos] else [], np.int32)
 
-    def _closing(self) -> int:
-        """The special token that the template puts right after a reply, else the tokenizer's end of sequence."""
-        place = "model.template"
+    def _end_of_turn(self) -> int:
+        """The special token that the template puts directly after a reply, else the tokenizer's end of sequence."""
+        where = "model.template"
         if self.chat:
-            asked = Message("user", "question")
-            stood = self._render([asked], place=place)
-            whole = self._render([asked, Message("assistant", _STAND_IN), asked], place=place)
-            ids = self._encode(self._after(stood + _STAND_IN, whole) or "", place=place, markup=True)
+            question = Message("user", "question")
+            prefix = self._render([question], where=where)
+            whole = self._render([question, Message("assistant", _PLACEHOLDER), question], where=where)
+            ids = self._encode(self._after(prefix + _PLACEHOLDER, whole) or "", where=where, markup=True)
             if len(ids) and int(ids[0]) in self.tokenizer.all_special_ids:
                 return int(ids[0])
         if self.tokenizer.eos_token_id is None:
-            raise ConfigError(f"{place}: the tokenizer has no end-of-sequence token; set its eos_token")
+            raise ConfigError(f"{where}: the tokenizer has no end-of-sequence token; set its eos_token")
         return int(self.tokenizer.eos_token_id)

@@ -1,7 +1,7 @@
-"""Tools that a policy may call: how an environment declares them, and what a reply says to them.
+"""Tools that a policy may call: their declaration by an environment, and the parsing of calls in replies.
 
-A call has to be written exactly as the chat template teaches it; a reply that tries and fails is told apart from one
-that calls nothing. Nothing here runs a tool.
+A call must have exactly the form of the chat template; a malformed call is distinguished from a reply without a call.
+Nothing here runs a tool.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roll.errors import ConfigError
 
 ToolForm: TypeAlias = Literal["hermes", "llama"]
-"""`hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` after any text, several in a row if need be.
+"""`hermes`: one or more `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` after any text.
 `llama`: the reply is `{"name": ..., "parameters": {...}}` and nothing else."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -33,196 +33,206 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One function: its name, what it is for, and the JSON schema of its arguments, an object."""
+    """One function: name, description and the JSON schema of its arguments, an object."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     strict: bool = True
-    """Whether a call whose arguments do not fit the schema is none; else they are the environment's to judge."""
+    """Whether arguments that do not match the schema make the call invalid; if not, the environment checks them."""
 
     @property
     def schema(self) -> dict[str, Any]:
-        """As chat templates take it."""
-        about = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
-        return {"type": "function", "function": about}
+        """The JSON schema for chat templates."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call, with arguments that fit the tool's schema, where it is strict."""
+    """One call; its arguments match the tool's schema if the tool is strict."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class CallFault(StrEnum):
-    """Why a reply that meant to call a tool does not."""
+    """Why an attempted call is invalid."""
 
     NOT_CLOSED = "not_closed"
     NOT_JSON = "not_json"
     NOT_A_CALL = "not_a_call"
-    """JSON, but not a name and arguments; or something stands where only calls may."""
+    """JSON without a name and arguments, or text after a call."""
     UNKNOWN_TOOL = "unknown_tool"
     BAD_ARGUMENTS = "bad_arguments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
-    """A reply as an environment with tools gets it: no call and no fault means that the policy has its answer."""
+class ParsedResponse:
+    """A reply parsed for tool calls; no call and no fault means that it is the final answer."""
 
     text: str
-    """All of it."""
+    """The whole reply."""
     calls: tuple[ToolCall, ...] = ()
     fault: CallFault | None = None
-    """With a fault there is no call, whatever else the reply holds."""
+    """With a fault there are no calls."""
     why: str = ""
-    """The fault in words, for the policy to read."""
+    """Description of the fault for the policy."""
 
 
-class _Refused(Exception):
+class _InvalidCall(Exception):
     def __init__(self, fault: CallFault, why: str) -> None:
         super().__init__(why)
         self.fault = fault
 
 
-def declared(found: Any) -> tuple[Tool, ...]:
-    """Tools as an environment declares them: `Tool`s, or JSON schemas of functions, with or without their wrapping."""
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        raise ConfigError(f"tools: not a list of functions (got {found!r}); give JSON schemas")
-    tools = tuple(_declared(each) for each in cast(Sequence[Any], found))
+def parse_tools(declarations: Any) -> tuple[Tool, ...]:
+    """The tools of an environment's declarations: `Tool`s, or JSON schemas of functions with or without wrapper."""
+    if not isinstance(declarations, Sequence) or isinstance(declarations, str):
+        raise ConfigError(f"tools: not a list of functions (got {declarations!r}); give JSON schemas")
+    tools = tuple(_parse_tool(each) for each in cast(Sequence[Any], declarations))
     names = [tool.name for tool in tools]
     if len(names) != len(set(names)):
         raise ConfigError(f"tools: two of them share a name (got {', '.join(names)}); give each its own")
     return tools
 
 
-def _declared(found: Any) -> Tool:
-    if isinstance(found, Tool):
-        return found
-    plain = cast(dict[str, Any], found) if isinstance(found, dict) else {}
-    about = plain.get("function", plain)
-    section = cast(dict[str, Any], about) if isinstance(about, dict) else {}
-    name = section.get("name")
+def _parse_tool(value: Any) -> Tool:
+    if isinstance(value, Tool):
+        return value
+    plain = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    inner = plain.get("function", plain)
+    function = cast(dict[str, Any], inner) if isinstance(inner, dict) else {}
+    name = function.get("name")
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"tools: a function without a name (got {found!r}); give name, description and parameters")
-    return Tool(name, str(section.get("description", "")), section.get("parameters", {}))
+        raise ConfigError(f"tools: a function without a name (got {value!r}); give name, description and parameters")
+    return Tool(name, str(function.get("description", "")), function.get("parameters", {}))
 
 
-def read(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") -> Spoken:
-    """What a reply calls; strict, and quick whatever it holds."""
+def parse_response(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") -> ParsedResponse:
+    """The tool calls of a reply, parsed strictly and in linear time."""
     try:
-        found = _written_hermes(text) if form == "hermes" else _written_llama(text)
-        calls = tuple(_call(each, tools, _ARGUMENTS[form]) for each in found)
-    except _Refused as error:
-        return Spoken(text=text, fault=error.fault, why=str(error))
-    return Spoken(text=text, calls=calls)
+        texts = _hermes_calls(text) if form == "hermes" else _llama_calls(text)
+        calls = tuple(_parse_call(each, tools, _ARGUMENTS[form]) for each in texts)
+    except _InvalidCall as error:
+        return ParsedResponse(text=text, fault=error.fault, why=str(error))
+    return ParsedResponse(text=text, calls=calls)
 
 
-def written(call: ToolCall, form: ToolForm = "hermes") -> str:
-    """A call as a reply has to write it."""
+def format_call(call: ToolCall, form: ToolForm = "hermes") -> str:
+    """The text of a call in a reply."""
     text = json.dumps({"name": call.name, _ARGUMENTS[form]: call.arguments}, ensure_ascii=False)
     return f"{_OPEN}\n{text}\n{_CLOSE}" if form == "hermes" else text
 
 
-def _written_hermes(text: str) -> list[str]:
-    """What stands within the tags, one after the other, with nothing after the first but more of them."""
+def _hermes_calls(text: str) -> list[str]:
+    """The texts inside the tags; after the first tag only further tags may follow."""
     before, *rest = text.split(_OPEN)
     if _CLOSE in before:
-        raise _Refused(CallFault.NOT_CLOSED, f"{_CLOSE} without {_OPEN}")
-    found: list[str] = []
+        raise _InvalidCall(CallFault.NOT_CLOSED, f"{_CLOSE} without {_OPEN}")
+    calls: list[str] = []
     for part in rest:
         inner, closed, after = part.partition(_CLOSE)
         if not closed:
-            raise _Refused(CallFault.NOT_CLOSED, f"{_OPEN} without {_CLOSE}")
+            raise _InvalidCall(CallFault.NOT_CLOSED, f"{_OPEN} without {_CLOSE}")
         if after.strip():
-            raise _Refused(CallFault.NOT_A_CALL, "text after a call; say it before")
-        found.append(inner)
-    return found
+            raise _InvalidCall(CallFault.NOT_A_CALL, "text after a call; say it before")
+        calls.append(inner)
+    return calls
 
 
-def _written_llama(text: str) -> list[str]:
+def _llama_calls(text: str) -> list[str]:
     return [text] if text.lstrip().startswith("{") else []
 
 
-def _call(text: str, tools: Sequence[Tool], key: str) -> ToolCall:
+def _parse_call(text: str, tools: Sequence[Tool], key: str) -> ToolCall:
     try:
-        found: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        value: Any = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise _Refused(CallFault.NOT_JSON, "the call is not JSON") from None
-    fields = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+        raise _InvalidCall(CallFault.NOT_JSON, "the call is not JSON") from None
+    fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     name, arguments = fields.get("name"), fields.get(key)
     if set(fields) != {"name", key} or not isinstance(name, str) or not isinstance(arguments, dict):
-        raise _Refused(CallFault.NOT_A_CALL, f'a call is {{"name": ..., "{key}": {{...}}}}')
+        raise _InvalidCall(CallFault.NOT_A_CALL, f'a call is {{"name": ..., "{key}": {{...}}}}')
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
-        raise _Refused(CallFault.UNKNOWN_TOOL, f"no tool named {name[:50]!r}")
-    given = cast(dict[str, Any], arguments)
-    if tool.strict and (why := _unfit(given, tool.parameters)):
-        raise _Refused(CallFault.BAD_ARGUMENTS, f"{name}: {why}")
-    return ToolCall(name, given)
+        raise _InvalidCall(CallFault.UNKNOWN_TOOL, f"no tool named {name[:50]!r}")
+    checked = cast(dict[str, Any], arguments)
+    if tool.strict and (why := _object_fault(checked, tool.parameters)):
+        raise _InvalidCall(CallFault.BAD_ARGUMENTS, f"{name}: {why}")
+    return ToolCall(name, checked)
 
 
-def _unfit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What is wrong with arguments by a schema's `required` and `properties`; empty where nothing is."""
+def _object_fault(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """The first violation of a schema's `required` and `properties`; empty if there is none."""
     properties = cast(Mapping[str, Any], schema.get("properties", {}))
     for name in schema.get("required", ()):
-        if name not in given:
+        if name not in arguments:
             return f"{name!r} is missing"
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in properties:
             if schema.get("additionalProperties") is True:
                 continue
             return f"takes no {name[:50]!r}"
-        if why := _misfit(value, cast(Mapping[str, Any], properties[name])):
+        if why := _expected(value, cast(Mapping[str, Any], properties[name])):
             return f"{name!r} must be {why}"
     return ""
 
 
-def _misfit(value: Any, about: Mapping[str, Any]) -> str:
-    """What a value would have to be; empty where it is."""
-    if not _typed(value, about.get("type")):
-        return f"of type {about['type']}"
-    if "enum" in about and value not in about["enum"]:
-        return f"one of {', '.join(map(str, about['enum']))}"
+def _expected(value: Any, schema: Mapping[str, Any]) -> str:
+    """Description of a valid value; empty if `value` is valid."""
+    if not _has_type(value, schema.get("type")):
+        return f"of type {schema['type']}"
+    if "enum" in schema and value not in schema["enum"]:
+        return f"one of {', '.join(map(str, schema['enum']))}"
     if isinstance(value, int | float):
-        if value < about.get("minimum", value):
-            return f"at least {about['minimum']}"
-        if value > about.get("maximum", value):
-            return f"at most {about['maximum']}"
-    return _misfit_inside(value, about)
+        if value < schema.get("minimum", value):
+            return f"at least {schema['minimum']}"
+        if value > schema.get("maximum", value):
+            return f"at most {schema['maximum']}"
+    return _expected_inside(value, schema)
 
 
-def _misfit_inside(value: Any, about: Mapping[str, Any]) -> str:
-    """The same of what a list or an object holds, as far as the schema says what that is."""
-    items, properties = about.get("items"), about.get("properties")
+def _expected_inside(value: Any, schema: Mapping[str, Any]) -> str:
+    """Description of valid entries of a list or an object; empty if all are valid."""
+    items, properties = schema.get("items"), schema.get("properties")
     if isinstance(value, list) and isinstance(items, Mapping):
-        inner = (_misfit(each, cast(Mapping[str, Any], items)) for each in cast(list[Any], value))
+        inner = (_expected(each, cast(Mapping[str, Any], items)) for each in cast(list[Any], value))
         why = next(filter(None, inner), "")
         return f"a list whose entries are {why}" if why else ""
     if isinstance(value, dict) and isinstance(properties, Mapping):
-        why = _unfit(cast(dict[str, Any], value), about)
+        why = _object_fault(cast(dict[str, Any], value), schema)
         return f"an object that fits: {why}" if why else ""
     return ""
 
 
-def _typed(value: Any, wanted: Any) -> bool:
-    """Whether a value is of a JSON type, or of one of several; true and false are no numbers."""
-    if wanted is None:
+def _has_type(value: Any, kind: Any) -> bool:
+    """Whether a value has a JSON type, or one of several; booleans are not numbers."""
+    if kind is None:
         return True
-    if isinstance(wanted, list):
-        return any(_typed(value, each) for each in cast(list[Any], wanted))
+    if isinstance(kind, list):
+        return any(_has_type(value, each) for each in cast(list[Any], kind))
     if isinstance(value, bool):
-        return wanted == "boolean"
-    return isinstance(value, _TYPES.get(str(wanted), (object,)))
+        return kind == "boolean"
+    return isinstance(value, _TYPES.get(str(kind), (object,)))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key twice")
-    return found
+    return mapping
 
 
-def _no_number(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise ValueError(text)
+
+
+_RENAMED = {"Spoken": "ParsedResponse", "read": "parse_response", "written": "format_call", "declared": "parse_tools"}
+
+if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+    def __getattr__(name: str) -> Any:
+        if name in _RENAMED:
+            raise ImportError(f"roll.data.tools has no {name!r}; it is called {_RENAMED[name]}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

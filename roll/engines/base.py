@@ -1,7 +1,7 @@
-"""What the rooms above ask of an engine. Each backend file implements some of these and nothing more.
+"""Protocols of engines. A backend implements some of them.
 
-Every method is a coroutine, so that one thread can carry all roles: a generator gives way after every decode step, a
-trainer after every micro-batch. `submit` and `events` are batched both ways.
+Every method is a coroutine, so that one thread can run all roles: a generator yields after every decode step, a trainer
+after every micro-batch. `submit` and `events` are batched in both directions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 
 from roll.algorithms.recipe import Objective
 from roll.types import Batch, Digest, Finish, Sampling, record
-from roll.weights.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -27,115 +26,115 @@ Part = Literal["weights", "optimizer", "kv"]
 
 @record
 class Request:
-    """One reply to be sampled."""
+    """One response to sample."""
 
     id: str
     ids: tuple[int, ...]
-    """The whole context: prompt, earlier turns, and what was sampled of this reply before an interruption."""
+    """The whole context: prompt, earlier turns, and tokens of this response sampled before an interruption."""
     max_new_tokens: int
     sampling: Sampling
     stop: frozenset[int]
-    """Ids that end the reply; the one sampled is part of it."""
+    """Ids that end the response; the sampled one is part of it."""
     key: int
-    """Where this reply's noise comes from; see `noise_key`."""
+    """Seed of this response's noise; see `noise_key`."""
     produced: int = 0
-    """Tokens of this reply that are already in `ids`, so that noise goes on where it stopped."""
+    """Number of tokens of this response already in `ids`, so that its noise continues from there."""
     family: str = ""
-    """Requests of one family begin alike, so a generator that has one of them warm does less for the next."""
+    """Requests of one family share a prefix, so a generator that has it cached computes less for the next one."""
 
 
 @record
 class Output:
-    """What a generator has sampled of one request since its last output. Its arrays are the receiver's from then on."""
+    """Tokens that a generator has sampled for one request since its last output. The receiver owns the arrays."""
 
     id: str
     ids: Ints
     logprobs: Floats
-    """Under the distribution each token was drawn from."""
+    """Logprobs under the distribution each token was drawn from."""
     version: int
-    """Of the weights that sampled all of these."""
+    """Version of the weights that sampled all of these tokens."""
     finish: Finish | None = None
-    """None while the request goes on."""
+    """None while the request is running."""
 
     @classmethod
     def of(
         cls, id: str, ids: Sequence[int], logprobs: Sequence[float], *, version: int, finish: Finish | None = None
     ) -> Output:
-        """An output of plain numbers."""
+        """An output from plain numbers."""
         rows = np.array(ids, np.int32), np.array(logprobs, np.float32)
         return cls(id=id, ids=rows[0], logprobs=rows[1], version=version, finish=finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a generator has counted since it started."""
+    """Counts of a generator since it started."""
 
     preempted: int = 0
-    """Requests it had to push out of memory and begin again: a sign that it was given too many."""
+    """Requests evicted from memory and restarted: a sign of too many concurrent requests."""
 
 
-class Scorer(Protocol):
-    """Reads a batch and says how likely its tokens are."""
+class LogprobModel(Protocol):
+    """Computes logprobs or values of a batch."""
 
     async def start(self) -> None: ...
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
-        """[tokens] fp32, entry t about token t; 0 for the first token of a sequence.
+        """[tokens] fp32, entry t for token t; 0 for the first token of a sequence.
 
-        Under the distribution that rollouts are drawn from, unless `sampling` names another.
+        Under the distribution that rollouts are sampled from, unless `sampling` names another.
         """
         ...
 
     async def values(self, batch: Batch) -> torch.Tensor:
-        """[tokens] fp32: entry t is the value of the state in which token t was chosen; 0 for the first token."""
+        """[tokens] fp32: entry t is the value of the state before token t; 0 for the first token."""
         ...
 
     async def stop(self) -> None: ...
 
 
-class Trainer(Scorer, Protocol):
+class Trainer(LogprobModel, Protocol):
     """Owns the weights being trained."""
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        """One optimizer step on the whole batch. A non-finite one is refused: weights stay, `loss/refused` is 1."""
+        """One optimizer step on the whole batch. A non-finite one is skipped: weights stay, `loss/refused` is 1."""
         ...
 
-    async def send(self, plan: Plan, version: int) -> Digest: ...
+    async def send(self, version: int) -> Digest: ...
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
-        """A Hugging Face model directory; with what `load` needs to go on exactly, if resumable."""
+        """Write a Hugging Face model directory; if `resumable`, with all state that `load` needs to resume exactly."""
         ...
 
     async def load(self, path: Path) -> None: ...
 
 
-class Unhurried(Protocol):
-    """A trainer that can go on while what it saves is being written."""
+class AsyncSaver(Protocol):
+    """A trainer that can continue while a save is being written."""
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
-        """As a trainer's; without `wait` it is done once there is a copy, and one such save may be under way."""
+        """As `Trainer.save`; without `wait` it returns once the state is copied. One such save may be in flight."""
         ...
 
-    async def written(self) -> bool:
-        """Whether what was saved last is on disk; raises what went wrong with it."""
+    async def save_completed(self) -> bool:
+        """Whether the last save is on disk; raises the error that it failed with."""
         ...
 
 
-class Adapted(Protocol):
-    """A trainer of adapters, which has the model that they stand beside as well."""
+class HasBaseModel(Protocol):
+    """A trainer of adapters, which also holds their base model."""
 
     async def base_logprobs(self, batch: Batch) -> torch.Tensor:
-        """What `logprobs` says, as if there were no adapters: a reference that takes no memory."""
+        """`logprobs` of the base model without adapters: a reference that takes no memory."""
         ...
 
 
 class Generator(Protocol):
-    """Samples replies with the newest weights it was given.
+    """Samples responses with the newest weights it has received.
 
     submit      never waits
-    events      waits until something was sampled, at most `max_wait_s`; this is also when the engine works
+    events      waits until a token is sampled, at most `max_wait_s`; the engine runs during this call
     abort       never waits; partial tokens come back through `events`, with finish `abort`
-    receive     only while paused and empty: nobody serves a mixture
+    receive     only while paused and empty: no step may see a mixture of versions
     """
 
     async def start(self) -> None: ...
@@ -152,31 +151,31 @@ class Generator(Protocol):
 
     async def resume(self, version: int) -> None: ...
 
-    async def receive(self, plan: Plan, version: int) -> Digest: ...
+    async def receive(self, version: int) -> Digest: ...
 
     async def stop(self) -> None: ...
 
 
-class Counting(Protocol):
-    """A generator that says how it fares."""
+class HasStatistics(Protocol):
+    """A generator that reports counts."""
 
     async def statistics(self) -> Statistics: ...
 
 
-class Probed(Protocol):
-    """A generator whose serving can be held against a trainer's own arithmetic."""
+class Probeable(Protocol):
+    """A generator whose logprobs can be compared with those of a trainer."""
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
-        """What it says of `ids` after the first, then of `num_new` tokens more that it chooses greedily.
+        """Logprobs of `ids` after the first, then `num_new` greedily chosen tokens with theirs, at temperature 1.
 
-        Logprobs are at temperature 1. Those of `ids` are computed afresh; the new tokens go the way of any request,
-        through whatever cache of prefixes there is. Only while paused and empty.
+        Those of `ids` are computed without any cache; the new tokens take the path of any request, including a prefix
+        cache if there is one. Only while paused and empty.
         """
         ...
 
 
-class Resident(Protocol):
-    """Whatever shares a device and can make room on it."""
+class Offloadable(Protocol):
+    """An engine that shares a device and can free memory on it."""
 
     async def offload(self, parts: Sequence[Part]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Engines without a model, for tests of everything above them. Each keeps its protocol's contract."""
+"""Engines without a model, for tests of the rooms above. Each fulfils its protocol's contract."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.errors import EngineFailed
 from roll.types import Batch, Digest, Finish, Sampling
-from roll.weights.plan import Plan
 
 
 class FakeTrainer:
-    """`Trainer`, `Scorer` and `Resident`: its one weight is the number of updates it has seen."""
+    """`Trainer` and `Offloadable`; its only weight is the number of updates."""
 
     def __init__(self) -> None:
         self.num_updates = 0
@@ -44,7 +43,7 @@ class FakeTrainer:
         self.num_updates += finite
         return {"loss/policy": 0.0, "loss/grad_norm": 0.0, "loss/refused": float(not finite)}
 
-    async def send(self, plan: Plan, version: int) -> Digest:
+    async def send(self, version: int) -> Digest:
         self.sent.append(version)
         return Digest({"fake": (version, version * version)})
 
@@ -63,13 +62,13 @@ class FakeTrainer:
 
 
 class FakeGenerator:
-    """`Generator` and `Resident`: every request gains one token a step, `10 + (key + position) % 10`.
+    """`Generator` and `Offloadable`; every request gains one token per step, `10 + (key + position) % 10`.
 
-    `patience` steps pass before a request whose key is in `stragglers` starts.
+    Requests whose key is in `stragglers` start after `delay` steps.
     """
 
-    def __init__(self, *, context: int = 1024, stragglers: frozenset[int] = frozenset(), patience: int = 50) -> None:
-        self.context, self.stragglers, self.patience = context, stragglers, patience
+    def __init__(self, *, max_seq_len: int = 1024, stragglers: frozenset[int] = frozenset(), delay: int = 50) -> None:
+        self.max_seq_len, self.stragglers, self.delay = max_seq_len, stragglers, delay
         self.version, self.paused = 0, False
         self.resident: set[Part] = set()
         self._requests: dict[str, tuple[Request, list[int], int]] = {}
@@ -88,16 +87,16 @@ class FakeGenerator:
 
     async def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if not request.ids or len(request.ids) + request.max_new_tokens > self.context:
-                raise EngineFailed(f"request {request.id}: does not fit the context of {self.context}")
+            if not request.ids or len(request.ids) + request.max_new_tokens > self.max_seq_len:
+                raise EngineFailed(f"request {request.id}: exceeds max_seq_len {self.max_seq_len}")
         for request in requests:  # all or none
-            self._requests[request.id] = (request, [], self.patience if request.key in self.stragglers else 0)
+            self._requests[request.id] = (request, [], self.delay if request.key in self.stragglers else 0)
 
     async def events(self, max_wait_s: float) -> list[Output]:
         if not self._outputs and not self.paused:
-            for request, ids, patience in list(self._requests.values()):
-                self._requests[request.id] = (request, ids, max(0, patience - 1))
-                if patience == 0:
+            for request, ids, delay in list(self._requests.values()):
+                self._requests[request.id] = (request, ids, max(0, delay - 1))
+                if delay == 0:
                     self._extend(request, ids)
         await asyncio.sleep(0 if self._outputs or self._requests else min(max_wait_s, 0.001))
         outputs, self._outputs = self._outputs, []
@@ -125,15 +124,15 @@ class FakeGenerator:
     async def resume(self, version: int) -> None:
         self.version, self.paused = version, False
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
+    async def receive(self, version: int) -> Digest:
         assert self.paused and not self._requests, "weights change only while nothing is served"
         self.received.append(version)
         return Digest({"fake": (version, version * version)})
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
-        assert self.paused and not self._requests, "a probe comes while nothing is served"
-        found = (*ids[1:], *(10 + position % 10 for position in range(num_new)))
-        return Output.of("probe", found, (-1.0,) * len(found), version=self.version, finish=Finish.LENGTH)
+        assert self.paused and not self._requests, "probes run only while nothing is served"
+        tokens = (*ids[1:], *(10 + position % 10 for position in range(num_new)))
+        return Output.of("probe", tokens, (-1.0,) * len(tokens), version=self.version, finish=Finish.LENGTH)
 
     async def offload(self, parts: Sequence[Part]) -> None:
         self.resident -= set(parts)

@@ -1,1 +1,1 @@
-"""Environments: what answers the policy between its replies. One file each, single-use objects."""
+"""Environments that respond to the policy. One file per environment; each object serves one attempt."""

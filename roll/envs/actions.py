@@ -1,4 +1,4 @@
-"""From what a policy writes to what an environment does: spelling, tags, and the count of what came of it."""
+"""Parse actions out of responses, and count valid and effective actions."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ Cell = tuple[int, int]
 
 STEPS: dict[str, Cell] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 MOVES = {spelling: move for move in STEPS for spelling in (move, move[0])}
-"""How a move may be written, case aside, and its name."""
+"""Accepted spellings in lower case, with the move each one names."""
 
 
-def inside(reply: str, tag: str = "") -> str | None:
-    """What a reply means to do: what its last `<tag>` holds, or without a tag all of it; None where no tag is closed.
+def extract_action(response: str, tag: str = "") -> str | None:
+    """The text of the last `<tag>` of a response, or the whole response without a tag; None if no tag is closed.
 
-    Spaces around it are left out.
+    Surrounding whitespace is stripped.
     """
     if not tag:
-        return reply.strip()
+        return response.strip()
     opening, closing = f"<{tag}>", f"</{tag}>"
-    end = reply.rfind(closing)
-    begin = reply.rfind(opening, 0, max(end, 0))
-    return reply[begin + len(opening) : end].strip() if begin >= 0 else None
+    end = response.rfind(closing)
+    begin = response.rfind(opening, 0, max(end, 0))
+    return response[begin + len(opening) : end].strip() if begin >= 0 else None
 
 
-def chosen(reply: str, spellings: Mapping[str, str], tag: str = "") -> str | None:
-    """The action that a reply names, None where it names none; whatever it holds, this does not raise."""
-    text = inside(reply, tag)
+def parse_choice(response: str, spellings: Mapping[str, str], tag: str = "") -> str | None:
+    """The action named by a response, None if it names none. Never raises."""
+    text = extract_action(response, tag)
     return None if text is None else spellings.get(text.lower())
 
 
-def moved(cell: Cell, move: str) -> Cell:
-    """The cell next to it in that direction."""
+def neighbour(cell: Cell, move: str) -> Cell:
+    """The adjacent cell in that direction."""
     down, right = STEPS[move]
     return cell[0] + down, cell[1] + right
 
 
-def asked_for(tag: str) -> str:
-    """The words that tell a policy how to write a move."""
+def move_instructions(tag: str) -> str:
+    """Instructions for writing a move, for the prompt."""
     form = f"<{tag}>up</{tag}>" if tag else "up"
     return f"Reply with one move: up, down, left or right (such as {form}).\n"
 
 
-class Tally:
-    """How many turns an attempt had, how many were actions at all, and how many of those changed the world."""
+class ActionCounts:
+    """Turns of one attempt: all, valid ones (the response was an action) and effective ones (it changed the state)."""
 
     def __init__(self) -> None:
         self.num_turns = self.num_valid = self.num_effective = 0
 
     def add(self, *, valid: bool, effective: bool) -> None:
-        """One more turn."""
+        """Count one turn."""
         self.num_turns += 1
         self.num_valid += valid
         self.num_effective += effective
 
     def metrics(self, *, success: bool) -> dict[str, float]:
-        """As an environment reports them, at least one turn being over: rates are parts of all turns."""
+        """Metrics as an environment reports them; rates are per turn, so at least one turn must have been counted."""
         return {
             "success": float(success),
             "turns": float(self.num_turns),

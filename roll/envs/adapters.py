@@ -1,7 +1,7 @@
-"""What environments that were written for other libraries have in common: they are named, made, and asked.
+"""Shared code of the adapters for environments written for other libraries.
 
-An adapter imports nothing until an environment is made, and depends on no package: an object that has the methods will
-do.
+An adapter imports nothing until an environment is built and depends on no package: any object with the right methods
+works.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from roll.registry import Table
 from roll.types import Message, Task
 
 ADAPTED: Table[Any] = Table("adapted environment")
-"""Has no names of its own: everything is `package.module:attribute`."""
+"""Has no short names: every name is `package.module:attribute`."""
 
 
-def made(name: str, options: Mapping[str, Any] | None) -> Any:
-    """The object that a class or function of that name gives for these options."""
+def build(name: str, options: Mapping[str, Any] | None) -> Any:
+    """Call the named class or function with these options."""
     return ADAPTED[name](**(options or {}))
 
 
-async def settled(found: Any) -> Any:
-    """What a method returned, waited for where it has to be."""
-    return await found if inspect.isawaitable(found) else found
+async def maybe_await(value: Any) -> Any:
+    """The value, awaited if it is awaitable."""
+    return await value if inspect.isawaitable(value) else value
 
 
-def parts(found: Any, num: int, what: str) -> tuple[Any, ...]:
-    """What a method returned, if it is a tuple of so many."""
-    if not isinstance(found, tuple) or len(cast(tuple[Any, ...], found)) != num:
-        raise TypeError(f"{what} gave no tuple of {num} (got {found!r}); return one")
-    return cast(tuple[Any, ...], found)
+def expect_tuple(value: Any, num: int, what: str) -> tuple[Any, ...]:
+    """The value, checked to be a tuple of length `num`."""
+    if not isinstance(value, tuple) or len(cast(tuple[Any, ...], value)) != num:
+        raise TypeError(f"{what} must return a tuple of {num} (got {value!r}); return one")
+    return cast(tuple[Any, ...], value)
 
 
-def opening(task: Task, prompt: str, text: str) -> tuple[Message, ...]:
-    """The first words: the task's own messages if it has some, the prompt, and what the environment says."""
+def opening_messages(task: Task, prompt: str, text: str) -> tuple[Message, ...]:
+    """The opening messages: the task's messages, then the prompt and the first observation."""
     return (*task.messages, Message("user", f"{prompt}\n{text}" if prompt else text))
 
 
-def succeeded(info: Mapping[str, Any], *, ended: bool, reward: float) -> bool:
-    """Whether an attempt came to a good end: as the environment says, else if it ended with a reward above 0."""
-    told = info.get("is_success", info.get("success"))
-    return ended and reward > 0 if told is None else bool(told)
+def is_success(info: Mapping[str, Any], *, ended: bool, reward: float) -> bool:
+    """Whether an attempt succeeded: `info` decides, otherwise ending with a reward above 0 does."""
+    success = info.get("is_success", info.get("success"))
+    return ended and reward > 0 if success is None else bool(success)
 
 
-def said(found: Any, what: str) -> tuple[Message, ...]:
-    """Messages in our form: from text, from dictionaries with role and content, or from objects that have both."""
-    if isinstance(found, str):
-        return (Message("user", found),) if found else ()
-    if not isinstance(found, list | tuple):
-        raise ConfigError(f"{what}: neither text nor messages (got {found!r}); give one of them")
-    return tuple(_message(each, what) for each in cast(list[Any], found))
+def to_messages(value: Any, what: str) -> tuple[Message, ...]:
+    """Convert text, dicts with role and content, or objects with both attributes to messages."""
+    if isinstance(value, str):
+        return (Message("user", value),) if value else ()
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{what}: neither text nor messages (got {value!r}); return one of them")
+    return tuple(_message(each, what) for each in cast(list[Any], value))
 
 
-def _message(found: Any, what: str) -> Message:
-    fields = cast(Mapping[str, Any], found if isinstance(found, Mapping) else getattr(found, "__dict__", {}))
+def _message(message: Any, what: str) -> Message:
+    fields = cast(Mapping[str, Any], message if isinstance(message, Mapping) else getattr(message, "__dict__", {}))
     role, content = fields.get("role"), fields.get("content")
     if not isinstance(role, str) or not isinstance(content, str | None):
-        raise ConfigError(f"{what}: a message without a role, or with more than text (got {found!r}); give text")
+        raise ConfigError(f"{what}: a message without a role, or with more than text (got {message!r}); give text")
     return Message(role, content or "")

@@ -1,4 +1,4 @@
-"""Arguments of environments that a file gave, checked before a world is made from them."""
+"""Checks of environment arguments that come from a config file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from roll.errors import ConfigError
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-    """Refuse an argument that is no number from `low` to `high`; `name` says whose it is: `sokoban: boxes`."""
+    """Raise ConfigError unless `value` is a number from `low` to `high`; `name` is its full name: `sokoban: boxes`."""
     kind = int if whole else int | float
     if isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high:
         return

@@ -1,84 +1,84 @@
-"""What an environment is: it speaks first, answers each reply, and is thrown away after one attempt.
+"""The environment protocol: it opens the conversation, responds to each model response, and serves one attempt.
 
 | call | waits for | woken by |
 |---|---|---|
-| `start` | whatever the environment sets up | the environment |
-| `step` | its answer to one reply | the environment |
-| `close` | the release of what it holds | the environment |
+| `start` | the environment's setup | the environment |
+| `step` | its result for one response | the environment |
+| `close` | the release of its resources | the environment |
 
-An environment is made as `Env(task, **arguments)` and used once: `start`, then `step` until `done`, then `close`. There
-is no reset. All its randomness comes from `task.seed`, so siblings face the same world. Text goes in and out; it never
-sees token ids.
+An environment is built as `Env(task, **arguments)` and used once: `start`, then `step` until `done`, then `close`.
+There is no reset. All its randomness comes from `task.seed`, so siblings face the same world. It handles text only,
+never token ids.
 
-An environment may have `tools`, JSON schemas of functions (`roll.data.tools`). The chat template tells the policy of
-them, its replies are read in the form that the template teaches, and `call` gets them in place of `step`.
+An environment may have `tools`, JSON schemas of functions (`roll.data.tools`). The chat template shows them to the
+policy, calls are parsed in the template's format, and the environment gets `call` instead of `step`.
 
-An environment may have `agents`, names of those who play in it; the first begins. Each `Reply` says `to` whom it is
-said, and so who replies next. An agent hears nothing but what is said to it: the first that it hears is its opening,
-rules and all. Each has segments, rewards and advantages of its own.
+An environment may have `agents`, a list of names; the first one starts. Each `StepResult` names in `to` the agent that
+receives the messages and responds next. An agent sees only messages sent to it, so the first ones must include its
+rules. Each agent has separate segments, rewards and advantages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from roll.data.tools import Spoken, Tool
+from roll.data.tools import ParsedResponse, Tool
 from roll.types import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What an environment has to say to one reply of the policy."""
+class StepResult:
+    """The environment's result for one response."""
 
     messages: tuple[Message, ...] = ()
-    """Shown to the policy before its next reply; after `done`, for the record only."""
+    """Shown to the policy before its next response; after `done`, only recorded."""
     reward: float = 0.0
     """For this turn."""
     to: str = ""
-    """The agent who hears this and replies next; empty: the one who has just replied."""
+    """The agent that receives the messages and responds next; empty: the agent that has just responded."""
     rewards: dict[str, float] = field(default_factory=dict[str, float])
-    """For other agents, by name: each is part of the last turn that agent took, or, before it took any, of its first.
-    One who never replies earns nothing."""
+    """Rewards of other agents by name. Each is added to that agent's last turn, or to its first one if it has none yet.
+    An agent that never responds earns nothing."""
     done: bool = False
     state: str = ""
-    """Names the state the world is in now: alike for all attempts that have come to the same one. Empty: not said."""
+    """Identifies the current state of the world; equal for all attempts that reach the same state. Empty: unknown."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    """What was counted so far; the last reply's are the trajectory's."""
+    """Metrics so far; those of the last step are the trajectory's."""
 
 
 class ToolEnv(Protocol):
-    """What an environment with tools has besides."""
+    """Additional members of an environment with tools."""
 
     @property
     def tools(self) -> Sequence[Tool]: ...
 
-    async def call(self, said: Spoken) -> Reply:
-        """The answer to one reply whose calls were read; one that could not be read has a `fault`."""
-        ...
-
-
-class AgentsEnv(Protocol):
-    """What an environment with several agents has besides."""
-
-    @property
-    def agents(self) -> Sequence[str]:
-        """Who plays, the first being the one who begins; known once it has started."""
+    async def call(self, response: ParsedResponse) -> StepResult:
+        """The result for one response with parsed calls; a malformed response has a `fault`."""
         ...
 
 
 class Env(Protocol):
-    """One attempt's world."""
+    """The world of one attempt."""
 
     async def start(self) -> tuple[Message, ...]:
         """The opening messages. Called once, first."""
         ...
 
-    async def step(self, reply: str) -> Reply:
-        """The answer to one reply. Never called after `done`."""
+    async def step(self, response: str) -> StepResult:
+        """The result for one response. Never called after `done`."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; may be called at any time, and twice."""
+        """Release all resources. May be called at any time, and twice."""
         ...
+
+
+if not TYPE_CHECKING:  # a type checker reports unknown names itself
+
+    def __getattr__(name: str) -> Any:
+        if name == "Reply":
+            use = "`step(self, response: str) -> StepResult`"
+            raise ImportError(f"roll.envs.base has no 'Reply'; it is called StepResult: {use}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,16 +1,16 @@
-"""The border to environment code: whatever it does, what comes out is an answer that can be used, or an `EnvFailed`.
+"""The boundary to environment code: every call returns a valid result or raises `EnvFailed`.
 
-| what environment code does | what becomes of it |
+| environment code | outcome |
 |---|---|
-| its name or its arguments do not fit, its import, `__init__`, `start`, `step` or `close` raises | `EnvFailed` |
-| it cancels itself, or asks the process to leave | `EnvFailed` |
-| it opens with nothing, with what is no message, or with text that no tokenizer can read | `EnvFailed` |
-| it answers with no `Reply`, or one with numbers that are not finite | `EnvFailed` |
-| it is not done and its `Reply` has no message | `EnvFailed` |
-| its agents are no names, or it speaks to, or rewards, someone who is none of them | `EnvFailed` |
+| wrong name or arguments; its import, `__init__`, `start`, `step` or `close` raises | `EnvFailed` |
+| cancels itself, or raises `SystemExit` | `EnvFailed` |
+| opens with no messages, with other objects, or with text that UTF-8 cannot encode | `EnvFailed` |
+| returns no `StepResult`, or one with numbers that are not finite | `EnvFailed` |
+| is not done and its `StepResult` has no message | `EnvFailed` |
+| has agents that are no names, or addresses or rewards an unknown agent | `EnvFailed` |
 
-Each says which environment, which task, which turn and what it got, or which line raised. A failure costs the attempt
-and not the run.
+Each error names the environment, the task, the turn, and the bad value or the line that raised. A failure costs the
+attempt, not the run.
 """
 
 from __future__ import annotations
@@ -26,134 +26,134 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from roll.data.tools import Spoken, Tool, declared
-from roll.envs.base import Env, Reply, ToolEnv
-from roll.errors import ConfigError, EnvFailed, RollError, described, one_line, source_of
+from roll.data.tools import ParsedResponse, Tool, parse_tools
+from roll.envs.base import Env, StepResult, ToolEnv
+from roll.errors import ConfigError, EnvFailed, RollError, describe_error, one_line, source_of
 from roll.registry import ENVS
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 
 _LARGEST = 1e6
-"""Most that a reward may be away from 0, as for rewards of other origin."""
+"""Largest absolute value of a reward or metric."""
 
-_UNFIT = (ConfigError, TypeError, ValueError, ImportError, LookupError, AttributeError)
-"""What a constructor raises where its arguments are to blame; anything else may be better the next time."""
+_BAD_ARGUMENTS = (ConfigError, TypeError, ValueError, ImportError, LookupError, AttributeError)
+"""Constructor errors that the arguments cause; any other error may be transient."""
 
 
-async def unfit(call: Call, task: Task, *, tools: bool = True) -> str:
-    """Why no environment of this name can be made with these arguments, found by trying; empty where one can.
+async def unusable_reason(spec: Spec, task: Task, *, tools: bool = True) -> str:
+    """Why no environment can be built with these arguments; empty if one can.
 
-    It is made and closed, and never started. Without `tools` the policy has no way to call any.
+    Builds and closes an environment without starting it. Without `tools` the policy cannot call any.
     """
-    made: Any = None
+    factory: Any = None
     try:
-        made = ENVS[call.name]
-        env: Env = made(task, **call.arguments)
-        found = _tools_of(env)
-    except _UNFIT as error:
-        return str(error) if isinstance(error, ConfigError) else _told(error, call, made)
-    except (Exception, SystemExit):  # noqa: BLE001 - not the arguments' fault, and attempts will tell
+        factory = ENVS[spec.name]
+        env: Env = factory(task, **spec.kwargs)
+        env_tools = _tools_of(env)
+    except _BAD_ARGUMENTS as error:
+        return str(error) if isinstance(error, ConfigError) else _describe_error(error, spec, factory)
+    except (Exception, SystemExit):  # noqa: BLE001 - not caused by the arguments; attempts will report it
         return ""
-    with contextlib.suppress(Exception):  # if that is to say anything, an attempt will
+    with contextlib.suppress(Exception):  # an attempt will report it
         await env.close()
-    return "it has tools, and the model's chat template has no way to call one" if found and not tools else ""
+    return "it has tools, and the model's chat template has no way to call one" if env_tools and not tools else ""
 
 
-class Guarded:
-    """An `Env` of someone else's, of which nothing is believed unseen."""
+class GuardedEnv:
+    """Wraps an `Env` and checks everything that it returns."""
 
-    def __init__(self, call: Call, task: Task) -> None:
-        self._border = _Border(call, task)
+    def __init__(self, spec: Spec, task: Task) -> None:
+        self._context = _ErrorContext(spec, task)
         self._turn = 0
         self.tools: tuple[Tool, ...] = ()
-        """What it has to be called, as far as it takes calls; found once it has started."""
+        """Its tools, if it has a `call` method; known after `start`."""
         self.agents: tuple[str, ...] = ()
-        """Who plays in it, if it says; found once it has started."""
+        """Its agents, if it has several; known after `start`."""
         self._failed = True
-        """Until it is known otherwise: that what has failed cannot be closed either is no news."""
-        made: Any = None
+        """Whether the last call failed; then an error of `close` is ignored."""
+        factory: Any = None
         try:
-            made = ENVS[call.name]
-            self._env: Env = made(task, **call.arguments)
+            factory = ENVS[spec.name]
+            self._env: Env = factory(task, **spec.kwargs)
         except (Exception, SystemExit) as error:
-            raise EnvFailed(f"{self._border}: {_told(error, call, made)}") from error
-        self._border.env = self._env
+            raise EnvFailed(f"{self._context}: {_describe_error(error, spec, factory)}") from error
+        self._context.env = self._env
 
     @property
     def actions(self) -> Sequence[str]:
-        """What can be done now, where the environment says."""
+        """Currently possible actions, if the environment lists them."""
         return cast(Sequence[str], getattr(self._env, "actions", ()))
 
     async def start(self) -> tuple[Message, ...]:
-        border = self._border
-        border.when = "starting"
-        with border:
-            found = await self._env.start()
-        messages = _messages(found, border)
+        context = self._context
+        context.when = "starting"
+        with context:
+            messages = await self._env.start()
+        messages = _check_messages(messages, context)
         if not messages:
-            raise EnvFailed(f"{border}: said nothing (got no message); begin with one at least")
-        with border:
+            raise EnvFailed(f"{context}: returned no message; open with at least one")
+        with context:
             self.tools = _tools_of(self._env)
-        self.agents = _agents_of(self._env, border)
+        self.agents = _agents_of(self._env, context)
         self._failed = False
         return messages
 
-    def step(self, reply: str) -> CoroutineType[Any, Any, Reply]:
-        return self._answer(self._env.step, reply)
+    def step(self, response: str) -> CoroutineType[Any, Any, StepResult]:
+        return self._answer(self._env.step, response)
 
-    def call(self, said: Spoken) -> CoroutineType[Any, Any, Reply]:
-        return self._answer(cast(ToolEnv, self._env).call, said)
+    def call(self, response: ParsedResponse) -> CoroutineType[Any, Any, StepResult]:
+        return self._answer(cast(ToolEnv, self._env).call, response)
 
     async def close(self) -> None:
         try:
-            with self._border.closing():  # of its own: an answer may still be under way
+            with self._context.closing():  # a separate context: a step may still be running
                 await self._env.close()
         except EnvFailed:
             if not self._failed:
                 raise
 
-    async def _answer(self, method: Callable[..., Awaitable[Any]], said: str | Spoken) -> Reply:
-        border, self._failed = self._border, True
-        border.when = self._turn
+    async def _answer(self, method: Callable[..., Awaitable[Any]], response: str | ParsedResponse) -> StepResult:
+        context, self._failed = self._context, True
+        context.when = self._turn
         self._turn += 1
-        with border:
-            found = await method(said)
-        found = _checked(found, border)
-        if not (found.messages or found.done):
-            raise EnvFailed(f"{border}: said nothing and is not done; give its Reply `messages`, or `done=True`")
-        if found.to or found.rewards:
-            self._check_names(found, border)
+        with context:
+            result = await method(response)
+        result = _check_result(result, context)
+        if not (result.messages or result.done):
+            raise EnvFailed(f"{context}: no message and not done; give the StepResult `messages`, or `done=True`")
+        if result.to or result.rewards:
+            self._check_names(result, context)
         self._failed = False
-        return found
+        return result
 
-    def _check_names(self, reply: Reply, place: _Border) -> None:
-        for agent in (reply.to, *reply.rewards):
+    def _check_names(self, result: StepResult, context: _ErrorContext) -> None:
+        for agent in (result.to, *result.rewards):
             if agent and agent not in self.agents:
                 known = ", ".join(self.agents) or "none"
-                raise EnvFailed(f"{place}: nobody in it is called {agent!r} (agents: {known}); name one of `agents`")
+                raise EnvFailed(f"{context}: no agent is called {agent!r} (agents: {known}); name one of `agents`")
 
 
-class _Border:
-    """Whatever environment code raises in this block is an `EnvFailed`; as text, where that was."""
+class _ErrorContext:
+    """Turns any exception of environment code in its block into `EnvFailed`; as text, the location for messages."""
 
-    __slots__ = ("_call", "_task", "env", "when")
+    __slots__ = ("_spec", "_task", "env", "when")
 
-    def __init__(self, call: Call, task: Task, when: str = "") -> None:
-        self._call, self._task = call, task
+    def __init__(self, spec: Spec, task: Task, when: str = "") -> None:
+        self._spec, self._task = spec, task
         self.env: Env | None = None
-        """Once there is one."""
+        """None until it is built."""
         self.when: str | int = when
-        """What it is asked for: the number of a turn, or another thing by name; empty: to be made."""
+        """The turn number, or the phase by name; empty while the environment is built."""
 
     def __str__(self) -> str:
-        place = f"environment {self._call.name!r} of task {self._task.id!r}"
+        where = f"environment {self._spec.name!r} of task {self._task.id!r}"
         when = f"turn {self.when}" if isinstance(self.when, int) else self.when
-        return f"{place}, {when}" if when else place
+        return f"{where}, {when}" if when else where
 
-    def closing(self) -> _Border:
-        """Where the same environment is closed."""
-        found = _Border(self._call, self._task, "closing")
-        found.env = self.env
-        return found
+    def closing(self) -> _ErrorContext:
+        """A new context for closing the same environment."""
+        context = _ErrorContext(self._spec, self._task, "closing")
+        context.env = self.env
+        return context
 
     def __enter__(self) -> None: ...
 
@@ -163,50 +163,55 @@ class _Border:
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                return  # someone else's wish
+                return  # cancelled from outside
             raise EnvFailed(f"{self}: cancelled itself; catch what it cancels") from error
         if isinstance(error, EnvFailed):
             raise EnvFailed(f"{self}: {error}") from error
         if isinstance(error, Exception | SystemExit):
-            raise EnvFailed(f"{self}: {_told(error, self._call, type(self.env))}") from error
+            raise EnvFailed(f"{self}: {_describe_error(error, self._spec, type(self.env))}") from error
 
 
 def _tools_of(env: Env) -> tuple[Tool, ...]:
-    """None of one that does not take calls, whatever else it means by the name."""
-    return declared(getattr(env, "tools", ())) if hasattr(env, "call") else ()
+    """The declared tools; none if the environment has no `call` method."""
+    return parse_tools(getattr(env, "tools", ())) if hasattr(env, "call") else ()
 
 
-def _agents_of(env: Env, place: _Border) -> tuple[str, ...]:
-    """None of one that does not say, whose one agent needs no name."""
-    found: Any = getattr(env, "agents", None)
-    if found is None:
+def _agents_of(env: Env, context: _ErrorContext) -> tuple[str, ...]:
+    """The declared agents; none if the environment has a single, unnamed one."""
+    agents: Any = getattr(env, "agents", None)
+    if agents is None:
         return ()
-    if isinstance(found, str) or not all(isinstance(name, str) and name for name in found):
-        raise EnvFailed(f"{place}: its agents are no names (got {reprlib.repr(found)}); give a tuple of texts")
-    if len(set(found)) < len(found):
-        raise EnvFailed(f"{place}: two of its agents share a name (got {reprlib.repr(found)}); give each its own")
-    return tuple(found)
+    if isinstance(agents, str) or not all(isinstance(name, str) and name for name in agents):
+        raise EnvFailed(f"{context}: agents must be non-empty names (got {reprlib.repr(agents)}); give a tuple of str")
+    if len(set(agents)) < len(agents):
+        raise EnvFailed(f"{context}: two agents share a name (got {reprlib.repr(agents)}); use distinct names")
+    return tuple(agents)
 
 
-def _checked(reply: Any, place: _Border) -> Reply:
-    """The same reply, if it is one."""
-    return reply if _plain(reply) else _examined(reply, place)
+def _check_result(result: Any, context: _ErrorContext) -> StepResult:
+    """The result, if it is valid."""
+    return result if _passes_quick_check(result) else _check_slowly(result, context)
 
 
-def _plain(reply: Any) -> bool:
-    """Whether a look at the types is enough, as it is for nearly all replies."""
-    if not (type(reply) is Reply and type(reply.done) is bool and type(reply.state) is str and type(reply.to) is str):
+def _passes_quick_check(result: Any) -> bool:
+    """Whether a check of types suffices, as it does for nearly all results."""
+    if not (
+        type(result) is StepResult
+        and type(result.done) is bool
+        and type(result.state) is str
+        and type(result.to) is str
+    ):
         return False
-    if type(reply.metrics) is not dict or type(reply.rewards) is not dict:
+    if type(result.metrics) is not dict or type(result.rewards) is not dict:
         return False
-    for number in (reply.reward, *reply.metrics.values(), *reply.rewards.values()):
+    for number in (result.reward, *result.metrics.values(), *result.rewards.values()):
         if type(number) is not float or not -_LARGEST <= number <= _LARGEST:
             return False
-    return _all_plain(reply.messages)
+    return _all_ascii_messages(result.messages)
 
 
-def _all_plain(messages: Any) -> TypeGuard[tuple[Message, ...]]:
-    """Whether these are messages of plain characters, which any tokenizer can read."""
+def _all_ascii_messages(messages: Any) -> TypeGuard[tuple[Message, ...]]:
+    """Whether these are messages of ASCII text, which every tokenizer can encode."""
     if type(messages) is not tuple:
         return False
     for message in cast(tuple[Any, ...], messages):
@@ -217,59 +222,59 @@ def _all_plain(messages: Any) -> TypeGuard[tuple[Message, ...]]:
     return True
 
 
-def _examined(reply: Any, place: _Border) -> Reply:
-    if not isinstance(reply, Reply):
-        raise EnvFailed(f"{place}: not a Reply (got {reprlib.repr(reply)}); return one from `step`")
-    messages = _messages(reply.messages, place)
-    for what, numbers in (("metrics", reply.metrics), ("rewards", reply.rewards)):
+def _check_slowly(result: Any, context: _ErrorContext) -> StepResult:
+    if not isinstance(result, StepResult):
+        raise EnvFailed(f"{context}: not a StepResult (got {reprlib.repr(result)}); return roll.envs.base.StepResult")
+    messages = _check_messages(result.messages, context)
+    for what, numbers in (("metrics", result.metrics), ("rewards", result.rewards)):
         if not isinstance(cast(Any, numbers), dict):
             got = reprlib.repr(numbers)
-            raise EnvFailed(f"{place}: {what} are not numbers by name (got {got}); give a dict")
-    for name, value in (("reward", reply.reward), *reply.metrics.items(), *reply.rewards.items()):
+            raise EnvFailed(f"{context}: {what} are not numbers by name (got {got}); give a dict")
+    for name, value in (("reward", result.reward), *result.metrics.items(), *result.rewards.items()):
         if not isinstance(cast(Any, value), Real | np.bool_) or not abs(float(value)) <= _LARGEST:
             got = reprlib.repr(value)
-            raise EnvFailed(f"{place}: {name} is no finite number of at most {_LARGEST:g} (got {got}); give a float")
-    if not isinstance(cast(Any, reply.done), bool) or not isinstance(cast(Any, reply.state), str):
-        got = f"got done {reprlib.repr(reply.done)}, state {reprlib.repr(reply.state)}"
-        raise EnvFailed(f"{place}: `done` must be true or false and `state` a text ({got}); give them so")
+            raise EnvFailed(f"{context}: {name} is no finite number of at most {_LARGEST:g} (got {got}); give a float")
+    if not isinstance(cast(Any, result.done), bool) or not isinstance(cast(Any, result.state), str):
+        got = f"got done {reprlib.repr(result.done)}, state {reprlib.repr(result.state)}"
+        raise EnvFailed(f"{context}: `done` must be true or false and `state` a text ({got}); give them so")
     plain, others = (
-        {str(name): float(value) for name, value in numbers.items()} for numbers in (reply.metrics, reply.rewards)
+        {str(name): float(value) for name, value in numbers.items()} for numbers in (result.metrics, result.rewards)
     )
-    return replace(reply, messages=messages, reward=float(reply.reward), metrics=plain, rewards=others)
+    return replace(result, messages=messages, reward=float(result.reward), metrics=plain, rewards=others)
 
 
-def _messages(found: Any, place: _Border) -> tuple[Message, ...]:
-    if _all_plain(found):
-        return found
-    if not isinstance(found, tuple | list):
-        raise EnvFailed(f"{place}: not a tuple of messages (got {reprlib.repr(found)}); give Message('user', ...)")
-    for message in cast(Sequence[Any], found):
+def _check_messages(messages: Any, context: _ErrorContext) -> tuple[Message, ...]:
+    if _all_ascii_messages(messages):
+        return messages
+    if not isinstance(messages, tuple | list):
+        raise EnvFailed(f"{context}: not a tuple of messages (got {reprlib.repr(messages)}); give Message('user', ...)")
+    for message in cast(Sequence[Any], messages):
         if not isinstance(message, Message):
-            raise EnvFailed(f"{place}: not a message (got {reprlib.repr(message)}); give Message('user', ...)")
-        if not (_readable(message.role) and _readable(message.content)):
+            raise EnvFailed(f"{context}: not a message (got {reprlib.repr(message)}); give Message('user', ...)")
+        if not (_encodable(message.role) and _encodable(message.content)):
             got = f"{reprlib.repr(message.content)} from {reprlib.repr(message.role)}"
-            raise EnvFailed(f"{place}: a message that is no text (got {got}); give role and content")
-    return tuple(cast(Sequence[Message], found))
+            raise EnvFailed(f"{context}: a message is not text (got {got}); give role and content")
+    return tuple(cast(Sequence[Message], messages))
 
 
-def _readable(text: Any) -> bool:
-    """Whether this is text, and one that UTF-8 can write."""
+def _encodable(text: Any) -> bool:
+    """Whether this is text that UTF-8 can encode."""
     if not isinstance(text, str):
         return False
     if text.isascii():
         return True
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 
 
-def _told(error: BaseException, call: Call, made: Any) -> str:
-    """An error in one line, with the line of the user's own environment that led to it, or where it was raised.
+def _describe_error(error: BaseException, spec: Spec, factory: Any) -> str:
+    """An error in one line, with the line of the user's environment that caused it, or the line that raised.
 
-    `made` is what is to blame if it is the user's; what ours stumble over is in what they wrap.
+    `factory` is the user's class or function; shipped environments are not searched for the line.
     """
-    if isinstance(error, RollError):  # which says itself what it is about
+    if isinstance(error, RollError):  # its message names the cause
         return one_line(f"{type(error).__name__}: {error}")
-    return described(error, source_of(made) if ":" in call.name else None)
+    return describe_error(error, source_of(factory) if ":" in spec.name else None)

@@ -1,63 +1,55 @@
-"""Guess the number: the smallest environment in which a later reply depends on an earlier answer."""
+"""Guess the number: the smallest environment in which a response depends on earlier feedback."""
 
 from __future__ import annotations
 
 import random
 import re
 
-from roll.envs.actions import Tally
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
+from roll.envs.turn_recorder import TurnRecorder
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
 
 class GuessNumber:
-    """Thinks of a number from `low` to `high`; says `higher`, `lower` or `right` to each guess.
+    """Draws a number from `low` to `high`; says `higher`, `lower` or `right` to each guess.
 
-    The reward is 1 for the right number within `max_turns` replies. A reply that is not a number of the range costs a
-    turn and is answered with the question again; a guess was effective if it was right or left less to be guessed. Its
-    state is what the secret may still be, and after how many turns. Everything it says is short and within the default
-    alphabet of a small model.
+    The reward is 1 for the right number within `max_turns` responses. A response that is no number in the range costs a
+    turn and gets the question again; a guess is effective if it is right or narrows the range. The state is the
+    remaining range and the number of turns. All messages are short and use the default alphabet of a small model.
     """
 
     def __init__(self, task: Task, *, low: int = 1, high: int = 9, max_turns: int = 4) -> None:
-        if not 0 <= low < high or max_turns < 1:
-            raise ConfigError(
-                f"guess_number: needs 0 <= low < high and max_turns >= 1 (got low {low}, high {high}, "
-                f"max_turns {max_turns}); change its arguments"
-            )
+        if not 0 <= low < high:
+            raise ConfigError(f"guess_number: needs 0 <= low < high (got low {low}, high {high}); change its arguments")
         self._question = f"{low}-{high}?"
         self._range = range(low, high + 1)
-        self._max_turns = max_turns
         self._secret = random.Random(task.seed).choice(self._range)
-        self._least, self._most = low, high  # what the secret may still be
-        self._tally = Tally()
-        self._done = False
+        self._least, self._most = low, high  # the remaining range
+        self._recorder = TurnRecorder("guess_number", max_turns)
 
     async def start(self) -> tuple[Message, ...]:
         return (Message("user", self._question),)
 
-    async def step(self, reply: str) -> Reply:
-        assert not self._done, "guess_number: stepped after done; an environment is single-use"
-        guess = self._guess(reply)
+    async def step(self, response: str) -> StepResult:
+        self._recorder.check_open()
+        guess = self._guess(response)
         right = guess == self._secret
         before = self._least, self._most
         answer = self._answer(guess)
-        self._tally.add(valid=guess is not None, effective=right or before != (self._least, self._most))
-        self._done = right or self._tally.num_turns == self._max_turns
-        return Reply(
-            messages=(Message("user", answer),),
-            reward=float(right),
-            done=self._done,
-            state=f"{self._least}-{self._most} after {self._tally.num_turns}",
-            metrics=self._tally.metrics(success=right),
+        return self._recorder.record(
+            [Message("user", answer)],
+            f"{self._least}-{self._most} after {self._recorder.num_turns + 1}",
+            valid=guess is not None,
+            effective=right or before != (self._least, self._most),
+            reward=1.0 if right else None,
         )
 
     async def close(self) -> None:
-        self._done = True
+        self._recorder.done = True
 
-    def _guess(self, reply: str) -> int | None:
-        text = reply.strip()
+    def _guess(self, response: str) -> int | None:
+        text = response.strip()
         number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
         return number if number in self._range else None
 

@@ -1,4 +1,4 @@
-"""Environments behind HTTP, for those that live on other machines or are written in other languages.
+"""Environments behind HTTP, on other machines or in other languages.
 
     env: {kind: http, url: "http://127.0.0.1:9000/maze"}
 
@@ -9,9 +9,8 @@
 | `url/close` | `{"id": "7"}` | `{}` |
 
 A task has `id`, `domain`, `messages`, `answer`, `metadata` and `seed`; a message is
-`{"role": "user", "content": "..."}`; an answer to `step` may also have `state` and `metrics`. A start that gets no
-answer is asked for again; a step never is, because it may have happened. `close` is sent once for each start that was
-answered.
+`{"role": "user", "content": "..."}`; an answer to `step` may also have `state` and `metrics`. An unanswered start is
+retried; a step is not, because it may have happened. `close` is sent once per answered start.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from roll.chat.client import Client
-from roll.envs.adapters import said
-from roll.envs.base import Reply
+from roll.chat.client import JsonClient
+from roll.envs.adapters import to_messages
+from roll.envs.base import StepResult
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
@@ -32,17 +31,17 @@ _STEP = frozenset({"messages", "reward", "done", "state", "metrics"})
 
 @dataclass(eq=False)
 class Http:
-    """An environment that a server holds."""
+    """An environment that runs on a server."""
 
     task: Task
     url: str
-    """Where `/start`, `/step` and `/close` are."""
+    """Base address of `/start`, `/step` and `/close`."""
     timeout_s: float = 60.0
-    """For one answer."""
+    """Per request."""
     max_retries: int = 2
-    """How often a start is asked for again."""
+    """Retries of a start."""
     api_key_env: str | None = None
-    """The environment variable with a key that is sent as a bearer token."""
+    """Name of the environment variable with a key, sent as a bearer token."""
 
     def __post_init__(self) -> None:
         if not (self.timeout_s > 0 and self.max_retries >= 0):
@@ -54,50 +53,50 @@ class Http:
         self._done = False
 
     async def start(self) -> tuple[Message, ...]:
-        self._id, messages = await self._ask("start", {"task": _plain(self.task)}, _opened, self.max_retries)
+        self._id, messages = await self._ask("start", {"task": _task_json(self.task)}, _parse_start, self.max_retries)
         return messages
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         assert not self._done, f"http: {self.url} stepped after done; an environment is single-use"
-        found = await self._ask("step", {"id": self._id, "reply": reply}, _replied)
-        self._done = found.done
-        return found
+        result = await self._ask("step", {"id": self._id, "reply": response}, _parse_step)
+        self._done = result.done
+        return result
 
     async def close(self) -> None:
         self._done, open_as, self._id = True, self._id, None
         if open_as is not None:
-            await self._ask("close", {"id": open_as}, lambda found: None)
+            await self._ask("close", {"id": open_as}, lambda body: None)
 
     async def _ask(self, what: str, body: dict[str, Any], read: Callable[[Any], T], max_retries: int = 0) -> T:
-        client = Client(
+        client = JsonClient(
             url=f"{self.url.rstrip('/')}/{what}",
             timeout_s=self.timeout_s,
             max_retries=max_retries,
             api_key_env=self.api_key_env,
         )
-        return await client.ask(body, read)
+        return await client.post(body, read)
 
 
-def _plain(task: Task) -> dict[str, Any]:
+def _task_json(task: Task) -> dict[str, Any]:
     messages = [{"role": message.role, "content": message.content} for message in task.messages]
     about = {"answer": task.answer, "metadata": task.metadata, "seed": task.seed}
     return {"id": task.id, "domain": task.domain, "messages": messages, **about}
 
 
-def _opened(found: Any) -> tuple[str, tuple[Message, ...]]:
-    fields = _object(found, frozenset({"id", "messages"}))
+def _parse_start(body: Any) -> tuple[str, tuple[Message, ...]]:
+    fields = _object(body, frozenset({"id", "messages"}))
     if not isinstance(fields.get("id"), str):
         raise ValueError("no text in 'id'")
-    return fields["id"], _messages(fields.get("messages"))
+    return fields["id"], to_messages(fields.get("messages"), "messages")
 
 
-def _replied(found: Any) -> Reply:
-    """The reply in an answer; ValueError where it is anything but that. Numbers are looked at by whoever asked."""
-    fields = _object(found, _STEP)
+def _parse_step(body: Any) -> StepResult:
+    """The result in an answer's body; ValueError if it is malformed. The caller checks the numbers."""
+    fields = _object(body, _STEP)
     if "done" not in fields or "reward" not in fields:
         raise ValueError("no 'reward', or no 'done'")
-    return Reply(
-        messages=_messages(fields.get("messages", [])),
+    return StepResult(
+        messages=to_messages(fields.get("messages", []), "messages"),
         reward=fields["reward"],
         done=fields["done"],
         state=fields.get("state", ""),
@@ -105,14 +104,10 @@ def _replied(found: Any) -> Reply:
     )
 
 
-def _messages(found: Any) -> tuple[Message, ...]:
-    return said(found, "messages")
-
-
-def _object(found: Any, known: frozenset[str]) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _object(value: Any, known: frozenset[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise ValueError("not an object")
-    fields = cast(dict[str, Any], found)
+    fields = cast(dict[str, Any], value)
     if unknown := sorted(fields.keys() - known):
         raise ValueError(f"unknown field {unknown[0]!r}")
     return fields

@@ -1,4 +1,4 @@
-"""Negotiation: two agents divide some things that each of them values in its own way, and neither knows the other's."""
+"""Negotiation: two agents divide items that each values differently; neither knows the other's values."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from roll.envs.actions import inside
+from roll.envs.actions import extract_action
 from roll.envs.arguments import check_number
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.types import Message, Task
 
 AGENTS = ("first", "second")
 KINDS = ("books", "hats", "balls")
 WORTH = 10
-"""What all things together are worth to either agent."""
+"""Value of all items together, to either agent."""
 _ACCEPT = ("accept", "a")
 
 
 @dataclass(eq=False)
 class Negotiation:
-    """Books, hats and balls lie on a table. Either agent is told how many, and what each is worth to it alone.
+    """Two agents divide books, hats and balls. Each sees the counts and its own values.
 
-    They take turns. A reply is an offer, the numbers of books, hats and balls that the speaker would have, such as
-    `2 0 1` or `201`, where what is left out is 0, or it is `accept` (or `a`) for the other's last offer. Then each gets
-    a reward: the worth of its things as a part of all of them, 0 to 1. Without a deal within `max_turns` replies nobody
-    gets anything. A reply that is neither costs a turn and `format_penalty`, and the other one hears what it heard
-    before. The state is what was offered and who is asked.
+    They alternate. A response is an offer, or `accept` (or `a`) for the other's last offer. An offer is the number
+    of books, hats and balls that the speaker wants, such as `2 0 1` or `201`; missing numbers are 0. After a deal each
+    gets the value of its items as a fraction of the total, 0 to 1. Without a deal within `max_turns` responses both
+    get 0. An invalid response costs a turn and `format_penalty`, and the other agent gets its previous message again.
+    The state is the offers so far and the next speaker.
     """
 
     task: Task
     max_turns: int = 8
-    """Replies of both together."""
+    """Responses of both agents together."""
     most: int = 3
-    """Of each kind; at least one is there."""
+    """Largest count per kind; the smallest is 1."""
     terse: bool = False
-    """Say numbers alone, for models that know a few characters."""
+    """Only numbers, for models with a small alphabet."""
     tag: str = ""
-    """Where an offer stands in a reply: within the last `<tag>`. Empty: the reply is the offer."""
+    """Tag around the offer: the last `<tag>` counts. Empty: the whole response is the offer."""
     format_penalty: float = 0.0
 
     def __post_init__(self) -> None:
@@ -46,31 +46,33 @@ class Negotiation:
         check_number("negotiation: most", self.most, 1, 9, whole=True)
         check_number("negotiation: format_penalty", self.format_penalty, 0)
         draws = random.Random(self.task.seed)
-        self.counts, self.values = drawn(draws, self.most)
+        self.counts, self.values = draw_game(draws, self.most)
         self.agents = AGENTS
         self._offers: dict[str, tuple[int, ...]] = {}
-        """What each would have, by its last offer."""
-        self._heard = set[str]()
+        """The last offer of each agent: the items that it wants."""
+        self._prompted = set[str]()
         self._num_turns = self._num_offers = 0
         self._done = False
 
     async def start(self) -> tuple[Message, ...]:
-        return self._asked()
+        return self._prompt()
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         assert not self._done, "negotiation: stepped after done; an environment is single-use"
-        speaker, said = self._speaker, _read(inside(reply, self.tag) or "")
+        speaker, move = self._speaker, _parse_offer(extract_action(response, self.tag) or "")
         self._num_turns += 1
         last = self._num_turns == self.max_turns
-        if said == "accept" and (offered := self._offers.get(_other(speaker))) is not None:
+        if move == "accept" and (offered := self._offers.get(_other(speaker))) is not None:
             return self._deal(speaker, offered)
-        fair = isinstance(said, tuple) and all(own <= there for own, there in zip(said, self.counts, strict=True))
-        if isinstance(said, tuple) and fair:
-            self._offers[speaker] = said
+        fair = isinstance(move, tuple) and all(
+            claimed <= available for claimed, available in zip(move, self.counts, strict=True)
+        )
+        if isinstance(move, tuple) and fair:
+            self._offers[speaker] = move
             self._num_offers += 1
         self._done = last
-        return Reply(
-            messages=self._asked(),
+        return StepResult(
+            messages=self._prompt(),
             to=self._speaker,
             reward=0.0 if fair else -self.format_penalty,
             done=last,
@@ -85,12 +87,12 @@ class Negotiation:
     def _speaker(self) -> str:
         return AGENTS[self._num_turns % 2]
 
-    def _deal(self, speaker: str, offer: tuple[int, ...]) -> Reply:
+    def _deal(self, speaker: str, offer: tuple[int, ...]) -> StepResult:
         self._done = True
         other = _other(speaker)
-        left = tuple(there - taken for there, taken in zip(self.counts, offer, strict=True))
+        left = tuple(available - claimed for available, claimed in zip(self.counts, offer, strict=True))
         parts = {other: self._worth(other, offer), speaker: self._worth(speaker, left)}
-        return Reply(
+        return StepResult(
             messages=(Message("user", "deal"),),
             reward=parts[speaker],
             rewards={other: parts[other]},
@@ -100,24 +102,26 @@ class Negotiation:
         )
 
     def _worth(self, agent: str, things: tuple[int, ...]) -> float:
-        """As a part of all there is."""
+        """Value of the items as a fraction of the total."""
         return sum(number * value for number, value in zip(things, self.values[agent], strict=True)) / WORTH
 
-    def _asked(self) -> tuple[Message, ...]:
-        """What whoever is next is told: the first time what there is, then the other's offer."""
+    def _prompt(self) -> tuple[Message, ...]:
+        """The message to the next speaker: the other's offer, the first time after the counts and values."""
         speaker, words = self._speaker, ""
-        if speaker not in self._heard:
-            words = _short(self.counts, self.values[speaker]) if self.terse else self._rules(self.values[speaker])
-        self._heard.add(speaker)
+        if speaker not in self._prompted:
+            words = (
+                _terse_opening(self.counts, self.values[speaker]) if self.terse else self._rules(self.values[speaker])
+            )
+        self._prompted.add(speaker)
         offer = self._offers.get(_other(speaker))
         if self.terse:
-            told = "-" if offer is None else "".join(map(str, offer))
+            offer_text = "-" if offer is None else "".join(map(str, offer))
         else:
-            told = "There is no offer yet." if offer is None else f"The other one would have {_listed(offer)}."
-        return (Message("user", f"{words}{told}\n"),)
+            offer_text = "There is no offer yet." if offer is None else f"The other one would have {_describe(offer)}."
+        return (Message("user", f"{words}{offer_text}\n"),)
 
     def _rules(self, values: tuple[int, ...]) -> str:
-        there = _listed(self.counts)
+        there = _describe(self.counts)
         worth = ", ".join(f"{value} for each of the {kind}" for value, kind in zip(values, KINDS, strict=True))
         form = f"<{self.tag}>{{}}</{self.tag}>" if self.tag else "{}"
         return (
@@ -136,27 +140,29 @@ class Negotiation:
         }
 
 
-def drawn(draws: random.Random, most: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
-    """How many there are of each kind, and what one is worth to either agent; all together make `WORTH` for both."""
+def draw_game(draws: random.Random, most: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+    """The count of each kind and its value to either agent; all items together are worth `WORTH` to both."""
     while True:
         counts = tuple(draws.randint(1, most) for _ in KINDS)
-        ways = _values(counts)
+        ways = _valuations(counts)
         if len(ways) > 1:
             one, other = draws.sample(ways, 2)
             return counts, {AGENTS[0]: one, AGENTS[1]: other}
 
 
 @lru_cache(maxsize=1024)
-def _values(counts: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Every way to give the kinds values that make all things worth `WORTH`."""
-    found: list[tuple[int, ...]] = [()]
+def _valuations(counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """All values per kind that make the items together worth `WORTH`."""
+    candidates: list[tuple[int, ...]] = [()]
     for _ in counts:
-        found = [(*before, value) for before in found for value in range(WORTH + 1)]
-    return [each for each in found if sum(number * value for number, value in zip(counts, each, strict=True)) == WORTH]
+        candidates = [(*before, value) for before in candidates for value in range(WORTH + 1)]
+    return [
+        each for each in candidates if sum(number * value for number, value in zip(counts, each, strict=True)) == WORTH
+    ]
 
 
-def _read(text: str) -> tuple[int, ...] | str:
-    """An offer, `accept`, or nothing that can be understood."""
+def _parse_offer(text: str) -> tuple[int, ...] | str:
+    """An offer, `accept`, or an empty string if the text is neither."""
     plain = text.strip().lower()
     if plain in _ACCEPT:
         return "accept"
@@ -166,11 +172,11 @@ def _read(text: str) -> tuple[int, ...] | str:
     return (*numbers, *[0] * (len(KINDS) - len(numbers)))
 
 
-def _listed(things: tuple[int, ...]) -> str:
+def _describe(things: tuple[int, ...]) -> str:
     return ", ".join(f"{number} {kind}" for number, kind in zip(things, KINDS, strict=True))
 
 
-def _short(counts: tuple[int, ...], values: tuple[int, ...]) -> str:
+def _terse_opening(counts: tuple[int, ...], values: tuple[int, ...]) -> str:
     return "".join(map(str, counts)) + ":" + ",".join(map(str, values)) + "\n"
 
 

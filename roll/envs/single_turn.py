@@ -1,15 +1,15 @@
-"""The environment of verifiable rewards: it asks the task's question and ends with the first reply."""
+"""The environment for verifiable rewards: asks the task's question and ends with the first response."""
 
 from __future__ import annotations
 
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.types import Message, Task
 
-_OVER = Reply(done=True)
+_OVER = StepResult(done=True)
 
 
 class SingleTurn:
-    """Opens with the task's messages; a reward function does the rest."""
+    """Opens with the task's messages; a reward function scores the response."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -18,7 +18,7 @@ class SingleTurn:
     async def start(self) -> tuple[Message, ...]:
         return self._task.messages
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         assert not self._done, f"task {self._task.id!r}: stepped after done; an environment is single-use"
         self._done = True
         return _OVER

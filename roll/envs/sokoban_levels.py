@@ -1,7 +1,7 @@
-"""Sokoban without players: what a level is, how one is read, made and solved.
+"""Sokoban levels: parsing, generating and solving.
 
-A level is text in the marks that are usual for it: `#` a wall, `@` the player, `$` a box, `.` a goal, `*` a box on a
-goal, `+` the player on a goal, and `-` or a space for floor. What lies outside is wall, so that none needs to be drawn.
+A level is text in its usual marks: `#` a wall, `@` the player, `$` a box, `.` a goal, `*` a box on a goal, `+` the
+player on a goal, and `-` or a space for floor. Everything outside is wall, so walls around a level need not be drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.data.tasks import numbered_objects
-from roll.envs.actions import STEPS, Cell, moved
+from roll.envs.actions import STEPS, Cell, neighbour
 from roll.errors import ConfigError
 
 _MOST_FAULTS = 10
@@ -24,11 +24,11 @@ _MARKS = {"player": "@+", "box": "$*", "goal": ".*+"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A room, and where everything stands in it."""
+class SokobanLevel:
+    """A room with the positions of player, boxes and goals."""
 
     floor: tuple[str, ...]
-    """A row each: `#` for wall and `-` for everything else."""
+    """One string per row: `#` for wall, `-` for everything else."""
     goals: frozenset[Cell]
     boxes: frozenset[Cell]
     player: Cell
@@ -38,16 +38,16 @@ class Level:
         return self.boxes == self.goals
 
     def open(self, cell: Cell) -> bool:
-        """Whether it is within the room and no wall."""
+        """Whether the cell is inside the room and no wall."""
         row, column = cell
         return 0 <= row < len(self.floor) and 0 <= column < len(self.floor[row]) and self.floor[row][column] != "#"
 
     def free(self, cell: Cell) -> bool:
-        """Open, and no box stands there."""
+        """Whether the cell is open and has no box."""
         return cell not in self.boxes and self.open(cell)
 
     def __str__(self) -> str:
-        """A row a line, one mark a cell."""
+        """One line per row, one mark per cell."""
         rows = [list(row) for row in self.floor]
         for row, column in self.goals:
             rows[row][column] = "."
@@ -58,19 +58,19 @@ class Level:
         return "".join("".join(marks) + "\n" for marks in rows)
 
 
-def listed(level: Level) -> str:
-    """Where everything is, as mark, row and column, on one line: `#00.13$12@10` for wall, goal, box and player.
+def list_cells(level: SokobanLevel) -> str:
+    """All positions on one line as mark, row and column: `#00.13$12@10` for wall, goal, box and player.
 
-    Rows and columns count from 0 and have one digit, so there are at most ten of them. What is always there stands
-    last, so that it is always as far from the end.
+    Rows and columns count from 0 and have one digit, so there are at most ten. Marks that every level has come last, so
+    their distance from the end is constant.
     """
     walls = [(row, column) for row, marks in enumerate(level.floor) for column, mark in enumerate(marks) if mark == "#"]
     things = (("#", walls), (".", sorted(level.goals)), ("$", sorted(level.boxes)), ("@", [level.player]))
     return "".join(f"{mark}{row}{column}" for mark, cells in things for row, column in cells) + "\n"
 
 
-def drawn(text: str, rows: int, columns: int) -> str:
-    """The map of a level whose listing is `text`, for `read`."""
+def draw_listing(text: str, rows: int, columns: int) -> str:
+    """The drawing of a level whose listing is `text`, for `parse_level`."""
     cells = [["-"] * columns for _ in range(rows)]
     for mark, row, column in re.findall(r"([@$.#])(\d)(\d)", text):
         on_goal = cells[int(row)][int(column)] == "."
@@ -78,43 +78,45 @@ def drawn(text: str, rows: int, columns: int) -> str:
     return "".join("".join(marks) + "\n" for marks in cells)
 
 
-def after(level: Level, move: str) -> Level:
-    """The level once the player has gone or pushed that way; the same one where it cannot."""
-    there = moved(level.player, move)
+def apply_move(level: SokobanLevel, move: str) -> SokobanLevel:
+    """The level after the player moves or pushes that way; unchanged if that is impossible."""
+    there = neighbour(level.player, move)
     if level.free(there):
         return replace(level, player=there)
-    beyond = moved(there, move)
+    beyond = neighbour(there, move)
     if there not in level.boxes or not level.free(beyond):
         return level
     return replace(level, player=there, boxes=level.boxes - {there} | {beyond})
 
 
-def read(text: str) -> Level:
-    """The level that `text` shows; ValueError says what is wrong with it."""
+def parse_level(text: str) -> SokobanLevel:
+    """The level drawn in `text`; ValueError if it is invalid."""
     rows = text.strip("\n").split("\n")
     if strange := set("".join(rows)) - set("#@$.*+-_ "):
-        raise ValueError(f"no level has {min(strange)!r} in it; draw it with #, @, $, ., *, + and spaces")
+        raise ValueError(f"a level cannot contain {min(strange)!r}; draw it with #, @, $, ., *, + and spaces")
     cells = {(row, column): mark for row, marks in enumerate(rows) for column, mark in enumerate(marks)}
-    found = {name: frozenset(cell for cell, mark in cells.items() if mark in marks) for name, marks in _MARKS.items()}
-    if len(found["player"]) != 1:
-        raise ValueError(f"a level has one player (got {len(found['player'])}); draw one @ or +")
-    if not found["box"] or len(found["box"]) != len(found["goal"]):
+    cells_of = {
+        name: frozenset(cell for cell, mark in cells.items() if mark in marks) for name, marks in _MARKS.items()
+    }
+    if len(cells_of["player"]) != 1:
+        raise ValueError(f"a level has one player (got {len(cells_of['player'])}); draw one @ or +")
+    if not cells_of["box"] or len(cells_of["box"]) != len(cells_of["goal"]):
         raise ValueError(
-            f"a level has as many boxes as goals, one at least (got {len(found['box'])} and {len(found['goal'])}); "
-            "draw it so"
+            f"a level has as many boxes as goals, at least one (got {len(cells_of['box'])} and "
+            f"{len(cells_of['goal'])}); draw it so"
         )
     floor = tuple("".join("#" if mark == "#" else "-" for mark in marks) for marks in rows)
-    return Level(floor=floor, goals=found["goal"], boxes=found["box"], player=min(found["player"]))
+    return SokobanLevel(floor=floor, goals=cells_of["goal"], boxes=cells_of["box"], player=min(cells_of["player"]))
 
 
 @lru_cache(maxsize=16)
-def read_file(path: str) -> tuple[Level, ...]:
-    """The levels of a `.jsonl` or `.jsonl.gz` file: each line an object whose `level` is one. Read once a process."""
-    levels: list[Level] = []
+def read_levels(path: str) -> tuple[SokobanLevel, ...]:
+    """The levels of a `.jsonl` or `.jsonl.gz` file with a `level` per line. Read once per process."""
+    levels: list[SokobanLevel] = []
     faults: list[str] = []
     for line, row in numbered_objects(Path(path)):
         try:
-            levels.append(_level_of(row))
+            levels.append(_parse_row(row))
         except ValueError as fault:
             faults.append(f"{path}:{line}: {fault}")
     if faults:
@@ -126,20 +128,20 @@ def read_file(path: str) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def made(draws: random.Random, *, size: int, boxes: int, walls: float, pulls: int) -> Level | None:
-    """A level of `size` by `size` cells that was solved and then played backwards, so it can be solved.
+def generate_level(draws: random.Random, *, size: int, boxes: int, walls: float, pulls: int) -> SokobanLevel | None:
+    """A level of `size` by `size` cells, solvable because it is played backwards from the solved position.
 
-    The boxes begin on their goals and are pulled 1 to `pulls` times, at random. None where the drawn room leaves no
-    place for them, or where all of them came back to goals.
+    The boxes start on their goals and are pulled 1 to `pulls` times at random. None if the room is too full, or if all
+    boxes end on goals.
     """
     floor = tuple("".join("#" if draws.random() < walls else "-" for _ in range(size)) for _ in range(size))
     free = [(row, column) for row in range(size) for column in range(size) if floor[row][column] == "-"]
     if len(free) <= boxes:
         return None
     *goals, player = draws.sample(free, boxes + 1)
-    level = Level(floor=floor, goals=frozenset(goals), boxes=frozenset(goals), player=player)
+    level = SokobanLevel(floor=floor, goals=frozenset(goals), boxes=frozenset(goals), player=player)
     for _ in range(draws.randint(1, pulls)):
-        choices = list(_pulls(level))
+        choices = list(_iterate_pulls(level))
         if not choices:
             break
         level = draws.choice(choices)
@@ -147,23 +149,23 @@ def made(draws: random.Random, *, size: int, boxes: int, walls: float, pulls: in
     return None if level.solved else level
 
 
-def solution(level: Level, *, most_states: int = 200_000) -> tuple[str, ...] | None:
-    """The fewest moves that solve the level; None where there are none, or not among the first `most_states`."""
-    came: dict[Level, tuple[Level, str] | None] = {level: None}
+def solve(level: SokobanLevel, *, most_states: int = 200_000) -> tuple[str, ...] | None:
+    """The shortest solution; None if there is none, or none within the first `most_states` states."""
+    came: dict[SokobanLevel, tuple[SokobanLevel, str] | None] = {level: None}
     waiting = deque([level])
     while waiting and len(came) <= most_states:
         here = waiting.popleft()
         if here.solved:
-            return _way(here, came)
+            return _path_to(here, came)
         for move in STEPS:
-            there = after(here, move)
+            there = apply_move(here, move)
             if there not in came:
                 came[there] = (here, move)
                 waiting.append(there)
     return None
 
 
-def _way(level: Level, came: dict[Level, tuple[Level, str] | None]) -> tuple[str, ...]:
+def _path_to(level: SokobanLevel, came: dict[SokobanLevel, tuple[SokobanLevel, str] | None]) -> tuple[str, ...]:
     moves: list[str] = []
     while (step := came[level]) is not None:
         level, move = step
@@ -171,33 +173,33 @@ def _way(level: Level, came: dict[Level, tuple[Level, str] | None]) -> tuple[str
     return tuple(reversed(moves))
 
 
-def _pulls(level: Level) -> Iterator[Level]:
-    """The level after each way to pull one box by one cell, with all the walking that takes."""
+def _iterate_pulls(level: SokobanLevel) -> Iterator[SokobanLevel]:
+    """The level after each possible pull of one box by one cell, including the walk to it."""
     reachable = _reachable(level)
     for box in sorted(level.boxes):
         for move in STEPS:
-            stand = moved(box, move)
-            back = moved(stand, move)
+            stand = neighbour(box, move)
+            back = neighbour(stand, move)
             if stand in reachable and level.free(back):
                 yield replace(level, player=back, boxes=level.boxes - {box} | {stand})
 
 
-def _reachable(level: Level) -> set[Cell]:
-    """Where the player can walk without moving a box."""
-    found, waiting = {level.player}, [level.player]
+def _reachable(level: SokobanLevel) -> set[Cell]:
+    """Cells that the player can reach without moving a box."""
+    reached, waiting = {level.player}, [level.player]
     while waiting:
         cell = waiting.pop()
-        near = {moved(cell, move) for move in STEPS}
-        new = {there for there in near - found if level.free(there)}
-        found |= new
+        near = {neighbour(cell, move) for move in STEPS}
+        new = {there for there in near - reached if level.free(there)}
+        reached |= new
         waiting += new
-    return found
+    return reached
 
 
-def _level_of(row: Any) -> Level:
+def _parse_row(row: Any) -> SokobanLevel:
     if isinstance(row, ValueError):
         raise row
     level = cast(dict[str, Any], row).get("level") if isinstance(row, dict) else None
     if not isinstance(level, str):
         raise ValueError("no 'level' as text; give each line an object that has one")
-    return read(level)
+    return parse_level(level)

@@ -1,4 +1,4 @@
-"""Which worlds are kept out of training: a hash of the world alone decides, whatever seed it was made from."""
+"""Train and held-out splits of generated worlds, decided by a hash of the world, not of its seed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Split = Literal["all", "train", "held_out"]
 SPLITS = ("all", "train", "held_out")
 
 
-def belongs(world: str, split: str) -> bool:
-    """Whether a world, given as text, is one of this split; a quarter of all worlds is held out."""
+def in_split(world: str, split: str) -> bool:
+    """Whether a world, given as text, belongs to the split; a quarter of all worlds is held out."""
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     held_out = hashlib.blake2b(world.encode(), digest_size=8).digest()[0] < 64

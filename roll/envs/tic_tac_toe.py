@@ -1,4 +1,4 @@
-"""Tic-tac-toe: two agents that may be one policy, or one that plays against chance."""
+"""Tic-tac-toe: self-play of two agents, or one agent against random moves."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.envs.actions import inside
+from roll.envs.actions import extract_action
 from roll.envs.arguments import check_number
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.errors import UnknownName
 from roll.types import Message, Task
 
@@ -17,65 +17,65 @@ LINES = ("012", "345", "678", "036", "147", "258", "048", "246")
 EMPTY = "012345678"
 """A free cell shows the number of the move that takes it."""
 _MOST_OPENING = 4
-"""Moves after which nobody can have won yet."""
+"""No side can have won after this many moves."""
 _OPPONENTS = ("self", "random")
 
 
 @dataclass(eq=False)
 class TicTacToe:
-    """A game on 3 by 3 cells. A move is the number of a free cell; anything else loses the game.
+    """A game on 3 by 3 cells. A move is the number of a free cell; any other response loses the game.
 
-    With `opponent` self both sides are agents, `x` and `o`. A win is worth 1 and a loss -1; whoever makes no move loses
-    1, and the other one gains nothing by it. With `random` one side, drawn for each task, is played by chance, and the
-    other one is the only agent. The board is one line of 9 characters, after the mark of whoever is asked and, unless
-    it is `terse`, after the rules. Its state is what it shows.
+    With `opponent` self both sides are agents, `x` and `o`. A win is worth 1 and a loss -1; an illegal move costs its
+    side 1 and gives the other 0. With `random` one side, drawn per task, plays random moves, and the other side is the
+    only agent. The message is the mark of the side to move and the board in 9 characters, after the rules unless
+    `terse`. The state is this line.
     """
 
     task: Task
     opponent: Literal["self", "random"] = "self"
     opening: int = 0
-    """Moves made by chance before the first reply."""
+    """Random moves before the first response."""
     terse: bool = False
-    """Say nothing but mark and board, for models that know a few characters."""
+    """Only mark and board, for models with a small alphabet."""
     tag: str = ""
-    """Where a move stands in a reply: within the last `<tag>`. Empty: the reply is the move."""
+    """Tag around the move: the last `<tag>` counts. Empty: the whole response is the move."""
 
     def __post_init__(self) -> None:
         check_number("tic_tac_toe: opening", self.opening, 0, _MOST_OPENING, whole=True)
         if self.opponent not in _OPPONENTS:
             raise UnknownName("opponent in tic_tac_toe", self.opponent, _OPPONENTS)
         self._draws = random.Random(self.task.seed)
-        self._own = self._draws.choice(SIDES)
+        self._agent_side = self._draws.choice(SIDES)
         self._board = EMPTY
-        self._heard = set[str]()
+        self._prompted = set[str]()
         self._num_turns = 0
         self._done = False
         for _ in range(self.opening):
-            self._chance()
-        if self.opponent == "random" and self._side != self._own:
-            self._chance()
-        self.agents = (self._own,) if self.opponent == "random" else (self._side, _other(self._side))
+            self._play_random()
+        if self.opponent == "random" and self._side != self._agent_side:
+            self._play_random()
+        self.agents = (self._agent_side,) if self.opponent == "random" else (self._side, _other(self._side))
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Moves that can be made now."""
-        return tuple(free(self._board))
+        """Currently legal moves."""
+        return tuple(free_cells(self._board))
 
     async def start(self) -> tuple[Message, ...]:
-        return self._asked()
+        return self._prompt()
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         assert not self._done, "tic_tac_toe: stepped after done; an environment is single-use"
-        side, move = self._side, inside(reply, self.tag)
+        side, move = self._side, extract_action(response, self.tag)
         self._num_turns += 1
         if move not in self.actions:
             return self._end(illegal=True, rewards={side: -1.0}, side=side)
-        self._board = played(self._board, int(move), side)
-        if self.opponent == "random" and not over(self._board):
-            self._chance()
-        if not over(self._board):
-            return Reply(messages=self._asked(), to=self._side, state=self._shown, metrics=self._metrics())
-        winner = won(self._board)
+        self._board = place_mark(self._board, int(move), side)
+        if self.opponent == "random" and not game_over(self._board):
+            self._play_random()
+        if not game_over(self._board):
+            return StepResult(messages=self._prompt(), to=self._side, state=self._view, metrics=self._metrics())
+        winner = winner_of(self._board)
         rewards = {each: 1.0 if each == winner else -1.0 for each in SIDES} if winner else {}
         return self._end(illegal=False, rewards=rewards, side=side)
 
@@ -84,63 +84,63 @@ class TicTacToe:
 
     @property
     def _side(self) -> str:
-        """Whose move it is."""
-        return SIDES[(9 - len(free(self._board))) % 2]
+        """The side to move."""
+        return SIDES[(9 - len(free_cells(self._board))) % 2]
 
     @property
-    def _shown(self) -> str:
+    def _view(self) -> str:
         return f"{self._side}{self._board}"
 
-    def _chance(self) -> None:
-        self._board = played(self._board, int(self._draws.choice(free(self._board))), self._side)
+    def _play_random(self) -> None:
+        self._board = place_mark(self._board, int(self._draws.choice(free_cells(self._board))), self._side)
 
-    def _asked(self) -> tuple[Message, ...]:
-        """What whoever is next is told, the first time with the rules."""
-        rules = "" if self.terse or self._side in self._heard else _rules(self._side, self.tag)
-        self._heard.add(self._side)
-        return (Message("user", f"{rules}{self._shown}"),)
+    def _prompt(self) -> tuple[Message, ...]:
+        """The message to the side to move, the first time with the rules."""
+        rules = "" if self.terse or self._side in self._prompted else _rules(self._side, self.tag)
+        self._prompted.add(self._side)
+        return (Message("user", f"{rules}{self._view}"),)
 
-    def _end(self, *, illegal: bool, rewards: dict[str, float], side: str) -> Reply:
+    def _end(self, *, illegal: bool, rewards: dict[str, float], side: str) -> StepResult:
         self._done = True
-        return Reply(
+        return StepResult(
             messages=(Message("user", self._board),),
             reward=rewards.get(side, 0.0),
             rewards={each: reward for each, reward in rewards.items() if each != side and each in self.agents},
             done=True,
             state=self._board,
-            metrics=self._metrics(illegal=illegal, winner=won(self._board), ended=True),
+            metrics=self._metrics(illegal=illegal, winner=winner_of(self._board), ended=True),
         )
 
     def _metrics(self, *, illegal: bool = False, winner: str = "", ended: bool = False) -> dict[str, float]:
-        found = {
+        metrics = {
             "turns": float(self._num_turns),
             "illegal": float(illegal),
             "drawn": float(ended and not illegal and not winner),
         }
         if self.opponent == "random":
-            lost = illegal or winner == _other(self._own)
-            return {**found, "won": float(winner == self._own), "lost": float(lost)}
-        return {**found, **{f"{side}_won": float(winner == side) for side in SIDES}}
+            lost = illegal or winner == _other(self._agent_side)
+            return {**metrics, "won": float(winner == self._agent_side), "lost": float(lost)}
+        return {**metrics, **{f"{side}_won": float(winner == side) for side in SIDES}}
 
 
-def free(board: str) -> str:
-    """The moves that are left."""
+def free_cells(board: str) -> str:
+    """The legal moves."""
     return "".join(cell for cell in board if cell in EMPTY)
 
 
-def played(board: str, move: int, side: str) -> str:
-    """The board with one cell taken."""
+def place_mark(board: str, move: int, side: str) -> str:
+    """The board after a move."""
     return f"{board[:move]}{side}{board[move + 1 :]}"
 
 
-def won(board: str) -> str:
-    """The side that has a line; empty where none has."""
+def winner_of(board: str) -> str:
+    """The side with a line of three; empty if none has."""
     return next((side for side in SIDES for line in LINES if all(board[int(cell)] == side for cell in line)), "")
 
 
-def over(board: str) -> bool:
-    """Whether nobody can move any more."""
-    return bool(won(board)) or not free(board)
+def game_over(board: str) -> bool:
+    """Whether the game has ended."""
+    return bool(winner_of(board)) or not free_cells(board)
 
 
 def _other(side: str) -> str:

@@ -1,4 +1,4 @@
-"""What a worker is doing, told whenever it begins something else."""
+"""Records the activities of one worker, each when the next one begins."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from roll.journal.store import Journal
 
 
 class Activity:
-    """The spans of one worker. It does one thing at a time; what it waits for is named "idle: ..."."""
+    """The spans of one worker, which does one thing at a time; the name of a wait begins with "idle: "."""
 
     def __init__(self, journal: Journal, worker: str, clock: Callable[[], float] = time.time) -> None:
         self._journal, self._worker, self._clock = journal, worker, clock
-        self._doing: str | None = None
-        self._began = 0.0
+        self._current: str | None = None
+        self._start = 0.0
         journal.before_close(self.close)
 
-    def enter(self, doing: str) -> None:
-        """From now on it does this; saying so again changes nothing."""
-        if doing != self._doing:
-            self._switch(doing)
+    def enter(self, activity: str) -> None:
+        """Start this activity, unless it is the current one."""
+        if activity != self._current:
+            self._switch(activity)
 
     def close(self) -> None:
-        """It does nothing any more, until it enters something."""
+        """End the current activity."""
         self._switch(None)
 
-    def _switch(self, doing: str | None) -> None:
+    def _switch(self, activity: str | None) -> None:
         now = self._clock()
-        if self._doing is not None:
-            self._journal.span(self._worker, self._doing, self._began, now)
-        self._doing, self._began = doing, now
+        if self._current is not None:
+            self._journal.record_span(self._worker, self._current, self._start, now)
+        self._current, self._start = activity, now

@@ -1,7 +1,8 @@
-"""What can happen to a run, as typed records. Nothing here is ever taken back: an undo is an event of its own.
+"""Typed records of everything that can happen to a run. Events are never removed: an undo is another event.
 
-`step` says how many steps are done once the thing has happened: the first batch is trained in step 1, and a checkpoint
-of step N contains the steps 1 to N.
+`step` is the number of completed steps once the event has happened: the first batch is trained in step 1, and a
+checkpoint of step N contains the steps 1 to N. Class and field names are on disk: changing one raises
+`database.FORMAT`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from roll.types import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Anything that happened."""
+    """Base class of all events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
-    """The controller began, or began again."""
+    """The controller started, or started again."""
 
     config_digest: str
     resumed_from: int | None = None
@@ -26,35 +27,35 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted(Event):
+class GroupAdmitted(Event):
     """A group took a slot."""
 
     group: int
     task: str
     domain: str
     birth: int
-    """The version that was published then."""
+    """Version that was published at that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryEnded(Event):
-    """An attempt came to its end, good or bad. It is never recorded by itself: the trajectory that is kept says it."""
+    """An attempt ended, validly or not. Derived from the stored trajectory, never recorded separately."""
 
     group: int
     sibling: int
     status: Status
     reward: float | None
-    """None for attempts that failed: they have no reward, which is not a reward of zero."""
+    """None for failed attempts: they have no reward, which is not a reward of zero."""
     reason: str
     num_tokens: int
-    """Sampled ones."""
+    """Sampled tokens."""
     versions: tuple[int, int] | None
     """Oldest and newest version that sampled a token; None without tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retried(Event):
-    """A failed attempt is made anew."""
+class AttemptRetried(Event):
+    """A failed attempt starts again."""
 
     group: int
     sibling: int
@@ -64,16 +65,16 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReady(Event):
-    """All siblings are valid."""
+    """All siblings of a group are valid."""
 
     group: int
     siblings: tuple[int, ...] = ()
-    """Those that make it up, where more were attempted; empty where none was to spare."""
+    """The siblings of the group where more were attempted; empty where there is no surplus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFailed(Event):
-    """A group was given up; its replacement is a new admission."""
+    """A group was abandoned; its replacement is a new admission."""
 
     group: int
     reason: str
@@ -81,7 +82,7 @@ class GroupFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFiltered(Event):
-    """A complete group was found not worth training on; its replacement is a new admission."""
+    """A filter rejected a complete group; its replacement is a new admission."""
 
     group: int
     reason: str
@@ -89,15 +90,15 @@ class GroupFiltered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStale(Event):
-    """A group became too old to be trained on; its task is attempted again before others."""
+    """A group became too old to train on; its task is attempted again before others."""
 
     group: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged(Event):
-    """After a restart an environment said something else than before; what was sampled from this turn on is void."""
+class ReplayDiverged(Event):
+    """After a restart an environment responded differently; tokens sampled from this turn on are void."""
 
     group: int
     sibling: int
@@ -105,103 +106,104 @@ class Diverged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken(Event):
-    """A step begins to train on these groups."""
+class StepStarted(Event):
+    """A step starts to train on these groups."""
 
     step: int
     groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updated(Event):
-    """The step's update was made, or refused for not being finite."""
+class WeightsUpdated(Event):
+    """The step's update was applied, or refused because it was not finite."""
 
     step: int
     refused: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published(Event):
+class WeightsPublished(Event):
     """Every generator holds this version."""
 
     version: int
     step: int
     digest: str
-    """What the receivers attested, as text."""
+    """Digest that the receivers attested, as text."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """What the change took, by part: hold, send, receive."""
+    """Duration of the publication, by part: hold, send, receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced(Event):
-    """A generator died, and another serves in its place."""
+class GeneratorReplaced(Event):
+    """A generator died, and a new one serves under its rank."""
 
     generator: int
     version: int
-    """What it was brought to before it served."""
-    why: str
+    """Version that it was updated to before it served."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(Event):
-    """Replies that a change of version had cut go on with it."""
+class RequestsResumed(Event):
+    """Replies that a change of version interrupted continue with the new version."""
 
     version: int
-    requests: int
-    tokens: int
-    """Contexts and partial replies that had to be read again."""
+    num_requests: int
+    num_tokens: int
+    """Tokens of contexts and partial replies that were prefilled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generated(Event):
-    """What all generators sampled since the last such event."""
+class TokensGenerated(Event):
+    """Counts over all generators since the last such event."""
 
     step: int
     tokens: int
+    """Sampled tokens."""
     aborted: int
-    """Of these, tokens that belong to no attempt any more: broken off, or answered too late."""
+    """Of these, tokens that belong to no attempt any more: aborted, or received too late."""
     late: int
-    """Answers that nobody was waiting for."""
+    """Replies that no request was waiting for."""
     bad: int
-    """Answers that could not be true."""
+    """Replies that were inconsistent with their request."""
     redispatched: int
-    """Requests sent elsewhere for want of an answer."""
+    """Requests sent to another generator because no reply came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Released(Event):
+class SlotsReleased(Event):
     """The step's slots are free."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validated(Event):
+class ValidationFinished(Event):
     """Held-out tasks were attempted with one version."""
 
     step: int
     version: int
     metrics: dict[str, float | None]
-    """None where a number was not finite."""
+    """None for a number that was not finite."""
     num_tokens: int = 0
-    """Sampled for it."""
+    """Tokens sampled for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyRefused(Event):
-    """A client of the proxy got no reply to a request, or went away before it came; the run goes on."""
+class ProxyRequestRefused(Event):
+    """The proxy refused a client's request, or the client disconnected before the reply; the run continues."""
 
     session: str
-    """Which attempt's; empty where the request named none that is known."""
+    """The attempt's session; empty if the request named no known one."""
     status: int
-    """As HTTP has it; 499 for a client that went away."""
-    why: str
-    times: int = 1
-    """So often since the last such event: of many alike only the first is written down at once."""
+    """HTTP status; 499 for a client that disconnected."""
+    reason: str
+    count: int = 1
+    """Number of such refusals since the last such event: of many alike only the first is recorded at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpointed(Event):
+class CheckpointSaved(Event):
     """A checkpoint is durable."""
 
     step: int
@@ -210,18 +212,18 @@ class Checkpointed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack(Event):
-    """What later steps than `to_step` did no longer counts."""
+    """Steps after `to_step` no longer count."""
 
     to_step: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The controller left in good order."""
+    """The controller shut down cleanly."""
 
     step: int
-    why: str
+    reason: str
 
 
 KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

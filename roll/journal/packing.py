@@ -1,7 +1,7 @@
-"""A trajectory as bytes and back: ids as narrow as they fit, versions as runs, the rest as msgpack.
+"""Trajectories to bytes and back: ids in the fewest bytes that fit, versions as runs, the rest as msgpack.
 
-Narrow ids take less room than deflated wide ones and a tenth of the time; logprobs hardly deflate at all. So only text
-is deflated, and only where there is enough of it.
+Narrow ids take less space than deflated wide ids and a tenth of the time; logprobs hardly compress. So only text is
+deflated, and only above a minimum length.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 _INT, _UNSIGNED, _SHORT, _FLOAT = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u2"), np.dtype("<f4")
 _LONG = 512
-"""Bytes of text from which deflating is worth its time."""
+"""Bytes of text above which deflating is worth its time."""
 _LEVEL = 1
 
 
-class Packed(NamedTuple):
-    """A trajectory ready to be stored."""
+class PackedTrajectory(NamedTuple):
+    """A trajectory as bytes."""
 
     body: bytes
     versions: dict[int, int]
-    """How many tokens each version sampled."""
+    """Number of tokens by the version that sampled them."""
 
 
-class Texts:
-    """Tasks as bytes, each made once for all attempts at it."""
+class TaskTexts:
+    """Cache of tasks as bytes, each encoded once for all attempts at it."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Task, tuple[bool, bytes]]] = {}
-        """By identity; the task itself is held, lest another has its identity."""
+        self._encoded: dict[int, tuple[Task, tuple[bool, bytes]]] = {}
+        """By `id(task)`; holding the task keeps its id from being reused."""
 
-    def of(self, task: Task) -> tuple[bool, bytes]:
-        """Whether it was deflated, and the bytes."""
-        found = self._known.get(id(task))
-        if found is None:
-            found = self._known[id(task)] = task, _deflate(_ENCODER.encode(task))
-        return found[1]
+    def encode(self, task: Task) -> tuple[bool, bytes]:
+        """Whether the bytes are deflated, and the bytes."""
+        entry = self._encoded.get(id(task))
+        if entry is None:
+            entry = self._encoded[id(task)] = task, _deflate(_ENCODER.encode(task))
+        return entry[1]
 
 
-def pack(trajectory: Trajectory, texts: Texts | None = None) -> Packed:
-    """Everything the trajectory holds, in a form `unpack` reads; with `texts` tasks are not made anew."""
+def pack(trajectory: Trajectory, texts: TaskTexts | None = None) -> PackedTrajectory:
+    """The whole trajectory, in the form that `unpack` reads; `texts` avoids encoding a task twice."""
     versions: dict[int, int] = {}
     segments = [
         (segment.agent, [_pack_turn(turn, versions) for turn in segment.turns]) for segment in trajectory.segments
@@ -58,7 +58,7 @@ def pack(trajectory: Trajectory, texts: Texts | None = None) -> Packed:
     try:
         body = _ENCODER.encode(
             (
-                (texts or Texts()).of(trajectory.task),
+                (texts or TaskTexts()).encode(trajectory.task),
                 trajectory.sibling,
                 segments,
                 trajectory.status,
@@ -72,11 +72,11 @@ def pack(trajectory: Trajectory, texts: Texts | None = None) -> Packed:
             f"task {trajectory.task.id!r}: its answer, metadata or metrics cannot be recorded ({error}); "
             "use text, numbers that fit 64 bits, lists and dictionaries"
         ) from None
-    return Packed(body, versions)
+    return PackedTrajectory(body, versions)
 
 
 def unpack(body: bytes) -> Trajectory:
-    """The trajectory that was packed; its arrays are read-only."""
+    """The packed trajectory; its arrays are read-only."""
     task, sibling, segments, status, score, reason, metrics = msgspec.msgpack.decode(body)
     return Trajectory(
         task=msgspec.msgpack.decode(_inflate(task), type=Task),
@@ -92,7 +92,7 @@ def unpack(body: bytes) -> Trajectory:
 
 
 def version_runs(versions: Ints) -> Runs:
-    """Each version and how many tokens in a row it sampled; almost always one or two."""
+    """Consecutive tokens of one version as (version, number of tokens); almost always one or two runs."""
     if not len(versions):
         return []
     if (first := versions.item(0)) == versions.item(-1):  # they only grow
@@ -102,14 +102,14 @@ def version_runs(versions: Ints) -> Runs:
 
 
 def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
-    """The turn as plain values; its tokens are added to those that each version sampled."""
+    """The turn as plain values; adds its tokens to the counts in `versions`."""
     runs = version_runs(turn.versions)
     for version, num_tokens in runs:
         versions[version] = versions.get(version, 0) + num_tokens
     return (
         len(turn.observation),
         _narrow(turn.observation, turn.sampled),
-        _typed(turn.sampler_logprobs, _FLOAT).tobytes(),
+        _cast(turn.sampler_logprobs, _FLOAT).tobytes(),
         runs,
         turn.finish,
         turn.reward,
@@ -121,11 +121,11 @@ def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
 
 
 def _unpack_turn(plain: list[Any]) -> Turn:
-    num_heard, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state = plain
+    num_observed, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state = plain
     ids = _widen(*narrow)
     return Turn(
-        observation=ids[:num_heard],
-        sampled=ids[num_heard:],
+        observation=ids[:num_observed],
+        sampled=ids[num_observed:],
         sampler_logprobs=np.frombuffer(logprobs, _FLOAT),
         versions=np.repeat(np.array([run[0] for run in runs], _INT), [run[1] for run in runs]),
         finish=Finish(finish),
@@ -137,11 +137,11 @@ def _unpack_turn(plain: list[Any]) -> Turn:
     )
 
 
-def _narrow(heard: Ints, said: Ints) -> tuple[int, bytes]:
-    """Bytes an id, and all ids end to end in so many."""
-    body = _typed(heard, _INT).tobytes() + _typed(said, _INT).tobytes()  # bytes are quicker to join than arrays
+def _narrow(observed: Ints, sampled: Ints) -> tuple[int, bytes]:
+    """Bytes per id, and all ids in that width."""
+    body = _cast(observed, _INT).tobytes() + _cast(sampled, _INT).tobytes()  # joining bytes is faster than arrays
     wide = np.frombuffer(body, _UNSIGNED)
-    largest = wide.item(wide.argmax()) if body else 0  # a quarter of the time that `max` takes
+    largest = wide.item(wide.argmax()) if body else 0  # argmax takes a quarter of the time of max
     if largest < 1 << 16:
         return 2, wide.astype(_SHORT).tobytes()
     if largest < 1 << 24:
@@ -149,9 +149,9 @@ def _narrow(heard: Ints, said: Ints) -> tuple[int, bytes]:
     return 4, body
 
 
-def _typed(row: Any, kind: np.dtype[Any]) -> Any:
-    """The row as numbers of this kind; nearly all are already, and to ask for it costs more than to see that."""
-    return row if row.dtype is kind else row.astype(kind)
+def _cast(row: Any, dtype: np.dtype[Any]) -> Any:
+    """The row in this dtype; nearly all rows have it already, and the check is cheaper than `astype`."""
+    return row if row.dtype is dtype else row.astype(dtype)
 
 
 def _widen(width: int, body: bytes) -> Ints:
@@ -163,17 +163,17 @@ def _widen(width: int, body: bytes) -> Ints:
 
 
 def _deflate(text: bytes) -> tuple[bool, bytes]:
-    """Whether it was, and the text."""
+    """Whether the text was deflated, and the bytes."""
     return (True, zlib.compress(text, _LEVEL)) if len(text) > _LONG else (False, text)
 
 
-def _inflate(found: list[Any]) -> bytes:
-    deflated, text = found
+def _inflate(encoded: list[Any]) -> bytes:
+    deflated, text = encoded
     return zlib.decompress(text) if deflated else text
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy become numbers; anything else is refused."""
+    """numpy scalars as Python numbers; anything else is refused."""
     if isinstance(value, np.generic):
         return cast(Any, value).item()
     raise TypeError(f"got a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""What the journal holds, as it is written and as it is read."""
+"""Records that the journal stores, as they are written and read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Event)
 IDLE = "idle: "
-"""What a worker does begins with this while it waits; the rest names what for."""
+"""Prefix of an activity in which a worker waits; the rest names what it waits for."""
 
 
 @record
-class Entry(Generic[E]):
-    """One line of the journal."""
+class JournalEntry(Generic[E]):
+    """One event with its id and time."""
 
     id: int
     time: float
@@ -28,8 +28,8 @@ class Entry(Generic[E]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kept:
-    """One trajectory of the journal, and what became of it."""
+class StoredTrajectory:
+    """One trajectory of the journal, and the step that trained on it."""
 
     id: int
     group: int
@@ -40,26 +40,26 @@ class Kept:
     """Seconds since 1970."""
     status: Status
     reward: float | None
-    """None for failures, which have none."""
+    """None for failed attempts, which have no reward."""
     num_tokens: int
-    """Sampled ones; known also when the tokens themselves are pruned, as is the next."""
-    num_noted: int
-    """Tokens noted on the way to it: more where some of them were void, fewer where it went on from an attempt that is
-    kept as well."""
+    """Sampled tokens. Like `num_progress`, known also after the tokens themselves are pruned."""
+    num_progress: int
+    """Tokens recorded as progress of this attempt: more than `num_tokens` where some of them were void, fewer where it
+    continued an attempt that is stored as well."""
     versions: dict[int, int]
-    """How many of its tokens each version sampled."""
+    """Number of its tokens by the version that sampled them."""
     step: int | None
-    """The step that trained on it; None if none did, or none that still counts."""
-    undone: bool
-    """It was trained on, and a rollback took that back."""
-    spare: bool
-    """Others made up its group."""
+    """Step that trained on it; None if none did, or none that still counts."""
+    rolled_back: bool
+    """A step trained on it, and a rollback undid that step."""
+    surplus: bool
+    """Its group was complete without it."""
     trajectory: Trajectory | None
-    """None once its tokens are pruned, and where they were not asked for."""
+    """None once its tokens are pruned, and where the query excludes bodies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TrajectoryQuery:
     """Which trajectories to read; None means any."""
 
     step: int | None = None
@@ -67,45 +67,44 @@ class Wanted:
     domain: str | None = None
     status: Status | None = None
     last: int | None = None
-    """Only so many of the newest."""
+    """Only this many of the newest."""
     bodies: bool = True
     """False leaves the tokens on disk, which is much faster."""
 
 
 @record
 class Chunk:
-    """Part of a reply that is still being sampled; what an attempt goes on from when its process is gone."""
+    """Part of a reply that is still being sampled, from which the attempt continues if its process dies."""
 
     group: int
     sibling: int
     attempt: int
     turn: int
     context: int
-    """crc32 of the ids that the whole reply answers to: whoever asks differently cannot go on from here."""
+    """crc32 of the prompt ids of the reply: a request with another prompt cannot continue from here."""
     ids: Ints
     logprobs: Floats
     version: int
-    """Of the weights that sampled all of these."""
+    """Version of the weights that sampled all of these tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """What one worker did for a while."""
+class ActivitySpan:
+    """One activity of one worker between two times, in seconds since 1970."""
 
     worker: str
-    doing: str
-    began: float
-    """Seconds since 1970."""
-    ended: float
+    activity: str
+    start: float
+    end: float
 
 
-def merge(spans: Iterable[Span]) -> Iterator[Span]:
-    """The spans, where one that goes on with the same where its worker's last one ended is part of that."""
-    last: dict[str, Span] = {}
+def merge(spans: Iterable[ActivitySpan]) -> Iterator[ActivitySpan]:
+    """The spans, joined where a worker's next span continues the same activity without a gap."""
+    last: dict[str, ActivitySpan] = {}
     for span in spans:
         before = last.get(span.worker)
-        if before is not None and (before.doing, before.ended) == (span.doing, span.began):
-            last[span.worker] = replace(before, ended=span.ended)
+        if before is not None and (before.activity, before.end) == (span.activity, span.start):
+            last[span.worker] = replace(before, end=span.end)
             continue
         if before is not None:
             yield before

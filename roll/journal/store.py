@@ -1,8 +1,12 @@
-"""The journal of a run: written by the controller's thread alone, read by anyone meanwhile.
+"""The journal of a run: one thread of the controller writes it, and any process may read it at the same time.
 
-call — waits for — woken by: `record`, `keep`, `note`, `span`, `prune` — nothing (see `writer`); `flush`, and whatever
-the writing journal reads — the commit, with `durable` the disk; readers — nothing, they see the last commit. What is
-recorded after a failure to write, or is read or closed then, is told of it: the run cannot go on without its journal.
+| call | waits for | woken by |
+|---|---|---|
+| `record*`, `prune` | nothing (see `writer`) | |
+| `flush`, every read of the writing journal | the commit; with `durable`, the disk | the writer thread |
+| every read of a `Reader` | nothing: it sees the last commit | |
+
+After a failed write every call raises its error: a run cannot continue without its journal.
 """
 
 from __future__ import annotations
@@ -17,21 +21,21 @@ import msgspec
 import numpy as np
 
 from roll.errors import ConfigError, RunStopped
-from roll.journal.batch import Durable, Keep, Prune
+from roll.journal.batch import PruneBodies, StoreTrajectory, SyncToDisk
 from roll.journal.database import connect
 from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
-from roll.journal.records import Chunk, Entry, Kept, Span, Wanted, merge
+from roll.journal.records import ActivitySpan, Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
 from roll.journal.writer import Writer
 from roll.types import Status, Trajectory
 
 E = TypeVar("E", bound=Event)
 _PAGE = 256
-"""Rows read at a time. No read stays open between pages, so that a slow reader holds nothing up."""
+"""Rows per read. No read stays open between pages, so a slow reader blocks nothing."""
 
 
 class Reader:
-    """A journal opened to be read, also while a run writes it."""
+    """Read access to a journal, also while a run writes it."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -43,12 +47,12 @@ class Reader:
         return max(self._number(f"SELECT COALESCE(MAX(id), 0) FROM {table}") for table in ("events", "trajectories"))
 
     def last_group(self) -> int:
-        """The highest ticket that was ever given out, also by an earlier process; -1 if none was."""
+        """The highest group id ever admitted, also by an earlier process; -1 if there is none."""
         return self._number('SELECT COALESCE(MAX("group"), -1) FROM events')
 
     @contextmanager
-    def steady(self) -> Generator[None]:
-        """Inside this block everything is read as of one moment, whatever a run writes meanwhile."""
+    def snapshot(self) -> Generator[None]:
+        """All reads inside this block see the same state, also while a run writes."""
         self._catch_up()
         self._connection.execute("BEGIN")
         try:
@@ -56,46 +60,48 @@ class Reader:
         finally:
             self._connection.execute("COMMIT")
 
-    def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[Entry[E]]:
-        """Events of one kind, or of all, later than the event `after`, in order."""
+    def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[JournalEntry[E]]:
+        """Events of one kind, or of all kinds, with ids above `after`, in order."""
         queries = [] if kind is TrajectoryEnded else [_EVENTS if kind is Event else f"{_EVENTS} AND kind = :kind"]
         if kind in (Event, TrajectoryEnded):
             queries.append(_ENDS)
         for row in self._rows(" UNION ALL ".join(queries), {"after": after, "kind": kind.__name__}):
-            event = _ended(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
-            yield Entry(id=row[0], time=row[1], event=cast(E, event))
+            event = _parse_end(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
+            yield JournalEntry(id=row[0], time=row[1], event=cast(E, event))
 
-    def trajectories(self, wanted: Wanted | None = None) -> Iterator[Kept]:
-        """The trajectories that were kept, in the order they ended."""
-        wanted = wanted or Wanted()
-        about = {'"group"': wanted.group, "domain": wanted.domain, "status": wanted.status}
-        chosen = {name: value for name, value in about.items() if value is not None}
-        conditions = [f"{name} = :{name.strip(chr(34))}" for name in chosen]
-        values: dict[str, Any] = {name.strip('"'): value for name, value in chosen.items()}
-        if wanted.step is not None:
+    def trajectories(self, query: TrajectoryQuery | None = None) -> Iterator[StoredTrajectory]:
+        """The stored trajectories, in the order they ended."""
+        query = query or TrajectoryQuery()
+        columns = {"group": query.group, "domain": query.domain, "status": query.status}
+        values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+        conditions = [f'"{name}" = :{name}' for name in values]
+        if query.step is not None:
             conditions.append(_OF_STEP)
-            values["step"] = wanted.step
+            values["step"] = query.step
         where, after = " AND ".join(conditions) or "1", 0
-        if wanted.last is not None:
-            newest = f"SELECT id FROM trajectories WHERE {where} ORDER BY id DESC LIMIT {wanted.last}"
+        if query.last is not None:
+            newest = f"SELECT id FROM trajectories WHERE {where} ORDER BY id DESC LIMIT {query.last}"
             after = self._number(f"SELECT COALESCE(MIN(id), 1) - 1 FROM ({newest})", values)
-        table = "trajectories LEFT JOIN bodies USING (id)" if wanted.bodies else "trajectories"
-        body = "body" if wanted.bodies else "NULL"
-        query = f"SELECT {_KEPT}, {_MARK}, {body} FROM {table} WHERE id > :after AND {where}"
-        return (_kept(row) for row in self._rows(query, {**values, "after": after}))
+        table = "trajectories LEFT JOIN bodies USING (id)" if query.bodies else "trajectories"
+        body = "body" if query.bodies else "NULL"
+        statement = f"SELECT {_TRAJECTORY}, {_STEP}, {body} FROM {table} WHERE id > :after AND {where}"
+        return (_parse_trajectory(row) for row in self._rows(statement, {**values, "after": after}))
 
     def progress(self, group: int | None = None) -> list[Chunk]:
-        """What was sampled of replies under way, of one group or of all: sibling by sibling, in order."""
+        """Sampled parts of unfinished replies, of one group or of all: by sibling, in order."""
         self._catch_up()
         where = "" if group is None else 'WHERE "group" = ?'
         query = f'SELECT {_CHUNK} FROM progress {where} ORDER BY "group", sibling, id'
-        return [_chunk(row) for row in self._connection.execute(query, () if group is None else (group,)).fetchall()]
+        return [
+            _parse_chunk(row) for row in self._connection.execute(query, () if group is None else (group,)).fetchall()
+        ]
 
-    def spans(self) -> Iterator[Span]:
-        """What workers did, each worker's in order."""
-        rows = self._rows("SELECT id, worker, doing, began, ended FROM spans WHERE id > :after", {"after": 0})
+    def spans(self) -> Iterator[ActivitySpan]:
+        """Activities of all workers, in order for each worker."""
+        rows = self._rows('SELECT id, worker, activity, start, "end" FROM spans WHERE id > :after', {"after": 0})
         return merge(
-            Span(worker=worker, doing=doing, began=began, ended=ended) for _, worker, doing, began, ended in rows
+            ActivitySpan(worker=worker, activity=activity, start=start, end=end)
+            for _, worker, activity, start, end in rows
         )
 
     def close(self) -> None:
@@ -106,18 +112,18 @@ class Reader:
         return int(self._connection.execute(query, values or {}).fetchone()[0])
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query that asks for ids beyond `:after`, a page at a time."""
+        """The rows of a query for ids above `:after`, read page by page."""
         self._catch_up()
         while rows := self._connection.execute(f"{query} ORDER BY id LIMIT {_PAGE}", values).fetchall():
             yield from rows
             values = {**values, "after": rows[-1][0]}
 
     def _catch_up(self) -> None:
-        """A reader has what is committed; whoever writes sees to it that this is all."""
+        """Before a read: nothing, since a reader sees what is committed; the writing journal commits first."""
 
 
 class Journal(Reader):
-    """The journal of the run that writes it. Made at its first use, continued afterwards."""
+    """Read and write access for the run itself. Creates the file, or appends to it."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,80 +135,80 @@ class Journal(Reader):
         self._before_close: list[Callable[[], None]] = []
 
     def record(self, event: Event) -> int:
-        """Note that something happened now; gives the event's id. On disk after the next `flush`."""
-        assert type(event) is not TrajectoryEnded, "what has ended is kept"
+        """Append an event that happens now; returns its id. On disk after the next `flush`."""
+        assert type(event) is not TrajectoryEnded, "use record_trajectory"
         self._position += 1
-        self._writer.put(Entry(id=self._position, time=time.time(), event=event))
+        self._writer.put(JournalEntry(id=self._position, time=time.time(), event=event))
         return self._position
 
-    def keep(self, group: int, trajectory: Trajectory) -> int:
-        """Store a trajectory, which is the event `TrajectoryEnded`, whose id this gives; its progress is gone.
+    def record_trajectory(self, group: int, trajectory: Trajectory) -> int:
+        """Store a trajectory, which is also the event `TrajectoryEnded`, and drop its progress; returns the event's id.
 
-        Call it once for each attempt, before its group is taken.
+        Call it once per attempt, before a step starts to train on its group.
         """
         self._position += 1
-        self._writer.put(Keep(id=self._position, group=group, trajectory=trajectory, ended=time.time()))
+        self._writer.put(StoreTrajectory(id=self._position, group=group, trajectory=trajectory, ended=time.time()))
         return self._position
 
-    def note(self, chunk: Chunk) -> None:
-        """Store part of a reply, for as long as the trajectory it belongs to is not kept."""
+    def record_progress(self, chunk: Chunk) -> None:
+        """Store part of a reply until its trajectory is stored."""
         self._writer.put(chunk)
 
-    def span(self, worker: str, doing: str, began: float, ended: float) -> None:
-        """Store what a worker did between two times, in seconds since 1970."""
-        self._writer.put(Span(worker=worker, doing=doing, began=began, ended=ended))
+    def record_span(self, worker: str, activity: str, start: float, end: float) -> None:
+        """Store a worker's activity between two times, in seconds since 1970."""
+        self._writer.put(ActivitySpan(worker=worker, activity=activity, start=start, end=end))
 
     def prune(self, before_step: int) -> None:
-        """Drop tokens trained before that step or broken off beside them, and of older failures; events stay."""
-        self._writer.put(Prune(before_step))
+        """Delete the tokens of groups trained before that step, and of older failures; events remain."""
+        self._writer.put(PruneBodies(before_step))
 
     def flush(self, durable: bool = False) -> None:
-        """Commit what is pending; with `durable` it has survived a power cut when this returns."""
+        """Commit all pending items; with `durable`, return once they survive a power cut."""
         if durable:
-            self._writer.put(Durable(self._position))
-        self._writer.settle()
+            self._writer.put(SyncToDisk(self._position))
+        self._writer.commit()
 
     def position(self) -> int:
-        """Id of the last event recorded, flushed or not."""
+        """Id of the last recorded event, flushed or not."""
         return self._position
 
-    def before_close(self, last: Callable[[], None]) -> None:
-        """Let someone write a last line when the journal closes."""
-        self._before_close.append(last)
+    def before_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, which may still record, when the journal closes."""
+        self._before_close.append(callback)
 
     def close(self) -> None:
-        """Write what is pending and let go of the file; a second call does nothing."""
+        """Write all pending items and close the file; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        with suppress(RunStopped):  # told again below
-            for last in self._before_close:
-                last()
+        with suppress(RunStopped):  # raised again below
+            for callback in self._before_close:
+                callback()
         try:
-            self._writer.put(Durable(self._position))
+            self._writer.put(SyncToDisk(self._position))
         finally:
             super().close()
             self._writer.close()
 
     def _catch_up(self) -> None:
-        self._writer.settle()
+        self._writer.commit()
 
 
 _EVENTS = "SELECT id, time, kind, body, NULL, NULL, NULL, NULL, NULL, NULL FROM events WHERE id > :after"
 _ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, reason, tokens FROM trajectories
     WHERE id > :after"""
-_KEPT = 'id, "group", sibling, task, domain, ended, status, reward, tokens, noted, versions, spare'
-_MARK = """(SELECT CASE WHEN undone THEN -1 ELSE step END FROM taken
-    WHERE taken."group" = trajectories."group" AND trajectories.id IN (SELECT value FROM json_each(attempts))
-    ORDER BY taken.id DESC LIMIT 1)"""
-"""The step that trained it; -1 where that was undone."""
-_OF_STEP = "id IN (SELECT value FROM taken, json_each(attempts) WHERE step = :step AND NOT undone)"
+_TRAJECTORY = 'id, "group", sibling, task, domain, ended, status, reward, tokens, progress_tokens, versions, surplus'
+_STEP = """(SELECT CASE WHEN rolled_back THEN -1 ELSE step END FROM step_groups
+    WHERE step_groups."group" = trajectories."group" AND trajectories.id IN (SELECT value FROM json_each(attempts))
+    ORDER BY step_groups.id DESC LIMIT 1)"""
+"""Step that trained on the trajectory; -1 if it was rolled back."""
+_OF_STEP = "id IN (SELECT value FROM step_groups, json_each(attempts) WHERE step = :step AND NOT rolled_back)"
 _CHUNK = '"group", sibling, attempt, turn, context, ids, logprobs, version'
 
 
-def _ended(row: tuple[Any, ...]) -> TrajectoryEnded:
-    versions, group, sibling, status, reward, reason, tokens = row[3:]
-    found = msgspec.json.decode(versions, type=dict[int, int])
+def _parse_end(row: tuple[Any, ...]) -> TrajectoryEnded:
+    encoded, group, sibling, status, reward, reason, tokens = row[3:]
+    versions = msgspec.json.decode(encoded, type=dict[int, int])
     return TrajectoryEnded(
         group=group,
         sibling=sibling,
@@ -210,13 +216,13 @@ def _ended(row: tuple[Any, ...]) -> TrajectoryEnded:
         reward=reward,
         reason=reason,
         num_tokens=tokens,
-        versions=(min(found), max(found)) if found else None,
+        versions=(min(versions), max(versions)) if versions else None,
     )
 
 
-def _kept(row: tuple[Any, ...]) -> Kept:
-    id, group, sibling, task, domain, ended, status, reward, tokens, noted, versions, spare, mark, body = row
-    return Kept(
+def _parse_trajectory(row: tuple[Any, ...]) -> StoredTrajectory:
+    id, group, sibling, task, domain, ended, status, reward, tokens, progress, versions, surplus, step, body = row
+    return StoredTrajectory(
         id=id,
         group=group,
         sibling=sibling,
@@ -226,16 +232,16 @@ def _kept(row: tuple[Any, ...]) -> Kept:
         status=Status(status),
         reward=reward,
         num_tokens=tokens,
-        num_noted=noted,
+        num_progress=progress,
         versions=msgspec.json.decode(versions, type=dict[int, int]),
-        step=None if mark == -1 else mark,
-        undone=mark == -1,
-        spare=bool(spare),
+        step=None if step == -1 else step,
+        rolled_back=step == -1,
+        surplus=bool(surplus),
         trajectory=None if body is None else unpack(body),
     )
 
 
-def _chunk(row: tuple[Any, ...]) -> Chunk:
+def _parse_chunk(row: tuple[Any, ...]) -> Chunk:
     group, sibling, attempt, turn, context, ids, logprobs, version = row
     return Chunk(
         group=group,

@@ -1,4 +1,4 @@
-"""What a run leaves on disk and finds again: checkpoints, refused batches, the exported model."""
+"""Durable state of a run: checkpoints, batches of refused updates, the exported model."""
 
 from __future__ import annotations
 
@@ -6,128 +6,134 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from roll.algorithms.credit import Memory
-from roll.checkpoint import Checkpoints, read_state, write_state, write_whole
+from roll.algorithms.credit import AlgorithmState
+from roll.checkpoint import Checkpoints, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
-from roll.engines.base import Trainer, Unhurried
+from roll.engines.base import AsyncSaver, Trainer
 from roll.errors import ConfigError
-from roll.journal.events import Checkpointed
+from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
+from roll.rollout.inflight import SchedulerState
+from roll.rollout.resume import CheckpointState
 from roll.types import Batch
 
 _CRITIC = "critic"
-_LOOK_S = 0.2
-"""Between two looks at whether something is written."""
+_POLL_S = 0.2
+"""Seconds between two checks whether an asynchronous save is written."""
 
 
-def folder_of(checkpoint: Path, policy: str) -> Path:
-    """Where a checkpoint, or an exported model, has one of several policies."""
-    return checkpoint / "policies" / policy
+def policy_folder(path: Path, policy: str) -> Path:
+    """The folder of a policy in a checkpoint or exported model. A run with one policy names it "": no subfolder."""
+    return path / "policies" / policy if policy else path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeper:
+class Checkpointer:
     """Writes and reads the durable state of one run."""
 
     directory: Path
-    """Of the run."""
+    """The run directory."""
     checkpoints: Checkpoints
-    trainers: Cluster[Trainer]
+    trainers: Mapping[str, Cluster[Trainer]]
+    """By policy."""
     critic: Cluster[Trainer] | None
     journal: Journal
     tokenizer: Any
     best: str
     """The metric whose highest value marks the best checkpoint."""
-    policies: Mapping[str, Cluster[Trainer]] = field(default_factory=dict[str, Cluster[Trainer]])
-    """Trainers by policy, where a run has several: each is kept in a folder of its own. Empty: there is one."""
-    aside: bool = False
-    """Whether trainers are `Unhurried`: a save returns once they have a copy, and goes on beside the next steps."""
+    async_save: bool = False
+    """Whether trainers are `AsyncSaver`: a save returns once they hold a copy, and is written during later steps."""
     _writing: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-    """The save that is under way."""
+    """The asynchronous save in progress."""
 
-    async def save(self, step: int, rollout: dict[str, Any], memory: Memory, metrics: Mapping[str, float]) -> None:
-        """A checkpoint from which `restore` goes on exactly; it appears whole or not at all."""
+    async def save(
+        self,
+        step: int,
+        scheduler: SchedulerState,
+        algorithm: Mapping[str, AlgorithmState],
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all."""
         await self.finish()
-        position = self.journal.position()  # what `rollout` contains
-        held = asyncio.Event()
-
-        async def fill(path: Path) -> None:
-            for folder, trainers in self._kept(path):
-                await (trainers.at(0, Unhurried.save, folder, wait=False) if self.aside else _saved(trainers, folder))
-                self.tokenizer.save_pretrained(folder)
-            if self.critic is not None:
-                await _saved(self.critic, path / _CRITIC)
-            state = {"step": step, "rollout": rollout, "memory": dataclasses.asdict(memory)}
-            write_state(path, {**state, "journal": position})
-            held.set()
-            while self.aside and not await self.trainers.at(0, Unhurried.written):
-                await asyncio.sleep(_LOOK_S)
+        state = CheckpointState(
+            step=step, journal=self.journal.position(), scheduler=scheduler, algorithm=dict(algorithm)
+        )
+        copied = asyncio.Event()
 
         async def write() -> None:
-            path = await self.checkpoints.write(step, fill, score=metrics.get(self.best))
-            self.journal.record(Checkpointed(step=step, path=str(path.relative_to(self.directory))))
+            path = await self.checkpoints.write(step, partial(self._fill, state, copied), score=metrics.get(self.best))
+            self.journal.record(CheckpointSaved(step=step, path=str(path.relative_to(self.directory))))
             self.journal.flush(durable=True)
 
-        if not self.aside:
+        if not self.async_save:
             return await write()
         self._writing.append(asyncio.create_task(write()))
-        holding = asyncio.create_task(held.wait())
-        await asyncio.wait((holding, *self._writing), return_when=asyncio.FIRST_COMPLETED)
-        holding.cancel()
-        if not held.is_set():  # it failed before there was a copy
+        copying = asyncio.create_task(copied.wait())
+        await asyncio.wait((copying, *self._writing), return_when=asyncio.FIRST_COMPLETED)
+        copying.cancel()
+        if not copied.is_set():  # it failed before there was a copy
             await self.finish()
 
+    async def _fill(self, state: CheckpointState, copied: asyncio.Event, path: Path) -> None:
+        for name, trainers in self.trainers.items():
+            folder = policy_folder(path, name)
+            if self.async_save:
+                await trainers.at(0, AsyncSaver.save, folder, wait=False)
+            else:
+                await trainers.at(0, Trainer.save, folder)
+            self.tokenizer.save_pretrained(folder)
+        if self.critic is not None:
+            await self.critic.at(0, Trainer.save, path / _CRITIC)
+        write_state(path, msgspec.to_builtins(state))
+        copied.set()
+        if self.async_save:
+            for trainers in self.trainers.values():
+                while not await trainers.at(0, AsyncSaver.save_completed):
+                    await asyncio.sleep(_POLL_S)
+
     async def finish(self) -> None:
-        """Wait for the save that is under way, and raise what went wrong with it."""
+        """Wait for the asynchronous save in progress, and raise its error if it failed."""
         while self._writing:
             await self._writing.pop()
 
-    async def restore(self) -> tuple[dict[str, Any], Memory]:
-        """Bring the trainers back to the newest checkpoint: where the rollout stood, and what was remembered."""
+    async def restore(self) -> CheckpointState:
+        """Load the newest checkpoint into the trainers; the rest of its state."""
         self.checkpoints.recover()
         path = self.checkpoints.latest()
         if path is None:
             raise ConfigError(
                 f"{self.directory}: no checkpoint to resume from; start again with `roll train ... --overwrite`"
             )
-        state = read_state(path)
-        for folder, trainers in self._kept(path):
-            await trainers.each(Trainer.load, folder)
+        state = msgspec.convert(read_state(path), CheckpointState)
+        for name, trainers in self.trainers.items():
+            await trainers.each(Trainer.load, policy_folder(path, name))
         if self.critic is not None:
             await self.critic.each(Trainer.load, path / _CRITIC)
-        about = {**state["rollout"], "step": state["step"], "journal": state["journal"]}
-        return about, msgspec.convert(state["memory"], Memory)
+        return state
 
     async def export(self, name: str = "model") -> Path:
-        """The model as it is now, as a Hugging Face directory; of several policies, one for each."""
+        """Write the current model as a Hugging Face directory, one subfolder per policy where there are several."""
 
         async def fill(path: Path) -> None:
-            for folder, trainers in self._kept(path):
+            for policy, trainers in self.trainers.items():
+                folder = policy_folder(path, policy)
                 await trainers.at(0, Trainer.save, folder, resumable=False)
                 self.tokenizer.save_pretrained(folder)
 
         path = self.directory / name
-        await write_whole(path, fill)
+        await write_atomically(path, fill)
         return path
 
-    def _kept(self, path: Path) -> list[tuple[Path, Cluster[Trainer]]]:
-        """Every trainer, and where in a checkpoint it is kept."""
-        named = [(folder_of(path, name), trainers) for name, trainers in self.policies.items()]
-        return named or [(path, self.trainers)]
-
-    def save_refused(self, step: int, batch: Batch, policy: str = "") -> Path:
-        """A batch whose update was not finite, for a post-mortem with `torch.load`."""
+    def save_refused_batch(self, step: int, batch: Batch, policy: str = "") -> Path:
+        """Write a batch with a non-finite update, for analysis with `torch.load`."""
         path = self.directory / "refused" / f"step-{step}{policy and f'-{policy}'}.pt"
         path.parent.mkdir(exist_ok=True)
         torch.save({field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, path)
         return path
-
-
-async def _saved(trainers: Cluster[Trainer], folder: Path) -> None:
-    await trainers.at(0, Trainer.save, folder)

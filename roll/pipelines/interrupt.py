@@ -1,4 +1,4 @@
-"""Ctrl-C once, or a polite kill: finish the step, checkpoint, leave. Twice: leave now, still resumable."""
+"""SIGINT or SIGTERM once: finish the step, write a checkpoint, exit. Twice: exit now, still resumable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from types import FrameType, TracebackType
 from typing import Any
 
-_HEARD = (signal.SIGINT, signal.SIGTERM)
-"""The second is what schedulers of clusters send before they kill."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Cluster schedulers send SIGTERM before they kill."""
 
 
 class Interrupt:
@@ -19,17 +19,17 @@ class Interrupt:
         self._before: list[Any] = []
 
     def __enter__(self) -> Interrupt:
-        self._before = [signal.signal(number, self._hear) for number in _HEARD]
+        self._before = [signal.signal(number, self._on_signal) for number in _SIGNALS]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, before in zip(_HEARD, self._before, strict=True):
+        for number, before in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, before)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        sys.stderr.write("finishing this step, then leaving; press Ctrl-C again to leave at once\n")
+        sys.stderr.write("finishing this step, then exiting; press Ctrl-C again to exit at once\n")

@@ -1,54 +1,57 @@
-"""One batch becomes one or more optimizer steps, as a recipe says."""
+"""Optimizer steps on one batch, as a recipe says."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from roll.algorithms.credit import Memory, assign_credit, minibatches, weigh
+import torch
+
+from roll.algorithms.credit import AlgorithmState, assign_credit, minibatches, with_loss_weights
+from roll.algorithms.partition import SubBatch, join, take
 from roll.algorithms.recipe import Objective, Recipe
 from roll.cluster.handle import Cluster
 from roll.data.collate import split
 from roll.engines.base import Trainer
 from roll.errors import RunStopped
-from roll.journal.events import Updated
+from roll.journal.events import WeightsUpdated
 from roll.journal.store import Journal
-from roll.pipelines.checkpointer import Keeper
-from roll.pipelines.reference_models import Models, score
-from roll.serving.device_sharing import Turns
+from roll.pipelines.checkpointer import Checkpointer
+from roll.pipelines.reference_models import AuxiliaryModels, score
+from roll.serving.device_sharing import DeviceSharing
 from roll.tracking.meter import Meter
 from roll.types import Batch
 
 
 @dataclass(slots=True, kw_only=True)
 class Learner:
-    """The actor, the models beside it, and what the algorithm remembers from step to step."""
+    """Trains one policy: its actor and other models, and the state of its algorithm."""
 
     recipe: Recipe
     actor: Cluster[Trainer]
-    models: Models
+    models: AuxiliaryModels
     journal: Journal
-    keeper: Keeper
-    max_refused: int
-    """Updates in a row that may be refused before the run stops."""
+    checkpointer: Checkpointer
+    max_nonfinite_updates: int
+    """Consecutive non-finite updates at which the run stops."""
     seed: int
-    memory: Memory
-    turns: Turns | None = None
-    """Who makes room on shared devices; None: all of it fits."""
+    state: AlgorithmState
+    device_sharing: DeviceSharing | None = None
+    """Offloading on shared devices; None: everything fits."""
     name: str = ""
-    """Of the policy, where a run has several."""
+    """The policy's name; empty in a run with one."""
     notice: Callable[[str], None] = print
-    """Hears of updates that are refused."""
+    """Callback for notices about refused updates."""
     _kl_coefficient: float = 0.0
-    """Of this step; what it is adapted to counts from the next on."""
+    """The coefficient of this step; an adapted one applies from the next step."""
     _num_refused: int = 0
-    """Since the last one that was not."""
+    """Consecutive refused updates."""
 
     async def score(self, batch: Batch, meter: Meter) -> Batch:
-        """The batch with what the recipe needs to know of it; from here to the publication the trainers compute."""
-        if self.turns is not None:
-            await self.turns.enter("update")
+        """The batch with the rows that the recipe needs; from here to the weight sync the trainers use the devices."""
+        if self.device_sharing is not None:
+            await self.device_sharing.enter("update")
         scored = await score(batch, self.actor, self.models, self.recipe.needs)
         if self.models.reward_model is not None:
             meter.log({"reward/model": float((scored.rewards - batch.rewards).mean())})
@@ -56,40 +59,115 @@ class Learner:
 
     def credit(self, batch: Batch, meter: Meter) -> Batch:
         """The batch with its advantages."""
-        self._kl_coefficient = self.memory.kl_coefficient
-        batch, self.memory, metrics = assign_credit(batch, self.recipe, self.memory)
+        self._kl_coefficient = self.state.kl_coefficient
+        batch, self.state, metrics = assign_credit(batch, self.recipe, self.state)
         meter.log(metrics)
         return batch
 
     async def update(self, step: int, batch: Batch, meter: Meter) -> None:
-        """Every optimizer step that this batch is good for; the last one's metrics stand for the step."""
+        """Run all optimizer steps on this batch; the metrics are those of the last one."""
         policy, value = self.recipe.objective(self._kl_coefficient), Objective(loss=self.recipe.value_loss)
         for epoch in range(self.recipe.epochs):
             seed = zlib.crc32(f"{self.seed} {step} {epoch}".encode())
             for part in minibatches(batch, self.recipe.minibatches, seed=seed):
-                weighed = weigh(part, self.recipe.aggregation, self.recipe.domains)
+                weighed = with_loss_weights(part, self.recipe.aggregation, self.recipe.domains)
                 if self.models.critic is not None:
-                    found = await self._learn(self.models.critic, step, weighed, value)
-                    meter.log({name.replace("loss/", "critic/"): number for name, number in found.items()})
+                    metrics = await self._step(self.models.critic, step, weighed, value)
+                    meter.log({name.replace("loss/", "critic/"): number for name, number in metrics.items()})
                 if step > self.recipe.critic_warmup:
-                    meter.log(await self._learn(self.actor, step, weighed, policy))
+                    meter.log(await self._step(self.actor, step, weighed, policy))
         meter.log({"tokens/trained": float(batch.trained.sum())})
 
-    async def _learn(
-        self, cluster: Cluster[Trainer], step: int, batch: Batch, objective: Objective
-    ) -> dict[str, float]:
-        """One optimizer step, or its refusal."""
-        found = (await cluster.scatter(Trainer.update, split(batch, cluster.size), objective))[0]
-        refused = found["loss/refused"] > 0
-        self.journal.record(Updated(step=step, refused=refused))
+    async def _step(self, cluster: Cluster[Trainer], step: int, batch: Batch, objective: Objective) -> dict[str, float]:
+        """One optimizer step. The trainer refuses a non-finite update, whose batch is then written to disk."""
+        metrics = (await cluster.scatter(Trainer.update, split(batch, cluster.size), objective))[0]
+        refused = metrics["loss/refused"] > 0
+        self.journal.record(WeightsUpdated(step=step, refused=refused))
         self._num_refused = self._num_refused + 1 if refused else 0
         if refused:
-            saved = self.keeper.save_refused(step, batch, self.name)
-            place = f"policy {self.name!r}, step {step}" if self.name else f"step {step}"
-            if self._num_refused >= self.max_refused:
+            path = self.checkpointer.save_refused_batch(step, batch, self.name)
+            where = f"policy {self.name!r}, step {step}" if self.name else f"step {step}"
+            if self._num_refused >= self.max_nonfinite_updates:
                 raise RunStopped(
-                    f"{place}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
-                    f"the last batch is in {saved}; lower the learning rate or look at its rewards"
+                    f"{where}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
+                    f"the last batch is in {path}; lower the learning rate or look at its rewards"
                 )
-            self.notice(f"{place}: an update was refused, its loss or gradient is not finite; its batch is in {saved}")
-        return found
+            self.notice(f"{where}: an update was refused, its loss or gradient is not finite; its batch is in {path}")
+        return metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learners:
+    """One `Learner` per policy, with baselines and statistics over the trajectories of its agents alone.
+
+    A policy without trajectories in a batch does not learn in that step. Trajectories of frozen policies are not
+    trained on. A run with one policy names it "" and trains it on whole batches.
+    """
+
+    by_policy: Mapping[str, Learner]
+    """Frozen policies have none."""
+    policy_of: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Policy by agent; empty: the only policy plays all agents."""
+
+    @property
+    def state(self) -> dict[str, AlgorithmState]:
+        """The state of each policy's algorithm, for a checkpoint."""
+        return {name: learner.state for name, learner in self.by_policy.items()}
+
+    async def score(self, batch: Batch, meter: Meter) -> Batch:
+        """The batch with the rows that the recipe needs."""
+        parts = self._split(batch)
+        for name, part in parts.items():
+            metrics = Meter()
+            parts[name] = replace(part, batch=await self.by_policy[name].score(part.batch, metrics))
+            _log(name, metrics, meter)
+        return _join(batch, parts)
+
+    def credit(self, batch: Batch, meter: Meter) -> Batch:
+        """The batch with its advantages."""
+        parts = self._split(batch)
+        for name, part in parts.items():
+            metrics = Meter()
+            parts[name] = replace(part, batch=self.by_policy[name].credit(part.batch, metrics))
+            _log(name, metrics, meter)
+        return _join(batch, parts)
+
+    async def update(self, step: int, batch: Batch, meter: Meter) -> None:
+        """Run all optimizer steps on this batch, one policy after the other."""
+        for name, part in self._split(batch).items():
+            metrics = Meter()
+            await self.by_policy[name].update(step, part.batch, metrics)
+            _log(name, metrics, meter)
+        meter.log({"tokens/trained": float(batch.trained.sum())})
+
+    def _split(self, batch: Batch) -> dict[str, SubBatch]:
+        """The part of each policy that has trajectories in the batch."""
+        if not self.policy_of:
+            return dict.fromkeys(self.by_policy, _whole(batch))
+        owners = [self.policy_of[agent] for agent in batch.agents]
+        return {
+            name: take(batch, torch.tensor([owner == name for owner in owners]))
+            for name in self.by_policy
+            if name in owners
+        }
+
+
+def _whole(batch: Batch) -> SubBatch:
+    indices = (torch.arange(size) for size in (len(batch.rewards), len(batch.turn_rewards), batch.num_tokens))
+    return SubBatch(batch=batch, **dict(zip(("trajectories", "turns", "tokens"), indices, strict=True)))
+
+
+def _join(batch: Batch, parts: Mapping[str, SubBatch]) -> Batch:
+    """The batch from its parts; trajectories outside all parts are not trained on."""
+    if not parts:
+        return replace(batch, trained=torch.zeros_like(batch.trained))
+    first, *others = parts.values()
+    if not others and len(first.trajectories) == len(batch.rewards):
+        return first.batch
+    return join(batch, [first, *others])
+
+
+def _log(name: str, metrics: Meter, meter: Meter) -> None:
+    """Log one policy's metrics, under its name if the run has several."""
+    prefix = f"policy/{name}/" if name else ""
+    meter.log({f"{prefix}{key}": value for key, value in metrics.flush().items()})

@@ -1,4 +1,4 @@
-"""What other models say of a batch before it is learned from. Each is asked only where the recipe needs it."""
+"""Scores of a batch by models other than the trained one: only those that the recipe needs."""
 
 from __future__ import annotations
 
@@ -12,69 +12,69 @@ from roll.algorithms.credit import with_rewards
 from roll.algorithms.recipe import Need
 from roll.cluster.handle import Cluster
 from roll.data.collate import last_rows, shards
-from roll.engines.base import Adapted, Scorer, Trainer
+from roll.engines.base import HasBaseModel, LogprobModel, Trainer
 from roll.types import Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """Those beside the actor; None where nobody needs it."""
+class AuxiliaryModels:
+    """The models besides the actor; None where the recipe does not need one."""
 
-    reference: Cluster[Scorer] | None = None
-    teacher: Cluster[Scorer] | None = None
+    reference: Cluster[LogprobModel] | None = None
+    teacher: Cluster[LogprobModel] | None = None
     critic: Cluster[Trainer] | None = None
-    reward_model: Cluster[Scorer] | None = None
+    reward_model: Cluster[LogprobModel] | None = None
     reward_weight: float = 1.0
-    based: bool = False
-    """Whether the reference is the actor itself, without its adapters."""
+    reference_is_base: bool = False
+    """Whether the reference is the actor without its adapters."""
 
     async def start(self) -> None:
         for cluster in self.by_role().values():
-            await cluster.each(Scorer.start)
+            await cluster.each(LogprobModel.start)
 
     async def stop(self) -> None:
         for cluster in self.by_role().values():
-            await cluster.each(Scorer.stop)
+            await cluster.each(LogprobModel.stop)
 
     def by_role(self) -> dict[str, Cluster[Any]]:
-        """Those that there are, by the names of their sections."""
-        named = {role: getattr(self, role) for role in ("reference", "teacher", "critic", "reward_model")}
-        return {role: cluster for role, cluster in named.items() if cluster is not None}
+        """The existing clusters, by the names of their config sections."""
+        clusters = {role: getattr(self, role) for role in ("reference", "teacher", "critic", "reward_model")}
+        return {role: cluster for role, cluster in clusters.items() if cluster is not None}
 
 
-async def score(batch: Batch, actor: Cluster[Trainer], models: Models, needs: frozenset[Need]) -> Batch:
-    """The batch with the rows that `needs` name."""
+async def score(batch: Batch, actor: Cluster[Trainer], models: AuxiliaryModels, needs: frozenset[Need]) -> Batch:
+    """The batch with the per-token rows that `needs` names, and with the reward model's rewards."""
     if models.reward_model is not None:
-        batch = await _judged(batch, models.reward_model, models.reward_weight)
+        batch = await _add_model_reward(batch, models.reward_model, models.reward_weight)
     rows: dict[str, torch.Tensor] = {}
     if "old_logprobs" in needs:
-        rows["old_logprobs"] = await _asked(actor, Trainer.logprobs, batch)
-    if models.based:
-        rows["ref_logprobs"] = await _asked(actor, Adapted.base_logprobs, batch)
+        rows["old_logprobs"] = await _per_token(actor, Trainer.logprobs, batch)
+    if models.reference_is_base:
+        rows["ref_logprobs"] = await _per_token(actor, HasBaseModel.base_logprobs, batch)
     if models.reference is not None:
-        rows["ref_logprobs"] = await _asked(models.reference, Scorer.logprobs, batch)
+        rows["ref_logprobs"] = await _per_token(models.reference, LogprobModel.logprobs, batch)
     if models.teacher is not None:
-        rows["teacher_logprobs"] = await _asked(models.teacher, Scorer.logprobs, batch)
+        rows["teacher_logprobs"] = await _per_token(models.teacher, LogprobModel.logprobs, batch)
     if models.critic is not None:
-        rows["values"] = await _asked(models.critic, Scorer.values, batch)
+        rows["values"] = await _per_token(models.critic, LogprobModel.values, batch)
     return replace(batch, **rows)
 
 
-async def _judged(batch: Batch, judge: Cluster[Scorer], weight: float) -> Batch:
-    """With the reward model's score of each whole trajectory added to its reward."""
-    whole = last_rows(batch)
-    values = await _asked(judge, Scorer.values, whole)
-    ends = torch.tensor(whole.lengths).cumsum(0) - 1
+async def _add_model_reward(batch: Batch, reward_model: Cluster[LogprobModel], weight: float) -> Batch:
+    """Add the reward model's score of each complete trajectory to its reward."""
+    complete = last_rows(batch)
+    values = await _per_token(reward_model, LogprobModel.values, complete)
+    ends = torch.tensor(complete.lengths).cumsum(0) - 1
     return with_rewards(batch, batch.rewards + weight * values[ends])
 
 
-async def _asked(
+async def _per_token(
     cluster: Cluster[Any], method: Callable[[Any, Batch], Awaitable[torch.Tensor]], batch: Batch
 ) -> torch.Tensor:
-    """One number a token, each worker having seen its share."""
-    dealt = shards(batch, cluster.size)
-    found = await cluster.scatter(method, [batch.select(rows) for rows in dealt])
+    """One value per token, computed in one shard per worker."""
+    sharded = shards(batch, cluster.size)
+    results = await cluster.scatter(method, [batch.select(rows) for rows in sharded])
     row = torch.zeros(batch.num_tokens)
-    for rows, part in zip(dealt, found, strict=True):
-        row[batch.places(rows)] = part
+    for rows, part in zip(sharded, results, strict=True):
+        row[batch.positions(rows)] = part
     return row

@@ -1,4 +1,4 @@
-"""A wait that says so when it lasts: who waits, for how long, and for what."""
+"""Reminders to the user while the loop waits for long."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TypeVar
 T = TypeVar("T")
 
 EVERY_S = 60.0
-"""Between two notices. A wait that is over sooner is nobody's concern."""
+"""Seconds between two reminders; shorter waits are not reported."""
 
 
-async def told(wait: Awaitable[T], tell: Callable[[float], None], every_s: float = EVERY_S) -> T:
-    """What the wait brings; until it does, `tell` hears every so often for how many seconds it has lasted.
+async def await_with_reminders(wait: Awaitable[T], remind: Callable[[float], None], every_s: float = EVERY_S) -> T:
+    """Await `wait`; until then call `remind(elapsed_s)` every `every_s` seconds.
 
-    Nothing else runs between the end of the wait and whatever follows on it.
+    It awaits directly, not in a task, so nothing else runs between the end of the wait and the caller.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    def remind() -> None:
+    def on_timer() -> None:
         nonlocal timer
-        timer = loop.call_later(every_s, remind)
-        tell(loop.time() - began)
+        timer = loop.call_later(every_s, on_timer)
+        remind(loop.time() - began)
 
-    timer = loop.call_later(every_s, remind)
+    timer = loop.call_later(every_s, on_timer)
     try:
         return await wait
     finally:

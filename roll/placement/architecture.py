@@ -1,4 +1,4 @@
-"""The numbers of a model that memory and time follow from, read without torch or transformers."""
+"""Dimensions of a model, from which memory and time are estimated; read without torch or transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roll.config.lora import Widths, widths
 from roll.config.schema import Model, Shape
 
 _SPECIAL_TOKENS = 4
-"""Of a tokenizer with one token a character."""
+"""Special tokens of the character tokenizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,53 +26,53 @@ class Architecture:
     head_dim: int
     mlp: int
     tied: bool = False
-    """Whether the head is the embedding."""
+    """Whether the output layer shares the embedding's weights."""
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer; biases and the norms of heads are left out: they are nothing beside the rest."""
+        """Parameters per layer, without the negligible biases and head norms."""
         heads = self.heads + 2 * self.kv_heads
         attention = self.hidden * self.head_dim * heads + self.heads * self.head_dim * self.hidden
         return attention + 3 * self.hidden * self.mlp + 2 * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         return ends + self.layers * self.layer_parameters + self.hidden
 
     @property
     def widths(self) -> Widths:
-        """Of the projections of a layer."""
+        """Widths of the projections of a layer."""
         return widths(hidden=self.hidden, q=self.heads * self.head_dim, kv=self.kv_heads * self.head_dim, mlp=self.mlp)
 
     @property
     def layer_row(self) -> int:
-        """Numbers that one token leaves in one layer for the way back: what each product and norm has read."""
+        """Values per token and layer that the backward pass needs: the inputs of every product and norm."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return 4 * self.hidden + 3 * (q + kv) + 3 * self.mlp
 
     @property
     def kv_row(self) -> int:
-        """Numbers that one token leaves in the cache of keys and values, all layers together."""
+        """Values per token in the KV cache, over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 
 def architecture_of(model: Model) -> Architecture | None:
-    """From the file, from the model's directory, or from its name; None where none of them says."""
+    """The architecture from the configuration, the model's directory or its name; None if unknown."""
     if model.shape is not None:
-        return _of_shape(model.shape)
+        return _from_shape(model.shape)
     assert model.path is not None
     return architecture_at(model.path)
 
 
 def architecture_at(path: str) -> Architecture | None:
-    """Of a model's directory, or of a well-known model that is named so and is not here."""
-    described = Path(path) / "config.json"
-    return _of_config(described) if described.is_file() else _known(Path(path).name)
+    """The architecture of a model directory, or of a well-known model with that name."""
+    config = Path(path) / "config.json"
+    return _from_config(config) if config.is_file() else _from_name(Path(path).name)
 
 
-def _of_shape(shape: Shape) -> Architecture:
+def _from_shape(shape: Shape) -> Architecture:
     return Architecture(
         vocab=len(shape.alphabet) + _SPECIAL_TOKENS,
         hidden=shape.hidden,
@@ -85,25 +85,25 @@ def _of_shape(shape: Shape) -> Architecture:
     )
 
 
-def _of_config(path: Path) -> Architecture | None:
-    """None where a key is not there, or the model is of another kind, such as a mixture of experts."""
+def _from_config(path: Path) -> Architecture | None:
+    """The architecture in a config.json; None if a key is missing or the model is of another kind, such as MoE."""
     try:
-        given = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
-        if any(key.endswith("experts") for key in given):
+        config = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+        if any(key.endswith("experts") for key in config):
             return None
-        heads, hidden = given["num_attention_heads"], given["hidden_size"]
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
         return Architecture(
-            vocab=given["vocab_size"],
+            vocab=config["vocab_size"],
             hidden=hidden,
-            layers=given["num_hidden_layers"],
+            layers=config["num_hidden_layers"],
             heads=heads,
-            kv_heads=given.get("num_key_value_heads") or heads,
-            head_dim=given.get("head_dim") or hidden // heads,
-            mlp=given["intermediate_size"],
-            tied=bool(given.get("tie_word_embeddings", False)),
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            mlp=config["intermediate_size"],
+            tied=bool(config.get("tie_word_embeddings", False)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # whoever builds the model says what is wrong with its config
+        return None  # the engine that builds the model reports the error
 
 
 _KNOWN: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
@@ -130,12 +130,12 @@ _KNOWN: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
 }
 
 
-def _known(name: str) -> Architecture | None:
-    """The model that a name such as `Qwen2.5-7B-Instruct` begins with."""
-    found = next((listed for listed in _KNOWN if name == listed or name.startswith(f"{listed}-")), None)
-    if found is None:
+def _from_name(name: str) -> Architecture | None:
+    """The known model whose name is `name` or a prefix of it, as of `Qwen2.5-7B-Instruct`; None if there is none."""
+    known = next((known for known in _KNOWN if name == known or name.startswith(f"{known}-")), None)
+    if known is None:
         return None
-    vocab, hidden, layers, heads, kv_heads, head_dim, mlp, tied = _KNOWN[found]
+    vocab, hidden, layers, heads, kv_heads, head_dim, mlp, tied = _KNOWN[known]
     return Architecture(
         vocab=vocab,
         hidden=hidden,

@@ -1,4 +1,4 @@
-"""What of a run decides where it can live, read from its configuration once: planning is a function of records."""
+"""Facts about a run that determine its placement, read from its configuration; planning is a function of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from roll.placement.records import Part
 
 _FP32, _BF16 = 4, 2
 _BUCKETS = {"disk": 0, "gloo": 2 * 64 * 2**20, "ipc": 2 * 512 * 2**20, "nccl": 2 * 512 * 2**20}
-"""By transport: one that travels and one that is packed."""
+"""Bytes by transport: one bucket in transfer and one being filled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleFacts:
-    """One role: what it asks for, and what its memory follows from."""
+    """One role: the devices that it asks for, and the quantities that determine its memory."""
 
     role: str
     backend: str
@@ -28,70 +28,70 @@ class RoleFacts:
     tp: int = 1
     cp: int = 1
     model: Architecture | None
-    """None where its numbers are not known here."""
+    """None if its dimensions are unknown."""
     trains: bool = False
     adapters: int = 0
-    """Numbers that are trained beside a model which stays as it is; 0: the model itself is trained, or nothing is."""
+    """Trained parameters of adapters; 0 without adapters."""
     adaptive: bool = False
-    """Whether its optimizer keeps two numbers a parameter."""
+    """Whether its optimizer has two moments per parameter."""
     weight_bytes: int = _FP32
-    """Of one parameter as it is computed with."""
+    """Bytes per parameter in computation."""
     master_bytes: int = 0
-    """Of one parameter as it is kept besides, in higher precision."""
+    """Bytes per parameter of a master copy in higher precision; 0 without one."""
     tokens: int = 0
-    """Most that go through the model at once."""
+    """Most tokens per forward pass."""
     checkpointed: bool = False
-    """Whether activations are computed again on the way back instead of kept."""
-    hosted: bool = False
-    """Whether weights and optimizer live on the host, and a layer comes to the device when it is due."""
-    slots: int = 0
-    """Requests decoded together."""
+    """Whether activations are recomputed in the backward pass."""
+    host_offload: bool = False
+    """Whether weights and optimizer state are in host memory, and each layer is copied to the device when needed."""
+    max_num_seqs: int = 0
+    """Most sequences per decode step."""
     kv_bytes: int | None = None
-    """What the file gives keys and values; None: what the backend takes by itself."""
-    memory: float | None = None
-    """Part of a GPU that weights, keys and values take together, whatever they need."""
+    """Size of the KV cache from the file; None: the backend's choice."""
+    gpu_memory_utilization: float | None = None
+    """Fraction of a GPU that weights and KV cache occupy, regardless of need."""
     movable: tuple[Part, ...] = ()
-    """What it can put aside between two phases."""
+    """Parts that can be offloaded between two phases."""
 
     @property
     def group(self) -> int:
-        """Devices of one process."""
+        """Devices per process."""
         return 1 if self.trains else self.tp
 
     @property
-    def together(self) -> int:
-        """Devices that must be on one node."""
+    def node_group(self) -> int:
+        """Number of devices that must be on one node."""
         return self.tp * self.cp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A run, as placement sees it."""
+    """Facts about a whole run."""
 
     roles: tuple[RoleFacts, ...]
     inline: bool
     """All roles in one process, on one device."""
     shared: bool
-    """Whether trainer and generator hold one module."""
+    """Whether trainer and generator share one module."""
     staleness: float
     trajectories: int
-    """Of one step."""
-    context: int
+    """Trajectories per step."""
+    max_seq_len: int
     max_new_tokens: int
     passes: float
-    """How often a step's tokens go through the model forwards, besides the update's own, each way counted as 1 of 3."""
+    """Forward passes over a step's tokens in addition to those of the update."""
     epochs: int
     transport: str
-    """How weights travel between processes; empty where there is one."""
+    """Transport of weights between processes; empty with a single process."""
     buckets: int
-    """Bytes that are on the way at once when weights travel."""
+    """Bytes of the buffers for weight transport."""
 
     def role(self, name: str) -> RoleFacts:
         return next(facts for facts in self.roles if facts.role == name)
 
 
 def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
-    """Reads the config.json of models that are here; nothing else is looked at. `alone`: the actor is all there is."""
+    """The facts of a run; reads the config.json of local models and no other file. `alone`: only the actor's roles."""
     needs = run.needs
     forwards = sum(need in needs for need in ("reference", "teacher", "reward_model", "critic", "old_logprobs"))
     inline, native = run.executor == "inline", run.actor_infer.backend == "native"
@@ -106,18 +106,18 @@ def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
         shared=shared,
         staleness=run.rollout.max_staleness,
         trajectories=run.rollout.groups_per_step * run.rollout.group_size,
-        context=run.rollout.context,
+        max_seq_len=run.rollout.max_seq_len,
         max_new_tokens=run.rollout.max_new_tokens,
         passes=forwards,
         epochs=run.algorithm.epochs,
-        transport="" if inline else run.publication.transport,
-        buckets=0 if inline else _BUCKETS[run.publication.transport],
+        transport="" if inline else run.weight_sync.transport,
+        buckets=0 if inline else _BUCKETS[run.weight_sync.transport],
     )
 
 
 def _role(run: Run, role: str, section: Any, *, shared: bool) -> RoleFacts:
     path = getattr(section, "path", None)
-    asked: dict[str, Any] = {
+    common: dict[str, Any] = {
         "role": role,
         "backend": _backend(section),
         "devices": section.devices,
@@ -125,18 +125,18 @@ def _role(run: Run, role: str, section: Any, *, shared: bool) -> RoleFacts:
         "model": architecture_of(run.model) if path is None else architecture_at(path),
     }
     if role.startswith("actor"):
-        asked["adapters"] = _adapters(run.actor_train.lora, asked["model"])
+        common["adapters"] = _adapters(run.actor_train.lora, common["model"])
     if role == "actor_infer":
-        return RoleFacts(**asked, **_sampling(section, run.actor_train, shared=shared))
+        return RoleFacts(**common, **_generation(section, run.actor_train, shared=shared))
     movable = ("weights",) if _backend(section) == "native" else ()
-    given: dict[str, Any] = {"tokens": run.actor_train.tokens_per_microbatch, "movable": movable}
+    facts: dict[str, Any] = {"tokens": run.actor_train.tokens_per_microbatch, "movable": movable}
     if role in ("actor_train", "critic"):
-        given |= _training(section, shared=shared and role == "actor_train")
-    return RoleFacts(**asked, **given)
+        facts |= _training(section, shared=shared and role == "actor_train")
+    return RoleFacts(**common, **facts)
 
 
 def _training(section: Any, *, shared: bool) -> dict[str, Any]:
-    """Of a trainer; a module that the generator uses as well stays where it is."""
+    """Facts of a trainer; weights that the generator shares cannot be offloaded."""
     parallel, half = getattr(section, "parallel", None), _half(section)
     native = _backend(section) == "native"
     return {
@@ -144,36 +144,36 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
         "cp": 1 if parallel is None else parallel.cp,
         "trains": True,
         "adaptive": section.optimizer.kind == "adamw",
-        "weight_bytes": _BF16 if half and not getattr(section, "exact", False) else _FP32,
+        "weight_bytes": _BF16 if half and not getattr(section, "float32_compute", False) else _FP32,
         "master_bytes": _FP32 if half and getattr(section, "lora", None) is None else 0,
-        "checkpointed": getattr(section, "checkpointing", False),
-        "hosted": getattr(section, "offload", False),
+        "checkpointed": getattr(section, "activation_checkpointing", False),
+        "host_offload": getattr(section, "offload", False),
         "movable": (("optimizer",) if shared else ("optimizer", "weights")) if native else (),
     }
 
 
-def _sampling(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool) -> dict[str, Any]:
+def _generation(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool) -> dict[str, Any]:
     if isinstance(section, NativeInfer):
         movable: tuple[Part, ...] = ("kv",) if shared else ("kv", "weights")
-        return {"tokens": section.prefill_tokens, "slots": section.slots, "movable": movable}
+        return {"tokens": section.max_num_batched_tokens, "max_num_seqs": section.max_num_seqs, "movable": movable}
     return {
         "tp": section.parallel.tp,
-        "tokens": section.prefill_tokens,
-        "slots": section.slots,
+        "tokens": section.max_num_batched_tokens,
+        "max_num_seqs": section.max_num_seqs,
         "weight_bytes": _BF16 if _half(trainer if section.dtype == "auto" else section) else _FP32,
-        "kv_bytes": None if section.kv_gib is None else int(section.kv_gib * GIB),
-        "memory": section.memory,
+        "kv_bytes": None if section.kv_cache_gib is None else int(section.kv_cache_gib * GIB),
+        "gpu_memory_utilization": section.gpu_memory_utilization,
         "movable": ("kv", "weights") if section.offload else (),
     }
 
 
 def _adapters(lora: Lora | None, model: Architecture | None) -> int:
-    """Trained numbers of all layers."""
+    """Trained parameters of all layers."""
     return 0 if lora is None or model is None else model.layers * lora.parameters(model.widths)
 
 
 def _backend(section: Any) -> str:
-    """What computes; a model beside the actor that is divided is so by FSDP2."""
+    """Backend of a role; sharded auxiliary models use FSDP2."""
     return "fsdp2" if getattr(section, "sharded", False) else getattr(section, "backend", "native")
 
 
@@ -183,6 +183,6 @@ def _half(section: Any) -> bool:
 
 
 def roles_of(run: Run) -> dict[str, Any]:
-    """The sections of the roles that are started, by name."""
+    """Sections of the roles that the run starts, by name."""
     needs = run.needs - {"reference"} if run.reference_is_base else run.needs
     return {role: getattr(run, role) for role in ROLES if role.startswith("actor") or role in needs}

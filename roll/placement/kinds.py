@@ -1,6 +1,6 @@
-"""What kinds of devices can do, by their makers' data sheets: dense bf16 products, memory and its speed.
+"""Speed and memory of device kinds, from data sheets: dense bf16 FLOP/s, memory size and bandwidth.
 
-A slot of a CPU stands for one core with vector units, fp32; its memory is a part of the machine's.
+A CPU slot is one core with vector units, in fp32; its memory is a part of the machine's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Kind:
 
     name: str
     flops: float
-    """Floating point operations a second."""
+    """Floating point operations per second."""
     bytes_per_s: float
-    """Of its memory."""
+    """Memory bandwidth."""
     memory: int
-    """What CUDA says there is, a little under what is printed on the box."""
+    """Bytes that CUDA reports, slightly less than the nominal size."""
 
 
 _LISTED = (
@@ -46,11 +46,11 @@ KINDS[CPU] = Kind(name=CPU, flops=5e10, bytes_per_s=1e10, memory=4 * GIB)
 
 
 def kind_named(name: str) -> Kind | None:
-    """The kind that a driver or a person calls `name`, such as `NVIDIA H100 80GB HBM3`; None where it is not listed."""
+    """The kind of a device name such as `H100` or `NVIDIA H100 80GB HBM3`; None if it is not listed."""
     words = name.upper().replace("-", " ").split()
     return next((kind for listed, kind in KINDS.items() if listed.upper() in words), None)
 
 
 def unknown_kind(name: str) -> str:
-    """The tail of an error about a kind that is not listed."""
+    """End of an error about a kind that is not listed."""
     return did_you_mean(name, KINDS)

@@ -1,4 +1,4 @@
-"""Which devices there are: on this machine, or as someone describes a cluster in a word."""
+"""Inventories of devices: of this machine, of a Ray cluster, or of a description such as `2x8xH200`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def this_machine(cpu_slots: int | None = None, *, known: bool = True) -> Inventory:
-    """Its GPUs, or where there is none its CPU in `cpu_slots` slots, one a core if that is None."""
+    """The GPUs of this machine; without a GPU its CPU as `cpu_slots` slots, or one per core if that is None."""
     gpus = visible_gpus()
     if not gpus:
         slots = cpu_slots or num_cores()
         node = Node(name="this machine", kind=CPU, num_devices=slots, memory=machine_memory() // slots)
         return Inventory(nodes=(node,), known=known)
-    kind, memory = gpus[0]  # one kind a machine
+    kind, memory = gpus[0]  # all GPUs of a machine are of one kind
     node = Node(name="this machine", kind=kind, num_devices=len(gpus), memory=memory)
     return Inventory(nodes=(node,), known=known)
 
 
-def described(text: str) -> Inventory:
-    """The cluster that `2x8xH200` means: two nodes of eight; `8xH100` is one node, and `+` joins what differs."""
+def parse_cluster(text: str) -> Inventory:
+    """The cluster of a text: `2x8xH200` is two nodes of eight, `8xH100` is one node; `+` joins different nodes."""
     nodes: list[Node] = []
     for part in text.replace(" ", "").split("+"):
-        found = _PART.fullmatch(part)
-        if found is None:
+        match = _PART.fullmatch(part)
+        if match is None:
             raise ConfigError(f"--cluster: {part!r} is no cluster; give nodes x devices x kind, such as 2x8xH200")
-        first, second, name = found.groups()
+        first, second, name = match.groups()
         num_nodes, num = (int(first), int(second)) if second else (1, int(first or 1))
         kind = KINDS[CPU] if name.lower() == CPU else kind_named(name)
         if kind is None:
@@ -48,18 +48,18 @@ def described(text: str) -> Inventory:
             raise ConfigError(f"--cluster: {part!r} has no devices; give nodes x devices x kind, such as 2x8xH200")
         first_number = len(nodes)
         nodes += [
-            Node(name=f"node {first_number + place}", kind=kind.name, num_devices=num, memory=kind.memory)
-            for place in range(num_nodes)
+            Node(name=f"node {first_number + index}", kind=kind.name, num_devices=num, memory=kind.memory)
+            for index in range(num_nodes)
         ]
     return Inventory(nodes=tuple(nodes))
 
 
-def of_ray(nodes: Sequence[Mapping[str, Any]], cpu_slots: int | None = None) -> Inventory:
-    """The cluster that `ray.nodes()` describes: its nodes with GPUs, or where none has any, the slots of all."""
+def ray_inventory(nodes: Sequence[Mapping[str, Any]], cpu_slots: int | None = None) -> Inventory:
+    """The cluster of `ray.nodes()`: all nodes with GPUs, or the CPU slots of all nodes if none has a GPU."""
     alive = [node for node in nodes if node.get("Alive", True)]
     with_gpus = [node for node in alive if node["Resources"].get("GPU", 0) >= 1]
-    found = [_ray_node(node, cpu_slots, gpus=bool(with_gpus)) for node in with_gpus or alive]
-    return Inventory(nodes=tuple(sorted(found, key=lambda node: node.name)))
+    records = [_ray_node(node, cpu_slots, gpus=bool(with_gpus)) for node in with_gpus or alive]
+    return Inventory(nodes=tuple(sorted(records, key=lambda node: node.name)))
 
 
 def _ray_node(node: Mapping[str, Any], cpu_slots: int | None, *, gpus: bool) -> Node:
@@ -68,53 +68,53 @@ def _ray_node(node: Mapping[str, Any], cpu_slots: int | None, *, gpus: bool) -> 
     if not gpus:
         slots = cpu_slots or max(1, int(resources.get("CPU", 1)))
         return Node(name=name, id=id, kind=CPU, num_devices=slots, memory=int(resources.get("memory", 0)) // slots)
-    mark = "accelerator_type:"
-    told = next((key.removeprefix(mark) for key in sorted(resources) if key.startswith(mark)), "GPU")
-    kind = kind_named(told)
+    prefix = "accelerator_type:"
+    model = next((key.removeprefix(prefix) for key in sorted(resources) if key.startswith(prefix)), "GPU")
+    kind = kind_named(model)
     num = int(resources["GPU"])
-    return Node(name=name, id=id, kind=kind.name if kind else told, num_devices=num, memory=kind.memory if kind else 0)
+    return Node(name=name, id=id, kind=kind.name if kind else model, num_devices=num, memory=kind.memory if kind else 0)
 
 
 def visible_gpus() -> list[tuple[str, int]]:
-    """Kind and bytes of each GPU that a process may see, as the driver says; 0 bytes where it does not."""
-    found = _asked() or _listed(_DRIVER)
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return found
-    numbers = [int(each) for each in wanted.split(",") if each.strip().isdecimal()]
-    return [found[number] for number in numbers if number < len(found)]
+    """Kind and bytes of each visible GPU, from the driver; 0 bytes if it does not report them."""
+    gpus = _query_driver() or _read_proc(_DRIVER)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return gpus
+    numbers = [int(each) for each in visible.split(",") if each.strip().isdecimal()]
+    return [gpus[number] for number in numbers if number < len(gpus)]
 
 
-def _asked() -> list[tuple[str, int]]:
+def _query_driver() -> list[tuple[str, int]]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     try:
-        told = subprocess.run([program, *_QUERY], capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run([program, *_QUERY], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []  # a driver without a device
-    return [_gpu(line) for line in told.splitlines() if "," in line]
+    return [_gpu(line) for line in output.splitlines() if "," in line]
 
 
 def _gpu(line: str) -> tuple[str, int]:
     name, _, memory = line.rpartition(",")
     kind = kind_named(name)
-    told = int(memory) * _MIB if memory.strip().isdecimal() else 0
-    return (kind.name if kind else name.strip()), told
+    num_bytes = int(memory) * _MIB if memory.strip().isdecimal() else 0
+    return (kind.name if kind else name.strip()), num_bytes
 
 
-def _listed(folder: Path) -> list[tuple[str, int]]:
-    """What the driver lists in files, for machines without its program."""
-    found: list[tuple[str, int]] = []
+def _read_proc(folder: Path) -> list[tuple[str, int]]:
+    """GPUs from the driver's files, for machines without nvidia-smi."""
+    gpus: list[tuple[str, int]] = []
     for path in sorted(folder.glob("*/information")):
         model = re.search(r"^Model:\s*(.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         kind = kind_named(model[1]) if model else None
-        found.append((kind.name, kind.memory) if kind else (model[1].strip() if model else "GPU", 0))
-    return found
+        gpus.append((kind.name, kind.memory) if kind else (model[1].strip() if model else "GPU", 0))
+    return gpus
 
 
 def num_cores() -> int:
-    """That this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,9 +1,9 @@
-"""What there is to compute on, and who computes where. Devices are numbered over the whole cluster, node by node.
+"""Records of devices and of their assignment to roles. Device numbers run over the whole cluster, node by node.
 
-The seam to an executor is `Placement.workers_of(role)`: for each rank a `Worker` with `node` (place in
-`Inventory.nodes`, whose `Node.id` is Ray's), `devices` (numbers over the cluster) and `visible` (what
-`CUDA_VISIBLE_DEVICES` is to say in its process, in numbers of its own node; None: leave it as it is); one that is not
-`pinned` may be on any node.
+Executors read `Placement.workers_of(role)`: for each rank a `WorkerPlacement` with `node` (index into
+`Inventory.nodes`, whose `Node.id` is Ray's), `devices` (numbers in the cluster) and `visible` (the value of
+`CUDA_VISIBLE_DEVICES` in its process, in numbers of its node; None: unchanged). A worker that is not `pinned` may run
+on any node.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-Phase = Literal["rollout", "update", "publication"]
-PHASES: tuple[Phase, ...] = ("rollout", "update", "publication")
+Phase = Literal["rollout", "update", "weight_sync"]
+PHASES: tuple[Phase, ...] = ("rollout", "update", "weight_sync")
 Part = Literal["weights", "optimizer", "kv"]
 CPU = "cpu"
-"""The kind of a device that is a part of a machine without GPUs: a slot."""
+"""The kind of a CPU slot, a part of a machine without GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Node:
     """Such as `H200`, or `cpu` for slots."""
     num_devices: int
     memory: int
-    """Bytes of one device; 0 where nobody knows."""
+    """Bytes per device; 0 if unknown."""
     id: str = ""
-    """Ray's name of it; empty where nobody has asked Ray."""
+    """Ray's node id; empty if it does not come from Ray."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Inventory:
 
     nodes: tuple[Node, ...]
     known: bool = True
-    """Whether this is what the run will find; else it is a stand-in, such as this machine for a cluster elsewhere."""
+    """Whether the run will use these devices; false if `ray.address` names another cluster."""
 
     @property
     def num_devices(self) -> int:
@@ -47,13 +47,13 @@ class Inventory:
 
     @property
     def gpus(self) -> bool:
-        """Whether devices are GPUs; else they are slots."""
+        """Whether the devices are GPUs, not CPU slots."""
         return any(node.kind != CPU for node in self.nodes)
 
     def locate(self, device: int) -> tuple[int, int]:
-        """The node of a device, and its number there."""
+        """Index of the node of a device, and the device's number there."""
         ends = list(accumulate(node.num_devices for node in self.nodes))
-        node = next(place for place, end in enumerate(ends) if device < end)
+        node = next(index for index, end in enumerate(ends) if device < end)
         return node, device - ends[node] + self.nodes[node].num_devices
 
     def node_of(self, device: int) -> Node:
@@ -61,51 +61,51 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
-    """Where one process of a role lives."""
+class WorkerPlacement:
+    """Node and devices of one process of a role."""
 
     rank: int
     node: int
     devices: tuple[int, ...]
-    """Over the cluster; empty for one that computes on the CPU beside GPUs."""
+    """Numbers in the cluster; empty for a worker on the CPU of a machine with GPUs."""
     visible: tuple[int, ...] | None
-    """In numbers of its node: what its process may see. None: everything; the role names its device in a word."""
+    """Devices that its process may see, in numbers of its node. None: all; the role names its device by a word."""
     pinned: bool = True
-    """Whether it must be on that node; else anywhere: nobody has named a device."""
+    """Whether it must run on that node; false if the file names no device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolePlace:
-    """One role."""
+class RolePlacement:
+    """Workers of one role."""
 
     role: str
     backend: str
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerPlacement, ...]
     tp: int = 1
     cp: int = 1
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All that it uses, in order."""
+        """All devices of the role, in order."""
         return tuple(sorted({device for worker in self.workers for device in worker.devices}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Bytes that one part of one role takes of each of its devices in one phase."""
+    """Bytes per device of one part of a role, in one phase."""
 
     role: str
     phase: Phase
     part: str
     """`weights`, `gradients`, `optimizer`, `activations`, `logits`, `kv`, `buckets`."""
     bytes: int
-    fleeting: bool = False
-    """Only there while the role computes; roles that take turns do not need theirs at once."""
+    temporary: bool = False
+    """Allocated only during computation; roles that alternate do not need theirs at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Parts of a role that are off their devices during a phase."""
+    """Parts of a role that are not on its devices during a phase."""
 
     role: str
     phase: Phase
@@ -114,26 +114,26 @@ class Offload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Who computes where, what it takes, and why it is so."""
+    """Devices, memory and offloading of all roles, with the reasons for automatic choices."""
 
     inventory: Inventory
-    roles: tuple[RolePlace, ...]
+    roles: tuple[RolePlacement, ...]
     shares: tuple[Share, ...] = ()
-    """Empty where the model's numbers are not known."""
+    """Empty if the model's dimensions are unknown."""
     offloads: tuple[Offload, ...] = ()
     reasons: tuple[str, ...] = ()
-    """Why `auto` chose what it chose, a line each."""
+    """Reasons for the choices of `auto`, one line each."""
 
-    def role(self, name: str) -> RolePlace:
-        return next(placed for placed in self.roles if placed.role == name)
+    def role(self, name: str) -> RolePlacement:
+        return next(role for role in self.roles if role.role == name)
 
-    def workers_of(self, role: str) -> tuple[Worker, ...]:
+    def workers_of(self, role: str) -> tuple[WorkerPlacement, ...]:
         return self.role(role).workers
 
     def off(self, role: str, phase: Phase) -> tuple[Part, ...]:
-        """What of a role is off its devices in a phase."""
+        """Parts of a role that are not on its devices in a phase."""
         return next((each.parts for each in self.offloads if (each.role, each.phase) == (role, phase)), ())
 
     def shared(self, first: str, second: str) -> tuple[int, ...]:
-        """Devices that two roles both use."""
+        """Devices that both roles use."""
         return tuple(sorted(set(self.role(first).devices) & set(self.role(second).devices)))

@@ -1,5 +1,5 @@
-"""An address that speaks the OpenAI protocol in front of a run's generators, and agents that only know such an address.
+"""An OpenAI-compatible server in front of a run's generators, and agents that use it.
 
-What an agent asks there is sampled by the policy and written down token by token; the agent need not change. The server
-never starts a model and never trains: it asks the router, as an episode does.
+The policy samples the response to every request, and all tokens are recorded; agents need no change. The server starts
+no model and trains nothing: like an episode, it samples through the router.
 """

@@ -1,10 +1,10 @@
-"""Agents in processes of their own: started for one attempt, given its task, and judged by what they did.
+"""Agents in separate processes: each is started for one attempt, receives its task, and is scored by its result.
 
 | call | waits for | woken by |
 |---|---|---|
-| `play` | a seat, where processes are limited; then the agent's end, or its limit of time | the process, the clock |
+| `run_attempt` | a free agent slot; then the end of the process, at most `timeout_s` | the process, the clock |
 
-An agent knows an address and a key, from its environment, and its task, from its standard input. However the attempt
+An agent gets an address and a key in its environment variables, and its task on standard input. However the attempt
 ends, its whole process group is dead afterwards.
 """
 
@@ -19,167 +19,166 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from roll.allocator import environment_of_others
+from roll.allocator import foreign_environment
+from roll.proxy.forkserver import ForkServer
 from roll.proxy.server import Proxy
 from roll.proxy.session import Session
-from roll.proxy.warm import WarmPython
 from roll.rewards.base import LARGEST
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
-from roll.sandbox.base import Ended, Limits, Outcome, SandboxFailed
+from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
 from roll.sandbox.process import Command, supervise
 from roll.types import Score, Status, Task, Trajectory
 
 _OUTPUT = 8 * 2**20
-"""Bytes that an agent may write to standard output, and to standard error."""
-_LAST_LINES, _LONGEST = 5, 500
+"""Most bytes on standard output, and on standard error."""
+_LAST_LINES, _MAX_EXCERPT = 5, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPlayer:
-    """`Player` that starts a command for every attempt."""
+class AgentProcessRunner:
+    """`AttemptRunner` that starts a command for every attempt."""
 
     proxy: Proxy
     command: tuple[str, ...]
-    """The word `python` at its beginning is the interpreter of this process."""
-    seats: asyncio.Semaphore
-    """Agents that may run at once; shared by all sources of a run."""
+    """A first word `python` means the interpreter of this process."""
+    slots: asyncio.Semaphore
+    """Limits concurrent agents; shared by all sources of a run."""
     timeout_s: float = 600.0
     directory: str | None = None
-    """Where it starts; None: where the run was started."""
-    warm: WarmPython | None = None
-    """Starts it by forking, where the command is `python` and a script; None: it is started anew each time."""
-    hidden: frozenset[str] = frozenset()
-    """Variables of our environment that are none of its business."""
+    """Working directory; None: that of the run."""
+    forkserver: ForkServer | None = None
+    """Starts agents by forking if the command is `python` and a script; None: every agent is a new process."""
+    hidden_variables: frozenset[str] = frozenset()
+    """Environment variables that agents do not inherit."""
     result: Literal["reply", "stdout", "reward"] = "reply"
-    """What is judged: the policy's last reply, what the agent wrote, or nothing: it tells its reward itself."""
+    """What is scored: the policy's last response, standard output, or nothing: the agent reports its own reward."""
 
-    async def play(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
-        """The whole attempt, and what is to be scored; where something gave up, what there is and why."""
-        with runner.router.waits.on("environments"):
-            await self.seats.acquire()
+    async def run_attempt(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
+        """The attempt and the text to score; after a failure, the turns so far and the reason."""
+        with runner.router.idle_reasons.waiting_for("environments"):
+            await self.slots.acquire()
         try:
             session = self.proxy.open(runner, attempt)
             try:
                 outcome = await self._run(session)
             except asyncio.CancelledError:
-                runner.router.broken_off(session.num_sampled)
+                runner.router.count_aborted(session.tree.num_sampled)
                 raise
             except SandboxFailed as error:
                 outcome = str(error)
             finally:
                 self.proxy.close(session)
         finally:
-            self.seats.release()
-        return self._ended(session, outcome)
+            self.slots.release()
+        return self._trajectory(session, outcome)
 
-    async def _run(self, session: Session) -> Outcome:
+    async def _run(self, session: Session) -> ProgramResult:
         python = self.command[0] in ("python", "python3")
         argv = (sys.executable, *self.command[1:]) if python else self.command
-        run = supervise if self.warm is None else self.warm.run
+        run = supervise if self.forkserver is None else self.forkserver.run
         return await run(
             Command(
-                argv=argv if self.warm is None else self.command[1:],
-                stdin=json.dumps(self._told(session.attempt.task)).encode(),
-                environment=self._surroundings(session),
+                argv=argv if self.forkserver is None else self.command[1:],
+                stdin=json.dumps(self._task_input(session.attempt.task)).encode(),
+                environment=self._environment(session),
                 directory=self.directory or str(Path.cwd()),
             ),
-            Limits(wall_s=self.timeout_s, output_bytes=_OUTPUT),
+            ResourceLimits(wall_s=self.timeout_s, output_bytes=_OUTPUT),
         )
 
-    def _told(self, task: Task) -> dict[str, Any]:
-        """What an agent knows of its task: the answer only where it is the one to judge."""
-        told = {
+    def _task_input(self, task: Task) -> dict[str, Any]:
+        """The task as the agent receives it; with the answer only if the agent scores itself."""
+        fields = {
             "id": task.id,
             "domain": task.domain,
             "messages": [{"role": message.role, "content": message.content} for message in task.messages],
             "metadata": task.metadata,
             "seed": task.seed,
         }
-        return {**told, "answer": task.answer} if self.result == "reward" else told
+        return {**fields, "answer": task.answer} if self.result == "reward" else fields
 
-    def _surroundings(self, session: Session) -> dict[str, str]:
+    def _environment(self, session: Session) -> dict[str, str]:
         local = [os.environ[name] for name in ("NO_PROXY", "no_proxy") if os.environ.get(name)][:1]
         unproxied = ",".join([*local, "127.0.0.1", "::1", "localhost"])
-        inherited = {name: value for name, value in environment_of_others().items() if name not in self.hidden}
+        inherited = {name: value for name, value in foreign_environment().items() if name not in self.hidden_variables}
         return inherited | {
             "OPENAI_BASE_URL": self.proxy.url,
-            "OPENAI_API_BASE": self.proxy.url,  # as older clients have it
+            "OPENAI_API_BASE": self.proxy.url,  # for older clients
             "OPENAI_API_KEY": self.proxy.key_of(session),
             "OPENAI_MODEL": self.proxy.settings.models[0],
             "NO_PROXY": unproxied,
             "no_proxy": unproxied,
         }
 
-    def _ended(self, session: Session, outcome: Outcome | str) -> tuple[Trajectory, str]:
-        conversations, task = session.conversations, session.attempt.task
+    def _trajectory(self, session: Session, outcome: ProgramResult | str) -> tuple[Trajectory, str]:
+        """The trajectory and the text to score; an `outcome` of text is an error."""
+        tree, task = session.tree, session.attempt.task
         trajectory = Trajectory(
             task=task,
             sibling=session.attempt.sibling,
-            segments=conversations.segments(),
+            segments=tree.segments(),
             status=Status.FINISHED,
-            metrics={"replies": float(len(conversations.replies)), "branches": float(conversations.num_branches)},
+            metrics={"replies": float(tree.num_turns), "branches": float(tree.num_branches)},
         )
-        place = f"agent of task {task.id!r}"
-        wrong = outcome if isinstance(outcome, str) else self._wrong(outcome)
-        wrong = wrong.replace(self.proxy.key_of(session), "***")  # which agents like to repeat
-        if not conversations.replies:
-            why = wrong or "it ended without a reply of the model; let it ask OPENAI_BASE_URL for one"
-            status = Status.ENGINE_FAILED if session.failed else Status.ENV_FAILED
-            return replace(trajectory, status=status, reason=f"{place}: {session.failed or why}"), ""
+        where = f"agent of task {task.id!r}"
+        error = outcome if isinstance(outcome, str) else self._process_error(outcome)
+        error = error.replace(self.proxy.key_of(session), "***")  # agents tend to print the key
+        if not tree.num_turns and not error:
+            error = "it ended without a response of the model; let it send requests to OPENAI_BASE_URL"
+        if error and (not tree.num_turns or not session.cut):
+            status = Status.ENGINE_FAILED if session.engine_error else Status.ENV_FAILED
+            return replace(trajectory, status=status, reason=f"{where}: {session.engine_error or error}"), ""
         cut = session.cut or ("the reply is too long" if session.too_long else "")
-        if wrong and not session.cut:
-            status = Status.ENGINE_FAILED if session.failed else Status.ENV_FAILED
-            return replace(trajectory, status=status, reason=f"{place}: {session.failed or wrong}"), ""
         trajectory = replace(trajectory, status=Status.TRUNCATED if cut else Status.FINISHED, reason=cut)
-        return self._judged(trajectory, place, conversations.text, outcome)
-
-    def _judged(self, trajectory: Trajectory, place: str, reply: str, outcome: Outcome | str) -> tuple[Trajectory, str]:
-        written = "" if isinstance(outcome, str) else outcome.stdout.decode("utf-8", "replace")
-        if self.result == "reply":
-            return trajectory, reply
+        output = "" if isinstance(outcome, str) else outcome.stdout.decode("utf-8", "replace")
         if self.result == "stdout":
-            return trajectory, written.strip()
-        reward = reported(written)
-        if reward is None:
-            last = written.strip().rpartition("\n")[2][:_LONGEST]
-            why = f'{place}: no reward (its last line is {last!r}); let it write {{"reward": NUMBER}}'
-            return replace(trajectory, status=Status.ENV_FAILED, reason=why), ""
-        return trajectory.scored(Score(reward)), reply
+            return trajectory, output.strip()
+        return (trajectory if self.result == "reply" else _with_reported_reward(trajectory, where, output)), tree.text
 
-    def _wrong(self, outcome: Outcome) -> str:
-        """Why a process did not end as it should; empty where it did."""
+    def _process_error(self, outcome: ProgramResult) -> str:
+        """Why a process failed; empty if it succeeded."""
         if outcome.succeeded:
             return ""
-        match outcome.ended:
-            case Ended.TIMED_OUT:
+        match outcome.reason:
+            case ExitReason.TIMED_OUT:
                 why = f"killed after {self.timeout_s:g} s (agent.timeout_s)"
-            case Ended.OUTPUT_FLOOD:
+            case ExitReason.OUTPUT_FLOOD:
                 why = f"killed: it wrote more than {_OUTPUT} bytes"
-            case Ended.KILLED:
+            case ExitReason.KILLED:
                 why = f"ended by signal {outcome.signal}"
-            case Ended.EXITED:
+            case ExitReason.EXITED:
                 why = f"exit code {outcome.exit_code}"
-        said = last_words(outcome.stderr.decode("utf-8", "replace"))
-        return f"{why}; its last words: {said}" if said else f"{why}; it said nothing on standard error"
+        excerpt = stderr_excerpt(outcome.stderr.decode("utf-8", "replace"))
+        return f"{why}; standard error ends with: {excerpt}" if excerpt else f"{why}; standard error is empty"
 
 
-def last_words(written: str) -> str:
-    """The end of what an agent wrote to standard error; of a traceback, its last line and where the agent was."""
-    lines = [line.strip() for line in written.splitlines() if line.strip()]
+def stderr_excerpt(text: str) -> str:
+    """The end of an agent's standard error; of a traceback, its last line and the agent's innermost frame."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     frames = [line for line in lines if line.startswith('File "')]
-    own = [line for line in frames if "site-packages" not in line and "<frozen" not in line]
-    if own:
-        return f"{lines[-1][:_LONGEST]} ({own[-1]})"
-    return " | ".join(lines[-_LAST_LINES:])[-_LONGEST:]
+    agent_frames = [line for line in frames if "site-packages" not in line and "<frozen" not in line]
+    if agent_frames:
+        return f"{lines[-1][:_MAX_EXCERPT]} ({agent_frames[-1]})"
+    return " | ".join(lines[-_LAST_LINES:])[-_MAX_EXCERPT:]
 
 
-def reported(written: str) -> float | None:
-    """The reward in the last line that an agent wrote: `{"reward": 0.5}`; None where there is none to train on."""
+def _with_reported_reward(trajectory: Trajectory, where: str, output: str) -> Trajectory:
+    """The trajectory, scored with the reward that the agent printed; failed if it printed none."""
+    reward = read_reward(output)
+    if reward is not None:
+        return trajectory.with_score(Score(reward))
+    last = output.strip().rpartition("\n")[2][:_MAX_EXCERPT]
+    reason = f'{where}: no reward (its last line is {last!r}); let it write {{"reward": NUMBER}}'
+    return replace(trajectory, status=Status.ENV_FAILED, reason=reason)
+
+
+def read_reward(output: str) -> float | None:
+    """The reward in the last line of an agent's output, `{"reward": 0.5}`; None if there is no valid one."""
     try:
-        found: Any = json.loads(written.strip().rpartition("\n")[2])
+        content: Any = json.loads(output.strip().rpartition("\n")[2])
     except (ValueError, RecursionError):
         return None
-    reward: Any = cast(dict[str, Any], found).get("reward") if isinstance(found, dict) else None
+    reward: Any = cast(dict[str, Any], content).get("reward") if isinstance(content, dict) else None
     if not isinstance(reward, int | float) or isinstance(reward, bool):
         return None
     return float(reward) if math.isfinite(reward) and abs(reward) <= LARGEST else None

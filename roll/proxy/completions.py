@@ -1,4 +1,4 @@
-"""Replies as a client is given them: whole, or piece by piece while they are sampled."""
+"""Responses in the form that clients expect: as one body, or as a stream of events while they are sampled."""
 
 from __future__ import annotations
 
@@ -9,55 +9,57 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from roll.data.templates import Template
-from roll.data.tools import ToolCall, read
-from roll.proxy.requests import Asked, Refused
-from roll.serving.pending import Sampled
+from roll.data.tools import ToolCall, parse_response
+from roll.proxy.requests import ApiError, ChatRequest
+from roll.serving.dispatch import Sampled
 from roll.types import Finish, record
 
 if TYPE_CHECKING:
     from roll.types import Ints
 
 _CALL = "<tool_call>"
-_UNWHOLE = "\ufffd"
-"""What bytes that are not a character yet decode to."""
+_REPLACEMENT = "\ufffd"
+"""Decoding of bytes that do not form a complete character yet."""
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 encode = msgspec.json.encode
 
 
 @record
-class Answer:
-    """One reply of the policy."""
+class Completion:
+    """One response of the policy."""
 
     id: str
     text: str
-    """All of it, as its ids decode."""
+    """The decoded ids."""
     content: str
-    """Without the calls in it."""
+    """The text without tool calls."""
     calls: tuple[ToolCall, ...]
     sampled: Sampled
     num_prompt: int
-    """Tokens that it was sampled after."""
+    """Tokens of the context."""
     created: int
-    """Seconds since 1970."""
+    """Unix time in seconds."""
 
     @property
     def finish(self) -> str:
-        """Why it ended, in a client's words."""
+        """`finish_reason` of the protocol."""
         if self.calls:
             return "tool_calls"
         return "length" if self.sampled.finish is Finish.LENGTH else "stop"
 
 
-def answer_of(id: str, asked: Asked, sampled: Sampled, template: Template, num_prompt: int) -> Answer:
-    """A reply with its calls read; one that tries to call a tool and fails is text, and calls nothing."""
+def build_completion(
+    id: str, request: ChatRequest, sampled: Sampled, template: Template, num_prompt: int
+) -> Completion:
+    """A response with its tool calls parsed; a malformed call stays text."""
     text = template.decode(sampled.ids)
     content, calls = text, ()
     form = template.tool_form
-    if asked.tools and asked.calling and form is not None:
-        calls = read(text, asked.tools, form).calls
+    if request.tools and request.parse_calls and form is not None:
+        calls = parse_response(text, request.tools, form).calls
         if calls:
             content = text.partition(_CALL)[0] if form == "hermes" else ""
-    return Answer(
+    return Completion(
         id=f"chatcmpl-{id}",
         text=text,
         content=content,
@@ -68,44 +70,44 @@ def answer_of(id: str, asked: Asked, sampled: Sampled, template: Template, num_p
     )
 
 
-def whole(answer: Answer, asked: Asked, template: Template) -> bytes:
-    """The body of an answer that is not streamed."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content or (None if answer.calls else "")}
-    if answer.calls:
-        message["tool_calls"] = _calls(answer)
+def completion_body(completion: Completion, request: ChatRequest, template: Template) -> bytes:
+    """The body of a response that is not streamed."""
+    message: dict[str, Any] = {"role": "assistant", "content": completion.content or (None if completion.calls else "")}
+    if completion.calls:
+        message["tool_calls"] = _format_calls(completion)
     choice = {
         "index": 0,
         "message": message,
-        "logprobs": _logprobs(answer.sampled, template) if asked.logprobs else None,
-        "finish_reason": answer.finish,
+        "logprobs": _logprobs(completion.sampled, template) if request.logprobs else None,
+        "finish_reason": completion.finish,
     }
-    versions = answer.sampled.versions
+    versions = completion.sampled.versions
     return encode(
         {
-            "id": answer.id,
+            "id": completion.id,
             "object": "chat.completion",
-            "created": answer.created,
-            "model": asked.model,
+            "created": completion.created,
+            "model": request.model,
             "system_fingerprint": f"version-{int(versions[-1])}" if len(versions) else None,
             "choices": [choice],
-            "usage": _usage(answer),
+            "usage": _usage(completion),
         }
     )
 
 
-class Stream:
-    """A reply in pieces, each an event that a client puts together with the others."""
+class CompletionStream:
+    """A response as server-sent events."""
 
-    def __init__(self, id: str, asked: Asked, template: Template) -> None:
-        self._asked, self._template = asked, template
+    def __init__(self, id: str, request: ChatRequest, template: Template) -> None:
+        self._request, self._template = request, template
         self._ids: list[int] = []
         self._sent = ""
-        self._form = template.tool_form if asked.tools and asked.calling else None
+        self._form = template.tool_form if request.tools and request.parse_calls else None
         self._head = {
             "id": f"chatcmpl-{id}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": asked.model,
+            "model": request.model,
         }
 
     def opening(self) -> bytes:
@@ -113,90 +115,90 @@ class Stream:
         return self._event({"role": "assistant", "content": ""})
 
     def add(self, ids: Ints) -> bytes:
-        """An event of the text that is sure to be part of the reply by now; nothing where no more is."""
-        if self._asked.logprobs:
-            return b""  # they go with the text, and are known of the whole
+        """An event with the new text that later tokens cannot change; empty if there is none."""
+        if self._request.logprobs:
+            return b""  # logprobs accompany the text, and are known at the end
         self._ids += ids.tolist()
-        text = self._sure(self._template.decode(self._ids))
+        text = self._stable(self._template.decode(self._ids))
         new = text[len(self._sent) :] if text.startswith(self._sent) else ""
         self._sent += new
         return self._event({"content": new}) if new else b""
 
-    def end(self, answer: Answer) -> Iterator[bytes]:
-        """What is left once the reply is whole."""
-        rest = answer.content[len(self._sent) :]
-        if self._asked.logprobs:
-            yield self._event({"content": rest}, logprobs=_logprobs(answer.sampled, self._template))
+    def end(self, completion: Completion) -> Iterator[bytes]:
+        """The remaining events of a complete response."""
+        rest = completion.content[len(self._sent) :]
+        if self._request.logprobs:
+            yield self._event({"content": rest}, logprobs=_logprobs(completion.sampled, self._template))
         elif rest:
             yield self._event({"content": rest})
-        if answer.calls:
-            yield self._event({"tool_calls": _calls(answer, numbered=True)})
-        yield self._event({}, finish=answer.finish)
-        if self._asked.usage:
-            yield _data({**self._head, "choices": [], "usage": _usage(answer)})
+        if completion.calls:
+            yield self._event({"tool_calls": _format_calls(completion, numbered=True)})
+        yield self._event({}, finish=completion.finish)
+        if self._request.usage:
+            yield _event_bytes({**self._head, "choices": [], "usage": _usage(completion)})
         yield b"data: [DONE]\n\n"
 
-    def failure(self, error: Refused) -> bytes:
-        """That no more will come, and why."""
-        return b"data: " + refusal(error) + b"\n\n"
+    def failure(self, error: ApiError) -> bytes:
+        """The event that ends a failed stream."""
+        return b"data: " + error_body(error) + b"\n\n"
 
     def _event(self, delta: dict[str, Any], *, finish: str | None = None, logprobs: Any = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return _data({**self._head, "choices": [choice]})
+        return _event_bytes({**self._head, "choices": [choice]})
 
-    def _sure(self, text: str) -> str:
-        """Without what later tokens may still change, or make a call of."""
-        text = text.rstrip(_UNWHOLE)
+    def _stable(self, text: str) -> str:
+        """The text without an end that later tokens may change or turn into a tool call."""
+        text = text.rstrip(_REPLACEMENT)
         if self._form is None:
             return text
         if self._form == "llama":
             return "" if text.lstrip()[:1] in ("", "{") else text
-        before, called, _ = text.partition(_CALL)
-        if called:
+        before, call, _ = text.partition(_CALL)
+        if call:
             return before
-        most = min(len(_CALL) - 1, len(text))
-        begun = next((size for size in range(most, 0, -1) if text.endswith(_CALL[:size])), 0)
-        return text[: len(text) - begun]
+        longest = min(len(_CALL) - 1, len(text))
+        overlap = next((size for size in range(longest, 0, -1) if text.endswith(_CALL[:size])), 0)
+        return text[: len(text) - overlap]
 
 
-def refusal(error: Refused) -> bytes:
-    """Why there is no reply, as clients of this protocol expect it."""
+def error_body(error: ApiError) -> bytes:
+    """The body of an error."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    return encode({"error": {"message": error.why, "type": kind, "param": error.param, "code": error.code}})
+    return encode({"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}})
 
 
-def model(name: str, created: int) -> dict[str, Any]:
-    """One name that the policy goes by."""
+def model_entry(name: str, created: int) -> dict[str, Any]:
+    """One entry of the list of models."""
     return {"id": name, "object": "model", "created": created, "owned_by": "roll"}
 
 
-def _data(entries: dict[str, Any]) -> bytes:
+def _event_bytes(entries: dict[str, Any]) -> bytes:
     return b"data: " + encode(entries) + b"\n\n"
 
 
-def _calls(answer: Answer, *, numbered: bool = False) -> list[dict[str, Any]]:
+def _format_calls(completion: Completion, *, numbered: bool = False) -> list[dict[str, Any]]:
     return [
         {
-            **({"index": place} if numbered else {}),
-            "id": f"call-{answer.id.removeprefix('chatcmpl-')}-{place}",
+            **({"index": index} if numbered else {}),
+            "id": f"call-{completion.id.removeprefix('chatcmpl-')}-{index}",
             "type": "function",
             "function": {"name": call.name, "arguments": encode(call.arguments).decode()},
         }
-        for place, call in enumerate(answer.calls)
+        for index, call in enumerate(completion.calls)
     ]
 
 
-def _usage(answer: Answer) -> dict[str, int]:
-    num_new = len(answer.sampled.ids)
+def _usage(completion: Completion) -> dict[str, int]:
+    num_new = len(completion.sampled.ids)
     return {
-        "prompt_tokens": answer.num_prompt,
+        "prompt_tokens": completion.num_prompt,
         "completion_tokens": num_new,
-        "total_tokens": answer.num_prompt + num_new,
+        "total_tokens": completion.num_prompt + num_new,
     }
 
 
 def _logprobs(sampled: Sampled, template: Template) -> dict[str, Any]:
-    """Of every sampled token, the one that ended the reply included: that one has no text."""
+    """Logprobs of all sampled tokens; the stop token is included and has no text."""
     texts = [template.decode([id]) for id in sampled.ids.tolist()]
     return {
         "content": [

@@ -1,28 +1,28 @@
-"""How much clients may ask, and the record of what was refused, which a flood does not fill."""
+"""The rate limit of clients, and a log of refused requests whose size is bounded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from roll.journal.events import ProxyRefused
+from roll.journal.events import ProxyRequestRefused
 
 _WINDOW_S = 10.0
-"""So long the same refusals of one session are only counted."""
-_LONGEST = 300
+"""Period in which repeated refusals of one session are only counted."""
+_MAX_REASON = 300
 
 
-class Rate:
-    """Lets so many requests through a second, and twice as many at once after a pause."""
+class RateLimiter:
+    """A token bucket: `per_s` requests per second, with bursts of twice as many."""
 
-    __slots__ = ("_filled_s", "_left", "_most", "_per_s")
+    __slots__ = ("_capacity", "_filled_s", "_left", "_per_s")
 
     def __init__(self, per_s: float, now_s: float) -> None:
-        self._per_s, self._most = per_s, max(1.0, 2 * per_s)
-        self._left, self._filled_s = self._most, now_s
+        self._per_s, self._capacity = per_s, max(1.0, 2 * per_s)
+        self._left, self._filled_s = self._capacity, now_s
 
     def wait_s(self, now_s: float) -> float:
-        """0.0 lets one through; else seconds until one will be."""
-        self._left = min(self._most, self._left + (now_s - self._filled_s) * self._per_s)
+        """Admit a request and return 0.0, or return the seconds until one is admitted."""
+        self._left = min(self._capacity, self._left + (now_s - self._filled_s) * self._per_s)
         self._filled_s = now_s
         if self._left >= 1.0:
             self._left -= 1.0
@@ -30,36 +30,36 @@ class Rate:
         return (1.0 - self._left) / self._per_s
 
 
-class Refusals:
-    """Every refusal is written down: the first of its kind at once, the same again as a number, once in a while."""
+class RefusalLog:
+    """Records the first refusal of each kind at once, and repetitions as a count per period."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.record: Callable[[ProxyRefused], object] | None = None
-        """Who writes them down; None: they are counted alone."""
+        self.record: Callable[[ProxyRequestRefused], object] | None = None
+        """Callback that stores an event; None: refusals are only counted."""
         self.num = 0
         self._clock, self._since_s = clock, clock()
-        self._again: dict[tuple[str, int], tuple[int, str]] = {}
-        """How often more since the window began, and why last."""
+        self._repeated: dict[tuple[str, int], tuple[int, str]] = {}
+        """By session and status: repetitions in this period, and the last reason."""
 
-    def note(self, session: str, status: int, why: str) -> None:
-        """A request was refused; `session` names one that is known, or nothing."""
+    def add(self, session: str, status: int, reason: str) -> None:
+        """Add a refusal; `session` is empty if the request named no known one."""
         self.num += 1
         if self._clock() - self._since_s > _WINDOW_S:
             self.flush()
-        before = self._again.get((session, status))
+        before = self._repeated.get((session, status))
         if before is None:
-            self._again[session, status] = (0, "")
-            self._write(session, status, why, 1)
+            self._repeated[session, status] = (0, "")
+            self._record(session, status, reason, 1)
         else:
-            self._again[session, status] = (before[0] + 1, why)
+            self._repeated[session, status] = (before[0] + 1, reason)
 
     def flush(self) -> None:
-        """Write down what was counted."""
-        again, self._again, self._since_s = self._again, {}, self._clock()
-        for (session, status), (times, why) in again.items():
-            if times:
-                self._write(session, status, why, times)
+        """Record the counted repetitions."""
+        repeated, self._repeated, self._since_s = self._repeated, {}, self._clock()
+        for (session, status), (count, reason) in repeated.items():
+            if count:
+                self._record(session, status, reason, count)
 
-    def _write(self, session: str, status: int, why: str, times: int) -> None:
+    def _record(self, session: str, status: int, reason: str, count: int) -> None:
         if self.record is not None:
-            self.record(ProxyRefused(session=session, status=status, why=why[:_LONGEST], times=times))
+            self.record(ProxyRequestRefused(session=session, status=status, reason=reason[:_MAX_REASON], count=count))

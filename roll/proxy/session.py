@@ -1,9 +1,9 @@
-"""One attempt as the server sees it: requests come in, are matched with what was said before, and sampled.
+"""One attempt on the server's side: requests come in, are matched with earlier messages, and are sampled.
 
 | call | waits for | woken by |
 |---|---|---|
-| `ask` | the whole reply; a request asked twice waits for the same one | the router, or `close` |
-| `close` | nothing; what is being sampled is aborted | |
+| `complete` | the whole response; a repeated request waits for the same one | the router, or `close` |
+| `close` | nothing; running requests are aborted | |
 """
 
 from __future__ import annotations
@@ -12,197 +12,201 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roll.engines.base import Output, Request
 from roll.engines.native.sampling import noise_key
 from roll.errors import ConfigError, EngineFailed
-from roll.proxy.completions import Answer, answer_of
-from roll.proxy.message_tree import Conversations, Place, Spot, turn_of
-from roll.proxy.requests import Asked, Refused, check_sampling, said_by_policy
-from roll.rollout.episode.runner import Attempt, EpisodeRunner
-from roll.serving.pending import Sampled
-from roll.types import Finish
+from roll.proxy.completions import Completion, build_completion
+from roll.proxy.message_tree import MessageTree
+from roll.proxy.requests import ApiError, ChatRequest, check_sampling, response_message
+from roll.rollout.episode.conversation import MessageNode, SamplePoint
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, SavedProgress
+from roll.types import Finish, Turn
 
 if TYPE_CHECKING:
     from roll.types import Ints
 
-Hear: TypeAlias = "Callable[[Ints], None]"
-"""Is given every part of a reply while it is sampled."""
+OnTokens: TypeAlias = "Callable[[Ints], None]"
+"""Callback for every part of a response while it is sampled."""
 
 
 @dataclass(slots=True, eq=False)
-class _UnderWay:
-    """A reply that was asked for."""
+class _RunningCompletion:
+    """A response that was requested."""
 
-    sampling: asyncio.Task[Answer]
-    hear: list[Hear]
+    task: asyncio.Task[Completion]
+    listeners: list[OnTokens]
     num_waiting: int = 0
-    """Clients that want it."""
+    """Clients that wait for it."""
 
 
 class Session:
-    """What an agent asks in one attempt, and what it was answered."""
+    """The requests of one attempt's agent, and their responses."""
 
     def __init__(self, id: str, runner: EpisodeRunner, attempt: Attempt, *, strict: bool = True) -> None:
-        """With `strict`, requests to be sampled otherwise than the run does are refused."""
+        """With `strict`, requests for a different sampling than the run's are rejected."""
         self.id, self.runner, self.attempt = id, runner, attempt
-        self.limits = runner.limits_of.get(attempt.task.domain, runner.limits)
-        self.name = "/".join(
-            map(str, (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling))
-        )
-        """For people: which attempt this is."""
-        self.template = runner.template
-        self.router = runner.router
-        self.conversations = Conversations(
-            runner.template, runner.cuts, place=f"task {attempt.task.id!r}", per_turn=self.limits.per_turn
-        )
+        self.limits = runner.limits_of(attempt.task)
+        self._parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling)
+        self.name = "/".join(map(str, self._parts))
+        """Readable name of the attempt."""
+        self.template, self.router = runner.template, runner.router
+        where, per_turn = f"task {attempt.task.id!r}", self.limits.per_turn
+        self.tree = MessageTree(runner.template, runner.segment_breaks, where=where, per_turn=per_turn)
         self.cut = ""
-        """Why the attempt could not go on as the agent wanted, if so."""
+        """Why the attempt was truncated; empty if it was not."""
         self.too_long = False
-        """Whether the last reply was cut by the run's own limit."""
-        self.failed = ""
-        """What the engine last gave up with, if it did."""
+        """Whether the run's own limit cut the last response."""
+        self.engine_error = ""
+        """Last error of the engine; empty if there was none."""
         self.closed = False
         self._strict = strict
-        self._num_asked = 0
-        """Replies that were to be sampled so far."""
-        self._past = attempt.past
-        self._under_way: set[asyncio.Task[Answer]] = set()
-        self.router.waits.count("environments", 1)
+        self._num_requested = 0
+        """Responses that were requested so far."""
+        self._progress = SavedProgress(attempt)
+        self._running: set[asyncio.Task[Completion]] = set()
+        self._completions: dict[tuple[MessageNode, tuple[Any, ...]], _RunningCompletion] = {}
+        """By last message and request key; a repeated request gets the same response."""
+        self.router.idle_reasons.add("environments", 1)
 
-    @property
-    def num_sampled(self) -> int:
-        """Tokens of whole replies."""
-        return sum(len(turn.sampled) for turn in self.conversations.replies)
+    async def complete(self, request: ChatRequest, on_tokens: OnTokens | None = None) -> Completion:
+        """The response to a request; a repeated request gets the same one. Cancelling this aborts it.
 
-    async def ask(self, asked: Asked, hear: Hear | None = None) -> Answer:
-        """The reply to a request; the same again to one that was asked before. Cancelling this aborts it.
-
-        Raises `Refused`.
+        Raises `ApiError`.
         """
         if self._strict:
-            check_sampling(asked, self.limits.sampling)
-        path = self.conversations.find(asked)
-        found: _UnderWay | None = path[-1].asked.get(asked.key)
-        if found is None:
-            found = path[-1].asked[asked.key] = self._begin(path, asked)
-        if hear is not None:
-            found.hear.append(hear)
-        found.num_waiting += 1
+            check_sampling(request, self.limits.sampling)
+        path = self.tree.find(request)
+        key = path[-1], request.key
+        if key not in self._completions:
+            self._completions[key] = self._start(path, request)
+        running = self._completions[key]
+        if on_tokens is not None:
+            running.listeners.append(on_tokens)
+        running.num_waiting += 1
         try:
-            await asyncio.wait([found.sampling])
+            await asyncio.wait([running.task])
         finally:
-            found.num_waiting -= 1
-            if not found.sampling.done() and not found.num_waiting:
-                del path[-1].asked[asked.key]
-                found.sampling.cancel()
-        if found.sampling.cancelled():
-            raise Refused(404, f"session {self.id!r} has ended; its attempt is over", code="session_not_found")
-        if (error := found.sampling.exception()) is not None:
-            path[-1].asked.pop(asked.key, None)  # whoever asks again may have more luck
-            raise _told(error)
-        return found.sampling.result()
+            running.num_waiting -= 1
+            if not running.task.done() and not running.num_waiting:
+                del self._completions[key]
+                running.task.cancel()
+        if running.task.cancelled():
+            raise self._closed_error()
+        if (error := running.task.exception()) is not None:
+            self._completions.pop(key, None)  # the next request tries again
+            raise _api_error(error)
+        return running.task.result()
 
     def close(self) -> None:
-        """Nothing more is sampled."""
+        """Abort running requests and accept no more."""
         if self.closed:
             return
         self.closed = True
-        if not self._under_way:
-            self.router.waits.count("environments", -1)
-        for sampling in list(self._under_way):
-            sampling.cancel()
+        if not self._running:
+            self.router.idle_reasons.add("environments", -1)
+        for task in list(self._running):
+            task.cancel()
 
-    def _begin(self, path: list[Spot], asked: Asked) -> _UnderWay:
+    def _start(self, path: list[MessageNode], request: ChatRequest) -> _RunningCompletion:
         if self.closed:
-            raise Refused(404, f"session {self.id!r} has ended; its attempt is over", code="session_not_found")
-        if len(self.conversations.replies) + len(self._under_way) >= self.limits.max_turns:
+            raise self._closed_error()
+        if self.tree.num_turns + len(self._running) >= self.limits.max_turns:
             self.cut = f"{self.limits.max_turns} turns are over"
-            raise Refused(400, f"{self.cut}: an attempt has no more (rollout.max_turns); end it", code="turns_over")
+            raise ApiError(400, f"{self.cut}: an attempt has no more (rollout.max_turns); end it", code="turns_over")
         try:
-            place = self.conversations.place(path, asked)
+            point = self.tree.sample_point(path, request.tools)
         except ConfigError as error:
-            raise Refused(400, str(error), param="messages") from None
-        if self._most(place) <= 0:
-            self.conversations.leave(place)
+            raise ApiError(400, str(error), param="messages") from None
+        if self._room(point) <= 0:
+            self.tree.release(point)
             self.cut = "the context is full"
-            raise Refused(
+            raise ApiError(
                 400,
-                f"the messages have {len(place.context)} tokens and the context has {self.limits.context}, so there is "
-                "no room for a reply (rollout.context); send less",
+                f"the messages have {len(point.context)} tokens and the context has {self.limits.max_seq_len}, so "
+                "there is no room for a response (rollout.max_seq_len); send less",
                 param="messages",
                 code="context_length_exceeded",
             )
-        number, self._num_asked = self._num_asked, self._num_asked + 1
-        hear: list[Hear] = []
-        sampling = asyncio.create_task(self._sample(asked, place, number, hear))
+        number, self._num_requested = self._num_requested, self._num_requested + 1
+        listeners: list[OnTokens] = []
+        task = asyncio.create_task(self._sample(request, path[-1], point, number, listeners))
 
-        def ended(_: object) -> None:
-            self._under_way.discard(sampling)
-            if sampling.cancelled() or sampling.exception() is not None:
-                self.conversations.leave(place)
-            if not self._under_way and not self.closed:
-                self.router.waits.count("environments", 1)
+        def end(_: object) -> None:
+            self._running.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                self.tree.release(point)
+            if not self._running and not self.closed:
+                self.router.idle_reasons.add("environments", 1)
 
-        sampling.add_done_callback(ended)
-        if not self._under_way:
-            self.router.waits.count("environments", -1)
-        self._under_way.add(sampling)
-        return _UnderWay(sampling, hear)
+        task.add_done_callback(end)
+        if not self._running:
+            self.router.idle_reasons.add("environments", -1)
+        self._running.add(task)
+        return _RunningCompletion(task, listeners)
 
-    async def _sample(self, asked: Asked, place: Place, number: int, hear: list[Hear]) -> Answer:
-        most, scribe = self._most(place), self.attempt.scribe
-        so_far = self._so_far(number, place.checksum)
-        request = self._request(asked, place, number, most if asked.most is None else min(most, asked.most))
+    async def _sample(
+        self, request: ChatRequest, node: MessageNode, point: SamplePoint, number: int, listeners: list[OnTokens]
+    ) -> Completion:
+        room, record = self._room(point), self._progress.on_output(number, point.checksum)
+        max_new_tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)
 
-        def note(output: Output) -> None:
-            if scribe is not None:
-                scribe.part(number, place.checksum, output)
-            for each in hear:
-                each(output.ids)
+        def on_output(output: Output) -> None:
+            if record is not None:
+                record(output)
+            for listener in listeners:
+                listener(output.ids)
 
         began = time.perf_counter()
         try:
-            sampled = await self.router.sample(request, order=self.attempt.order, so_far=so_far, note=note)
+            sampled = await self.router.sample(
+                self._request(request, point, number, max_new_tokens),
+                order=self.attempt.order,
+                so_far=self._progress.so_far(number, point.checksum),
+                on_output=on_output,
+            )
         except EngineFailed as error:
-            self.failed = str(error)
+            self.engine_error = str(error)
             raise
-        answer = answer_of(f"{self.id}-{number}", asked, sampled, self.template, len(place.context))
-        turn = turn_of(place, sampled, time.perf_counter() - began)
-        self.conversations.add(place, said_by_policy(answer.content, answer.calls), answer.text, turn)
-        self.too_long = sampled.finish is Finish.LENGTH and len(sampled.ids) == most
-        return answer
+        completion = build_completion(f"{self.id}-{number}", request, sampled, self.template, len(point.context))
+        turn = Turn(
+            observation=point.observation,
+            sampled=sampled.ids,
+            sampler_logprobs=sampled.logprobs,
+            versions=sampled.versions,
+            finish=sampled.finish,
+            generated_s=time.perf_counter() - began,
+            queued_s=sampled.queued_s,
+        )
+        message = response_message(completion.content, completion.calls)
+        self.tree.add(node, point, message, completion.text, turn)
+        self.too_long = sampled.finish is Finish.LENGTH and len(sampled.ids) == room
+        return completion
 
-    def _most(self, place: Place) -> int:
-        """Tokens that the run allows a reply there."""
-        return min(self.limits.max_new_tokens, self.limits.context - len(place.context))
+    def _room(self, point: SamplePoint) -> int:
+        """Most tokens that the run allows for a response here."""
+        return min(self.limits.max_new_tokens, self.limits.max_seq_len - len(point.context))
 
-    def _so_far(self, number: int, context: int) -> Sampled | None:
-        """What an earlier process has of this reply, as long as the agent asks what it asked then."""
-        if self._past[number : number + 1] and self._past[number].context != context:
-            self._past = self._past[:number]
-            if self.attempt.scribe is not None:
-                self.attempt.scribe.diverged(number)
-        return self._past[number].so_far if number < len(self._past) else None
-
-    def _request(self, asked: Asked, place: Place, number: int, most: int) -> Request:
-        """Its noise depends on what it answers to and not on when it was asked: agents may ask several at once."""
-        attempt, seed = self.attempt, "" if asked.seed is None else asked.seed
-        parts = (attempt.purpose, attempt.task.domain, attempt.task.id, attempt.number, attempt.sibling)
+    def _request(self, request: ChatRequest, point: SamplePoint, number: int, max_new_tokens: int) -> Request:
+        """The engine's request. Its noise depends on the context, not on when it was sent: agents send concurrently."""
+        attempt, seed = self.attempt, "" if request.seed is None else request.seed
         return Request(
             id=f"{self.name}/{self.id}-{number}",
-            ids=place.context,
-            max_new_tokens=most,
+            ids=point.context,
+            max_new_tokens=max_new_tokens,
             sampling=self.limits.sampling,
             stop=self.limits.stop,
-            key=noise_key(attempt.seed, *parts, f"{place.checksum:08x}/{seed}"),
+            key=noise_key(attempt.seed, *self._parts, f"{point.checksum:08x}/{seed}"),
             family=f"{attempt.task.domain}/{attempt.task.id}",
         )
 
+    def _closed_error(self) -> ApiError:
+        return ApiError(404, f"session {self.id!r} has ended; its attempt is over", code="session_not_found")
 
-def _told(error: BaseException) -> Refused:
-    """Why there is no reply, for the client."""
+
+def _api_error(error: BaseException) -> ApiError:
+    """The error that a client receives when sampling failed."""
     if isinstance(error, EngineFailed):
-        return Refused(503, f"no reply came ({error}); ask again", code="engine_failed")
-    return Refused(500, f"no reply came ({type(error).__name__}: {error}); see the run's log", code="internal")
+        return ApiError(503, f"no response ({error}); send the request again", code="engine_failed")
+    return ApiError(500, f"no response ({type(error).__name__}: {error}); see the run's log", code="internal")

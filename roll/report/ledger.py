@@ -1,6 +1,6 @@
-"""The account of a run, from its journal alone: where every second, token, attempt and group went.
+"""Where every second, token, attempt and group of a run went, computed from its journal alone.
 
-What is left over is a number of its own and never hidden. It is below 0 where more was found than there should be.
+Every account has an explicit remainder, `unaccounted`. It is negative where more is found than should be there.
 """
 
 from __future__ import annotations
@@ -12,240 +12,246 @@ from pathlib import Path
 from roll.errors import ConfigError
 from roll.journal.events import (
     Event,
-    Generated,
-    Published,
-    Resumed,
+    RequestsResumed,
     RolledBack,
     RunEnded,
     RunStarted,
+    TokensGenerated,
     TrajectoryEnded,
-    Validated,
+    ValidationFinished,
+    WeightsPublished,
 )
-from roll.journal.records import Chunk, Entry, Kept, Wanted
+from roll.journal.records import Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
-from roll.report.outcomes import Fate, Fates
-from roll.report.time_account import Hours, Processes, hours
+from roll.report.outcomes import OutcomeTracker, SampleOutcome
+from roll.report.time_account import ProcessLifetimes, TimeAccount, account_time
 from roll.types import Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """How many there were of something, and what became of them."""
+class OutcomeCounts:
+    """A total and its split by outcome."""
 
     total: int
-    """Counted by someone else than the fates were."""
-    fates: dict[Fate, int]
+    """Counted independently of the outcomes."""
+    outcomes: dict[SampleOutcome, int]
     unaccounted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """What it took to bring new weights to the generators."""
+class PublicationSummary:
+    """Cost of sending new weights to the generators."""
 
     count: int
     seconds: dict[str, float]
-    """All publications together, by part."""
+    """Sum over all publications, by part."""
     resumed_requests: int
     prefilled_again: int
-    """Tokens of contexts and partial replies that were read once more for that."""
+    """Tokens of contexts and partial replies that were prefilled again because of publications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """What attempts of one fate were like, so that a bias in who is trained on is seen."""
+class OutcomeProfile:
+    """Statistics of the attempts with one outcome, which show a bias in the selection of training data."""
 
     count: int
     reward: float | None
-    """Mean of those that have one."""
+    """Mean over the attempts that have one."""
     length: float
-    """Mean of sampled tokens."""
+    """Mean number of sampled tokens."""
     domains: dict[str, float]
-    """Share of each."""
+    """Fraction of the attempts, by domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The whole account."""
+    """The whole account of a run."""
 
-    hours: Hours
-    tokens: Account
-    trajectories: Account
-    groups: Account
-    versions: Versions
-    ages: dict[int, int]
-    """Trained tokens by age: the steps made between their weights and the step that trained them."""
-    profiles: dict[Fate, Profile]
-    """Of attempts that came to an end."""
+    time: TimeAccount
+    tokens: OutcomeCounts
+    trajectories: OutcomeCounts
+    groups: OutcomeCounts
+    publications: PublicationSummary
+    staleness: dict[int, int]
+    """Trained tokens by the number of steps between their weights and the step that trained on them."""
+    profiles: dict[SampleOutcome, OutcomeProfile]
+    """By outcome, for ended attempts."""
     uncounted: int
-    """Of all tokens, those that nobody but the fates has counted: sampled by a process that was killed, or still runs,
-    since it last said how many."""
+    """Part of `tokens.total` that only the outcomes count: sampled by a process that was killed, or still runs, since
+    it last recorded its counts."""
 
 
-def ledger(directory: Path) -> Ledger:
-    """The account of the run in `directory`, also while it goes on."""
+def read_ledger(directory: Path) -> Ledger:
+    """The account of the run in `directory`, also while it runs."""
     reader = Reader(directory / "journal.db")
-    with reader.steady():
-        books = _Books()
+    with reader.snapshot():
+        builder = _LedgerBuilder()
         for entry in reader.events():
-            books.apply(entry)
-        if not books.processes.found:
+            builder.apply(entry)
+        if not builder.processes.lifetimes:
             raise ConfigError(f"{directory}: nothing has happened in this run yet; come back later")
-        books.add_kept(lambda: reader.trajectories(Wanted(bodies=False)))
-        books.add_progress(reader.progress())
-        found = books.close(hours(books.processes.found, reader.spans))
+        builder.add_trajectories(lambda: reader.trajectories(TrajectoryQuery(bodies=False)))
+        builder.add_progress(reader.progress())
+        ledger = builder.build(account_time(builder.processes.lifetimes, reader.spans))
     reader.close()
-    return found
+    return ledger
 
 
 @dataclass(slots=True)
-class _Crowd:
-    """Attempts of one fate, summed up."""
+class _ProfileSum:
+    """Sums over the attempts with one outcome."""
 
     count: int = 0
     num_tokens: int = 0
-    rewards: tuple[float, int] = (0.0, 0)
-    """Their sum, and of how many."""
+    reward: float = 0.0
+    num_rewards: int = 0
     domains: dict[str, int] = field(default_factory=dict[str, int])
 
-    def add(self, kept: Kept) -> None:
+    def add(self, stored: StoredTrajectory) -> None:
         self.count += 1
-        self.num_tokens += kept.num_tokens
-        self.domains[kept.domain] = self.domains.get(kept.domain, 0) + 1
-        if kept.reward is not None:
-            self.rewards = (self.rewards[0] + kept.reward, self.rewards[1] + 1)
+        self.num_tokens += stored.num_tokens
+        self.domains[stored.domain] = self.domains.get(stored.domain, 0) + 1
+        if stored.reward is not None:
+            self.reward, self.num_rewards = self.reward + stored.reward, self.num_rewards + 1
 
-    def profile(self) -> Profile:
-        total, count = self.rewards
-        return Profile(
+    def profile(self) -> OutcomeProfile:
+        return OutcomeProfile(
             count=self.count,
-            reward=total / count if count else None,
+            reward=self.reward / self.num_rewards if self.num_rewards else None,
             length=self.num_tokens / self.count,
             domains={domain: number / self.count for domain, number in sorted(self.domains.items())},
         )
 
 
 @dataclass(slots=True)
-class _Books:
-    """Everything that is counted on the way."""
+class _LedgerBuilder:
+    """Counts while it goes through the journal."""
 
-    fates: Fates = field(default_factory=Fates)
-    processes: Processes = field(default_factory=Processes)
-    tokens: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
-    trajectories: dict[Fate, int] = field(default_factory=lambda: dict.fromkeys(Fate, 0))
+    groups: OutcomeTracker = field(default_factory=OutcomeTracker)
+    processes: ProcessLifetimes = field(default_factory=ProcessLifetimes)
+    tokens: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
+    trajectories: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
     aborted: dict[int, int] = field(default_factory=dict[int, int])
-    """Tokens broken off, by the event that says so."""
+    """Aborted tokens, by the id of the event that counts them."""
     num_generated: int = 0
     running: bool = False
     killed: bool = False
-    """Whether a process of the run is gone and has not said that it ended."""
+    """Whether a process of the run ended without recording its end."""
     num_ended: int = 0
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    resumed: tuple[int, int] = (0, 0)
-    ages: dict[int, int] = field(default_factory=dict[int, int])
-    crowds: dict[Fate, _Crowd] = field(default_factory=dict[Fate, "_Crowd"])
+    resumed_requests: int = 0
+    prefilled_again: int = 0
+    staleness: dict[int, int] = field(default_factory=dict[int, int])
+    profiles: dict[SampleOutcome, _ProfileSum] = field(default_factory=dict[SampleOutcome, "_ProfileSum"])
     carried: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
-    """By group and sibling, tokens of an attempt with which the next one began."""
+    """By group and sibling, tokens of one attempt with which the next attempt begins."""
 
-    def apply(self, entry: Entry[Event]) -> None:
-        self.fates.apply(entry)
+    def apply(self, entry: JournalEntry[Event]) -> None:
+        self.groups.apply(entry)
         self.processes.apply(entry)
         match entry.event:
-            case Generated(tokens=tokens, aborted=aborted):
+            case TokensGenerated(tokens=tokens, aborted=aborted):
                 self.num_generated += tokens
                 self.aborted[entry.id] = aborted
-            case RolledBack() if self.fates.since is not None:
-                since = self.fates.since  # what was broken off after it is there again as progress
+            case RolledBack() if self.groups.void_since is not None:
+                since = self.groups.void_since  # tokens aborted after it exist again as progress
                 self.aborted = {id: aborted for id, aborted in self.aborted.items() if id < since}
             case RunStarted():
                 self.killed, self.running = self.killed or self.running, True
             case RunEnded():
                 self.running = False
-            case Validated(num_tokens=num_tokens):
-                self.tokens[Fate.VALIDATION] += num_tokens
+            case ValidationFinished(num_tokens=num_tokens):
+                self.tokens[SampleOutcome.VALIDATION] += num_tokens
             case TrajectoryEnded():
                 self.num_ended += 1
-            case Published(seconds=seconds):
+            case WeightsPublished(seconds=seconds):
                 for part, spent in seconds.items():
                     self.seconds[part] = self.seconds.get(part, 0.0) + spent
-            case Resumed(requests=requests, tokens=tokens):
-                self.resumed = (self.resumed[0] + requests, self.resumed[1] + tokens)
+            case RequestsResumed(num_requests=num_requests, num_tokens=num_tokens):
+                self.resumed_requests += num_requests
+                self.prefilled_again += num_tokens
             case _:
                 pass
 
-    def add_kept(self, read: Callable[[], Iterable[Kept]]) -> None:
-        """Every trajectory; `read` gives them all, as often as it is called."""
-        newest = {(kept.group, kept.sibling): kept.id for kept in read()}
-        for kept in read():
-            replaced = kept.status.valid and newest[kept.group, kept.sibling] != kept.id
-            fate = Fate.STALE if replaced else self._fate(kept)
-            self.trajectories[fate] += 1
-            self.crowds.setdefault(fate, _Crowd()).add(kept)
-            for owner, num_tokens in self._shares(kept, fate, replaced=replaced):
+    def add_trajectories(self, read: Callable[[], Iterable[StoredTrajectory]]) -> None:
+        """Count every trajectory; every call of `read` returns all of them."""
+        newest = {(stored.group, stored.sibling): stored.id for stored in read()}
+        for stored in read():
+            replaced = stored.status.valid and newest[stored.group, stored.sibling] != stored.id
+            outcome = SampleOutcome.STALE if replaced else self._outcome(stored)
+            self.trajectories[outcome] += 1
+            self.profiles.setdefault(outcome, _ProfileSum()).add(stored)
+            for owner, num_tokens in self._split_tokens(stored, outcome, replaced=replaced):
                 self.tokens[owner] += num_tokens
-            if fate is Fate.TRAINED and kept.step is not None:
-                self._age(kept, kept.step)
+            if outcome is SampleOutcome.TRAINED and stored.step is not None:
+                for version, num_tokens in stored.versions.items():
+                    staleness = stored.step - 1 - self.groups.step_of[version]
+                    self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
     def add_progress(self, chunks: Iterable[Chunk]) -> None:
-        """Replies under way. What is left of attempts that were broken off is counted with these already."""
+        """Count unfinished replies. The remains of aborted attempts are in `aborted` already."""
         for chunk in chunks:
-            if chunk.version in self.fates.void:
-                self.tokens[Fate.STALE] += len(chunk.ids)
-            elif self.fates.under_way(chunk.group):
-                self.tokens[Fate.WAITING] += len(chunk.ids)
+            if chunk.version in self.groups.void:
+                self.tokens[SampleOutcome.STALE] += len(chunk.ids)
+            elif self.groups.running(chunk.group):
+                self.tokens[SampleOutcome.WAITING] += len(chunk.ids)
 
-    def close(self, spent: Hours) -> Ledger:
-        self.tokens[Fate.ABORTED] += sum(self.aborted.values())
+    def build(self, time: TimeAccount) -> Ledger:
+        self.tokens[SampleOutcome.ABORTED] += sum(self.aborted.values())
         known = self.num_generated if not (self.killed or self.running) else sum(self.tokens.values())
         uncounted = max(0, known - self.num_generated)
         return Ledger(
-            hours=spent,
+            time=time,
             uncounted=uncounted,
-            tokens=_account(self.num_generated + uncounted, self.tokens),
-            trajectories=_account(self.num_ended, self.trajectories),
-            groups=_account(self.fates.num_admitted, self.fates.counts()),
-            versions=Versions(
-                count=len(self.fates.step_of),
+            tokens=_counts(self.num_generated + uncounted, self.tokens),
+            trajectories=_counts(self.num_ended, self.trajectories),
+            groups=_counts(self.groups.num_admitted, self.groups.counts()),
+            publications=PublicationSummary(
+                count=len(self.groups.step_of),
                 seconds=self.seconds,
-                resumed_requests=self.resumed[0],
-                prefilled_again=self.resumed[1],
+                resumed_requests=self.resumed_requests,
+                prefilled_again=self.prefilled_again,
             ),
-            ages=dict(sorted(self.ages.items())),
-            profiles={fate: self.crowds[fate].profile() for fate in Fate if fate in self.crowds},
+            staleness=dict(sorted(self.staleness.items())),
+            profiles={
+                outcome: self.profiles[outcome].profile() for outcome in SampleOutcome if outcome in self.profiles
+            },
         )
 
-    def _fate(self, kept: Kept) -> Fate:
-        if not kept.status.valid:
-            return _FATE_OF.get(kept.status, Fate.FAILED)
-        fate = self.fates.of(kept.group)
-        if kept.spare and fate in (Fate.TRAINED, Fate.REFUSED, Fate.WAITING):
-            return Fate.ABORTED
-        return fate
+    def _outcome(self, stored: StoredTrajectory) -> SampleOutcome:
+        if not stored.status.valid:
+            return _OUTCOME_OF.get(stored.status, SampleOutcome.FAILED)
+        outcome = self.groups.outcome_of(stored.group)
+        if stored.surplus and outcome in (SampleOutcome.TRAINED, SampleOutcome.REFUSED, SampleOutcome.WAITING):
+            return SampleOutcome.ABORTED
+        return outcome
 
-    def _shares(self, kept: Kept, fate: Fate, *, replaced: bool) -> Iterator[tuple[Fate, int]]:
-        """Whose its tokens are, and those that were noted for it and dropped."""
-        attempt = (kept.group, kept.sibling)
+    def _split_tokens(
+        self, stored: StoredTrajectory, outcome: SampleOutcome, *, replaced: bool
+    ) -> Iterator[tuple[SampleOutcome, int]]:
+        """Outcomes of its tokens, and of tokens recorded as its progress and then dropped."""
+        attempt = (stored.group, stored.sibling)
         carried = self.carried.pop(attempt, None)
-        if kept.num_noted or carried is not None:
-            dropped = kept.num_noted + (carried or 0) - kept.num_tokens
-            yield (fate if dropped > 0 and not kept.status.valid else Fate.STALE), dropped
-        if fate not in (Fate.WAITING, Fate.STALE):
-            yield fate, kept.num_tokens
+        if stored.num_progress or carried is not None:
+            dropped = stored.num_progress + (carried or 0) - stored.num_tokens
+            yield (outcome if dropped > 0 and not stored.status.valid else SampleOutcome.STALE), dropped
+        if outcome not in (SampleOutcome.WAITING, SampleOutcome.STALE):
+            yield outcome, stored.num_tokens
             return
-        num_void = sum(count for version, count in kept.versions.items() if version in self.fates.void)
-        yield Fate.STALE, num_void
-        if replaced:  # what is not void of it lives on in the attempt that replaced it
-            self.carried[attempt] = kept.num_tokens - num_void
+        num_void = sum(count for version, count in stored.versions.items() if version in self.groups.void)
+        yield SampleOutcome.STALE, num_void
+        if replaced:  # its tokens that are not void continue in the attempt that replaced it
+            self.carried[attempt] = stored.num_tokens - num_void
         else:
-            yield fate, kept.num_tokens - num_void
-
-    def _age(self, kept: Kept, step: int) -> None:
-        for version, num_tokens in kept.versions.items():
-            age = step - 1 - self.fates.step_of[version]
-            self.ages[age] = self.ages.get(age, 0) + num_tokens
+            yield outcome, stored.num_tokens - num_void
 
 
-_FATE_OF = {Status.ABORTED: Fate.ABORTED, Status.STALE: Fate.STALE, Status.FILTERED: Fate.FILTERED}
+_OUTCOME_OF = {
+    Status.ABORTED: SampleOutcome.ABORTED,
+    Status.STALE: SampleOutcome.STALE,
+    Status.FILTERED: SampleOutcome.FILTERED,
+}
 
 
-def _account(total: int, fates: dict[Fate, int]) -> Account:
-    return Account(total=total, fates=fates, unaccounted=total - sum(fates.values()))
+def _counts(total: int, outcomes: dict[SampleOutcome, int]) -> OutcomeCounts:
+    return OutcomeCounts(total=total, outcomes=outcomes, unaccounted=total - sum(outcomes.values()))

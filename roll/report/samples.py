@@ -1,4 +1,4 @@
-"""Transcripts for people: what was said in an attempt, what it earned, and what became of it."""
+"""Readable transcripts of attempts: the conversation, the reward, and the outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roll.errors import ConfigError
-from roll.journal.events import GroupFailed, GroupFiltered, Taken, Updated
-from roll.journal.records import Kept, Wanted
+from roll.journal.events import GroupFailed, GroupFiltered, StepStarted, WeightsUpdated
+from roll.journal.records import StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
 from roll.types import POLICY, Status, Trajectory, Turn
 
@@ -26,47 +26,48 @@ def show(
     domain: str | None = None,
     status: str | None = None,
 ) -> Iterator[str]:
-    """One transcript a trajectory of the run in `directory`, the newest at the end."""
-    wanted = Wanted(step=step, last=last, domain=domain, status=_status(status))
+    """One transcript per trajectory of the run in `directory`, the newest last."""
+    query = TrajectoryQuery(step=step, last=last, domain=domain, status=_parse_status(status))
     reader = Reader(directory / "journal.db")
     decode = _decoder(directory / "tokenizer")
-    given_up = {entry.event.group: entry.event.reason for entry in reader.events(GroupFailed)}
-    given_up |= {entry.event.group: f"filtered: {entry.event.reason}" for entry in reader.events(GroupFiltered)}
-    begun = _begun(reader)
-    for kept in reader.trajectories(wanted):
-        fate = f"taken by step {begun}, which has not ended" if kept.step == begun else _fate(kept, given_up)
-        yield transcript(kept, decode, fate)
+    reasons = {entry.event.group: entry.event.reason for entry in reader.events(GroupFailed)}
+    reasons |= {entry.event.group: f"filtered: {entry.event.reason}" for entry in reader.events(GroupFiltered)}
+    unfinished = _unfinished_step(reader)
+    for stored in reader.trajectories(query):
+        training = stored.step == unfinished
+        outcome = f"in training: step {unfinished} has not ended" if training else _outcome(stored, reasons)
+        yield transcript(stored, decode, outcome)
     reader.close()
 
 
-def transcript(kept: Kept, decode: Decode, fate: str) -> str:
-    """One attempt as text; `fate` is what became of it."""
+def transcript(stored: StoredTrajectory, decode: Decode, outcome: str) -> str:
+    """One attempt as text, with its outcome in the heading."""
     lines = [
-        f"=== group {kept.group}, sibling {kept.sibling} | {kept.domain} | task {kept.task}",
-        f"    {_earned(kept)}",
-        f"    {fate}",
+        f"=== group {stored.group}, sibling {stored.sibling} | {stored.domain} | task {stored.task}",
+        f"    {_summary(stored)}",
+        f"    {outcome}",
     ]
-    if kept.trajectory is None:
+    if stored.trajectory is None:
         return "\n".join([*lines, "    its tokens were pruned (journal.keep_steps)"])
-    for agent, own in kept.trajectory.by_agent().items():
-        who = "" if agent == POLICY else f"{agent}, "
-        for number, turn in enumerate(own.turns, 1):
-            lines += _exchange(f"{who}turn {number}", turn, decode)
+    for agent, trajectory in stored.trajectory.by_agent().items():
+        prefix = "" if agent == POLICY else f"{agent}, "
+        for number, turn in enumerate(trajectory.turns, 1):
+            lines += _format_turn(f"{prefix}turn {number}", turn, decode)
     return "\n".join(lines)
 
 
-def _earned(kept: Kept) -> str:
-    parts = [str(kept.status), "no reward" if kept.reward is None else f"reward {kept.reward:g}"]
-    if kept.trajectory is None:
+def _summary(stored: StoredTrajectory) -> str:
+    parts = [str(stored.status), "no reward" if stored.reward is None else f"reward {stored.reward:g}"]
+    if stored.trajectory is None:
         return " | ".join(parts)
-    if kept.trajectory.score and kept.trajectory.score.parts:
-        parts.append(", ".join(f"{name} {value:g}" for name, value in kept.trajectory.score.parts.items()))
-    agents = kept.trajectory.by_agent()
+    if stored.trajectory.score and stored.trajectory.score.parts:
+        parts.append(", ".join(f"{name} {value:g}" for name, value in stored.trajectory.score.parts.items()))
+    agents = stored.trajectory.by_agent()
     if len(agents) > 1:
-        parts.append(", ".join(f"{agent} {own.reward:g}" for agent, own in agents.items()))
-    if kept.trajectory.reason:
-        parts.append(f"reason: {kept.trajectory.reason}")
-    return " | ".join([*parts, _versions(kept.trajectory)])
+        parts.append(", ".join(f"{agent} {trajectory.reward:g}" for agent, trajectory in agents.items()))
+    if stored.trajectory.reason:
+        parts.append(f"reason: {stored.trajectory.reason}")
+    return " | ".join([*parts, _versions(stored.trajectory)])
 
 
 def _versions(trajectory: Trajectory) -> str:
@@ -77,38 +78,39 @@ def _versions(trajectory: Trajectory) -> str:
     return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
 
 
-def _begun(reader: Reader) -> int:
-    """The step that has begun and not ended, as the last of a run that goes on or was killed; 0 if there is none."""
-    taken = max(((entry.id, entry.event.step) for entry in reader.events(Taken)), default=(0, 0))
-    return 0 if any(True for _ in reader.events(Updated, after=taken[0])) else taken[1]
+def _unfinished_step(reader: Reader) -> int:
+    """The step that has started and not ended, in a run that still runs or was killed; 0 if there is none."""
+    id, step = max(((entry.id, entry.event.step) for entry in reader.events(StepStarted)), default=(0, 0))
+    return 0 if any(True for _ in reader.events(WeightsUpdated, after=id)) else step
 
 
-def _fate(kept: Kept, given_up: Mapping[int, str]) -> str:
-    if kept.step is not None:
-        return f"trained in step {kept.step}"
-    if kept.undone:
+def _outcome(stored: StoredTrajectory, reasons: Mapping[int, str]) -> str:
+    """The outcome in words; `reasons` has those of the abandoned and filtered groups."""
+    if stored.step is not None:
+        return f"trained in step {stored.step}"
+    if stored.rolled_back:
         return "not trained: its step was rolled back"
-    if kept.group in given_up:
-        return f"not trained: the group was given up: {given_up[kept.group]}"
-    if kept.spare:
+    if stored.group in reasons:
+        return f"not trained: the group was abandoned: {reasons[stored.group]}"
+    if stored.surplus:
         return "not trained: others of its group ended first"
-    if not kept.status.valid:
-        return f"not trained: {kept.status}"
-    return "not trained: its group has not been taken"
+    if not stored.status.valid:
+        return f"not trained: {stored.status}"
+    return "not trained: no step has used its group yet"
 
 
-def _exchange(which: str, turn: Turn, decode: Decode) -> list[str]:
-    earned = f", reward {turn.reward:g}" if turn.reward else ""
+def _format_turn(heading: str, turn: Turn, decode: Decode) -> list[str]:
+    reward = f", reward {turn.reward:g}" if turn.reward else ""
     queued = f", queued {turn.queued_s:.1f} s" if turn.queued_s >= 0.05 else ""
     return [
-        f"--- {which}: observation ({len(turn.observation)} tokens)",
+        f"--- {heading}: observation ({len(turn.observation)} tokens)",
         decode(turn.observation),
-        f"--- {which}: sampled ({len(turn.sampled)} tokens, {turn.finish}{earned}{queued})",
+        f"--- {heading}: sampled ({len(turn.sampled)} tokens, {turn.finish}{reward}{queued})",
         decode(turn.sampled),
     ]
 
 
-def _status(name: str | None) -> Status | None:
+def _parse_status(name: str | None) -> Status | None:
     if name is None:
         return None
     if name not in list(Status):
@@ -117,7 +119,7 @@ def _status(name: str | None) -> Status | None:
 
 
 def _decoder(directory: Path) -> Decode:
-    """Text by the run's own tokenizer; ids where the run has kept none."""
+    """Decodes with the run's saved tokenizer; shows ids if the run saved none."""
     if not directory.is_dir():
         return lambda ids: " ".join(str(int(id)) for id in ids)
     from transformers import AutoTokenizer

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 _WIDTH, _LEFT, _TOP = 1200, 110, 34
 _WORKER, _SAMPLE = 22, 6
-"""Heights of a track."""
+"""Height of a worker's track and of a sample's track, in pixels."""
 _MOST_SAMPLES = 64
 _COLOURS = {
     "queued": "#bcd0e5",
@@ -24,24 +24,24 @@ _COLOURS = {
     "the controller": "#8c8c8c",
     "idle": "#ececec",
 }
-"""By how a name begins."""
+"""Colour by prefix of the phase's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """One stretch of one track, in microseconds."""
+    """One interval of one track, in microseconds."""
 
     name: str
-    began: int
-    ended: int
+    start: int
+    end: int
 
 
 def draw(events: Sequence[dict[str, Any]]) -> str:
-    """The picture of a trace's events; of many attempts, evenly chosen ones."""
+    """The picture of a trace's events; of many attempts an even selection is drawn."""
     workers, samples = _workers(events), _samples(events)
     shown = samples[:: max(1, -(-len(samples) // _MOST_SAMPLES))]
     bars = [bar for _, track in workers for bar in track] + [bar for track in shown for bar in track]
-    begin, end = min((bar.began for bar in bars), default=0), max((bar.ended for bar in bars), default=1)
+    begin, end = min((bar.start for bar in bars), default=0), max((bar.end for bar in bars), default=1)
     height = _TOP + len(workers) * (_WORKER + 4) + 14 + len(shown) * _SAMPLE + 30
     scale = (_WIDTH - _LEFT - 10) / max(1, end - begin)
     lines = [
@@ -73,23 +73,23 @@ def _workers(events: Sequence[dict[str, Any]]) -> list[tuple[str, list[_Bar]]]:
 
 
 def _samples(events: Sequence[dict[str, Any]]) -> list[list[_Bar]]:
-    """The phases of each attempt, in the order attempts began."""
+    """The phases of each attempt, ordered by the attempt's start."""
     tracks: dict[int, list[_Bar]] = {}
-    began: dict[tuple[int, str], int] = {}
+    starts: dict[tuple[int, str], int] = {}
     for event in events:
         if event["ph"] == "b" and "args" not in event:
-            began[event["id"], event["name"]] = event["ts"]
-        if event["ph"] == "e" and (event["id"], event["name"]) in began:
-            bar = _Bar(event["name"], began[event["id"], event["name"]], event["ts"])
+            starts[event["id"], event["name"]] = event["ts"]
+        if event["ph"] == "e" and (event["id"], event["name"]) in starts:
+            bar = _Bar(event["name"], starts[event["id"], event["name"]], event["ts"])
             tracks.setdefault(event["id"], []).append(bar)
-    return sorted(tracks.values(), key=lambda bars: bars[0].began)
+    return sorted(tracks.values(), key=lambda bars: bars[0].start)
 
 
 def _rectangle(bar: _Bar, y: int, height: int, begin: int, scale: float) -> str:
-    x, width = _LEFT + (bar.began - begin) * scale, max(0.3, (bar.ended - bar.began) * scale)
-    title = f"<title>{escape(bar.name)}, {(bar.ended - bar.began) / 1e6:.3f} s</title>"
-    place = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"'
-    return f'<rect {place} fill="{_colour(bar.name)}">{title}</rect>'
+    x, width = _LEFT + (bar.start - begin) * scale, max(0.3, (bar.end - bar.start) * scale)
+    title = f"<title>{escape(bar.name)}, {(bar.end - bar.start) / 1e6:.3f} s</title>"
+    frame = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"'
+    return f'<rect {frame} fill="{_colour(bar.name)}">{title}</rect>'
 
 
 def _colour(name: str) -> str:
@@ -107,7 +107,7 @@ def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
 
 
 def _axis(begin: int, end: int, y: int, scale: float) -> Iterator[str]:
-    """About eight round marks, in seconds since the picture begins."""
+    """About eight round marks, in seconds from the left edge."""
     seconds = (end - begin) / 1e6
     step = next((size for size in (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 600, 3600) if seconds / size <= 10), 36_000)
     for mark in range(int(seconds / step) + 1):

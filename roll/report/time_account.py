@@ -1,4 +1,4 @@
-"""Every second of every worker, against the wall clock."""
+"""Every second of every worker, accounted for against the wall clock."""
 
 from __future__ import annotations
 
@@ -7,108 +7,104 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from roll.journal.events import Event, RunStarted
-from roll.journal.records import Entry, Span
+from roll.journal.records import ActivitySpan, JournalEntry
 
 UNACCOUNTED = "unaccounted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """How one worker, or all of them together, spent the seconds there were."""
+class WorkerTime:
+    """Seconds by activity of one worker, or of all workers together."""
 
     worker: str
     wall_s: float
-    """Of the processes of the run in which it did anything."""
-    doing_s: dict[str, float]
+    """Total of the run's processes in which the worker did anything."""
+    activity_s: dict[str, float]
     unaccounted_s: float
-    """The rest; below 0 where a worker said to do two things at once."""
+    """The rest; negative where a worker recorded two activities at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hours:
-    """Where the time went."""
+class TimeAccount:
+    """Seconds of a run by worker and activity."""
 
     wall_s: float
-    """While a process of the run was there, from its start to the last that is known of it."""
+    """Total lifetime of the run's processes, each from its start to the last record of it."""
     not_running_s: float
-    """Between the processes."""
+    """Time between the processes."""
     num_processes: int
     outside_s: float
-    """What workers did before the run said that it had started; no part of what follows."""
-    workers: tuple[Sheet, ...]
-    total: Sheet
+    """Activities before the run's start was recorded; excluded from the fields below."""
+    workers: tuple[WorkerTime, ...]
+    total: WorkerTime
 
 
 @dataclass(slots=True)
-class Process:
-    """One process of the run: since when, and until when anything is known of it."""
+class ProcessLifetime:
+    """Times of the first and the last record of one process of the run."""
 
-    began: float
-    ended: float
+    start: float
+    end: float
 
 
 @dataclass(slots=True)
-class Processes:
-    """When the run's processes were there, gathered event by event."""
+class ProcessLifetimes:
+    """Lifetimes of the run's processes, collected event by event."""
 
-    found: list[Process] = field(default_factory=list[Process])
+    lifetimes: list[ProcessLifetime] = field(default_factory=list[ProcessLifetime])
 
-    def apply(self, entry: Entry[Event]) -> None:
-        if not self.found or isinstance(entry.event, RunStarted):
-            self.found.append(Process(entry.time, entry.time))
-        self.found[-1].ended = max(self.found[-1].ended, entry.time)
+    def apply(self, entry: JournalEntry[Event]) -> None:
+        if not self.lifetimes or isinstance(entry.event, RunStarted):
+            self.lifetimes.append(ProcessLifetime(entry.time, entry.time))
+        self.lifetimes[-1].end = max(self.lifetimes[-1].end, entry.time)
 
 
-def hours(processes: Sequence[Process], spans: Callable[[], Iterable[Span]]) -> Hours:
-    """The account of these processes; `spans` gives every span, as often as it is called."""
+def account_time(processes: Sequence[ProcessLifetime], spans: Callable[[], Iterable[ActivitySpan]]) -> TimeAccount:
+    """The time account of these processes; every call of `spans` returns all spans."""
     for span in spans():
-        within = [process for process in processes if process.began <= span.began]
-        # The last thing that is known of a process may be what a worker did; but what the next one does before it says
-        # that it has started is not of the one before it.
-        if within and (len(within) == len(processes) or span.began <= within[-1].ended):
-            within[-1].ended = max(within[-1].ended, span.ended)
-    _separate(processes)
-    spent: dict[str, dict[str, float]] = {}
+        started = [process for process in processes if process.start <= span.start]
+        # The last record of a process may be a worker's span. But a span that the next process records before its
+        # start event does not extend the process before it.
+        if started and (len(started) == len(processes) or span.start <= started[-1].end):
+            started[-1].end = max(started[-1].end, span.end)
+    for process, following in pairwise(processes):
+        process.end = min(process.end, following.start)  # it was gone when the next one started
+    seconds: dict[str, dict[str, float]] = {}
     present: dict[str, set[int]] = {}
     outside = 0.0
     for span in spans():
-        doing = spent.setdefault(span.worker, {})
+        activities = seconds.setdefault(span.worker, {})
         inside = [_overlap(span, process) for process in processes]
-        doing[span.doing] = doing.get(span.doing, 0.0) + sum(inside)
-        present.setdefault(span.worker, set()).update(index for index, found in enumerate(inside) if found)
-        outside += span.ended - span.began - sum(inside)
-    walls = [process.ended - process.began for process in processes]
-    sheets = [
-        _sheet(worker, sum(walls[index] for index in present[worker]), doing) for worker, doing in sorted(spent.items())
+        activities[span.activity] = activities.get(span.activity, 0.0) + sum(inside)
+        present.setdefault(span.worker, set()).update(index for index, overlap in enumerate(inside) if overlap)
+        outside += span.end - span.start - sum(inside)
+    walls = [process.end - process.start for process in processes]
+    workers = [
+        _worker_time(worker, sum(walls[index] for index in present[worker]), activities)
+        for worker, activities in sorted(seconds.items())
     ]
-    return Hours(
+    return TimeAccount(
         wall_s=sum(walls),
-        not_running_s=processes[-1].ended - processes[0].began - sum(walls),
+        not_running_s=processes[-1].end - processes[0].start - sum(walls),
         num_processes=len(processes),
         outside_s=outside,
-        workers=tuple(sheets),
-        total=_together(sheets),
+        workers=tuple(workers),
+        total=_total(workers),
     )
 
 
-def _separate(processes: Sequence[Process]) -> None:
-    """A process was gone when the next began, whatever one of its workers thought."""
-    for process, following in pairwise(processes):
-        process.ended = min(process.ended, following.began)
+def _overlap(span: ActivitySpan, process: ProcessLifetime) -> float:
+    return max(0.0, min(span.end, process.end) - max(span.start, process.start))
 
 
-def _overlap(span: Span, process: Process) -> float:
-    return max(0.0, min(span.ended, process.ended) - max(span.began, process.began))
+def _worker_time(worker: str, wall_s: float, activity_s: dict[str, float]) -> WorkerTime:
+    by_size = dict(sorted(activity_s.items(), key=lambda item: -item[1]))
+    return WorkerTime(worker=worker, wall_s=wall_s, activity_s=by_size, unaccounted_s=wall_s - sum(activity_s.values()))
 
 
-def _sheet(worker: str, wall_s: float, doing_s: dict[str, float]) -> Sheet:
-    by_size = dict(sorted(doing_s.items(), key=lambda item: -item[1]))
-    return Sheet(worker=worker, wall_s=wall_s, doing_s=by_size, unaccounted_s=wall_s - sum(doing_s.values()))
-
-
-def _together(sheets: Sequence[Sheet]) -> Sheet:
-    total: dict[str, float] = {}
-    for sheet in sheets:
-        for doing, seconds in sheet.doing_s.items():
-            total[doing] = total.get(doing, 0.0) + seconds
-    return _sheet("all", sum(sheet.wall_s for sheet in sheets), total)
+def _total(workers: Sequence[WorkerTime]) -> WorkerTime:
+    seconds: dict[str, float] = {}
+    for worker in workers:
+        for activity, spent in worker.activity_s.items():
+            seconds[activity] = seconds.get(activity, 0.0) + spent
+    return _worker_time("all", sum(worker.wall_s for worker in workers), seconds)

@@ -1,8 +1,8 @@
-"""A run as a trace that Perfetto and Chrome show: workers as tracks, and every phase of every sample.
+"""A run as a trace for Perfetto or Chrome: one track per worker, and every phase of every sample.
 
-Times of a turn are durations, so turns are laid end to end from where the attempt began: at its admission, at the end
-of the try before it, or at the start of the process that went on with it. All that a reply waited for a generator
-stands before it, also where a change of version made it wait once more in the middle.
+Turns record durations, so they are placed end to end from the start of the attempt: its admission, the end of the try
+before it, or the start of the process that resumed it. All waits of a reply for a generator are drawn before it, also
+the wait in the middle that a change of version causes.
 """
 
 from __future__ import annotations
@@ -16,80 +16,80 @@ from typing import Any, TypeAlias
 import msgspec
 
 from roll.errors import ConfigError
-from roll.journal.events import Admitted, Event, Published, RunStarted, Taken
-from roll.journal.records import Entry, Kept, Wanted
+from roll.journal.events import Event, GroupAdmitted, RunStarted, StepStarted, WeightsPublished
+from roll.journal.records import JournalEntry, StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
 from roll.report.svg import draw
 
-MOST = 20_000
-"""Trajectories of one trace; viewers give up on many more."""
+MAX_TRAJECTORIES = 20_000
+"""Trajectories per trace; viewers fail on many more."""
 _WORKERS, _SAMPLES = 1, 2
-Traced: TypeAlias = dict[str, Any]
+TraceEvent: TypeAlias = dict[str, Any]
 
 
 class _Times:
-    """When things happened to groups, from the events."""
+    """Times of the events of groups and steps."""
 
-    def __init__(self, events: Iterable[Entry[Event]]) -> None:
+    def __init__(self, events: Iterable[JournalEntry[Event]]) -> None:
         self.origin = 0.0
-        """Of the first event."""
-        self.taken: dict[int, tuple[int, float]] = {}
-        """By group: the step that trained it, and when that began."""
-        self.trained: dict[int, float] = {}
-        """By step: when its weights were published."""
-        self._started: list[float] = []
+        """Time of the first event."""
+        self.step_start: dict[int, tuple[int, float]] = {}
+        """By group: the step that trained on it, and its start."""
+        self.step_end: dict[int, float] = {}
+        """By step: the publication of its weights."""
+        self._run_starts: list[float] = []
         self._admitted: dict[int, float] = {}
-        self._tried: dict[tuple[int, int], float] = {}
+        self._last_try: dict[tuple[int, int], float] = {}
         for entry in events:
             self.origin = self.origin or entry.time
             self._apply(entry)
 
-    def begin(self, kept: Kept) -> float:
-        """When this attempt began; call it for all attempts, in order."""
-        attempt = (kept.group, kept.sibling)
-        since = [self._tried.get(attempt, 0.0), self._admitted.get(kept.group, 0.0), *self._started]
-        self._tried[attempt] = kept.ended
-        return max((time for time in since if 0.0 < time <= kept.ended), default=kept.ended)
+    def attempt_start(self, stored: StoredTrajectory) -> float:
+        """Start of this attempt; call it for all attempts, in order."""
+        attempt = (stored.group, stored.sibling)
+        starts = [self._last_try.get(attempt, 0.0), self._admitted.get(stored.group, 0.0), *self._run_starts]
+        self._last_try[attempt] = stored.ended
+        return max((time for time in starts if 0.0 < time <= stored.ended), default=stored.ended)
 
-    def _apply(self, entry: Entry[Event]) -> None:
+    def _apply(self, entry: JournalEntry[Event]) -> None:
         match entry.event:
             case RunStarted():
-                self._started.append(entry.time)
-            case Admitted(group=group):
+                self._run_starts.append(entry.time)
+            case GroupAdmitted(group=group):
                 self._admitted[group] = entry.time
-            case Taken(step=step, groups=groups):
-                self.taken |= dict.fromkeys(groups, (step, entry.time))
-                self.trained.pop(step, None)
-            case Published(step=step):  # a process that goes on publishes the last step once more
-                self.trained.setdefault(step, entry.time)
+            case StepStarted(step=step, groups=groups):
+                self.step_start |= dict.fromkeys(groups, (step, entry.time))
+                self.step_end.pop(step, None)
+            case WeightsPublished(step=step):  # a resumed process publishes the last step again
+                self.step_end.setdefault(step, entry.time)
             case _:
                 pass
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One stretch of a sample's life."""
+    """One phase of a sample."""
 
     name: str
-    began: float
-    ended: float
+    start: float
+    end: float
 
 
-Lives: TypeAlias = Sequence[tuple[Kept, Sequence[Phase]]]
+SamplePhases: TypeAlias = Sequence[tuple[StoredTrajectory, Sequence[Phase]]]
 
 
 def write(directory: Path, output: Path, steps: str | None = None) -> int:
-    """The trace of the run in `directory`, or of some of its steps; gives how many trajectories it has.
+    """Write the trace of the run in `directory`, or of some of its steps; returns its number of trajectories.
 
-    As JSON, or as a picture where `output` ends with .svg.
+    The format is JSON, or a picture if `output` ends with .svg.
     """
     reader = Reader(directory / "journal.db")
-    with reader.steady():
+    with reader.snapshot():
         times = _Times(reader.events())
-        kept = _chosen(reader, times, _range(steps))
-        lives = [(found, _life(found, times)) for found in kept]
-        window = _window(lives) if steps is not None else (-math.inf, math.inf)
-        events = [*_named(), *_spans(reader, times, window), *_samples(lives, times)]
+        trajectories = _select(reader, times, _parse_range(steps))
+        samples = [(stored, _sample_phases(stored, times)) for stored in trajectories]
+        window = _window(samples) if steps is not None else (-math.inf, math.inf)
+        events = [*_process_names(), *_worker_events(reader, times, window), *_sample_events(samples, times)]
     reader.close()
     try:
         if output.suffix == ".svg":
@@ -98,105 +98,107 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
             output.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
     except OSError as error:
         raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); name another file") from error
-    return len(kept)
+    return len(trajectories)
 
 
-def phases(kept: Kept, began: float, ended: float) -> Iterator[Phase]:
-    """What an attempt did between two times; what its turns do not explain is scoring, or the controller's delay."""
-    if kept.trajectory is None:
-        yield Phase("attempt (pruned)", began, ended)
+def phases(stored: StoredTrajectory, start: float, end: float) -> Iterator[Phase]:
+    """Phases of an attempt between two times; time outside its turns is scoring, or the controller's delay."""
+    if stored.trajectory is None:
+        yield Phase("attempt (pruned)", start, end)
         return
-    now = began
-    for number, turn in enumerate(kept.trajectory.turns, 1):
+    now = start
+    for number, turn in enumerate(stored.trajectory.turns, 1):
         for name, seconds in (
             (f"queued for turn {number}", turn.queued_s),
             (f"generating turn {number}", turn.generated_s - turn.queued_s),
             ("environment", turn.waited_s),
         ):
-            until = min(now + seconds, ended)
+            until = min(now + seconds, end)
             if until > now:
                 yield Phase(name, now, until)
             now = max(now, until)
-    if ended > now:
-        yield Phase("scoring" if kept.trajectory.score else "the controller", now, ended)
+    if end > now:
+        yield Phase("scoring" if stored.trajectory.score else "the controller", now, end)
 
 
-def _range(steps: str | None) -> range | None:
+def _parse_range(steps: str | None) -> range | None:
     if steps is None:
         return None
     first, colon, last = steps.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise ConfigError(f"--steps: two steps expected, such as 10:12 (got {steps!r}); the first and the last of them")
+        raise ConfigError(f"--steps: expected the first and the last step, such as 10:12 (got {steps!r}); change it")
     return range(int(first), int(last) + 1)
 
 
-def _chosen(reader: Reader, times: _Times, steps: range | None) -> list[Kept]:
-    """The trajectories to show: all, or what some steps trained on with all that their groups attempted."""
-    chosen = [None] if steps is None else [group for group, (step, _) in times.taken.items() if step in steps]
-    if steps is not None and not chosen:
+def _select(reader: Reader, times: _Times, steps: range | None) -> list[StoredTrajectory]:
+    """The trajectories to show: all, or all attempts of the groups that some steps trained on."""
+    groups = [None] if steps is None else [group for group, (step, _) in times.step_start.items() if step in steps]
+    if steps is not None and not groups:
         raise ConfigError(f"--steps: nothing was trained on in steps {steps[0]} to {steps[-1]}; see `roll report`")
-    kept: list[Kept] = []
-    for group in chosen:
-        for found in reader.trajectories(Wanted(group=group)):
-            kept.append(found)
-            if len(kept) > MOST:
-                raise ConfigError(f"more than {MOST} trajectories are too many for one trace; choose some --steps A:B")
-    return kept
+    trajectories: list[StoredTrajectory] = []
+    for group in groups:
+        for stored in reader.trajectories(TrajectoryQuery(group=group)):
+            trajectories.append(stored)
+            if len(trajectories) > MAX_TRAJECTORIES:
+                raise ConfigError(
+                    f"more than {MAX_TRAJECTORIES} trajectories are too many for one trace; choose some --steps A:B"
+                )
+    return trajectories
 
 
-def _named() -> Iterator[Traced]:
+def _process_names() -> Iterator[TraceEvent]:
     for process, name in ((_WORKERS, "workers"), (_SAMPLES, "samples")):
         yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "ts": 0, "args": {"name": name}}
 
 
-def _spans(reader: Reader, times: _Times, window: tuple[float, float]) -> Iterator[Traced]:
-    """Workers as threads, with what they did in this stretch of time."""
+def _worker_events(reader: Reader, times: _Times, window: tuple[float, float]) -> Iterator[TraceEvent]:
+    """One thread per worker, with its activities in this window of time."""
     tracks: dict[str, int] = {}
-    spans = [span for span in reader.spans() if span.ended > window[0] and span.began < window[1]]
-    for span in sorted(spans, key=lambda span: span.began):
+    spans = [span for span in reader.spans() if span.end > window[0] and span.start < window[1]]
+    for span in sorted(spans, key=lambda span: span.start):
         if span.worker not in tracks:
             tracks[span.worker] = len(tracks) + 1
-            about = {"ph": "M", "name": "thread_name", "pid": _WORKERS, "tid": tracks[span.worker], "ts": 0}
-            yield about | {"args": {"name": span.worker}}
-        began, ended = _micros(span.began, times), _micros(span.ended, times)
-        about = {"ph": "X", "name": span.doing, "cat": "worker", "pid": _WORKERS, "tid": tracks[span.worker]}
-        yield about | {"ts": began, "dur": max(0, ended - began)}
+            event = {"ph": "M", "name": "thread_name", "pid": _WORKERS, "tid": tracks[span.worker], "ts": 0}
+            yield event | {"args": {"name": span.worker}}
+        start, end = _micros(span.start, times), _micros(span.end, times)
+        event = {"ph": "X", "name": span.activity, "cat": "worker", "pid": _WORKERS, "tid": tracks[span.worker]}
+        yield event | {"ts": start, "dur": max(0, end - start)}
 
 
-def _window(lives: Lives) -> tuple[float, float]:
-    found = [phase for _, life in lives for phase in life]
-    return min(phase.began for phase in found), max(phase.ended for phase in found)
+def _window(samples: SamplePhases) -> tuple[float, float]:
+    every = [phase for _, phases in samples for phase in phases]
+    return min(phase.start for phase in every), max(phase.end for phase in every)
 
 
-def _samples(lives: Lives, times: _Times) -> Iterator[Traced]:
-    """A track for each attempt: its whole life around its phases."""
-    for kept, life in lives:
-        name = f"group {kept.group}.{kept.sibling}"
-        about = {"task": kept.task, "domain": kept.domain, "status": kept.status, "reward": kept.reward}
-        about |= {"tokens": kept.num_tokens, "step": kept.step}
-        yield _mark("b", name, kept, life[0].began, times) | {"args": about}
-        for phase in life:
-            yield _mark("b", phase.name, kept, phase.began, times)
-            yield _mark("e", phase.name, kept, max(phase.began, phase.ended), times)
-        yield _mark("e", name, kept, max(life[0].began, life[-1].ended), times)
+def _sample_events(samples: SamplePhases, times: _Times) -> Iterator[TraceEvent]:
+    """One track per attempt: an event for the whole sample around its phases."""
+    for stored, phases in samples:
+        name = f"group {stored.group}.{stored.sibling}"
+        args = {"task": stored.task, "domain": stored.domain, "status": stored.status, "reward": stored.reward}
+        args |= {"tokens": stored.num_tokens, "step": stored.step}
+        yield _mark("b", name, stored, phases[0].start, times) | {"args": args}
+        for phase in phases:
+            yield _mark("b", phase.name, stored, phase.start, times)
+            yield _mark("e", phase.name, stored, max(phase.start, phase.end), times)
+        yield _mark("e", name, stored, max(phases[0].start, phases[-1].end), times)
 
 
-def _life(kept: Kept, times: _Times) -> list[Phase]:
-    """From the attempt's begin to the publication of what it helped to train, as far as it came."""
-    began = times.begin(kept)
-    life = list(phases(kept, began, kept.ended))
-    if kept.step is not None and kept.group in times.taken:
-        step, taken = times.taken[kept.group]
-        trained = Phase(f"trained in step {step}", taken, times.trained.get(step, taken))
-        life += [Phase("ready", kept.ended, taken), trained]
-    return life or [Phase("attempt", began, kept.ended)]
+def _sample_phases(stored: StoredTrajectory, times: _Times) -> list[Phase]:
+    """From the start of the attempt to the publication of the step that trained on it, as far as it came."""
+    start = times.attempt_start(stored)
+    result = list(phases(stored, start, stored.ended))
+    if stored.step is not None and stored.group in times.step_start:
+        step, training = times.step_start[stored.group]
+        trained = Phase(f"trained in step {step}", training, times.step_end.get(step, training))
+        result += [Phase("ready", stored.ended, training), trained]
+    return result or [Phase("attempt", start, stored.ended)]
 
 
-def _mark(kind: str, name: str, kept: Kept, when: float, times: _Times) -> Traced:
-    about = {"ph": kind, "name": name, "cat": "sample", "id": kept.id, "pid": _SAMPLES, "tid": 0}
-    return about | {"ts": _micros(when, times)}
+def _mark(kind: str, name: str, stored: StoredTrajectory, time: float, times: _Times) -> TraceEvent:
+    event = {"ph": kind, "name": name, "cat": "sample", "id": stored.id, "pid": _SAMPLES, "tid": 0}
+    return event | {"ts": _micros(time, times)}
 
 
-def _micros(when: float, times: _Times) -> int:
-    """Since the first event; whole ones, so that what touches still touches."""
-    return round((when - times.origin) * 1e6)
+def _micros(time: float, times: _Times) -> int:
+    """Whole microseconds since the first event, so that adjacent phases still touch."""
+    return round((time - times.origin) * 1e6)

@@ -1,1 +1,1 @@
-"""Verifiers: a task and a reply in, a score out. One file each; none of them imports an engine."""
+"""Verifiers: a task and a response in, a score out. One file each; none of them imports an engine."""

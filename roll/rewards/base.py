@@ -1,20 +1,20 @@
-"""The border to reward code: a function or an object of the user's becomes a number to train on, or a reason.
+"""The adapter around reward code: a user's function or object in, a `RewardResult` out.
 
-A reward is a function `score(task, reply, **options)`, or a class made as `Reward(**options)` with a method
-`score(task, reply)` and, if it likes, `async start()` before the first score and `async stop()` after the last. What
-it returns is a number or a `Score`; it may be `async`.
+A reward is a function `score(task, response, **options)`, or a class `Reward(**options)` with a method
+`score(task, response)` and, optionally, `start()` before the first score and `stop()` after the last. `score` returns a
+number or a `Score`. All three may be `async`. Task and response are passed by position.
 
-| what reward code does | what becomes of it |
+| reward code | result |
 |---|---|
-| its name or its options do not fit, its import or `__init__` raises | `ConfigError`: no task could be scored |
-| `start` raises | failed, infrastructure: what it reaches for is not there; the next score tries again |
-| `score` raises `ConfigError` | failed, the task's fault: it cannot be judged as it stands |
+| unknown name or options, or the import or `__init__` raises | `ConfigError`: no task could be scored |
+| `start` raises | failed, infrastructure: a dependency is missing; the next score tries again |
+| `score` raises `ConfigError` | failed, task: it cannot be scored as it is |
 | `score` raises another `RollError` | failed, infrastructure: a sandbox, a service, a judge |
-| `score` raises anything else, or returns no number | failed, the reward's fault, with the line that raised |
+| `score` raises anything else, or returns no number | failed, reward, with the line that raised |
 
-A `ConfigError` out of `score` costs one attempt and not the run: as a rule it is about one task (no answer, broken
-tests), and one bad row among thousands should not end a night's work. One that is about all of them soon ends it all
-the same: too many groups in a row fail.
+A `ConfigError` from `score` costs one attempt, not the run: usually one task is at fault (no answer, broken tests), and
+one bad row among thousands should not end a long run. An error that affects every task still ends the run soon, because
+too many groups in a row fail.
 """
 
 from __future__ import annotations
@@ -28,155 +28,148 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
-from roll.errors import ConfigError, RollError, described, one_line, source_of
+from roll.errors import ConfigError, RollError, describe_error, one_line, source_of
 from roll.registry import REWARDS
-from roll.rewards.outcome import Fault, Outcome, Unscored
-from roll.types import Call, Score, Task
+from roll.rewards.result import RewardFault, RewardResult, Unscored
+from roll.types import Score, Spec, Task
 
 LARGEST = 1e6
-"""Most that a score or a part may be away from 0: far above any meant, and far below what spoils sums in fp32."""
+"""Largest magnitude of a score or a part: far above any sensible reward, far below what spoils fp32 sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reward:
-    """A reward that can be asked."""
+class RewardAdapter:
+    """A resolved reward: user code that returns `RewardResult`s and never raises from `score`."""
 
     name: str
-    ask: Callable[..., Any]
-    arguments: Mapping[str, Any]
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
     instance: Any = None
-    """What has the lifecycle; None for a function."""
+    """The object with a lifecycle; None for a function."""
 
     @classmethod
-    def made(cls, reward: Call) -> Reward:
-        """The reward of that name with its options; raises `ConfigError` if there can be none."""
-        place = f"reward {reward.name!r}"
+    def load(cls, reward: Spec) -> RewardAdapter:
+        """Import the reward and, for a class, construct it; raises `ConfigError` where that is not possible."""
+        where = f"reward {reward.name!r}"
         try:
-            found: Any = REWARDS[reward.name]
-            if not inspect.isclass(found):
-                return cls(name=reward.name, ask=_callable(found, place), arguments=reward.arguments)
-            instance = found(**reward.arguments)
+            target: Any = REWARDS[reward.name]
+            if not inspect.isclass(target):
+                return cls(name=reward.name, function=_check_callable(target, where), options=reward.kwargs)
+            instance = target(**reward.kwargs)
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(f"{place}: cannot be made: {described(error)}; mend it or its options") from error
-        return cls(
-            name=reward.name, ask=_callable(getattr(instance, "score", None), place), arguments={}, instance=instance
-        )
+            raise ConfigError(f"{where}: cannot be made: {describe_error(error)}; fix it or its options") from error
+        function = _check_callable(getattr(instance, "score", None), where)
+        return cls(name=reward.name, function=function, options={}, instance=instance)
 
-    async def start(self) -> Outcome | None:
-        """Let it begin, if it has a beginning; None, or why it could not."""
+    async def start(self) -> RewardResult | None:
+        """Call the reward's `start`, if it has one; None, or the failure."""
         try:
-            await _settled(getattr(self.instance, "start", _nothing)())
+            await _maybe_await(getattr(self.instance, "start", _do_nothing)())
         except ConfigError:
             raise
         except Unscored as error:
-            return Outcome.failed(error.fault, str(error))
-        except Exception as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
-            reason = f"reward {self.name!r}: could not start: {described(error, self._source)}; see what it needs"
-            return Outcome.failed(Fault.INFRASTRUCTURE, reason)
+            return RewardResult.failure(error.fault, str(error))
+        except Exception as error:  # noqa: BLE001 - the border: any error becomes a reason
+            reason = f"reward {self.name!r}: could not start: {describe_error(error, self._source)}; see what it needs"
+            return RewardResult.failure(RewardFault.INFRASTRUCTURE, reason)
         return None
 
     async def stop(self) -> None:
-        """Let it end, if it has an end."""
-        await _settled(getattr(self.instance, "stop", _nothing)())
+        """Call the reward's `stop`, if it has one."""
+        await _maybe_await(getattr(self.instance, "stop", _do_nothing)())
 
-    async def score(self, task: Task, reply: str) -> Outcome:
-        """What it thinks of `reply`. It runs in the caller's thread, so a breakpoint inside it works."""
+    async def score(self, task: Task, response: str) -> RewardResult:
+        """The reward of `response`. The code runs in the caller's thread, so a breakpoint inside it works."""
+        where = f"reward {self.name!r} on task {task.id!r}"
         try:
-            found = self.ask(task, reply, **self.arguments)
-            if type(found) is not Score and inspect.isawaitable(found):
-                found = await found
+            value = self.function(task, response, **self.options)
+            if type(value) is not Score and inspect.isawaitable(value):
+                value = await value
         except Unscored as error:
-            return Outcome.failed(error.fault, str(error))
+            return RewardResult.failure(error.fault, str(error))
         except ConfigError as error:
-            return Outcome.failed(Fault.TASK, f"{self._place(task)}: {one_line(str(error))}")
+            return RewardResult.failure(RewardFault.TASK, f"{where}: {one_line(str(error))}")
         except RollError as error:
-            return Outcome.failed(Fault.INFRASTRUCTURE, f"{self._place(task)}: {one_line(str(error))}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: whatever it is becomes a reason
-            return Outcome.failed(
-                Fault.REWARD, f"{self._place(task)}: {described(error, self._source)}; mend the reward"
-            )
-        if _plain_score(found):
-            return Outcome.of(found)
-        wrong = _wrong(found)
-        if wrong:
-            return Outcome.failed(Fault.REWARD, f"{self._place(task)}: {wrong}")
-        return Outcome.of(_plain(found))
-
-    def _place(self, task: Task) -> str:
-        return f"reward {self.name!r} on task {task.id!r}"
+            return RewardResult.failure(RewardFault.INFRASTRUCTURE, f"{where}: {one_line(str(error))}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: any error becomes a reason
+            reason = f"{where}: {describe_error(error, self._source)}; fix the reward"
+            return RewardResult.failure(RewardFault.REWARD, reason)
+        if _plain_score(value):
+            return RewardResult.from_score(value)
+        problem = _find_problem(value)
+        if problem:
+            return RewardResult.failure(RewardFault.REWARD, f"{where}: {problem}")
+        return RewardResult.from_score(_to_score(value))
 
     @property
     def _source(self) -> str | None:
-        return source_of(self.ask if self.instance is None else type(self.instance))
+        return source_of(self.function if self.instance is None else type(self.instance))
 
 
-async def call(reward: Call, task: Task, reply: str) -> Outcome:
-    """What the named reward thinks of one reply; one with a lifecycle is made, started and stopped for it alone."""
-    made = Reward.made(reward)
-    unready = await made.start()
-    if unready is not None:
-        return unready
+async def score_once(reward: Spec, task: Task, response: str) -> RewardResult:
+    """The named reward of one response; a reward with a lifecycle is constructed, started and stopped for it alone."""
+    adapter = RewardAdapter.load(reward)
+    failure = await adapter.start()
+    if failure is not None:
+        return failure
     try:
-        return await made.score(task, reply)
+        return await adapter.score(task, response)
     finally:
-        await made.stop()
+        await adapter.stop()
 
 
-def _callable(found: Any, place: str) -> Callable[..., Any]:
-    if not callable(found):
-        what = "has no method `score`" if found is None else f"is no function (got {reprlib.repr(found)})"
-        raise ConfigError(f"{place}: {what}; name a function, or a class with a method `score`")
-    return found
+def _check_callable(target: Any, where: str) -> Callable[..., Any]:
+    if not callable(target):
+        what = "has no method `score`" if target is None else f"is no function (got {reprlib.repr(target)})"
+        raise ConfigError(f"{where}: {what}; name a function, or a class with a method `score`")
+    return target
 
 
-async def _settled(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
+async def _maybe_await(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
-def _nothing() -> None:
-    """Stands for a `start` or a `stop` that a reward does not have."""
+def _do_nothing() -> None:
+    """The default `start` and `stop`."""
 
 
-def _plain_score(found: Any) -> TypeGuard[Score]:
-    """Whether a look at the types is enough, as it is for most scores."""
-    return type(found) is Score and type(found.value) is float and found.parts == {} and abs(found.value) <= LARGEST
+def _plain_score(value: Any) -> TypeGuard[Score]:
+    """Whether the types alone show a valid score, as for most scores."""
+    return type(value) is Score and type(value.value) is float and value.parts == {} and abs(value.value) <= LARGEST
 
 
-def _wrong(found: Any) -> str:
-    """Why what a reward returned cannot be trained on, if so."""
-    if not isinstance(found, Score):
-        if _number(found):
-            return _out_of_bounds("value", found)
-        return f"not a number (got {reprlib.repr(found)}); return a float or a Score"
-    parts: Any = found.parts
+def _find_problem(value: Any) -> str:
+    """Why a returned value cannot be trained on; empty if it can."""
+    if not isinstance(value, Score):
+        if _is_number(value):
+            return _out_of_bounds("value", value)
+        return f"not a number (got {reprlib.repr(value)}); return a float or a Score"
+    parts: Any = value.parts
     if not isinstance(parts, dict) or not all(isinstance(name, str) for name in cast(dict[Any, Any], parts)):
-        return f"parts are not numbers by name (got {reprlib.repr(found.parts)}); give Score a dict"
-    if wrong := _not_a_part("value", found.value):
-        return wrong
-    wrongs = (_not_a_part(f"part {name!r}", value) for name, value in found.parts.items())
-    return next((wrong for wrong in wrongs if wrong), "")
+        return f"parts are not numbers by name (got {reprlib.repr(value.parts)}); give Score a dict"
+    entries = [("value", value.value), *((f"part {name!r}", part) for name, part in value.parts.items())]
+    for name, entry in entries:
+        if not _is_number(entry):
+            return f"{name} is not a number (got {reprlib.repr(entry)}); give Score floats"
+        if problem := _out_of_bounds(name, entry):
+            return problem
+    return ""
 
 
-def _not_a_part(name: str, value: Any) -> str:
-    if _number(value):
-        return _out_of_bounds(name, value)
-    return f"{name} is not a number (got {reprlib.repr(value)}); give Score floats"
-
-
-def _number(found: Any) -> TypeGuard[Real]:
-    return type(found) is float or isinstance(found, Real | np.bool_)
+def _is_number(value: Any) -> TypeGuard[Real]:
+    return type(value) is float or isinstance(value, Real | np.bool_)
 
 
 def _out_of_bounds(name: str, value: Any) -> str:
-    if abs(value.item() if hasattr(value, "item") else value) <= LARGEST:  # the bound does not fit numpy's halves
+    if abs(value.item() if hasattr(value, "item") else value) <= LARGEST:  # numpy's float16 cannot hold the bound
         return ""
     got = reprlib.repr(value)
     return f"{name} is not finite and at most {LARGEST:g} (got {got}); return such a number or raise"
 
 
-def _plain(found: Any) -> Score:
-    if isinstance(found, Score):
-        return Score(float(found.value), {name: float(value) for name, value in found.parts.items()})
-    return Score(float(found))
+def _to_score(value: Any) -> Score:
+    if isinstance(value, Score):
+        return Score(float(value.value), {name: float(part) for name, part in value.parts.items()})
+    return Score(float(value))

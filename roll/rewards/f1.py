@@ -1,4 +1,4 @@
-"""Open questions: how many words a reply and the answer share, case, punctuation and articles aside."""
+"""Open questions: F1 of the words shared by response and answer, ignoring case, punctuation and articles."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections import Counter
 from typing import cast
 
 from roll.errors import ConfigError
-from roll.rewards.reply import spoken
+from roll.rewards.response import answer_text
 from roll.types import Score, Task
 
-_LONGEST = 10_000
-"""Characters beyond which a reply is no answer: the work on combining marks grows with the square of their number."""
+_MAX_CHARS = 10_000
+"""A longer response scores 0: the cost of combining marks grows quadratically."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
 _UNSPACED = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff])")
 
 
-def score(task: Task, reply: str, *, threshold: float | None = None) -> Score:
-    """The F1 of the reply's words against the nearest of the task's answers; with a threshold, 1 from there on, else 0.
+def score(task: Task, response: str, *, threshold: float | None = None) -> Score:
+    """F1 of the response's words against the best-matching answer; with a threshold, 1 at or above it, else 0.
 
-    Parts: `f1`, and `exact`, which is 1 if the words are those of an answer in the same order. Characters of Chinese
-    and Japanese count as words.
+    Parts: `f1`, and `exact`, which is 1 if the words equal an answer's in order. Each Chinese or Japanese character
+    counts as a word.
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ConfigError(f"reward 'f1': threshold is not above 0 and at most 1 (got {threshold}); change it")
-    said = spoken(reply).strip()
-    words = _words(said) if len(said) <= _LONGEST else []
+    text = answer_text(response).strip()
+    words = _words(text) if len(text) <= _MAX_CHARS else []
     answers = [_words(alias) for alias in _aliases(task)]
     best = max(_f1(words, answer) for answer in answers)
     exact = float(bool(words) and words in answers)
@@ -44,7 +44,7 @@ def _aliases(task: Task) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """The words that are compared; articles and punctuation are kept where there is nothing else."""
+    """Normalised words; articles and punctuation stay if there is nothing else."""
     text = unicodedata.normalize("NFKC", text).casefold()
     marks = {ord(char): None for char in set(text) if unicodedata.category(char)[0] in "PS"}
     words = _UNSPACED.sub(r" \1 ", text.translate(marks)).split()

@@ -1,12 +1,11 @@
-"""A reward model: a sequence classifier with one output, asked about one reply at a time where rewards are scored.
+"""A reward model: a sequence classifier with one output, run on one response at a time by the reward workers.
 
     reward: {kind: model, path: models/my-reward-model, squashed: true}
 
-There are two ways to a reward model. This one is a reward like any other: it belongs to one source of tasks, can be
-weighted against other rewards, has a tokenizer and a chat template of its own, whatever the actor's are, and lives in
-each reward worker, on the CPU unless told otherwise; it suits small models and a few replies a second. The section
-`reward_model:` of a run is for the others: one model for all tasks, which shares the actor's tokenizer, and scores the
-whole batch at once on the trainer's device.
+There are two ways to use a reward model. This one is a reward like any other: it belongs to one source of tasks, can be
+weighted against other rewards, and has its own tokenizer and chat template. It runs in each reward worker, on the CPU
+by default; it suits small models and a few responses per second. The section `reward_model:` of a run is one model for
+all tasks. It shares the actor's tokenizer and scores the whole batch at once on the trainer's device.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from typing import Any, cast
 
 from roll.data.templates import load_tokenizer
 from roll.errors import ConfigError
-from roll.rewards.outcome import Fault, Unscored
+from roll.rewards.result import RewardFault, Unscored
 from roll.types import Message, Score, Task
 
-_STAND_IN = "\u2042reply\u2042"
-"""Stands for the reply while the template is rendered, so that no word of a reply is read as markup."""
+_PLACEHOLDER = "\u2042reply\u2042"
+"""Replaces the response while the template is rendered, so that no part of it is parsed as markup."""
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-class RewardModel:
-    """A reward by the output of a Hugging Face sequence classifier; with `squashed` its sigmoid, from 0 to 1.
+class ClassifierReward:
+    """The output of a Hugging Face sequence classifier; with `squashed` its sigmoid, from 0 to 1.
 
-    The model is read when it starts, or with the first reply. A conversation longer than the model was made for is a
-    failure, not a conversation with its end cut off.
+    The model is loaded by `start`, or with the first response. A conversation longer than the model's context is a
+    failure; it is not truncated.
     """
 
     def __init__(self, *, path: str, squashed: bool = False, device: str = "cpu", dtype: str = "float32") -> None:
@@ -45,16 +44,16 @@ class RewardModel:
     async def stop(self) -> None:
         self._model = self._tokenizer = None
 
-    def score(self, task: Task, reply: str) -> Score:
-        """What the model says of the task's messages with the reply as the last of them."""
+    def score(self, task: Task, response: str) -> Score:
+        """The model's output for the task's messages followed by the response."""
         import torch
 
         self._load()
-        ids = self._ids(task.messages, reply)
-        longest = getattr(self._model.config, "max_position_embeddings", None)
-        if longest is not None and len(ids) > longest:
-            reason = f"{self.path}: the conversation has {len(ids)} tokens (at most {longest}); shorten the replies"
-            raise Unscored(Fault.REWARD, f"reward 'model' on task {task.id!r}: {reason}")
+        ids = self._encode_conversation(task.messages, response)
+        max_length = getattr(self._model.config, "max_position_embeddings", None)
+        if max_length is not None and len(ids) > max_length:
+            reason = f"{self.path}: the conversation has {len(ids)} tokens (at most {max_length}); shorten the replies"
+            raise Unscored(RewardFault.REWARD, f"reward 'model' on task {task.id!r}: {reason}")
         with torch.inference_mode():
             logits = self._model(input_ids=torch.tensor([ids], device=self.device)).logits
         value = float(logits[0, 0])
@@ -70,7 +69,7 @@ class RewardModel:
         if not any(Path(self.path).glob("*.safetensors")):
             raise ConfigError(f"{self.path}: no *.safetensors in it; save the model there")
         try:
-            model, found = cast(Any, AutoModelForSequenceClassification).from_pretrained(
+            model, loading_info = cast(Any, AutoModelForSequenceClassification).from_pretrained(
                 self.path,
                 dtype=getattr(torch, self.dtype),
                 local_files_only=True,
@@ -82,36 +81,36 @@ class RewardModel:
             raise ConfigError(
                 f"{self.path}: no sequence classifier that can be read ({reason}); save one there"
             ) from None
-        _check(model, found, self.path)
+        _check_model(model, loading_info, self.path)
         self._model, self._tokenizer = model.to(self.device).eval(), tokenizer
 
-    def _ids(self, messages: tuple[Message, ...], reply: str) -> list[int]:
-        """The conversation as the template writes it, the reply as mere text; without a template, the two as a pair."""
+    def _encode_conversation(self, messages: tuple[Message, ...], response: str) -> list[int]:
+        """Token ids from the chat template, the response as plain text; without a template, a pair of texts."""
         if not self._tokenizer.chat_template:
-            asked = "".join(message.content for message in messages)
-            return self._tokenizer.encode(asked, reply, split_special_tokens=True)
+            prompt = "".join(message.content for message in messages)
+            return self._tokenizer.encode(prompt, response, split_special_tokens=True)
         entries = [{"role": message.role, "content": message.content} for message in messages]
-        entries.append({"role": "assistant", "content": _STAND_IN})
+        entries.append({"role": "assistant", "content": _PLACEHOLDER})
         text = cast(str, self._tokenizer.apply_chat_template(entries, tokenize=False))
-        before, found, after = text.rpartition(_STAND_IN)
-        if not found:
+        before, placeholder, after = text.rpartition(_PLACEHOLDER)
+        if not placeholder:
             raise ConfigError(f"{self.path}: its chat template leaves replies out; give the tokenizer another one")
-        return [*self._encode(before), *self._encode(reply, markup=False), *self._encode(after)]
+        return [*self._encode(before), *self._encode(response, markup=False), *self._encode(after)]
 
     def _encode(self, text: str, *, markup: bool = True) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
 
 
-def _check(model: Any, found: dict[str, Any], path: str) -> None:
-    """Refuse a model that was not read whole: what is missing would be random numbers."""
-    if found["missing_keys"]:
-        name = sorted(found["missing_keys"])[0]
+def _check_model(model: Any, loading_info: dict[str, Any], path: str) -> None:
+    """Refuse a model with missing weights, which would be random numbers, or with several outputs."""
+    if loading_info["missing_keys"]:
+        name = sorted(loading_info["missing_keys"])[0]
         raise ConfigError(f"{path}: its weights lack {name!r}; it is no trained sequence classifier, choose another")
     if model.config.num_labels != 1:
         raise ConfigError(f"{path}: has {model.config.num_labels} outputs; choose a model with one, a reward model")
 
 
 def _sigmoid(value: float) -> float:
-    """Without overflow, however large the value is."""
+    """Sigmoid without overflow for large magnitudes."""
     small = math.exp(-abs(value))
     return 1.0 / (1.0 + small) if value >= 0 else small / (1.0 + small)

@@ -1,9 +1,9 @@
-"""Regular expressions that no text makes slow: the work is linear in the text, whatever the pattern.
+"""Regular expressions in time linear in the text, for any pattern.
 
-`re` goes back and tries again, so some patterns take it hours on a short text. Here a pattern becomes an automaton (one
-position for each character it can match; a step goes from the set of positions just matched to the set that may match
-next), and the steps seen are kept. Only whether there is a match is answered, which needs no going back. What is not
-regular (backreferences, looking ahead or behind, atomic and possessive forms) is refused.
+`re` backtracks, so some patterns take it hours on a short text. Here a pattern becomes a position automaton: one
+position per character it can match; a step maps the set of positions just matched to the set that may match next. Steps
+are cached. Only whether there is a match is answered, which needs no backtracking. Constructs that are not regular
+(backreferences, lookarounds, atomic and possessive forms) are refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from enum import IntEnum
 
 from roll.errors import ConfigError
 
-_LARGEST = 600
-"""Size of a pattern with its counted repeats written out; bounds the work of a step."""
+_MAX_SIZE = 600
+"""Size of a pattern with its counted repeats expanded; bounds the work per step."""
 
-_DEEPEST = 40
-_MOST_STATES = 2_000
-_MOST_SYMBOLS = 20_000
+_MAX_DEPTH = 40
+_MAX_STATES = 2_000
+_MAX_SYMBOLS = 20_000
 
 _COUNTED = re.compile(r"\{(?!\})(\d*)(?:(,)(\d*))?\}")
 _FLAGS = re.compile(r"\(\?([ims]+)\)")
@@ -31,7 +31,7 @@ _BITS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
 
 
 class _Side(IntEnum):
-    """What stands on one side of a place between characters."""
+    """The neighbour on one side of a position between characters."""
 
     EDGE = 0
     NEWLINE = 1
@@ -42,26 +42,26 @@ class _Side(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """Matches one character, as `re` has it."""
+    """Matches one character, with the meaning `re` gives it."""
 
     source: str
     flags: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Matches no character, but only some places between them."""
+class _Assertion:
+    """Matches an empty string at some positions, such as the start of a line."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequence:
+class _Concatenation:
     parts: tuple[_Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _Alternation:
     branches: tuple[_Node, ...]
 
 
@@ -72,57 +72,57 @@ class _Repeat:
     high: int | None
 
 
-_Node = _Atom | _Place | _Sequence | _Choice | _Repeat
+_Node = _Atom | _Assertion | _Concatenation | _Alternation | _Repeat
 
 
 def matches(pattern: str, text: str, *, whole: bool = False) -> bool:
-    """Whether `pattern` matches anywhere in `text`, or, if `whole`, the text from end to end; as `re` would say."""
-    return _machine(pattern, whole).accepts(text)
+    """Whether `pattern` matches anywhere in `text` or, if `whole`, all of it; the same answer as `re`."""
+    return _compile(pattern, whole).accepts(text)
 
 
 @functools.lru_cache(maxsize=64)
-def _machine(pattern: str, whole: bool) -> _Machine:
+def _compile(pattern: str, whole: bool) -> _Automaton:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"pattern {pattern!r}: Python cannot read it ({error}); mend it") from None
-    tree = _Parser(pattern).tree()
+        raise ConfigError(f"pattern {pattern!r}: Python cannot read it ({error}); fix it") from None
+    tree = _Parser(pattern).parse()
     size = _size(tree)
-    if size > _LARGEST:
+    if size > _MAX_SIZE:
         raise ConfigError(
-            f"pattern {pattern!r}: too large with its repeats written out (got {size}, at most {_LARGEST}); "
+            f"pattern {pattern!r}: too large with its repeats expanded (got {size}, at most {_MAX_SIZE}); "
             "count less, or write * for a large count"
         )
-    return _Machine(tree, whole)
+    return _Automaton(tree, whole)
 
 
 class _Parser:
-    """Reads a pattern that `re` has found to be well formed."""
+    """Parses a pattern that `re` accepts."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.depth = pattern, 0, 0
 
-    def tree(self) -> _Node:
+    def parse(self) -> _Node:
         flags = 0
         opening = _FLAGS.match(self.pattern)
         if opening is not None:
             self.at, flags = opening.end(), _flags(opening[1])
-        return self._choice(flags)
+        return self._alternation(flags)
 
-    def _choice(self, flags: int) -> _Node:
-        branches = [self._sequence(flags)]
+    def _alternation(self, flags: int) -> _Node:
+        branches = [self._concatenation(flags)]
         while self._next() == "|":
             self.at += 1
-            branches.append(self._sequence(flags))
-        return branches[0] if len(branches) == 1 else _Choice(tuple(branches))
+            branches.append(self._concatenation(flags))
+        return branches[0] if len(branches) == 1 else _Alternation(tuple(branches))
 
-    def _sequence(self, flags: int) -> _Node:
+    def _concatenation(self, flags: int) -> _Node:
         parts: list[_Node] = []
         while self._next() not in ("", "|", ")"):
-            parts.append(self._repeated(self._single(flags)))
-        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
+            parts.append(self._repeat(self._single(flags)))
+        return parts[0] if len(parts) == 1 else _Concatenation(tuple(parts))
 
-    def _repeated(self, part: _Node) -> _Node:
+    def _repeat(self, part: _Node) -> _Node:
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._next())
         counted = _COUNTED.match(self.pattern, self.at)
         if simple is not None:
@@ -134,8 +134,8 @@ class _Parser:
         else:
             return part
         if self._next() == "+":
-            raise self._refused("a possessive repeat")
-        self.at += self._next() == "?"  # the lazy form matches where the greedy one does
+            raise self._refusal("a possessive repeat")
+        self.at += self._next() == "?"  # the lazy form matches wherever the greedy one does
         return _Repeat(part, low, high)
 
     def _single(self, flags: int) -> _Node:
@@ -143,40 +143,40 @@ class _Parser:
         if char == "(":
             return self._group(flags)
         if char == "^":
-            return self._place("line start" if flags & re.MULTILINE else "start")
+            return self._assertion("line start" if flags & re.MULTILINE else "start")
         if char == "$":
-            return self._place("line end" if flags & re.MULTILINE else "near end")
+            return self._assertion("line end" if flags & re.MULTILINE else "near end")
         if char == "\\":
             return self._escape(flags)
-        found = _SET.match(self.pattern, self.at) if char == "[" else None
-        source = found[0] if found is not None else char
+        char_set = _SET.match(self.pattern, self.at) if char == "[" else None
+        source = char_set[0] if char_set is not None else char
         self.at += len(source)
-        return _Atom(source if found is not None or char == "." else re.escape(char), flags)
+        return _Atom(source if char_set is not None or char == "." else re.escape(char), flags)
 
-    def _place(self, kind: str) -> _Place:
+    def _assertion(self, kind: str) -> _Assertion:
         self.at += 1
-        return _Place(kind)
+        return _Assertion(kind)
 
     def _escape(self, flags: int) -> _Node:
         kind = {"A": "start", "Z": "end", "b": "boundary", "B": "inside"}.get(self.pattern[self.at + 1])
         if kind is not None:
             self.at += 1
-            return self._place(kind)
-        found = _ESCAPE.match(self.pattern, self.at)
-        if found is None:
-            raise self._refused("a backreference or an octal escape")
-        self.at = found.end()
-        return _Atom(found[0], flags)
+            return self._assertion(kind)
+        escape = _ESCAPE.match(self.pattern, self.at)
+        if escape is None:
+            raise self._refusal("a backreference or an octal escape")
+        self.at = escape.end()
+        return _Atom(escape[0], flags)
 
     def _group(self, flags: int) -> _Node:
-        found = _GROUP.match(self.pattern, self.at)
-        if found is None:
-            raise self._refused(f"the group {self.pattern[self.at : self.at + 4]!r}")
+        opening = _GROUP.match(self.pattern, self.at)
+        if opening is None:
+            raise self._refusal(f"the group {self.pattern[self.at : self.at + 4]!r}")
         self.depth += 1
-        if self.depth > _DEEPEST:
-            raise self._refused(f"groups more than {_DEEPEST} deep")
-        self.at = found.end()
-        inside = self._choice((flags | _flags(found[1] or "")) & ~_flags(found[2] or ""))
+        if self.depth > _MAX_DEPTH:
+            raise self._refusal(f"groups more than {_MAX_DEPTH} deep")
+        self.at = opening.end()
+        inside = self._alternation((flags | _flags(opening[1] or "")) & ~_flags(opening[2] or ""))
         self.at += 1
         self.depth -= 1
         return inside
@@ -184,7 +184,7 @@ class _Parser:
     def _next(self) -> str:
         return self.pattern[self.at : self.at + 1]
 
-    def _refused(self, what: str) -> ConfigError:
+    def _refusal(self, what: str) -> ConfigError:
         return ConfigError(
             f"pattern {self.pattern!r}: {what} cannot be matched in bounded time (at character {self.at}); "
             "write it without, using groups, sets, | and plain repeats"
@@ -196,22 +196,22 @@ def _flags(letters: str) -> int:
 
 
 def _size(node: _Node) -> int:
-    """Nodes with repeats written out; nothing is written out to count them."""
+    """Number of nodes with repeats expanded, computed without expanding them."""
     if isinstance(node, _Repeat):
         return 1 + _size(node.part) * (max(node.low, 1) if node.high is None else node.high)
-    if isinstance(node, _Sequence):
+    if isinstance(node, _Concatenation):
         return 1 + sum(map(_size, node.parts))
-    if isinstance(node, _Choice):
+    if isinstance(node, _Alternation):
         return 1 + sum(map(_size, node.branches))
     return 1
 
 
-def _places(node: _Node) -> set[str]:
-    if isinstance(node, _Place):
+def _assertion_kinds(node: _Node) -> set[str]:
+    if isinstance(node, _Assertion):
         return {node.kind}
-    inner = node.parts if isinstance(node, _Sequence) else node.branches if isinstance(node, _Choice) else ()
+    inner = node.parts if isinstance(node, _Concatenation) else node.branches if isinstance(node, _Alternation) else ()
     inner = (node.part,) if isinstance(node, _Repeat) else inner
-    return {kind for part in inner for kind in _places(part)}
+    return {kind for part in inner for kind in _assertion_kinds(part)}
 
 
 def _holds(kind: str, before: _Side, after: _Side) -> bool:
@@ -228,16 +228,16 @@ def _holds(kind: str, before: _Side, after: _Side) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """What a part of a pattern can match: nothing at all, and which positions may be its first and last."""
+class _PositionSets:
+    """Whether a part of a pattern matches the empty string, and bit masks of its possible first and last positions."""
 
     empty: bool
     first: int
     last: int
 
 
-class _Steps:
-    """From which position one may go to which, where the given kinds of places hold."""
+class _Transitions:
+    """Which positions may follow which, given the kinds of assertions that hold."""
 
     def __init__(self, tree: _Node, holding: frozenset[str]) -> None:
         self.holding = holding
@@ -245,46 +245,46 @@ class _Steps:
         self.follow: list[int] = []
         self.all = self._visit(tree)
         neighbours = [mask & 2 << index for index, mask in enumerate(self.follow)]
-        self.onward = sum(mask >> 1 for mask in neighbours)  # those that may be followed by the one after them
+        self.onward = sum(mask >> 1 for mask in neighbours)  # positions that may be followed by the next one
         others = [mask ^ neighbour for mask, neighbour in zip(self.follow, neighbours, strict=True)] + [0] * 7
         rows = [others[start : start + 8] for start in range(0, len(self.follow), 8)]
         self.num_bytes = len(rows)
         self.blocks = [(index, _unions(row)) for index, row in enumerate(rows) if any(row)]
 
     def after(self, live: int) -> int:
-        """Every position that may match next once those of `live` have matched."""
-        found = (live & self.onward) << 1
-        eights = live.to_bytes(self.num_bytes, "little")
+        """Positions that may match after those of `live` have matched."""
+        following = (live & self.onward) << 1
+        octets = live.to_bytes(self.num_bytes, "little")
         for index, unions in self.blocks:
-            found |= unions[eights[index]]
-        return found
+            following |= unions[octets[index]]
+        return following
 
-    def _visit(self, node: _Node) -> _Span:
+    def _visit(self, node: _Node) -> _PositionSets:
         if isinstance(node, _Atom):
             self.atoms.append(node)
             self.follow.append(0)
             bit = 1 << (len(self.atoms) - 1)
-            return _Span(False, bit, bit)
-        if isinstance(node, _Place):
-            return _Span(node.kind in self.holding, 0, 0)
-        if isinstance(node, _Sequence):
-            return self._joined([self._visit(part) for part in node.parts])
-        if isinstance(node, _Choice):
-            return _either([self._visit(branch) for branch in node.branches])
+            return _PositionSets(False, bit, bit)
+        if isinstance(node, _Assertion):
+            return _PositionSets(node.kind in self.holding, 0, 0)
+        if isinstance(node, _Concatenation):
+            return self._concatenate([self._visit(part) for part in node.parts])
+        if isinstance(node, _Alternation):
+            return _unite([self._visit(branch) for branch in node.branches])
         return self._repeat(node)
 
-    def _repeat(self, node: _Repeat) -> _Span:
+    def _repeat(self, node: _Repeat) -> _PositionSets:
         copies = [self._visit(node.part) for _ in range(max(node.low, 1) if node.high is None else node.high)]
         if node.high is None:
             self._link(copies[-1].last, copies[-1].first)
-        optional = [_Span(True, copy.first, copy.last) for copy in copies[node.low :]]
-        return self._joined(copies[: node.low] + optional)
+        optional = [_PositionSets(True, copy.first, copy.last) for copy in copies[node.low :]]
+        return self._concatenate(copies[: node.low] + optional)
 
-    def _joined(self, spans: list[_Span]) -> _Span:
-        whole = _Span(True, 0, 0)
+    def _concatenate(self, spans: list[_PositionSets]) -> _PositionSets:
+        whole = _PositionSets(True, 0, 0)
         for span in spans:
             self._link(whole.last, span.first)
-            whole = _Span(
+            whole = _PositionSets(
                 whole.empty and span.empty,
                 whole.first | (span.first if whole.empty else 0),
                 span.last | (whole.last if span.empty else 0),
@@ -298,34 +298,35 @@ class _Steps:
             last ^= bit
 
 
-def _either(spans: list[_Span]) -> _Span:
+def _unite(spans: list[_PositionSets]) -> _PositionSets:
     return functools.reduce(
-        lambda one, other: _Span(one.empty or other.empty, one.first | other.first, one.last | other.last), spans
+        lambda one, other: _PositionSets(one.empty or other.empty, one.first | other.first, one.last | other.last),
+        spans,
     )
 
 
 def _unions(row: list[int]) -> list[int]:
-    """For each of 256 subsets of eight masks, their union."""
-    found = [0]
+    """The union of each of the 256 subsets of eight masks."""
+    unions = [0]
     for mask in row:
-        found += [mask | other for other in found]
-    return found
+        unions += [mask | other for other in unions]
+    return unions
 
 
 class _State(dict[tuple[int, _Side], "_State"]):
-    """Positions that matched the last character; maps the next character's symbol to the state after it."""
+    """Positions that matched the last character; maps the next character's symbol to the next state."""
 
-    def __init__(self, machine: _Machine, live: int, before: _Side, matched: bool) -> None:
+    def __init__(self, automaton: _Automaton, live: int, before: _Side, matched: bool) -> None:
         super().__init__()
-        self.machine, self.live, self.before, self.matched = machine, live, before, matched
+        self.automaton, self.live, self.before, self.matched = automaton, live, before, matched
 
     def __missing__(self, symbol: tuple[int, _Side]) -> _State:
-        found = self[symbol] = self.machine.step(self, symbol)
-        return found
+        state = self[symbol] = self.automaton.step(self, symbol)
+        return state
 
 
 class _Symbols(dict[str, tuple[int, _Side]]):
-    """By character: the positions that match it, and what it is to its neighbours."""
+    """By character: a bit mask of the positions that match it, and its kind as a neighbour."""
 
     def __init__(self, atoms: list[_Atom]) -> None:
         super().__init__()
@@ -335,23 +336,23 @@ class _Symbols(dict[str, tuple[int, _Side]]):
         self.tests = [(re.compile(atom.source, atom.flags), mask) for atom, mask in masks.items()]
 
     def __missing__(self, char: str) -> tuple[int, _Side]:
-        if len(self) >= _MOST_SYMBOLS:
+        if len(self) >= _MAX_SYMBOLS:
             self.clear()
         mask = sum(mask for test, mask in self.tests if test.fullmatch(char))
         word = char == "_" or char.isalnum()
-        found = self[char] = (mask, _Side.NEWLINE if char == "\n" else _Side.WORD if word else _Side.OTHER)
-        return found
+        symbol = self[char] = (mask, _Side.NEWLINE if char == "\n" else _Side.WORD if word else _Side.OTHER)
+        return symbol
 
 
-class _Machine:
-    """Runs one pattern over texts; remembers the steps it has taken, up to a bound."""
+class _Automaton:
+    """Runs one pattern over texts; caches its steps, up to a bound."""
 
     def __init__(self, tree: _Node, whole: bool) -> None:
-        self.tree, self.whole, self.kinds = tree, whole, _places(tree)
-        self.tables: dict[frozenset[str], _Steps] = {}
-        self.between: dict[tuple[_Side, _Side], _Steps] = {}
+        self.tree, self.whole, self.kinds = tree, whole, _assertion_kinds(tree)
+        self.tables: dict[frozenset[str], _Transitions] = {}
+        self.between: dict[tuple[_Side, _Side], _Transitions] = {}
         self.states: dict[tuple[int, _Side, bool], _State] = {}
-        self.symbols = _Symbols(self._steps(_Side.EDGE, _Side.EDGE).atoms)
+        self.symbols = _Symbols(self._transitions(_Side.EDGE, _Side.EDGE).atoms)
 
     def accepts(self, text: str) -> bool:
         state, symbols = self._state(0, _Side.EDGE, False), self.symbols
@@ -366,33 +367,33 @@ class _Machine:
         mask, after = symbol
         if state.matched or (not self.whole and self._ends(state, after)):
             return self._state(0, _Side.OTHER, True)
-        steps = self._steps(state.before, after)
-        starting = steps.all.first if not self.whole or state.before == _Side.EDGE else 0
+        transitions = self._transitions(state.before, after)
+        starting = transitions.all.first if not self.whole or state.before == _Side.EDGE else 0
         before = _Side.NEWLINE if after == _Side.LAST_NEWLINE else after
-        return self._state((steps.after(state.live) | starting) & mask, before, False)
+        return self._state((transitions.after(state.live) | starting) & mask, before, False)
 
     def _ends(self, state: _State, after: _Side) -> bool:
-        """Whether a match may end before what comes next."""
-        span = self._steps(state.before, after).all
+        """Whether a match may end before the next character."""
+        span = self._transitions(state.before, after).all
         starting = not self.whole or state.before == _Side.EDGE
         return bool(state.live & span.last) or (span.empty and starting)
 
-    def _steps(self, before: _Side, after: _Side) -> _Steps:
-        found = self.between.get((before, after))
-        if found is None:
+    def _transitions(self, before: _Side, after: _Side) -> _Transitions:
+        transitions = self.between.get((before, after))
+        if transitions is None:
             holding = frozenset(kind for kind in self.kinds if _holds(kind, before, after))
             if holding not in self.tables:
-                self.tables[holding] = _Steps(self.tree, holding)
-            found = self.between[before, after] = self.tables[holding]
-        return found
+                self.tables[holding] = _Transitions(self.tree, holding)
+            transitions = self.between[before, after] = self.tables[holding]
+        return transitions
 
     def _state(self, live: int, before: _Side, matched: bool) -> _State:
         key = (live, before, matched)
-        found = self.states.get(key)
-        if found is not None:
-            return found
-        if len(self.states) >= _MOST_STATES:
-            for state in list(self.states.values()):
-                state.clear()  # they point at each other
+        state = self.states.get(key)
+        if state is not None:
+            return state
+        if len(self.states) >= _MAX_STATES:
+            for old in list(self.states.values()):
+                old.clear()  # they refer to each other
             self.states.clear()
         return self.states.setdefault(key, _State(self, live, before, matched))

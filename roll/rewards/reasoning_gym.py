@@ -1,7 +1,7 @@
-"""Procedural reasoning tasks: scored by the `score_answer` of the dataset they come from, in the package reasoning_gym.
+"""Procedural reasoning tasks, scored by the `score_answer` of their dataset in the package reasoning_gym.
 
-Some of those scorers evaluate the answer as Python. What they are given is held to the few forms an answer can have, so
-that a reply is never a program; the lists below are those of version 0.1.25.
+Some of those scorers evaluate the answer as Python. For them, answers are restricted to the few forms an answer can
+have, so that a response is never executed; the lists below fit version 0.1.25.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from roll.errors import ConfigError
-from roll.rewards.reply import spoken
+from roll.rewards.response import answer_text
 from roll.types import Score, Task
 
-_LONGEST = 10_000
-_LONGEST_FORMULA = 300
-_MOST_POWERS_OF_SUMS = 3
+_MAX_CHARS = 10_000
+_MAX_FORMULA_CHARS = 300
+_MAX_POWERS_OF_SUMS = 3
 
 _GRID = re.compile(r"[A-Za-z0-9_\s]*|(?:[\d,\s\[\]]|'\w'|\"\w\")*")
 _ARITHMETIC = re.compile(r"(?:\d{1,9}(?!\d)|[-+/() ]|\*(?!\*))*")
 _NAME = r"(?:sin|cos|tan|asin|acos|atan|exp|log|sqrt|[a-zA-MPRT-Z])(?![A-Za-z_\d])"
 _FORMULA = re.compile(rf"(?:\d{{1,15}}(?:\.\d{{1,9}})?(?![\d.])|(?<![A-Za-z_\d.]){_NAME}|\*\*|[-+*/() ])*")
-_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, SyntaxError, RecursionError)
-"""What scorers raise over an answer that is not of the form they expect."""
+_PARSE_ERRORS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, SyntaxError, RecursionError)
+"""Raised by scorers for an answer of an unexpected form."""
 _POWER = re.compile(r"(\)?)\*\*(?:(\d+)|\(-?(\d+)(?:/(\d+))?\))?(\*\*)?")
 
 
-def score(task: Task, reply: str) -> Score:
-    """What the task's dataset thinks of the reply, or of what stands between its answer tags.
+def score(task: Task, response: str) -> Score:
+    """The dataset's score of the response, or of the text in its answer tags.
 
-    The task names its dataset in the field `task` and its entry in `rg`: `seed`, `size` and `index`, and whatever else
-    the dataset was made with. Where the package makes another entry of it than the task is, the task is refused. A
-    reply that the scorer cannot read scores 0.
+    The task names its dataset in the field `task` and its entry in `rg`: `seed`, `size`, `index` and any other option
+    of the dataset. If the package generates a different entry from these, the task is refused. A response that the
+    scorer cannot parse scores 0.
     """
-    dataset, entry = _entry(*_origin(task))
-    if not _same(task, entry):
+    dataset, entry = _entry(*_parse_origin(task))
+    if not _matches_entry(task, entry):
         raise ConfigError(
             f"task {task.id!r}: reasoning_gym makes another entry of its 'rg' (got {entry['answer']!r}, not "
             f"{task.answer!r}); install the version that the task was made with, or leave out this dataset"
         )
-    said = spoken(reply).strip()
-    plain = _EVALUATED.get(str(task.metadata["task"]))
-    if len(said) > _LONGEST or (plain is not None and not plain(said)):
+    answer = answer_text(response).strip()
+    is_safe = _EVALUATED.get(str(task.metadata["task"]))
+    if len(answer) > _MAX_CHARS or (is_safe is not None and not is_safe(answer)):
         return Score(0.0)
     try:
-        return Score(float(dataset.score_answer(answer=said, entry=entry)))
-    except _UNREADABLE:
+        return Score(float(dataset.score_answer(answer=answer, entry=entry)))
+    except _PARSE_ERRORS:
         return Score(0.0)
 
 
-def _same(task: Task, entry: dict[str, Any]) -> bool:
-    """Whether an entry asks or answers what the task does; some entries have several answers, of which one is drawn."""
-    asked = any(str(entry["question"]).strip() in message.content for message in task.messages)
-    return asked or task.answer is None or str(entry["answer"]) == str(task.answer)
+def _matches_entry(task: Task, entry: dict[str, Any]) -> bool:
+    """Whether question or answer agree; some entries have several answers, of which one is drawn."""
+    same_question = any(str(entry["question"]).strip() in message.content for message in task.messages)
+    return same_question or task.answer is None or str(entry["answer"]) == str(task.answer)
 
 
-def _origin(task: Task) -> tuple[str, int, str]:
-    """The name of the task's dataset, the index of its entry and, as JSON, how the dataset is made."""
-    name, made = task.metadata.get("task"), task.metadata.get("rg")
-    if not isinstance(name, str) or name == "composite" or not isinstance(made, dict):
+def _parse_origin(task: Task) -> tuple[str, int, str]:
+    """The dataset's name, the index of the entry, and the dataset's options as JSON."""
+    name, entry = task.metadata.get("task"), task.metadata.get("rg")
+    if not isinstance(name, str) or name == "composite" or not isinstance(entry, dict):
         raise ConfigError(
-            f"task {task.id!r}: names no entry of reasoning_gym (got task {name!r}, rg {made!r}); write the dataset "
+            f"task {task.id!r}: names no entry of reasoning_gym (got task {name!r}, rg {entry!r}); write the dataset "
             "in 'task' and {seed, size, index} in 'rg'"
         )
-    fields = cast(dict[str, Any], made)
+    fields = cast(dict[str, Any], entry)
     if not all(isinstance(fields.get(key), int) for key in ("seed", "size", "index")):
-        raise ConfigError(f"task {task.id!r}: rg lacks seed, size or index (got {made!r}); write whole numbers")
+        raise ConfigError(f"task {task.id!r}: rg lacks seed, size or index (got {entry!r}); write whole numbers")
     settings = {key: value for key, value in fields.items() if key != "index"}
     return name, fields["index"], json.dumps(settings, sort_keys=True)
 
@@ -78,7 +78,7 @@ def _origin(task: Task) -> tuple[str, int, str]:
 def _entry(name: str, index: int, settings: str) -> tuple[Any, dict[str, Any]]:
     dataset = _dataset(name, settings)
     if not 0 <= index < len(dataset):
-        raise ConfigError(f"dataset {name!r} of reasoning_gym: no entry {index} (it has {len(dataset)}); mend 'rg'")
+        raise ConfigError(f"dataset {name!r} of reasoning_gym: no entry {index} (it has {len(dataset)}); fix 'rg'")
     return dataset, dataset[index]
 
 
@@ -93,28 +93,28 @@ def _dataset(name: str, settings: str) -> Any:
     try:
         return package.create_dataset(name, **json.loads(settings))
     except (ValueError, TypeError, AssertionError) as error:
-        raise ConfigError(f"dataset {name!r} of reasoning_gym: {error}; mend the task's 'task' or 'rg'") from None
+        raise ConfigError(f"dataset {name!r} of reasoning_gym: {error}; fix the task's 'task' or 'rg'") from None
 
 
 def _grid(answer: str) -> bool:
-    """Whether an answer is plain words and numbers, or lists of numbers and single characters."""
+    """Whether an answer has only words and numbers, or lists of numbers and single characters."""
     return _GRID.fullmatch(answer) is not None
 
 
 def _arithmetic(answer: str) -> bool:
-    return len(answer) <= _LONGEST_FORMULA and _ARITHMETIC.fullmatch(answer) is not None
+    return len(answer) <= _MAX_FORMULA_CHARS and _ARITHMETIC.fullmatch(answer) is not None
 
 
 def _formula(answer: str) -> bool:
-    """Whether an answer is a formula of small powers, which cannot grow beyond bounds when it is evaluated."""
-    if len(answer) > _LONGEST_FORMULA or _FORMULA.fullmatch(answer) is None:
+    """Whether an answer is a formula with small powers, so that evaluating it is cheap."""
+    if len(answer) > _MAX_FORMULA_CHARS or _FORMULA.fullmatch(answer) is None:
         return False
     powers = _POWER.findall(answer.replace(" ", ""))
-    bounded = [
+    small = [
         not again and any(parts) and max(int(part or 0) for part in parts) <= (9 if base else 99)
         for base, *parts, again in powers
     ]
-    return all(bounded) and sum(bool(base) for base, *_ in powers) <= _MOST_POWERS_OF_SUMS
+    return all(small) and sum(bool(base) for base, *_ in powers) <= _MAX_POWERS_OF_SUMS
 
 
 _EVALUATED: dict[str, Callable[[str], bool]] = {
@@ -128,4 +128,4 @@ _EVALUATED: dict[str, Callable[[str], bool]] = {
     "intermediate_integration": _formula,
     "polynomial_multiplication": _formula,
 }
-"""By dataset whose scorer evaluates the answer: whether an answer is safe to give to it."""
+"""By dataset whose scorer evaluates the answer: whether an answer is safe for it."""

@@ -1,4 +1,4 @@
-"""Several rewards on one task: what counts is the sum of their scores, each times its weight."""
+"""Several rewards on one task: the weighted sum of their scores."""
 
 from __future__ import annotations
 
@@ -6,54 +6,57 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roll.errors import ConfigError
-from roll.rewards.base import Reward
-from roll.rewards.outcome import Unscored
-from roll.types import Call, Score, Task
+from roll.rewards.base import RewardAdapter
+from roll.rewards.result import RewardResult, Unscored
+from roll.types import Score, Spec, Task
 
 
 class Weighted:
-    """A reward made of rewards; where one of them has no score, there is none.
+    """A reward composed of rewards; if one of them has no score, there is none.
 
-    `rewards` are mappings with `kind` and, if need be, `weight` (1), `name` (the kind) and the options of that kind.
-    Each is logged unweighted as a part by its name, and its own parts below that.
+    `rewards` are mappings with `kind` and, optionally, `weight` (1), `name` (the kind) and the options of that kind.
+    Each is logged unweighted as a part under its name, its own parts below that.
     """
 
     def __init__(self, *, rewards: Sequence[Mapping[str, Any]]) -> None:
-        self._parts: dict[str, tuple[float, Reward]] = {}
-        self._started: list[Reward] = []
+        self._parts: dict[str, tuple[float, RewardAdapter]] = {}
+        self._started: list[RewardAdapter] = []
         if not rewards:
             raise ConfigError("reward 'weighted': an empty list; name a reward at least")
-        for given in rewards:
-            options = dict(given)
+        for section in rewards:
+            options = dict(section)
             kind, weight = options.pop("kind"), float(options.pop("weight", 1.0))
             name = options.pop("name", None) or kind
             if name in self._parts:
                 raise ConfigError(f"reward 'weighted': two are called {name!r}; give one of them a 'name'")
-            self._parts[name] = weight, Reward.made(Call(kind, options))
+            self._parts[name] = weight, RewardAdapter.load(Spec(kind, options))
 
     async def start(self) -> None:
-        """Start them all, or none."""
+        """Start all rewards; if one fails, stop those already started."""
         for _, reward in self._parts.values():
-            failed = await reward.start()
-            if failed is not None:
+            failure = await reward.start()
+            if failure is not None:
                 await self.stop()
-                assert failed.fault is not None, "no failure without a fault"
-                raise Unscored(failed.fault, failed.reason)
+                raise _unscored(failure)
             self._started.append(reward)
 
     async def stop(self) -> None:
         while self._started:
             await self._started.pop().stop()
 
-    async def score(self, task: Task, reply: str) -> Score:
-        """The weighted sum, and what it is made of."""
+    async def score(self, task: Task, response: str) -> Score:
+        """The weighted sum, with every reward as a part."""
         total, parts = 0.0, dict[str, float]()
         for name, (weight, reward) in self._parts.items():
-            outcome = await reward.score(task, reply)
-            if outcome.score is None:
-                assert outcome.fault is not None, "no failure without a fault"
-                raise Unscored(outcome.fault, outcome.reason)
-            total += weight * outcome.score.value
-            parts[name] = outcome.score.value
-            parts |= {f"{name}/{part}": value for part, value in outcome.score.parts.items()}
+            result = await reward.score(task, response)
+            if result.score is None:
+                raise _unscored(result)
+            total += weight * result.score.value
+            parts[name] = result.score.value
+            parts |= {f"{name}/{part}": value for part, value in result.score.parts.items()}
         return Score(total, parts)
+
+
+def _unscored(failure: RewardResult) -> Unscored:
+    assert failure.fault is not None, "every failure has a fault"
+    return Unscored(failure.fault, failure.reason)

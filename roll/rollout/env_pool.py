@@ -1,15 +1,15 @@
-"""Environments in processes, many in each; one that never gives way costs its process, and not the run.
+"""Environments in worker processes, many per process; one that blocks costs its process, not the run.
 
 | call | waits for | woken by |
 |---|---|---|
-| `start` | every process, and the imports of environments in it | their answers; the limit of time |
-| `make` | a turn to start, then a process, then the environment's start | an environment that has started or failed |
-| `step` | the environment's answer | the answer; the process's death; whoever cancels it |
+| `start` | every process and its imports | their answers; the timeout |
+| `make` | a start slot, then a process, then the environment's start | an environment that has started or failed |
+| `step` | the environment's result | the result; the process's death; cancellation |
 | `close` | the same, at most `grace_s` | the same |
-| `stop` | the end of every environment, at most `grace_s`, and of every process | their answers, or the limit |
+| `stop` | the end of every environment, at most `grace_s`, and of every process | their answers; the timeout |
 
-An environment that is cancelled, as one past its time is, is cancelled in its process too. If the process does not give
-way within `grace_s` it is killed: the other environments in it fail with it, each on its own attempt.
+An environment that is cancelled, for example by a timeout, is cancelled in its process too. A process that does not
+respond within `grace_s` is killed; the other environments in it fail, each with its own attempt.
 """
 
 from __future__ import annotations
@@ -21,69 +21,68 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
-from roll.cluster.handle import Cluster, Replacing
-from roll.cluster.host import Host
-from roll.cluster.host_member import Member
-from roll.data.tools import Spoken, Tool
-from roll.envs.base import Env, Reply
+from roll.cluster.handle import Cluster, Replaceable
+from roll.cluster.member import ClusterMember
+from roll.cluster.process import ProcessWorker
+from roll.data.tools import ParsedResponse, Tool
+from roll.envs.base import Env, StepResult
 from roll.envs.worker import EnvWorker
 from roll.errors import EnvFailed, WorkerDied
-from roll.rollout.environments import Turns, place_of
-from roll.types import Call, Message, Task
+from roll.rollout.environments import StartLimiter, env_label
+from roll.types import Message, Spec, Task
 
 T = TypeVar("T")
 _MEGABYTE = 2**20
-WORKER = Call("roll.envs.worker:EnvWorker")
+WORKER = Spec("roll.envs.worker:EnvWorker")
 _NAME = "environment worker"
-EnvHost: TypeAlias = Host[EnvWorker] | Member[EnvWorker]
-OpenHost: TypeAlias = Callable[[int], Awaitable[EnvHost]]
-"""A worker by its rank: a fresh one, whoever had that rank before."""
+EnvProcess: TypeAlias = ProcessWorker[EnvWorker] | ClusterMember[EnvWorker]
+StartWorker: TypeAlias = Callable[[int], Awaitable[EnvProcess]]
+"""Starts a new worker with the given rank."""
 
 
-async def open_process(rank: int) -> EnvHost:
-    """An `OpenHost`: a process of this machine."""
-    return await Host[EnvWorker].open(WORKER, rank, name=_NAME)
+async def start_process(rank: int) -> EnvProcess:
+    """A `StartWorker`: a process on this machine."""
+    return await ProcessWorker[EnvWorker].start(WORKER, rank, name=_NAME)
 
 
-def members_of(cluster: Cluster[EnvWorker]) -> OpenHost:
-    """An `OpenHost`: workers of a cluster that is up, each replaced when its rank is opened again."""
-    opened: set[int] = set()
+def cluster_workers(cluster: Cluster[EnvWorker]) -> StartWorker:
+    """A `StartWorker`: workers of a running cluster; starting a rank again replaces its worker."""
+    started: set[int] = set()
 
-    async def member(rank: int) -> EnvHost:
-        if rank in opened and isinstance(cluster, Replacing):
+    async def member(rank: int) -> EnvProcess:
+        if rank in started and isinstance(cluster, Replaceable):
             await cluster.replace(rank)
-        opened.add(rank)
-        return Member(cluster, rank, name=_NAME, answer=EnvWorker.answer)
+        started.add(rank)
+        return ClusterMember(cluster, rank, name=_NAME, ping=EnvWorker.answer)
 
     return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLimits:
-    """How patient a pool is with its processes."""
+class EnvWorkerLimits:
+    """Timeouts and memory limit of worker processes."""
 
-    open_s: float = 300.0
-    """For a process to come up."""
+    start_timeout_s: float = 300.0
+    """For a process to start."""
     grace_s: float = 10.0
-    """For a process to give way, and for an environment to close."""
-    memory: int | None = None
-    """Bytes that a process may hold before it is replaced; twice as many end it."""
-    look_s: float = 1.0
-    """Between two looks at the memory."""
+    """For a process to respond, and for an environment to close."""
+    memory_bytes: int | None = None
+    """Memory above which a process is replaced once it is empty; above twice as much it is killed."""
+    memory_poll_s: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
-    """One process, and how many environments live in it."""
+class _Worker:
+    """One process and the number of its environments."""
 
-    host: EnvHost
+    process: EnvProcess
     num_envs: int = 0
     suspected: bool = False
-    """Whether it is being asked if it still gives way."""
+    """Whether a check that it still responds is running."""
 
 
 class EnvPool:
-    """Processes full of environments. A process that dies or is killed costs the attempts in it, and is replaced."""
+    """Worker processes with environments. A process that dies fails the attempts in it, and is replaced."""
 
     def __init__(
         self,
@@ -92,172 +91,179 @@ class EnvPool:
         names: Sequence[str] = (),
         start_limit: int | None = None,
         limit_s: float | None = None,
-        limits: HostLimits | None = None,
-        open_host: OpenHost = open_process,
+        limits: EnvWorkerLimits | None = None,
+        start_worker: StartWorker = start_process,
     ) -> None:
-        """`names` are the environments to be expected, imported before any of them is made."""
+        """`names` are environments that every process imports when it starts."""
         assert size > 0, "a pool has at least one process"
-        self.limits = limits or HostLimits()
+        self.limits = limits or EnvWorkerLimits()
         self.num_replaced = 0
-        """Processes that died, were killed, or had grown too big."""
-        self._num_told = 0
-        self._names, self._open_host = tuple(names), open_host
-        self._turns = Turns(start_limit, limit_s)
-        self._seats: list[_Seat | None] = [None] * size
+        """Processes that died, were killed, or grew too large."""
+        self._num_reported = 0
+        self._names, self._start_worker = tuple(names), start_worker
+        self._starts = StartLimiter(start_limit, limit_s)
+        self._workers: list[_Worker | None] = [None] * size
         self._opening = [asyncio.Lock() for _ in range(size)]
-        self._retired: list[_Seat] = []
+        self._retired: list[_Worker] = []
         self._waiting = [0] * size
-        """Environments on their way to a process that is not up yet."""
+        """By rank, environments that wait for their process to start."""
         self._numbers = count()
-        self._chores: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that live, those about to be replaced included."""
-        return [seat.host.pid for seat in (*self._seats, *self._retired) if seat is not None and not seat.host.why]
+        """Pids of living processes, including those that will be replaced."""
+        return [
+            worker.process.pid
+            for worker in (*self._workers, *self._retired)
+            if worker is not None and not worker.process.exit_reason
+        ]
 
     async def start(self) -> None:
-        await asyncio.gather(*(self._seat(rank) for rank in range(len(self._seats))))
-        if self.limits.memory is not None:
-            self.do(self._watch_memory(self.limits.memory))
+        await asyncio.gather(*(self._worker(rank) for rank in range(len(self._workers))))
+        if self.limits.memory_bytes is not None:
+            self.spawn(self._watch_memory(self.limits.memory_bytes))
 
     async def stop(self) -> None:
-        chores = list(self._chores)
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
-        seats = [seat for seat in (*self._seats, *self._retired) if seat is not None]
-        await asyncio.gather(*(self._end(seat) for seat in seats))
-        self._seats = [None] * len(self._seats)
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        workers = [worker for worker in (*self._workers, *self._retired) if worker is not None]
+        await asyncio.gather(*(self._end(worker) for worker in workers))
+        self._workers = [None] * len(self._workers)
         self._retired = []
 
-    async def make(self, call: Call, task: Task) -> Env:
+    async def make(self, spec: Spec, task: Task) -> Env:
         """A `MakeEnv`: in the process with the fewest environments."""
-        return await self._turns.started(lambda: self._placed(call, task), place_of(call, task))
+        return await self._starts.start(lambda: self._place(spec, task), env_label(spec, task))
 
-    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
-        """As the first process finds it; where that hangs or dies, it is not known, and attempts will tell."""
+    async def unusable_reason(self, spec: Spec, task: Task, *, tools: bool = True) -> str:
+        """The answer of the first process; empty if that blocks or dies, as attempts will then report the error."""
         try:
-            seat = await self._seat(0)
-            async with asyncio.timeout(self.limits.open_s):
-                return await seat.host.ask(EnvWorker.unfit, call, task, tools=tools)
+            worker = await self._worker(0)
+            async with asyncio.timeout(self.limits.start_timeout_s):
+                return await worker.process.call(EnvWorker.unusable_reason, spec, task, tools=tools)
         except (WorkerDied, TimeoutError):
             return ""
 
     def drain_counts(self) -> dict[str, float]:
-        """Processes that had to be replaced since the last call, where any had."""
-        num, self._num_told = self.num_replaced - self._num_told, self.num_replaced
+        """Processes replaced since the last call, if any."""
+        num, self._num_reported = self.num_replaced - self._num_reported, self.num_replaced
         return {"envs/replaced": float(num)} if num else {}
 
-    def leave(self, seat: _Seat) -> None:
-        """One environment fewer; a process that waits for its last one ends with it."""
-        seat.num_envs -= 1
-        if seat in self._retired and not seat.num_envs:
-            self._retired.remove(seat)
-            self.do(self._end(seat))
+    def leave(self, worker: _Worker) -> None:
+        """Count one environment less; a retired process ends with its last one."""
+        worker.num_envs -= 1
+        if worker in self._retired and not worker.num_envs:
+            self._retired.remove(worker)
+            self.spawn(self._end(worker))
 
-    def suspect(self, seat: _Seat) -> None:
-        """An environment was broken off in the middle of a call: see whether its process still gives way."""
-        if not seat.suspected and not seat.host.why:
-            seat.suspected = True
-            self.do(self._tested(seat))
+    def suspect(self, worker: _Worker) -> None:
+        """Check that a process still responds, after a call in it was cancelled."""
+        if not worker.suspected and not worker.process.exit_reason:
+            worker.suspected = True
+            self.spawn(self._check(worker))
 
-    def do(self, chore: Coroutine[Any, Any, None]) -> None:
-        """See to it that this is done, in nobody's time."""
-        task = asyncio.get_running_loop().create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something in the background until the pool stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    async def _placed(self, call: Call, task: Task) -> Env:
-        """In the process that has, or is about to have, the fewest; one that may hang only where all may."""
+    async def _place(self, spec: Spec, task: Task) -> Env:
+        """Place an environment in the process with the fewest; suspected processes come last."""
         loads = [
-            (False, waiting) if seat is None or seat.host.why else (seat.suspected, waiting + seat.num_envs)
-            for seat, waiting in zip(self._seats, self._waiting, strict=True)
+            (False, waiting)
+            if worker is None or worker.process.exit_reason
+            else (worker.suspected, waiting + worker.num_envs)
+            for worker, waiting in zip(self._workers, self._waiting, strict=True)
         ]
         rank = loads.index(min(loads))
         self._waiting[rank] += 1
         try:
-            seat = await self._seat(rank)
+            worker = await self._worker(rank)
         finally:
             self._waiting[rank] -= 1
-        seat.num_envs += 1
-        return _Remote(self, seat, (next(self._numbers), call, task))
+        worker.num_envs += 1
+        return _RemoteEnv(self, worker, next(self._numbers), spec, task)
 
-    async def _seat(self, rank: int) -> _Seat:
+    async def _worker(self, rank: int) -> _Worker:
         async with self._opening[rank]:
-            found = self._seats[rank]
-            if found is None or found.host.why:
-                self.num_replaced += found is not None
-                found = self._seats[rank] = _Seat(await self._opened(rank))
-            return found
+            worker = self._workers[rank]
+            if worker is None or worker.process.exit_reason:
+                self.num_replaced += worker is not None
+                worker = self._workers[rank] = _Worker(await self._start_process(rank))
+            return worker
 
-    async def _opened(self, rank: int) -> EnvHost:
-        limit_s = self.limits.open_s
+    async def _start_process(self, rank: int) -> EnvProcess:
+        timeout_s = self.limits.start_timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                host = await self._open_host(rank)
+            async with asyncio.timeout(timeout_s):
+                process = await self._start_worker(rank)
                 try:
-                    await host.ask(EnvWorker.prepare, self._names)
+                    await process.call(EnvWorker.prepare, self._names)
                 except BaseException:
-                    host.kill("it could not start")
+                    process.kill("it could not start")
                     raise
         except TimeoutError:
-            what = f"was not up within {limit_s:g} s; raise envs.start_timeout_s"
-            raise WorkerDied(f"environment worker {rank}: {what}") from None
-        return host
+            reason = f"did not start within {timeout_s:g} s; raise envs.start_timeout_s"
+            raise WorkerDied(f"environment worker {rank}: {reason}") from None
+        return process
 
-    async def _tested(self, seat: _Seat) -> None:
-        alive = await seat.host.gives_way(self.limits.grace_s)
-        seat.suspected = False
+    async def _check(self, worker: _Worker) -> None:
+        alive = await worker.process.responds(self.limits.grace_s)
+        worker.suspected = False
         if not alive:
-            seat.host.kill(f"an environment in it did not give way within {self.limits.grace_s:g} s; it was killed")
+            worker.process.kill(f"an environment in it did not respond within {self.limits.grace_s:g} s; it was killed")
 
-    async def _end(self, seat: _Seat) -> None:
+    async def _end(self, worker: _Worker) -> None:
         with contextlib.suppress(WorkerDied, TimeoutError):
             async with asyncio.timeout(self.limits.grace_s):
-                await seat.host.ask(EnvWorker.stop)
-        seat.host.kill("it was stopped")
+                await worker.process.call(EnvWorker.stop)
+        worker.process.kill("it was stopped")
 
-    async def _watch_memory(self, most: int) -> None:
+    async def _watch_memory(self, limit: int) -> None:
         while True:
-            await asyncio.sleep(self.limits.look_s)
-            for seat in (*self._seats, *self._retired):
-                size = 0 if seat is None or seat.host.why else seat.host.memory()
-                if seat is not None and size > most:
-                    self._relieve(seat, size, most)
+            await asyncio.sleep(self.limits.memory_poll_s)
+            for worker in (*self._workers, *self._retired):
+                size = 0 if worker is None or worker.process.exit_reason else worker.process.memory()
+                if worker is not None and size > limit:
+                    self._retire(worker, size, limit)
 
-    def _relieve(self, seat: _Seat, size: int, most: int) -> None:
-        """A process is too big: it gets nothing new, and if it is far too big it ends now."""
-        held = f"it held {size // _MEGABYTE} MB of memory where {most // _MEGABYTE} are allowed (envs.memory_mb)"
-        if size > 2 * most:
-            seat.host.kill(f"{held}; it was killed")
-        elif seat in self._seats:
-            self._seats[self._seats.index(seat)] = None
+    def _retire(self, worker: _Worker, size: int, limit: int) -> None:
+        """Give a process that is too large no more environments; kill it if it is twice too large."""
+        if size > 2 * limit:
+            used = f"it held {size // _MEGABYTE} MB of memory where {limit // _MEGABYTE} are allowed (envs.memory_mb)"
+            worker.process.kill(f"{used}; it was killed")
+        elif worker in self._workers:
+            self._workers[self._workers.index(worker)] = None
             self.num_replaced += 1
-            self._retired.append(seat)
-            seat.num_envs += 1
-            self.leave(seat)  # ends it at once where it is empty
+            self._retired.append(worker)
+            worker.num_envs += 1
+            self.leave(worker)  # ends it at once if it is empty
 
 
-class _Remote:
+class _RemoteEnv:
     """An `Env` in a process of the pool."""
 
-    def __init__(self, pool: EnvPool, seat: _Seat, what: tuple[int, Call, Task]) -> None:
-        """`what` is its number, its name and its task."""
-        self._pool, self._seat, self._what = pool, seat, what
-        self._broken = self._closed = False
+    def __init__(self, pool: EnvPool, worker: _Worker, number: int, spec: Spec, task: Task) -> None:
+        """`number` identifies the environment in its process."""
+        self._pool, self._worker, self._number, self._spec, self._task = pool, worker, number, spec, task
+        self._failed = self._closed = False
         self.tools: tuple[Tool, ...] = ()
         self.agents: tuple[str, ...] = ()
 
     async def start(self) -> tuple[Message, ...]:
-        opening, self.tools, self.agents = await self._answer(self._seat.host.ask(EnvWorker.start, *self._what))
-        return opening
+        call = self._worker.process.call(EnvWorker.start, self._number, self._spec, self._task)
+        messages, self.tools, self.agents = await self._await(call)
+        return messages
 
-    async def call(self, said: Spoken) -> Reply:
-        return await self._answer(self._seat.host.ask(EnvWorker.call, self._what[0], said))
+    async def call(self, response: ParsedResponse) -> StepResult:
+        return await self._await(self._worker.process.call(EnvWorker.call, self._number, response))
 
-    async def step(self, reply: str) -> Reply:
-        return await self._answer(self._seat.host.ask(EnvWorker.step, self._what[0], reply))
+    async def step(self, response: str) -> StepResult:
+        return await self._await(self._worker.process.call(EnvWorker.step, self._number, response))
 
     async def close(self) -> None:
         if self._closed:
@@ -265,25 +271,25 @@ class _Remote:
         self._closed, grace_s = True, self._pool.limits.grace_s
         try:
             async with asyncio.timeout(grace_s):
-                await self._answer(self._seat.host.ask(EnvWorker.close, self._what[0]))
+                await self._await(self._worker.process.call(EnvWorker.close, self._number))
         except WorkerDied:
-            pass  # so it is closed
+            pass  # its death has closed it
         except TimeoutError:
-            if not self._broken:
+            if not self._failed:
                 raise TimeoutError(f"not closed within {grace_s:g} s (envs.grace_s)") from None
         except EnvFailed:
-            if not self._broken:
+            if not self._failed:
                 raise
         finally:
-            self._pool.leave(self._seat)
+            self._pool.leave(self._worker)
 
-    async def _answer(self, answer: Awaitable[T]) -> T:
+    async def _await(self, result: Awaitable[T]) -> T:
         try:
-            return await answer
+            return await result
         except asyncio.CancelledError:
-            self._broken = self._broken or not self._closed
-            self._pool.suspect(self._seat)
+            self._failed = self._failed or not self._closed
+            self._pool.suspect(self._worker)
             raise
         except Exception:
-            self._broken = self._broken or not self._closed
+            self._failed = self._failed or not self._closed
             raise

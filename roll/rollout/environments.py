@@ -1,8 +1,8 @@
-"""How an attempt comes by its environment, and environments that live in the caller's own thread.
+"""How attempts get their environments, and environments that run in the caller's thread.
 
 | call | waits for | woken by |
 |---|---|---|
-| `make` | where starts are limited: a turn, then the environment's start | a start that is over; the limit of time |
+| `make` | with a start limit: a free start slot, then the environment's start | another start ends; the timeout |
 """
 
 from __future__ import annotations
@@ -12,130 +12,130 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from roll.data.tools import Spoken, Tool, ToolForm, read
-from roll.envs.base import Env, Reply, ToolEnv
-from roll.envs.guarded import Guarded, unfit
+from roll.data.tools import ParsedResponse, Tool, ToolForm, parse_response
+from roll.envs.base import Env, StepResult, ToolEnv
+from roll.envs.guarded import GuardedEnv, unusable_reason
 from roll.errors import ConfigError, EnvFailed, blame
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 
 T = TypeVar("T")
-MakeEnv: TypeAlias = Callable[[Call, Task], Awaitable[Env]]
-"""The environment of that name for one attempt at a task; raises `EnvFailed` where there can be none."""
+MakeEnv: TypeAlias = Callable[[Spec, Task], Awaitable[Env]]
+"""Makes the environment for one attempt at a task; raises `EnvFailed` if it cannot."""
 
 
 class Environments(Protocol):
-    """Something with a lifetime that has a `MakeEnv`."""
+    """A service that makes environments."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
-    async def make(self, call: Call, task: Task) -> Env: ...
+    async def make(self, spec: Spec, task: Task) -> Env: ...
 
-    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
-        """Why there can be no environment of these arguments; empty where there can, or where that is not known."""
+    async def unusable_reason(self, spec: Spec, task: Task, *, tools: bool = True) -> str:
+        """Why no environment can be made with these arguments; empty if one can, or if that is unknown."""
         ...
 
     def drain_counts(self) -> dict[str, float]:
-        """What happened to them since the last call, as metrics."""
+        """Counts since the last call, as metrics."""
         ...
 
 
-async def make_env(call: Call, task: Task) -> Env:
-    """A `MakeEnv` in the caller's own thread; the environment starts when it is first asked to."""
-    return Guarded(call, task)
+async def make_inline_env(spec: Spec, task: Task) -> Env:
+    """A `MakeEnv` in the caller's thread, without a start limit."""
+    return GuardedEnv(spec, task)
 
 
 class InlineEnvs:
-    """Environments in the caller's own thread: a breakpoint works, and what hangs, hangs."""
+    """Environments in the caller's thread: breakpoints work, and an environment that blocks, blocks the run."""
 
     def __init__(self, *, start_limit: int | None = None, limit_s: float | None = None) -> None:
-        self._turns = None if start_limit is None else Turns(start_limit, limit_s)
+        self._starts = None if start_limit is None else StartLimiter(start_limit, limit_s)
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
 
-    async def make(self, call: Call, task: Task) -> Env:
+    async def make(self, spec: Spec, task: Task) -> Env:
         """A `MakeEnv`."""
-        if self._turns is None:
-            return Guarded(call, task)
-        return await self._turns.started(lambda: make_env(call, task), place_of(call, task))
+        if self._starts is None:
+            return GuardedEnv(spec, task)
+        return await self._starts.start(lambda: make_inline_env(spec, task), env_label(spec, task))
 
-    async def unfit(self, call: Call, task: Task, *, tools: bool = True) -> str:
-        return await unfit(call, task, tools=tools)
+    async def unusable_reason(self, spec: Spec, task: Task, *, tools: bool = True) -> str:
+        return await unusable_reason(spec, task, tools=tools)
 
     def drain_counts(self) -> dict[str, float]:
         return {}
 
 
-class Turns:
-    """Lets so many environments start at once, each within a limit of time that waiting for a turn costs nothing of."""
+class StartLimiter:
+    """Caps concurrent environment starts; the start timeout excludes time spent queued."""
 
-    def __init__(self, most: int | None, limit_s: float | None) -> None:
-        self._free = contextlib.nullcontext() if most is None else asyncio.Semaphore(most)
-        self._limit_s = limit_s
+    def __init__(self, limit: int | None, timeout_s: float | None) -> None:
+        self._slots = contextlib.nullcontext() if limit is None else asyncio.Semaphore(limit)
+        self._timeout_s = timeout_s
 
-    async def started(self, make: Callable[[], Awaitable[Env]], place: str) -> Env:
-        """The environment, once it has opened; what cannot start is closed."""
-        async with self._free:
-            with blame(EnvFailed, place):
+    async def start(self, make: Callable[[], Awaitable[Env]], where: str) -> Env:
+        """Make and start an environment; one that fails to start is closed."""
+        async with self._slots:
+            with blame(EnvFailed, where):
                 env = await make()
             try:
-                with blame(EnvFailed, f"{place}, starting"):
-                    return _Started(env, await within(self._limit_s, env.start()))
+                with blame(EnvFailed, f"{where}, starting"):
+                    return _StartedEnv(env, await within(self._timeout_s, env.start()))
             except BaseException:
-                with contextlib.suppress(Exception):  # that it cannot be closed either is no news
+                with contextlib.suppress(Exception):  # the error of its start matters more
                     await env.close()
                 raise
 
 
-class _Started:
-    """An `Env` that was started before it is asked to."""
+class _StartedEnv:
+    """An `Env` that has already started; its `start` returns the first messages again."""
 
-    def __init__(self, env: Env, opening: tuple[Message, ...]) -> None:
-        self._env, self._opening = env, opening
+    def __init__(self, env: Env, messages: tuple[Message, ...]) -> None:
+        self._env, self._messages = env, messages
         self.step, self.close = env.step, env.close
         self.tools: Sequence[Tool] = getattr(env, "tools", ())
         self.agents: Sequence[str] = getattr(env, "agents", ())
 
     @property
     def actions(self) -> Sequence[str]:
-        """What can be done now, where the environment says."""
+        """Possible actions, if the environment lists them."""
         return getattr(self._env, "actions", ())
 
     async def start(self) -> tuple[Message, ...]:
-        return self._opening
+        return self._messages
 
-    async def call(self, said: Spoken) -> Reply:
-        return await cast(ToolEnv, self._env).call(said)
+    async def call(self, response: ParsedResponse) -> StepResult:
+        return await cast(ToolEnv, self._env).call(response)
 
 
-def answering(env: Env, reply: str, tools: Sequence[Tool], form: ToolForm | None) -> Awaitable[Reply]:
-    """What an environment will answer; one with tools gets the reply with its calls read, in that form."""
+def step_env(env: Env, response: str, tools: Sequence[Tool], form: ToolForm | None) -> Awaitable[StepResult]:
+    """Send a response to the environment; one with tools receives parsed calls, in the given form."""
     if not tools:
-        return env.step(reply)
+        return env.step(response)
     if form is None:
         raise ConfigError("the chat template has no way to call a tool; choose a model that has, or `template: plain`")
-    return cast(ToolEnv, env).call(read(reply, tools, form))
+    return cast(ToolEnv, env).call(parse_response(response, tools, form))
 
 
-def place_of(call: Call, task: Task) -> str:
-    """Where an error is."""
-    return f"environment {call.name!r} of task {task.id!r}"
+def env_label(spec: Spec, task: Task) -> str:
+    """Prefix of the environment's errors."""
+    return f"environment {spec.name!r} of task {task.id!r}"
 
 
-def within(limit_s: float | None, answer: Awaitable[T]) -> Awaitable[T]:
-    """An environment's answer; raises `TimeoutError` where it takes longer. None: it may take for ever."""
-    return answer if limit_s is None else _limited(limit_s, answer)
+def within(timeout_s: float | None, result: Awaitable[T]) -> Awaitable[T]:
+    """The environment's result; raises `TimeoutError` if it takes longer. None: no timeout."""
+    return result if timeout_s is None else _with_timeout(timeout_s, result)
 
 
-async def _limited(limit_s: float, answer: Awaitable[T]) -> T:
-    limit = asyncio.timeout(limit_s)
+async def _with_timeout(timeout_s: float, result: Awaitable[T]) -> T:
+    timeout = asyncio.timeout(timeout_s)
     try:
-        async with limit:
-            return await answer
+        async with timeout:
+            return await result
     except TimeoutError:
-        if not limit.expired():
-            raise  # the environment's own
-        raise TimeoutError(f"no answer within {limit_s:g} s (rollout.env_timeout_s)") from None
+        if not timeout.expired():
+            raise  # raised by the environment itself
+        raise TimeoutError(f"no answer within {timeout_s:g} s (rollout.env_timeout_s)") from None

@@ -1,40 +1,77 @@
-"""Groups under way: what they attempt, since when, and what earlier processes left of them."""
+"""Groups in flight: their task, their age, what a checkpoint stores of them and what an earlier process left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from roll.data.mixture import Draw
-from roll.rollout.episode.runner import Said
+from roll.rollout.episode.runner import SavedTurn
 from roll.types import ServedVersion, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What there is of one sibling from before a restart."""
+class SavedAttempt:
+    """The state of one sibling before a restart."""
 
-    whole: Trajectory | None = None
-    """It had come to a good end."""
-    turns: tuple[Said, ...] = ()
-    """Or as far as it had come."""
+    trajectory: Trajectory | None = None
+    """The complete attempt; None if it had not finished."""
+    turns: tuple[SavedTurn, ...] = ()
+    """The turns of an unfinished attempt."""
     num_failed: int = 0
-    """Attempts that had failed before."""
+    """Attempts that had failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A group with a slot."""
+class InflightGroup:
+    """A group that has a slot."""
 
     ticket: int
     draw: Draw
     birth: ServedVersion
-    """What was served when it was admitted; a restart does not make it younger."""
-    past: dict[int, Past] = field(default_factory=dict[int, Past])
-    """By sibling."""
+    """The version served at its admission; a restart does not change it."""
+    attempts: dict[int, SavedAttempt] = field(default_factory=dict[int, SavedAttempt])
+    """Saved attempts by sibling."""
     observed: bool = False
-    """The mixture knows its rewards already."""
+    """Whether the mixture has already observed its rewards."""
 
 
-def given_back(draw: Draw) -> Draw:
-    """A draw to be made again, with other noise: with the same it would be as slow as before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawState:
+    """A draw in a checkpoint. The task itself is looked up in its source again."""
+
+    source: str
+    index: int
+    attempt: int
+    returned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InflightGroupState:
+    """A group in flight in a checkpoint."""
+
+    ticket: int
+    birth: int
+    """The version served at its admission."""
+    draw: DrawState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """The scheduler in a checkpoint."""
+
+    mixture: dict[str, Any]
+    """From `Mixture.state`."""
+    returned: tuple[DrawState, ...] = ()
+    """Tasks of groups that came too late, which are drawn before any other."""
+    groups: tuple[InflightGroupState, ...] = ()
+
+
+def draw_state(draw: Draw) -> DrawState:
+    """The draw without its task."""
+    return DrawState(source=draw.source, index=draw.index, attempt=draw.attempt, returned=draw.returned)
+
+
+def return_draw(draw: Draw) -> Draw:
+    """The draw for another attempt, with different noise: the same noise would make it as slow as before."""
     return replace(draw, returned=draw.returned + 1)

@@ -1,99 +1,127 @@
-"""Where a run stood when its process ended, read back from a checkpoint and the journal.
+"""The state of an interrupted run, reconstructed from its newest checkpoint and the journal.
 
-The checkpoint names the groups under way and a place in the journal; what happened after that place is applied to
-them, up to the moment when weights were published that the checkpoint does not contain. What such weights sampled is
-void: a group keeps its tokens up to there, and groups admitted later are drawn again, in the same order.
+The checkpoint lists the groups in flight and a position in the journal. Later events are applied to them, up to the
+first publication of weights that the checkpoint does not contain. Tokens sampled by such weights are void: a group
+keeps its tokens before them, and groups admitted later are drawn again in the same order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
+from roll.algorithms.credit import AlgorithmState
 from roll.data.mixture import Draw, Mixture
 from roll.errors import RunStopped
 from roll.journal.events import (
-    Admitted,
     Event,
+    GroupAdmitted,
     GroupFailed,
     GroupFiltered,
     GroupReady,
     GroupStale,
-    Published,
     RolledBack,
     TrajectoryEnded,
+    WeightsPublished,
 )
-from roll.journal.records import Chunk, Kept, Wanted
+from roll.journal.records import Chunk, StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
-from roll.rollout.episode.runner import Said, checksum
-from roll.rollout.inflight import Held, Past, given_back
-from roll.serving.pending import Sampled
+from roll.rollout.episode.conversation import checksum
+from roll.rollout.episode.runner import SavedTurn
+from roll.rollout.inflight import DrawState, InflightGroup, SavedAttempt, SchedulerState, return_draw
+from roll.serving.dispatch import Sampled
 from roll.types import ServedVersion, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What a resumed run goes on with."""
+class CheckpointState:
+    """The state of a run in a checkpoint, apart from weights and optimizers."""
 
-    held: list[Held]
-    """Oldest first."""
-    returned: deque[Draw]
-    """Tasks to be drawn before any other."""
-    step_of: dict[int, int]
-    """How many steps the weights of each version have seen, as far as they still count."""
+    step: int
+    journal: int
+    """Position in the journal up to which `scheduler` contains all events."""
+    scheduler: SchedulerState
+    algorithm: Mapping[str, AlgorithmState]
+    """By policy."""
 
 
-def standing(state: dict[str, Any], mixture: Mixture, journal: Reader) -> Standing:
-    """Bring the mixture to where it stood, and say which groups were under way. `state` is a checkpoint's."""
-    mixture.restore(state["mixture"])
-    step_of = _living(journal, state["step"])
-    fold = _Fold(mixture, state, step_of)
-    for entry in journal.events(after=state["journal"]):
-        if isinstance(entry.event, Published) and entry.event.version not in step_of:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeState:
+    """The state from which a resumed run continues."""
+
+    step: int
+    """Finished training steps."""
+    version: int
+    """The last published version; the next one is higher."""
+    step_of: Mapping[int, int]
+    """Training steps behind each version, for versions that the checkpoint descends from."""
+    groups: Sequence[InflightGroup]
+    """Groups in flight, oldest first."""
+    returned: Sequence[Draw]
+    """Draws to repeat before any other."""
+    algorithm: Mapping[str, AlgorithmState]
+    """By policy."""
+
+
+def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> ResumeState:
+    """The state to resume from; also brings the mixture to it."""
+    mixture.restore(saved.scheduler.mixture)
+    step_of = _valid_versions(journal, saved.step)
+    replay = _Replay(mixture, saved.scheduler, step_of)
+    for entry in journal.events(after=saved.journal):
+        if isinstance(entry.event, WeightsPublished) and entry.event.version not in step_of:
             break
-        fold.apply(entry.event)
+        replay.apply(entry.event)
     ready = {entry.event.group for entry in journal.events(GroupReady)}
-    held = [
-        replace(each, past=_past(each.ticket, journal, step_of.keys()), observed=each.ticket in ready)
-        for each in fold.held.values()
+    groups = [
+        replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys()), observed=ticket in ready)
+        for ticket, group in replay.groups.items()
     ]
-    return Standing(held=held, returned=fold.returned, step_of=step_of)
+    return ResumeState(
+        step=saved.step,
+        version=max((entry.event.version for entry in journal.events(WeightsPublished)), default=-1),
+        step_of=step_of,
+        groups=groups,
+        returned=replay.returned,
+        algorithm=saved.algorithm,
+    )
 
 
-def _living(journal: Reader, step: int) -> dict[int, int]:
-    """The step of every version that a checkpoint of `step` descends from, over all rollbacks."""
-    living: dict[int, int] = {}
+def _valid_versions(journal: Reader, step: int) -> dict[int, int]:
+    """The training step of every version that a checkpoint of `step` descends from, across all rollbacks."""
+    step_of: dict[int, int] = {}
     for entry in journal.events():
         match entry.event:
-            case Published(version=version, step=made):
-                living[version] = made
+            case WeightsPublished(version=version, step=published):
+                step_of[version] = published
             case RolledBack(to_step=to_step):
-                living = {version: made for version, made in living.items() if made <= to_step}
+                step_of = {version: published for version, published in step_of.items() if published <= to_step}
             case _:
                 pass
-    return {version: made for version, made in living.items() if made <= step}
+    return {version: published for version, published in step_of.items() if published <= step}
 
 
-class _Fold:
-    """The scheduler's state, from what the journal says happened."""
+class _Replay:
+    """The scheduler's state, rebuilt from journal events."""
 
-    def __init__(self, mixture: Mixture, state: dict[str, Any], step_of: dict[int, int]) -> None:
+    def __init__(self, mixture: Mixture, saved: SchedulerState, step_of: Mapping[int, int]) -> None:
         self.mixture, self._step_of = mixture, step_of
-        self.held = {
-            each["ticket"]: Held(ticket=each["ticket"], birth=self._born(each["birth"]), draw=_recalled(mixture, each))
-            for each in state["held"]
+        self.groups = {
+            each.ticket: InflightGroup(
+                ticket=each.ticket, birth=self._served(each.birth), draw=_recall(mixture, each.draw)
+            )
+            for each in saved.groups
         }
-        self.returned = deque(_recalled(mixture, each) for each in state["returned"])
+        self.returned = deque(_recall(mixture, each) for each in saved.returned)
         self._rewards: dict[int, list[float]] = {}
 
     def apply(self, event: Event) -> None:
         match event:
-            case Admitted():
+            case GroupAdmitted():
                 self._admit(event)
             case TrajectoryEnded(reward=float(reward)):
                 self._rewards.setdefault(event.group, []).append(reward)
@@ -101,69 +129,67 @@ class _Fold:
                 self._observe(event.group)
             case GroupFiltered():
                 self._observe(event.group)
-                self._lose(event.group)
+                self._remove(event.group)
             case GroupFailed():
-                self._lose(event.group)
+                self._remove(event.group)
             case GroupStale():
-                self.returned.append(given_back(self.held.pop(event.group).draw))
+                self.returned.append(return_draw(self.groups.pop(event.group).draw))
             case _:
                 pass
 
-    def _admit(self, event: Admitted) -> None:
+    def _admit(self, event: GroupAdmitted) -> None:
         draw = self.returned.popleft() if self.returned else self.mixture.draw()
         if (draw.task.id, draw.task.domain) != (event.task, event.domain):
             raise RunStopped(
                 f"group {event.group}: its task was {event.task!r} of {event.domain} and would now be {draw.task.id!r} "
                 f"of {draw.task.domain}; resume with the data, shares and seed the run was started with"
             )
-        self.held[event.group] = Held(ticket=event.group, draw=draw, birth=self._born(event.birth))
+        self.groups[event.group] = InflightGroup(ticket=event.group, draw=draw, birth=self._served(event.birth))
 
-    def _born(self, version: int) -> ServedVersion:
+    def _served(self, version: int) -> ServedVersion:
         return ServedVersion(version, self._step_of[version])
 
     def _observe(self, group: int) -> None:
-        if group in self.held:
-            self.mixture.observe(self.held[group].draw, self._rewards.pop(group, []))
+        if group in self.groups:
+            self.mixture.observe(self.groups[group].draw, self._rewards.pop(group, []))
 
-    def _lose(self, group: int) -> None:
-        self.mixture.forgo(self.held.pop(group).draw)
-
-
-def _recalled(mixture: Mixture, plain: dict[str, Any]) -> Draw:
-    source, index, attempt, returned = (plain[name] for name in ("source", "index", "attempt", "returned"))
-    return mixture.recall(source, index=index, attempt=attempt, returned=returned)
+    def _remove(self, group: int) -> None:
+        self.mixture.forgo(self.groups.pop(group).draw)
 
 
-def _past(ticket: int, journal: Reader, living: Container[int]) -> dict[int, Past]:
-    """By sibling, what is left of its attempts."""
-    found: dict[int, Past] = {}
-    for kept in journal.trajectories(Wanted(group=ticket)):
-        before = found.get(kept.sibling, Past())
-        found[kept.sibling] = _after(before, kept, living)
+def _recall(mixture: Mixture, draw: DrawState) -> Draw:
+    return mixture.recall(draw.source, index=draw.index, attempt=draw.attempt, returned=draw.returned)
+
+
+def _saved_attempts(ticket: int, journal: Reader, valid: Container[int]) -> dict[int, SavedAttempt]:
+    """The usable part of a group's attempts, by sibling. `valid` are the versions whose tokens count."""
+    attempts: dict[int, SavedAttempt] = {}
+    for stored in journal.trajectories(TrajectoryQuery(group=ticket)):
+        attempts[stored.sibling] = _add_stored(attempts.get(stored.sibling, SavedAttempt()), stored, valid)
     chunks: dict[int, list[Chunk]] = {}
     for chunk in journal.progress(ticket):
         chunks.setdefault(chunk.sibling, []).append(chunk)
     for sibling, parts in chunks.items():
-        found[sibling] = replace(found.get(sibling, Past()), turns=_turns_of(parts, living))
-    return found
+        attempts[sibling] = replace(attempts.get(sibling, SavedAttempt()), turns=_turns_of_chunks(parts, valid))
+    return attempts
 
 
-def _after(before: Past, kept: Kept, living: Container[int]) -> Past:
-    if not kept.status.valid:
-        return replace(before, num_failed=before.num_failed + 1)
-    if kept.trajectory is None:
-        return before  # pruned: it is made anew
-    if all(version in living for version in kept.versions):
-        return replace(before, whole=kept.trajectory)
-    return replace(before, turns=_turns_within(kept.trajectory, living))
+def _add_stored(attempt: SavedAttempt, stored: StoredTrajectory, valid: Container[int]) -> SavedAttempt:
+    if not stored.status.valid:
+        return replace(attempt, num_failed=attempt.num_failed + 1)
+    if stored.trajectory is None:
+        return attempt  # pruned: it is sampled again
+    if all(version in valid for version in stored.versions):
+        return replace(attempt, trajectory=stored.trajectory)
+    return replace(attempt, turns=_valid_turns(stored.trajectory, valid))
 
 
-def _turns_within(trajectory: Trajectory, living: Container[int]) -> tuple[Said, ...]:
-    """The turns of a whole attempt, up to the first token that is void.
+def _valid_turns(trajectory: Trajectory, valid: Container[int]) -> tuple[SavedTurn, ...]:
+    """The turns of a complete attempt, up to the first void token.
 
-    None of an attempt with several agents: it is kept agent by agent, and nobody knows who spoke when.
+    Empty for an attempt with several agents: it is stored per agent, and the order of their turns is not.
     """
-    said: list[Said] = []
+    turns: list[SavedTurn] = []
     if len(trajectory.by_agent()) > 1:
         return ()
     for segment in trajectory.segments:
@@ -171,32 +197,32 @@ def _turns_within(trajectory: Trajectory, living: Container[int]) -> tuple[Said,
         for turn in segment.turns:
             context += turn.observation.tolist()
             versions: list[int] = turn.versions.tolist()
-            num = next((at for at, version in enumerate(versions) if version not in living), len(versions))
+            num = next((index for index, version in enumerate(versions) if version not in valid), len(versions))
             so_far = Sampled(ids=turn.sampled[:num], logprobs=turn.sampler_logprobs[:num], versions=turn.versions[:num])
-            said.append(Said(context=checksum(context), so_far=so_far))
+            turns.append(SavedTurn(checksum=checksum(context), so_far=so_far))
             if num < len(turn.sampled):
-                return tuple(said)
+                return tuple(turns)
             context += turn.sampled.tolist()
-    return tuple(said)
+    return tuple(turns)
 
 
-def _turns_of(chunks: Sequence[Chunk], living: Container[int]) -> tuple[Said, ...]:
-    """The turns of an attempt that had not ended, without what is void.
+def _turns_of_chunks(chunks: Sequence[Chunk], valid: Container[int]) -> tuple[SavedTurn, ...]:
+    """The turns of an unfinished attempt, without void tokens.
 
-    Where a void part stands between others, those after it were sampled by a process that had gone on without it.
+    Chunks after a void one are kept: they were sampled by a later process that had resumed without it.
     """
     attempt = chunks[-1].attempt
-    sound = [chunk for chunk in chunks if chunk.attempt == attempt and chunk.version in living]
-    said: list[Said] = []
-    for turn, parts in groupby(sorted(sound, key=lambda chunk: chunk.turn), key=lambda chunk: chunk.turn):
-        found = list(parts)
-        found = [part for part in found if part.context == found[-1].context]  # before a divergence all is void
-        if turn != len(said):
+    usable = [chunk for chunk in chunks if chunk.attempt == attempt and chunk.version in valid]
+    turns: list[SavedTurn] = []
+    for turn, of_turn in groupby(sorted(usable, key=lambda chunk: chunk.turn), key=lambda chunk: chunk.turn):
+        parts = list(of_turn)
+        parts = [part for part in parts if part.context == parts[-1].context]  # void before a divergence
+        if turn != len(turns):
             break
         so_far = Sampled(
-            ids=np.concatenate([part.ids for part in found]),
-            logprobs=np.concatenate([part.logprobs for part in found]),
-            versions=np.repeat([part.version for part in found], [len(part.ids) for part in found]).astype(np.int32),
+            ids=np.concatenate([part.ids for part in parts]),
+            logprobs=np.concatenate([part.logprobs for part in parts]),
+            versions=np.repeat([part.version for part in parts], [len(part.ids) for part in parts]).astype(np.int32),
         )
-        said.append(Said(context=found[-1].context, so_far=so_far))
-    return tuple(said)
+        turns.append(SavedTurn(checksum=parts[-1].context, so_far=so_far))
+    return tuple(turns)

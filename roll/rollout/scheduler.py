@@ -1,52 +1,61 @@
-"""Keeps every free slot busy: draws tasks, admits groups, lets each attempt live its own life, replaces what fails."""
+"""The scheduler: draws tasks, admits groups into free slots, runs their attempts, and replaces failed groups."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
-from roll.algorithms.user_code import asked
+from roll.algorithms.user_code import call
 from roll.data.mixture import Draw, Mixture
 from roll.engines.base import Output
 from roll.errors import RunStopped
 from roll.journal.events import (
-    Admitted,
-    Diverged,
+    AttemptRetried,
+    GroupAdmitted,
     GroupFailed,
     GroupFiltered,
     GroupReady,
     GroupStale,
-    Retried,
+    ReplayDiverged,
 )
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
 from roll.registry import FILTERS
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
-from roll.rollout.inflight import Held, Past, given_back
-from roll.rollout.source import Source
-from roll.types import Call, Group, ServedVersion, Status, Trajectory, record
+from roll.rollout.inflight import (
+    InflightGroup,
+    InflightGroupState,
+    SavedAttempt,
+    SchedulerState,
+    draw_state,
+    return_draw,
+)
+from roll.rollout.source import TaskSource
+from roll.types import Group, ServedVersion, Spec, Status, Trajectory, record
+
+RunSibling: TypeAlias = Callable[[InflightGroup, int], Awaitable[Trajectory]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What the scheduler decides by."""
+class SchedulerConfig:
+    """Sizes and limits of the scheduler."""
 
     group_size: int
     max_retries: int
     max_failed_groups: int
     max_filtered_groups: int = 0
-    filters: tuple[Call, ...] = ()
-    """Say why a whole group is not worth training on."""
-    filters_of: Mapping[str, tuple[Call, ...]] = field(default_factory=dict[str, tuple[Call, ...]])
-    """By domain, for those that have filters of their own."""
+    filters: tuple[Spec, ...] = ()
+    """Each returns a reason to drop a complete group, or an empty string."""
+    filters_by_domain: Mapping[str, tuple[Spec, ...]] = field(default_factory=dict[str, tuple[Spec, ...]])
+    """Overrides of `filters`."""
     redundant_groups: int = 0
-    """Groups under way beyond the slots; the first to be complete win."""
+    """Groups admitted beyond the slots; those that complete first are trained."""
     redundant_siblings: int = 0
-    """Attempts of a group beyond its size; the first to end well win."""
+    """Attempts per group beyond its size; the first valid ones are trained."""
     seed: int
 
     @property
@@ -56,247 +65,240 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
-    """Fills the buffer from the mixture until `num_groups` groups have come through."""
+    """Fills the buffer with groups of tasks from the mixture."""
 
     mixture: Mixture
-    sources: Mapping[str, Source]
+    sources: Mapping[str, TaskSource]
     runner: EpisodeRunner
     buffer: Buffer
     journal: Journal
-    policy: Policy
+    config: SchedulerConfig
     serving: Callable[[], ServedVersion]
-    """What is published now."""
+    """Returns the version that is served now."""
     notice: Callable[[str], None] | None = None
-    """Hears of the first attempt that fails: if all do, it is long before that ends the run."""
+    """Callback for a notice about the first failed attempt: if all fail, the run ends much later."""
     returned: deque[Draw] = field(default_factory=deque[Draw])
-    """Tasks whose groups came too late; they are drawn again before any other."""
+    """Tasks of stale groups; they are drawn before any other."""
     failures: dict[Status, int] = field(default_factory=dict[Status, int])
-    """Failed attempts since `drain_counts`, by kind."""
+    """Failed attempts since `drain_counts`."""
     num_filtered: int = 0
     num_stale: int = 0
-    """Groups since `drain_counts`."""
-    _held: dict[int, Held] = field(default_factory=dict[int, Held])
-    """Every group that is not part of published weights yet."""
+    """Filtered and stale groups since `drain_counts`."""
+    _inflight: dict[int, InflightGroup] = field(default_factory=dict[int, InflightGroup])
+    """By ticket, every group that is not part of published weights yet."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, "asyncio.Task[None]"])
-    """Those of them that are not complete."""
+    """By ticket, the tasks of groups that are not complete."""
     _replaced: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    _told: bool = False
-    _num_failed: int = 0
-    """Groups given up since the last one that was not."""
-    _num_useless: int = 0
+    _noticed: bool = False
+    _num_failed_in_a_row: int = 0
+    """Groups that failed since the last one that did not."""
+    _num_filtered_in_a_row: int = 0
     """Groups filtered since the last one that was not."""
 
-    async def run(self, num_groups: int, held: Sequence[Held] = ()) -> None:
-        """Go on with the groups of an earlier process, then admit as slots allow.
+    async def run(self, num_groups: int, inflight: Sequence[InflightGroup] = ()) -> None:
+        """Continue the groups of an earlier process, then admit new ones as slots allow.
 
-        A group that is given up does not count: another takes its place at the tail.
+        Admits until `num_groups` groups are complete; replaced groups do not count.
         """
-        wanted = num_groups + self.policy.redundant_groups - len(held)
-        async with asyncio.TaskGroup() as under_way:
-            for each in held:
-                self.buffer.restore(each.ticket, each.birth.step)
-                self._start(under_way, each)
+        num_missing = num_groups + self.config.redundant_groups - len(inflight)
+        async with asyncio.TaskGroup() as tasks:
+            for group in inflight:
+                self.buffer.restore(group.ticket, group.birth.step)
+                self._start(tasks, group)
             while True:
-                for _ in range(wanted):
+                for _ in range(num_missing):
                     ticket, birth = await self.buffer.admit(self.serving)
                     draw = self._draw()
                     self.journal.record(
-                        Admitted(group=ticket, task=draw.task.id, domain=draw.task.domain, birth=birth.version)
+                        GroupAdmitted(group=ticket, task=draw.task.id, domain=draw.task.domain, birth=birth.version)
                     )
-                    self._start(under_way, Held(ticket=ticket, draw=draw, birth=birth))
+                    self._start(tasks, InflightGroup(ticket=ticket, draw=draw, birth=birth))
                 await self._replaced.acquire()
-                wanted = 1
+                num_missing = 1
 
     def forget(self, groups: Iterable[Group]) -> None:
-        """These groups are part of the weights now; a resumed run need not attempt them again."""
+        """Drop groups that are part of published weights; a resumed run does not attempt them again."""
         for group in groups:
-            del self._held[group.id]
+            del self._inflight[group.id]
 
     def abandon(self, tickets: Iterable[int]) -> None:
-        """These groups are too old to be trained on: stop them, and attempt their tasks again, before others."""
+        """Stop groups that are too old to be trained on; their tasks are drawn again before any other."""
         for ticket in tickets:
-            held = self._held.pop(ticket)
+            group = self._inflight.pop(ticket)
             if (task := self._tasks.pop(ticket, None)) is not None:
                 task.cancel()
-            self.journal.record(
-                GroupStale(group=ticket, reason=f"born at version {held.birth.version}, and others won")
-            )
+            reason = f"admitted at version {group.birth.version}; other groups completed first"
+            self.journal.record(GroupStale(group=ticket, reason=reason))
             self.num_stale += 1
-            self.returned.append(given_back(held.draw))
+            self.returned.append(return_draw(group.draw))
             self._replaced.release()
 
-    def state(self) -> dict[str, Any]:
-        """All that a resumed run needs to go on with the same groups; JSON can hold it."""
-        return {
-            "mixture": self.mixture.state(),
-            "returned": [_plain(draw) for draw in self.returned],
-            "held": [
-                {"ticket": each.ticket, "birth": each.birth.version, **_plain(each.draw)}
-                for each in self._held.values()
-            ],
-        }
+    def state(self) -> SchedulerState:
+        """The state that a resumed run needs to continue with the same groups."""
+        return SchedulerState(
+            mixture=self.mixture.state(),
+            returned=tuple(map(draw_state, self.returned)),
+            groups=tuple(
+                InflightGroupState(ticket=each.ticket, birth=each.birth.version, draw=draw_state(each.draw))
+                for each in self._inflight.values()
+            ),
+        )
 
     def drain_counts(self) -> dict[str, float]:
-        """What was lost since the last call, as metrics."""
-        found = {f"failed/{status}": float(count) for status, count in self.failures.items()}
-        if self.policy.filters or any(self.policy.filters_of.values()):
-            found["filtered/groups"] = float(self.num_filtered)
-        if self.policy.redundant_groups:
-            found["stale/groups"] = float(self.num_stale)
+        """Counts of failed, filtered and stale work since the last call, as metrics."""
+        counts = {f"failed/{status}": float(count) for status, count in self.failures.items()}
+        if self.config.filters or any(self.config.filters_by_domain.values()):
+            counts["filtered/groups"] = float(self.num_filtered)
+        if self.config.redundant_groups:
+            counts["stale/groups"] = float(self.num_stale)
         self.failures.clear()
         self.num_filtered = self.num_stale = 0
-        return found
+        return counts
 
     def _draw(self) -> Draw:
         return self.returned.popleft() if self.returned else self.mixture.draw()
 
-    def _start(self, under_way: asyncio.TaskGroup, held: Held) -> None:
-        self._held[held.ticket] = held
-        self._tasks[held.ticket] = under_way.create_task(self._fill(held))
+    def _start(self, tasks: asyncio.TaskGroup, inflight: InflightGroup) -> None:
+        self._inflight[inflight.ticket] = inflight
+        self._tasks[inflight.ticket] = tasks.create_task(self._run_group(inflight))
 
-    async def _fill(self, held: Held) -> None:
-        """One group from its admission until it is ready or given up."""
+    async def _run_group(self, inflight: InflightGroup) -> None:
+        """Run one group from its admission until it is complete or replaced."""
         try:
-            await self._filled(held)
+            trajectories = await self._collect_siblings(inflight)
+            if isinstance(trajectories, str):
+                self._record_failed(inflight.ticket, trajectories)
+                await self._replace(inflight)
+                return
+            self._num_failed_in_a_row = 0
+            group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
+            if not inflight.observed:
+                self.mixture.observe(inflight.draw, [trajectory.reward for trajectory in trajectories])
+            if reason := self._filter_reason(group):
+                self._record_filtered(inflight.ticket, reason)
+                await self._replace(inflight)
+                return
+            self._num_filtered_in_a_row = 0
+            chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
+            self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen)))
+            self._tasks.pop(inflight.ticket, None)
+            await self.buffer.put(group)
         except Exception:
-            await asyncio.sleep(0)  # siblings that were cancelled just now are broken off for good
-            self.runner.ending()  # before the other groups hear of it
+            await asyncio.sleep(0)  # siblings cancelled just now still count as aborted
+            self.runner.begin_shutdown()  # before the error reaches the other groups
             raise
 
-    async def _filled(self, held: Held) -> None:
-        found = await self._siblings(held)
-        if isinstance(found, str):
-            await self._give_up(held, found)
-            return
-        self._num_failed = 0
-        group = Group(id=held.ticket, birth=held.birth.version, trajectories=tuple(found))
-        if not held.observed:
-            self.mixture.observe(held.draw, [trajectory.reward for trajectory in found])
-        if reason := self._useless(group):
-            await self._filter(held, reason)
-            return
-        self._num_useless = 0
-        siblings = _chosen(group) if self.policy.redundant_siblings else ()
-        self.journal.record(GroupReady(group=held.ticket, siblings=siblings))
-        self._tasks.pop(held.ticket, None)
-        await self.buffer.put(group)
-
-    async def _siblings(self, held: Held) -> list[Trajectory] | str:
-        """The first valid trajectories, in the order of siblings; or why there cannot be enough of them."""
-        race = _Race(self.policy.group_size, self.policy.redundant_siblings)
+    async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
+        """The first valid trajectories, in sibling order; or the reason why too few can be valid."""
+        race = _SiblingRace(self.config.group_size, self.config.redundant_siblings)
         create_task = asyncio.get_running_loop().create_task
-        siblings = [create_task(self._compete(race, held, number)) for number in range(self.policy.num_siblings)]
+        numbers = range(self.config.num_siblings)
+        siblings = [create_task(race.enter(self._run_sibling, inflight, number)) for number in numbers]
         try:
             return await race.result
         finally:
             for sibling in siblings:
                 sibling.cancel()
 
-    async def _compete(self, race: _Race, held: Held, number: int) -> None:
-        try:
-            race.count(await self._sibling(held, number))
-        except asyncio.CancelledError:
-            race.result.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - whoever waits for the group is told, whatever it is
-            race.fail(error)
-
-    def _useless(self, group: Group) -> str:
-        """Why there is nothing to learn from this group, if so."""
-        domain = group.trajectories[0].task.domain
-        filters = self.policy.filters_of.get(domain, self.policy.filters)
-        reasons = (asked(FILTERS, each, group) for each in filters)
-        return next((reason for reason in reasons if reason), "")
-
-    async def _filter(self, held: Held, reason: str) -> None:
-        self.journal.record(GroupFiltered(group=held.ticket, reason=reason))
-        self.num_filtered += 1
-        self._num_useless += 1
-        if self._num_useless > self.policy.max_filtered_groups:
-            raise RunStopped(
-                f"{self._num_useless} groups in a row were filtered, the last because {reason}; "
-                "give easier or harder tasks, or raise rollout.max_filtered_groups"
-            )
-        await self._replace(held)
-
-    async def _give_up(self, held: Held, reason: str) -> None:
-        self.journal.record(GroupFailed(group=held.ticket, reason=reason))
-        self._num_failed += 1
-        if self._num_failed > self.policy.max_failed_groups:
-            raise RunStopped(
-                f"{self._num_failed} groups in a row failed, the last with: {reason}; mend that and `roll resume` "
-                "the run (without a checkpoint start it again, with --overwrite), or raise rollout.max_failed_groups"
-            )
-        await self._replace(held)
-
-    async def _replace(self, held: Held) -> None:
-        """Another group of the same source takes its place, at the tail: shares hold over what is trained."""
-        del self._held[held.ticket]
-        self._tasks.pop(held.ticket, None)
-        self.mixture.forgo(held.draw)
-        await self.buffer.drop(held.ticket)
-        self._replaced.release()
-
-    async def _sibling(self, held: Held, number: int) -> Trajectory:
-        """A valid trajectory, or the failure of the last try."""
-        tries, draw = self.policy.max_retries + 1, held.draw
-        past = held.past.get(number, _NO_PAST)
-        if past.whole is not None:
-            return past.whole
-        for retry in range(min(past.num_failed, tries - 1), tries):
+    async def _run_sibling(self, inflight: InflightGroup, sibling: int) -> Trajectory:
+        """A valid trajectory, or the failed one of the last retry."""
+        tries, draw = self.config.max_retries + 1, inflight.draw
+        saved = inflight.attempts.get(sibling, _NOTHING_SAVED)
+        if saved.trajectory is not None:
+            return saved.trajectory
+        for retry in range(min(saved.num_failed, tries - 1), tries):
+            number = draw.attempt * tries + retry
             attempt = Attempt(
                 task=draw.task,
-                sibling=number,
-                number=draw.attempt * tries + retry,
+                sibling=sibling,
+                number=number,
                 purpose=f"train+{draw.returned}" if draw.returned else "train",
-                order=held.ticket,
-                seed=self.policy.seed,
-                past=past.turns if retry == past.num_failed else (),
-                scribe=_Scribe(
-                    journal=self.journal, group=held.ticket, sibling=number, attempt=draw.attempt * tries + retry
-                ),
+                order=inflight.ticket,
+                seed=self.config.seed,
+                saved_turns=saved.turns if retry == saved.num_failed else (),
+                recorder=_JournalRecorder(journal=self.journal, group=inflight.ticket, sibling=sibling, attempt=number),
             )
             trajectory = await self.sources[draw.source].attempt(self.runner, attempt)
-            self._record_end(held.ticket, trajectory)
-            if trajectory.status.valid or retry == self.policy.max_retries:
-                return trajectory
+            self._record_trajectory(inflight.ticket, trajectory)
             status, reason = trajectory.status, trajectory.reason
-            self.journal.record(Retried(group=held.ticket, sibling=number, status=status, reason=reason))
-        raise AssertionError("the last try returns")
+            if status.valid or retry == self.config.max_retries:
+                return trajectory
+            self.journal.record(AttemptRetried(group=inflight.ticket, sibling=sibling, status=status, reason=reason))
+        raise AssertionError("the last retry returns")
 
-    def _record_end(self, ticket: int, trajectory: Trajectory) -> None:
+    def _filter_reason(self, group: Group) -> str:
+        """Why a filter drops this group; empty if none does."""
+        domain = group.trajectories[0].task.domain
+        filters = self.config.filters_by_domain.get(domain, self.config.filters)
+        reasons = (call(FILTERS, each, group) for each in filters)
+        return next((reason for reason in reasons if reason), "")
+
+    def _record_filtered(self, ticket: int, reason: str) -> None:
+        self.journal.record(GroupFiltered(group=ticket, reason=reason))
+        self.num_filtered += 1
+        self._num_filtered_in_a_row += 1
+        if self._num_filtered_in_a_row > self.config.max_filtered_groups:
+            raise RunStopped(
+                f"{self._num_filtered_in_a_row} groups in a row were filtered, the last because {reason}; "
+                "give easier or harder tasks, or raise rollout.max_filtered_groups"
+            )
+
+    def _record_failed(self, ticket: int, reason: str) -> None:
+        self.journal.record(GroupFailed(group=ticket, reason=reason))
+        self._num_failed_in_a_row += 1
+        if self._num_failed_in_a_row > self.config.max_failed_groups:
+            raise RunStopped(
+                f"{self._num_failed_in_a_row} groups in a row failed, the last with: {reason}; fix that and "
+                "`roll resume` the run (without a checkpoint start it again, with --overwrite), or raise "
+                "rollout.max_failed_groups"
+            )
+
+    def _record_trajectory(self, ticket: int, trajectory: Trajectory) -> None:
         if not trajectory.status.valid:
             self.failures[trajectory.status] = self.failures.get(trajectory.status, 0) + 1
-            if self.notice is not None and not self._told:
-                self._told = True
+            if self.notice is not None and not self._noticed:
+                self._noticed = True
                 self.notice(
-                    f"an attempt failed ({trajectory.status}): {trajectory.reason}; such are made anew and counted"
+                    f"an attempt failed ({trajectory.status}): {trajectory.reason}; failures are retried and counted"
                 )
-        self.journal.keep(ticket, trajectory)
+        self.journal.record_trajectory(ticket, trajectory)
+
+    async def _replace(self, inflight: InflightGroup) -> None:
+        """Let a new group of the same source join at the tail, so that shares hold over trained groups."""
+        del self._inflight[inflight.ticket]
+        self._tasks.pop(inflight.ticket, None)
+        self.mixture.forgo(inflight.draw)
+        await self.buffer.drop(inflight.ticket)
+        self._replaced.release()
 
 
-class _Race:
-    """Siblings under way; over once enough of them are valid, or can no longer be."""
+class _SiblingRace:
+    """Decides when enough siblings of a group are valid, or can no longer be."""
 
-    def __init__(self, num_wanted: int, num_spare: int) -> None:
+    def __init__(self, num_needed: int, num_spare: int) -> None:
         self.result: asyncio.Future[list[Trajectory] | str] = asyncio.get_running_loop().create_future()
-        """The first valid trajectories in the order of siblings, or why there are too few."""
-        self._num_wanted, self._num_spare = num_wanted, num_spare
-        self._found: list[Trajectory] = []
+        """The first valid trajectories in sibling order, or the reason why there are too few."""
+        self._num_needed, self._num_spare = num_needed, num_spare
+        self._valid: list[Trajectory] = []
 
-    def fail(self, error: Exception) -> None:
-        """One could not even be attempted: a bug, or the end of the run."""
-        if not self.result.done():
-            self.result.set_exception(error)
+    async def enter(self, run: RunSibling, inflight: InflightGroup, sibling: int) -> None:
+        """Run one sibling and count its trajectory."""
+        try:
+            self._count(await run(inflight, sibling))
+        except asyncio.CancelledError:
+            self.result.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - any error ends the group's wait
+            if not self.result.done():
+                self.result.set_exception(error)
 
-    def count(self, trajectory: Trajectory) -> None:
-        """One has come to its end, good or bad."""
+    def _count(self, trajectory: Trajectory) -> None:
         if self.result.done():
             return
         if trajectory.status.valid:
-            self._found.append(trajectory)
-            if len(self._found) == self._num_wanted:
-                self.result.set_result(sorted(self._found, key=lambda each: each.sibling))
+            self._valid.append(trajectory)
+            if len(self._valid) == self._num_needed:
+                self.result.set_result(sorted(self._valid, key=lambda each: each.sibling))
         elif self._num_spare:
             self._num_spare -= 1
         else:
@@ -304,38 +306,30 @@ class _Race:
 
 
 @record
-class _Scribe:
-    """Keeps in the journal what an attempt has before it ends."""
+class _JournalRecorder:
+    """Records the progress of an unfinished attempt in the journal."""
 
     journal: Journal
     group: int
     sibling: int
     attempt: int
 
-    def part(self, turn: int, context: int, output: Output) -> None:
-        self.journal.note(
+    def record_output(self, turn: int, checksum: int, output: Output) -> None:
+        self.journal.record_progress(
             Chunk(
                 group=self.group,
                 sibling=self.sibling,
                 attempt=self.attempt,
                 turn=turn,
-                context=context,
+                context=checksum,
                 ids=output.ids,
                 logprobs=output.logprobs,
                 version=output.version,
             )
         )
 
-    def diverged(self, turn: int) -> None:
-        self.journal.record(Diverged(group=self.group, sibling=self.sibling, turn=turn))
+    def record_divergence(self, turn: int) -> None:
+        self.journal.record(ReplayDiverged(group=self.group, sibling=self.sibling, turn=turn))
 
 
-_NO_PAST = Past()
-
-
-def _chosen(group: Group) -> tuple[int, ...]:
-    return tuple(trajectory.sibling for trajectory in group.trajectories)
-
-
-def _plain(draw: Draw) -> dict[str, Any]:
-    return {"source": draw.source, "index": draw.index, "attempt": draw.attempt, "returned": draw.returned}
+_NOTHING_SAVED = SavedAttempt()

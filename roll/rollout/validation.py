@@ -1,4 +1,4 @@
-"""Held-out tasks, attempted once or several times each with one version of the weights."""
+"""Validation: held-out tasks, each attempted once or several times with one version of the weights."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from dataclasses import dataclass, replace
 
 from roll.errors import RewardFailed
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
-from roll.rollout.source import Source
+from roll.rollout.source import TaskSource
 from roll.rollout.votes import answer_of, majority, pass_at
 from roll.types import Status, Task, Trajectory
 
 VOTED = "voted"
-"""Among a trajectory's metrics: 1 for the one whose answer stands for all attempts at its task, 0 for the others."""
-_UNDER_WAY = 256
-"""Attempts that may wait on the router at once; keeps memory bounded on large sets."""
+"""Metric of a trajectory: 1 for the representative of the majority answer to its task, 0 for all others."""
+_MAX_CONCURRENT = 256
+"""Most concurrent attempts; bounds memory on large sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """Plays every task of its sources. Whoever calls it publishes nothing until it is through."""
+    """Attempts every task of its sources. The caller publishes no weights until it is done."""
 
-    sources: Sequence[Source]
+    sources: Sequence[TaskSource]
     runner: EpisodeRunner
     seed: int
     samples: int = 1
-    """Attempts at each task."""
+    """Attempts per task."""
 
     @property
     def num_tasks(self) -> int:
         return sum(len(source.tasks) for source in self.sources)
 
     async def run(self, advance: Callable[[int], None]) -> dict[str, list[Trajectory]]:
-        """Trajectories by source, in the order of its tasks, siblings together; `advance` hears of each task's end."""
-        limit = asyncio.Semaphore(_UNDER_WAY)
+        """Trajectories by source, in the order of its tasks, siblings together; calls `advance(1)` after each task."""
+        limit = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        async def attempt(source: Source, task: Task, sibling: int) -> Trajectory:
-            numbered = Attempt(task=task, sibling=sibling, number=0, purpose="validate", seed=self.seed)
+        async def attempt(source: TaskSource, task: Task, sibling: int) -> Trajectory:
+            identity = Attempt(task=task, sibling=sibling, number=0, purpose="validate", seed=self.seed)
             async with limit:
-                return await source.attempt(self.runner, numbered)
+                return await source.attempt(self.runner, identity)
 
-        async def attempts(source: Source, task: Task) -> list[Trajectory]:
+        async def attempts(source: TaskSource, task: Task) -> list[Trajectory]:
             siblings = range(self.samples)
-            found = list(await asyncio.gather(*(attempt(source, task, sibling) for sibling in siblings)))
+            trajectories = list(await asyncio.gather(*(attempt(source, task, sibling) for sibling in siblings)))
             advance(1)
-            return found if self.samples == 1 else self._voted(source, found)
+            return trajectories if self.samples == 1 else self._vote(source, trajectories)
 
-        found: dict[str, list[Trajectory]] = {}
+        by_source: dict[str, list[Trajectory]] = {}
         for source in self.sources:
             siblings = await asyncio.gather(*(attempts(source, task) for task in source.tasks))
-            found[source.name] = [trajectory for each in siblings for trajectory in each]
-        return found
+            by_source[source.name] = [trajectory for each in siblings for trajectory in each]
+        return by_source
 
-    def _voted(self, source: Source, siblings: Sequence[Trajectory]) -> list[Trajectory]:
-        """The same attempts, with a mark on the one that speaks for the majority; what failed has no vote."""
+    def _vote(self, source: TaskSource, siblings: Sequence[Trajectory]) -> list[Trajectory]:
+        """The same attempts with the metric `VOTED`; failed attempts have no vote."""
         read = answer_of(source.reward)
-        heard: list[Trajectory] = []
+        voters: list[Trajectory] = []
         answers: list[str | None] = []
         for trajectory in siblings:
             answer = None
@@ -65,31 +65,32 @@ class Validator:
                     answer = read(self.runner.template.decode(trajectory.turns[-1].sampled))
                 except RewardFailed as error:
                     trajectory = replace(trajectory, status=Status.REWARD_FAILED, reason=str(error))
-            heard.append(trajectory)
+            voters.append(trajectory)
             answers.append(answer)
         chosen = majority(answers)
         return [
-            replace(trajectory, metrics={**trajectory.metrics, VOTED: float(place == chosen)})
-            for place, trajectory in enumerate(heard)
+            replace(trajectory, metrics={**trajectory.metrics, VOTED: float(index == chosen)})
+            for index, trajectory in enumerate(voters)
         ]
 
 
-def summarise(found: dict[str, list[Trajectory]]) -> dict[str, float]:
+def summarise(by_source: dict[str, list[Trajectory]]) -> dict[str, float]:
     """Mean reward and accuracy, over all tasks and by source. An attempt is right when its reward reaches 1.
 
-    With several attempts at a task also `pass@k`, for k the powers of two and all of them, and how often the answer
-    that most attempts give is right.
+    With several attempts per task also `pass@k`, for k the powers of two and the number of attempts, and the accuracy
+    of the majority answer.
     """
-    everything = [trajectory for trajectories in found.values() for trajectory in trajectories]
-    metrics = _means("validation", everything) | _together("validation", _by_task(found.values()))
-    for name, trajectories in found.items():
-        own = _means(f"validation/{name}", trajectories) | _together(f"validation/{name}", _by_task([trajectories]))
-        metrics |= {key: value for key, value in own.items() if "length" not in key}
+    everything = [trajectory for trajectories in by_source.values() for trajectory in trajectories]
+    metrics = _means("validation", everything) | _sample_metrics("validation", _by_task(by_source.values()))
+    for name, trajectories in by_source.items():
+        prefix = f"validation/{name}"
+        source_metrics = _means(prefix, trajectories) | _sample_metrics(prefix, _by_task([trajectories]))
+        metrics |= {key: value for key, value in source_metrics.items() if "length" not in key}
     return metrics
 
 
 def _by_task(sources: Iterable[Sequence[Trajectory]]) -> list[list[Trajectory]]:
-    """The valid attempts of those that were made several at a time, one task's together."""
+    """Valid attempts of tasks with several attempts, grouped by task."""
     groups: list[list[Trajectory]] = []
     for trajectories in sources:
         tasks: dict[str, list[Trajectory]] = {}
@@ -100,8 +101,8 @@ def _by_task(sources: Iterable[Sequence[Trajectory]]) -> list[list[Trajectory]]:
     return groups
 
 
-def _together(prefix: str, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
-    """What only several attempts at a task can tell; a task with fewer than k valid ones is no part of `pass@k`."""
+def _sample_metrics(prefix: str, groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
+    """Metrics over several attempts per task; `pass@k` leaves out tasks with fewer than k valid attempts."""
     if not groups:
         return {}
     samples = max(len(group) for group in groups)

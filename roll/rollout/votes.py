@@ -1,4 +1,4 @@
-"""What several attempts at one task say together: the answer that most of them give, and how often one is right."""
+"""Statistics over several attempts at one task: the majority answer, and the chance that one is right."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Any, cast
 
 from roll.errors import RewardFailed, blame
 from roll.registry import REWARDS
-from roll.types import Call
+from roll.types import Spec
 
 AnswerOf = Callable[[str], Any]
-"""What a reply answers, as its reward reads it; None where it answers nothing."""
+"""Extracts the answer of a response as its reward does; None if there is none."""
 
 
 def pass_at(num_right: int, num_attempts: int, k: int) -> float:
-    """How likely one of `k` attempts is right, from more of them: without bias, whatever their number."""
+    """Unbiased estimate of the chance that one of `k` attempts is right, from `num_attempts` of them."""
     assert 0 <= num_right <= num_attempts and 1 <= k <= num_attempts, "k attempts cannot be drawn from fewer"
     return 1.0 - math.comb(num_attempts - num_right, k) / math.comb(num_attempts, k)
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Where the answer that most give stands first; of equally many the first. None where nobody answers."""
+    """Index of the first attempt with the most frequent answer; None if no attempt has an answer."""
     votes = Counter(answer for answer in answers if answer is not None)
     return answers.index(votes.most_common(1)[0][0]) if votes else None
 
 
-def answer_of(reward: Call | None) -> Callable[[str], str | None]:
-    """Reads what a reply answers: by `answer_of(reply)` in the reward's module, else the whole reply without spaces.
+def answer_of(reward: Spec | None) -> Callable[[str], str | None]:
+    """Extracts answers by `answer_of(response)` of the reward's module; without one, the stripped response.
 
-    Of several rewards the first whose module has one reads it. Raises `RewardFailed` where that raises.
+    Of several rewards, the first whose module has this function is used. Raises `RewardFailed` if the function raises.
     """
-    place = "answer_of" if reward is None else f"reward {reward.name!r}, answer_of"
+    where = "answer_of" if reward is None else f"reward {reward.name!r}, answer_of"
     readers = [reader for name in _names(reward) if (reader := _reader(name)) is not None]
     if not readers:
-        return lambda reply: reply.strip() or None
+        return lambda response: response.strip() or None
 
-    def read(reply: str) -> str | None:
-        with blame(RewardFailed, place):
-            found = readers[0](reply)
-        return None if found is None or found == "" else str(found)
+    def read(response: str) -> str | None:
+        with blame(RewardFailed, where):
+            answer = readers[0](response)
+        return None if answer is None or answer == "" else str(answer)
 
     return read
 
 
-def _names(reward: Call | None) -> list[str]:
+def _names(reward: Spec | None) -> list[str]:
     if reward is None:
         return []
-    several = cast(Sequence[Mapping[str, Any]], reward.arguments.get("rewards", ()))
+    several = cast(Sequence[Mapping[str, Any]], reward.kwargs.get("rewards", ()))
     return [str(each["kind"]) for each in several] or [reward.name]
 
 

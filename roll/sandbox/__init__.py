@@ -1,1 +1,1 @@
-"""Running programs that nobody trusts: a program and its limits in, what became of it out."""
+"""Runs untrusted programs: a program and resource limits in, a result out."""

@@ -1,4 +1,4 @@
-"""The records of the room: what is run, what it may use, and what became of it."""
+"""The records of the sandbox: programs, resource limits and results."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from roll.errors import RewardFailed
 
 
 class SandboxFailed(RewardFailed):
-    """The sandbox could not be set up or torn down. Never the fault of the program in it."""
+    """The sandbox could not be set up or torn down; the program in it is not at fault."""
 
 
-class Ended(StrEnum):
-    """Why a program came to its end."""
+class ExitReason(StrEnum):
+    """Why a program ended."""
 
     EXITED = "exited"
     TIMED_OUT = "timed_out"
     OUTPUT_FLOOD = "output_flood"
-    """Its standard output or standard error was longer than allowed."""
+    """Standard output or standard error exceeded its limit."""
     KILLED = "killed"
-    """By a signal: its own, the kernel's, or that of one of its limits."""
+    """By a signal: from itself, the kernel, or a resource limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Something to run. It starts in a directory of its own, with nothing but `files` in it."""
+    """A program. It starts in a fresh directory that contains only `files`."""
 
     argv: tuple[str, ...]
-    """The first is looked up in the system's directories of programs."""
+    """The first is looked up in the system's PATH."""
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """By name, without directories."""
+    """Contents by file name, without directories."""
     stdin: bytes = b""
     first: bool = False
-    """It is process 1 of its namespace, where there is one: no process in the sandbox can signal it against its will,
-    and none outlives it. It must itself expect that signals have no default effect on it."""
+    """Run as process 1 of the namespace, if there is one: no process in the sandbox can kill it, and none outlives it.
+    Signals then have no default effect on it."""
 
     def __post_init__(self) -> None:
         for name in self.files:
@@ -44,38 +44,38 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a program may use. Memory is counted by process, so the most of it is `processes * memory_bytes`."""
+class ResourceLimits:
+    """Limits of a program. Memory is counted per process, so its total is at most `processes * memory_bytes`."""
 
     wall_s: float = 5.0
     memory_bytes: int = 512 * 2**20
-    """Address space of each process."""
+    """Address space per process."""
     processes: int = 32
-    """Threads count."""
+    """Including threads."""
     output_bytes: int = 2**20
-    """Of standard output and of standard error, each."""
+    """For each of standard output and standard error."""
     file_bytes: int = 16 * 2**20
-    """Of each file, and where the sandbox has a file system of its own, of all of them together."""
+    """Per file; with a private file system, also the total of all files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a program."""
+class ProgramResult:
+    """How a program ended, and its output."""
 
-    ended: Ended
+    reason: ExitReason
     exit_code: int | None
-    """None when it was ended from outside, or by a signal."""
+    """None if it was killed or ended by a signal."""
     signal: int | None
     stdout: bytes
     stderr: bytes
-    """Both cut at the limit."""
+    """Both streams are truncated at the limit."""
     wall_s: float
 
     @property
     def succeeded(self) -> bool:
-        """Ended by itself with exit code 0; says nothing about what it did."""
-        return self.ended is Ended.EXITED and self.exit_code == 0
+        """Exited with code 0."""
+        return self.reason is ExitReason.EXITED and self.exit_code == 0
 
 
-Run = Callable[[Program, Limits], Awaitable[Outcome]]
-"""Runs a program to its end, at one level of isolation."""
+Run = Callable[[Program, ResourceLimits], Awaitable[ProgramResult]]
+"""Runs a program to its end at one level of isolation."""

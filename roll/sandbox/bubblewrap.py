@@ -1,9 +1,9 @@
-"""The level for untrusted code: bubblewrap's namespaces as an unprivileged user, limits, a filter of system calls.
+"""The level for untrusted code: bubblewrap namespaces as an unprivileged user, resource limits, a seccomp filter.
 
-What a program gets: no network; its own process, ipc, host name and user namespaces; the system's programs and
-libraries, read-only; one small file system in memory as the only writable place; five devices; no environment but a
-path and a home. The process limit does not bind root, so root becomes nobody first. It is set inside of the user
-namespace, where only the sandbox's own processes are counted, so neighbours do not take each other's.
+A program gets no network; private pid, ipc, host name and user namespaces; the system's programs and libraries,
+read-only; one small file system in memory as the only writable directory; five devices; and an environment of only PATH
+and HOME. The process limit does not apply to root, so root switches to an unprivileged user first. It is set inside the
+user namespace, where only the sandbox's processes count, so concurrent sandboxes do not share it.
 """
 
 from __future__ import annotations
@@ -13,28 +13,31 @@ import functools
 import os
 from pathlib import Path
 
-from roll.sandbox.base import Ended, Limits, Outcome, Program, SandboxFailed
-from roll.sandbox.process import Command, sealed, supervise
+from roll.sandbox.base import ExitReason, Program, ProgramResult, ResourceLimits, SandboxFailed
+from roll.sandbox.process import Command, create_sealed_file, supervise
 from roll.sandbox.seccomp import filter_for
-from roll.sandbox.system import NOBODY, PATH, as_nobody, bounded, found
+from roll.sandbox.system import NOBODY, PATH, find_program, limit_command, run_as_nobody
 
 HOME = "/tmp"
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
-async def run(program: Program, limits: Limits) -> Outcome:
-    """What becomes of `program` within `limits`; raises `SandboxFailed` when it could not be started."""
-    outer, inner = [*as_nobody(), found("bwrap")], bounded(limits)  # may raise, so before anything is opened
+async def run(program: Program, limits: ResourceLimits) -> ProgramResult:
+    """Run `program` within `limits`; raises `SandboxFailed` if it could not be started."""
+    outer, inner = (
+        [*run_as_nobody(), find_program("bwrap")],
+        limit_command(limits),
+    )  # may raise, so before descriptors are opened
     status_read, status_write = os.pipe2(os.O_CLOEXEC)
-    files = {name: sealed(content) for name, content in program.files.items()}
+    files = {name: create_sealed_file(content) for name, content in program.files.items()}
     rules = filter_for(os.uname().machine)
-    filters = [sealed(rules)] if rules else []
+    filters = [create_sealed_file(rules)] if rules else []
     argv = [
         *outer,
         *_namespaces(),
         *(["--as-pid-1"] if program.first else []),
-        *_places(limits),
+        *_file_system(limits),
         *(word for name, file in files.items() for word in ("--file", str(file), f"{HOME}/{name}")),
         *("--chdir", HOME, "--json-status-fd", str(status_write)),
         *(word for file in filters for word in ("--seccomp", str(file))),
@@ -42,14 +45,14 @@ async def run(program: Program, limits: Limits) -> Outcome:
     ]
     command = Command(argv=argv, stdin=program.stdin, descriptors=[status_write, *files.values(), *filters])
     try:
-        outcome = await supervise(command, limits)
-        status = _drained(status_read)
+        result = await supervise(command, limits)
+        status = _read_available(status_read)
     finally:
         os.close(status_read)
-    if b'"child-pid"' not in status and outcome.ended is Ended.EXITED:
-        said = outcome.stderr.decode(errors="replace").strip()
-        raise SandboxFailed(f"sandbox: bubblewrap did not start (it said {said!r}); see roll.sandbox.level")
-    return _without_offset(outcome)
+    if b'"child-pid"' not in status and result.reason is ExitReason.EXITED:
+        stderr = result.stderr.decode(errors="replace").strip()
+        raise SandboxFailed(f"sandbox: bubblewrap did not start (it said {stderr!r}); see roll.sandbox.level")
+    return _decode_signal(result)
 
 
 def _namespaces() -> list[str]:
@@ -60,8 +63,8 @@ def _namespaces() -> list[str]:
     ]
 
 
-def _places(limits: Limits) -> list[str]:
-    """The file system. Root and `/dev` are made read-only last: both are file systems in memory without a size."""
+def _file_system(limits: ResourceLimits) -> list[str]:
+    """Mounts. Root and `/dev` become read-only last: both are in memory, without a size limit."""
     devices = (word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}"))
     return [
         *_system(),
@@ -75,17 +78,17 @@ def _places(limits: Limits) -> list[str]:
 def _system() -> list[str]:
     words = ["--ro-bind", "/usr", "/usr"]
     for name in _SYSTEM:
-        place = Path("/", name)
-        if place.is_symlink():
-            words += ["--symlink", str(place.readlink()), str(place)]
-        elif place.is_dir():
-            words += ["--ro-bind", str(place), str(place)]
-    for place in ("/etc/alternatives", "/etc/ld.so.cache"):
-        words += ["--ro-bind-try", place, place]
+        path = Path("/", name)
+        if path.is_symlink():
+            words += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            words += ["--ro-bind", str(path), str(path)]
+    for file in ("/etc/alternatives", "/etc/ld.so.cache"):
+        words += ["--ro-bind-try", file, file]
     return words
 
 
-def _drained(descriptor: int) -> bytes:
+def _read_available(descriptor: int) -> bytes:
     os.set_blocking(descriptor, False)
     try:
         return os.read(descriptor, 65536)
@@ -93,8 +96,8 @@ def _drained(descriptor: int) -> bytes:
         return b""
 
 
-def _without_offset(outcome: Outcome) -> Outcome:
-    """bubblewrap passes a death by signal n on as exit code 128 + n."""
-    if outcome.ended is not Ended.EXITED or outcome.exit_code is None or outcome.exit_code <= 128:
-        return outcome
-    return dataclasses.replace(outcome, ended=Ended.KILLED, exit_code=None, signal=outcome.exit_code - 128)
+def _decode_signal(result: ProgramResult) -> ProgramResult:
+    """bubblewrap reports a death by signal n as exit code 128 + n."""
+    if result.reason is not ExitReason.EXITED or result.exit_code is None or result.exit_code <= 128:
+        return result
+    return dataclasses.replace(result, reason=ExitReason.KILLED, exit_code=None, signal=result.exit_code - 128)

@@ -1,4 +1,4 @@
-"""The level without isolation: limits by process, an empty environment, a directory. `LACKS` says what is missing."""
+"""The level without isolation: limits per process, a minimal environment, a directory. `LACKS` lists the gaps."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import os
 import tempfile
 from pathlib import Path
 
-from roll.sandbox.base import Limits, Outcome, Program
+from roll.sandbox.base import Program, ProgramResult, ResourceLimits
 from roll.sandbox.process import Command, supervise
-from roll.sandbox.system import NOBODY, PATH, as_nobody, bounded
+from roll.sandbox.system import NOBODY, PATH, limit_command, run_as_nobody
 
 LACKS = (
     "the network can be reached",
     "files of the machine can be read where their permissions allow it",
     "processes of the machine can be seen, and those of the same user signalled",
-    "a process that leaves its session lives on after the program's end",
-    "processes are counted together with all others of the user, so that neighbours take each other's",
-    "files may be left in places that everyone may write to, without a bound on all of them together",
-    "memory can be had in ways that no limit counts",
+    "a process that leaves its session survives the program's end",
+    "processes are counted together with all others of the user, so concurrent programs share the limit",
+    "files may be left in world-writable directories, without a limit on their total size",
+    "memory can be allocated in ways that no limit counts",
 )
-"""What this level does not stop, in words. The tests hold it to this list."""
+"""Attacks that this level does not stop. The tests check this list."""
 
 
-async def run(program: Program, limits: Limits) -> Outcome:
-    """What becomes of `program` within `limits`, with everything that `LACKS` says still open to it."""
+async def run(program: Program, limits: ResourceLimits) -> ProgramResult:
+    """Run `program` within `limits`, without the isolation that `LACKS` describes."""
     with tempfile.TemporaryDirectory(prefix="roll-plain-", ignore_cleanup_errors=True) as directory:
         for name, content in program.files.items():
             Path(directory, name).write_bytes(content)
         if os.geteuid() == 0:
-            _give_away(directory)
-        room = dataclasses.replace(limits, processes=limits.processes + _num_taken())
+            _chown_to_nobody(directory)
+        raised = dataclasses.replace(limits, processes=limits.processes + _count_threads())
         command = Command(
-            argv=[*as_nobody(), *bounded(room), *program.argv],
+            argv=[*run_as_nobody(), *limit_command(raised), *program.argv],
             stdin=program.stdin,
             environment={"PATH": PATH, "HOME": directory, "LANG": "C.UTF-8"},
             directory=directory,
@@ -40,18 +40,18 @@ async def run(program: Program, limits: Limits) -> Outcome:
         return await supervise(command, limits)
 
 
-def _num_taken() -> int:
-    """Threads that the user whom the program will run as has already; the system's limit counts them too."""
+def _count_threads() -> int:
+    """Existing threads of the user that the program will run as; the system's limit includes them."""
     user = NOBODY if os.geteuid() == 0 else os.getuid()
-    taken = 0
+    count = 0
     for process in (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         try:
-            taken += len(os.listdir(process / "task")) if process.stat().st_uid == user else 0
+            count += len(os.listdir(process / "task")) if process.stat().st_uid == user else 0
         except OSError:
-            continue  # it has ended meanwhile
-    return taken
+            continue  # it has just ended
+    return count
 
 
-def _give_away(directory: str) -> None:
+def _chown_to_nobody(directory: str) -> None:
     for path in (directory, *(str(path) for path in Path(directory).iterdir())):
         os.chown(path, NOBODY, NOBODY)

@@ -1,9 +1,9 @@
-"""One child process under watch: its output is capped by the reader, its time by the clock of the parent.
+"""One supervised child process: the reader caps its output, the parent's clock its time.
 
 | call | waits for | woken by |
 |---|---|---|
 | `supervise` | the child's end, a flood of output, or `wall_s` | its process descriptor, its pipes, the loop's clock |
-| `supervise`, then | the pipes' end: nobody writes any more; at most `_GRACE_S` | its pipes, the loop's clock |
+| `supervise`, then | the end of both pipes, at most `_GRACE_S` | its pipes, the loop's clock |
 """
 
 from __future__ import annotations
@@ -17,58 +17,58 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from roll.sandbox.base import Ended, Limits, Outcome, SandboxFailed
+from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
 
 _GRACE_S = 2.0
-"""How long a killed process may take to be gone."""
+"""Longest time for a killed process to end."""
 _CHUNK = 65536
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A child process as the system sees it."""
+    """The command line, input, environment and directory of a child process."""
 
     argv: Sequence[str]
     stdin: bytes
     descriptors: Sequence[int] = ()
-    """Inherited by the child; closed here once it runs."""
+    """Inherited by the child; closed here after its start."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     directory: str = "/"
 
 
-class _Drain:
-    """The reading end of one pipe; keeps the first `limit` bytes and says when there were more."""
+class _OutputReader:
+    """Reads one pipe; keeps the first `limit` bytes and sets `flood` if there are more."""
 
     def __init__(self, limit: int, flood: asyncio.Event) -> None:
         self._limit, self._flood = limit, flood
-        self._kept = bytearray()
+        self._data = bytearray()
         self._read, self.write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read, False)
         self.ended = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self._read, self._take)
+        asyncio.get_running_loop().add_reader(self._read, self._receive)
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         chunk = os.read(self._read, _CHUNK)
         if not chunk:
             self.ended.set()
             asyncio.get_running_loop().remove_reader(self._read)
-        self._kept += chunk[: self._limit - len(self._kept) + 1]
-        if len(self._kept) > self._limit:
+        self._data += chunk[: self._limit - len(self._data) + 1]
+        if len(self._data) > self._limit:
             self._flood.set()
 
     def close(self) -> bytes:
-        """What was kept; whoever still writes gets a broken pipe."""
+        """The data; a process that still writes gets a broken pipe."""
         asyncio.get_running_loop().remove_reader(self._read)
         os.close(self._read)
-        return bytes(self._kept[: self._limit])
+        return bytes(self._data[: self._limit])
 
 
-class _Child:
-    """A started process, its group and its end."""
+class _SandboxProcess:
+    """A started process and its group."""
 
-    def __init__(self, command: Command, streams: Sequence[_Drain]) -> None:
-        stdin = sealed(command.stdin)
+    def __init__(self, command: Command, streams: Sequence[_OutputReader]) -> None:
+        stdin = create_sealed_file(command.stdin)
         try:
             self._process = subprocess.Popen(
                 command.argv,
@@ -96,11 +96,11 @@ class _Child:
         self.ended.set()
 
     def kill(self) -> None:
-        """Kill the whole group. It is safe while the child is not reaped: until then its number is nobody else's."""
+        """Kill the whole process group. Safe until the child is reaped, because its pid is not reused before."""
         os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> int:
-        """Its return code, as `subprocess` has it; it must have been killed, or have ended."""
+        """The return code, as in `subprocess`; the process must have ended or been killed."""
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
         try:
@@ -109,25 +109,24 @@ class _Child:
             raise SandboxFailed(f"sandbox: process {self._process.pid} cannot be killed; see what holds it") from error
 
 
-async def supervise(command: Command, limits: Limits) -> Outcome:
-    """Run one command to its end or to its limits; its process group is dead afterwards, cancelled or not."""
+async def supervise(command: Command, limits: ResourceLimits) -> ProgramResult:
+    """Run one command to its end or its limits; afterwards its process group is dead, even after cancellation."""
     flood = asyncio.Event()
-    streams = [_Drain(limits.output_bytes, flood) for _ in range(2)]
+    streams = [_OutputReader(limits.output_bytes, flood) for _ in range(2)]
     started = time.monotonic()
-    child = _Child(command, streams)
+    child = _SandboxProcess(command, streams)
     try:
-        await _first(child.ended, flood, timeout_s=limits.wall_s)
-        ended_by_itself = child.ended.is_set()
+        await _wait_first(child.ended, flood, timeout_s=limits.wall_s)
+        exited = child.ended.is_set()
     finally:
         child.kill()
-        await _all(child.ended, timeout_s=_GRACE_S)
+        await _wait_all(child.ended, timeout_s=_GRACE_S)
         code = child.close()
-        await _all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
+        await _wait_all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
         stdout, stderr = (stream.close() for stream in streams)
-    exited = ended_by_itself and code >= 0
-    return Outcome(
-        ended=_why(ended_by_itself, flood.is_set(), code),
-        exit_code=code if exited else None,
+    return ProgramResult(
+        reason=_exit_reason(exited, flood.is_set(), code),
+        exit_code=code if exited and code >= 0 else None,
         signal=-code if code < 0 else None,
         stdout=stdout,
         stderr=stderr,
@@ -135,8 +134,8 @@ async def supervise(command: Command, limits: Limits) -> Outcome:
     )
 
 
-def sealed(content: bytes) -> int:
-    """A descriptor of a file in memory that can be read and never written to, standing at its beginning."""
+def create_sealed_file(content: bytes) -> int:
+    """A descriptor of a read-only file in memory, positioned at its start."""
     descriptor = os.memfd_create("sandbox", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     view = memoryview(content)
     while view:
@@ -146,19 +145,19 @@ def sealed(content: bytes) -> int:
     return descriptor
 
 
-def _why(ended_by_itself: bool, flooded: bool, code: int) -> Ended:
+def _exit_reason(exited: bool, flooded: bool, code: int) -> ExitReason:
     if flooded:
-        return Ended.OUTPUT_FLOOD
-    if not ended_by_itself:
-        return Ended.TIMED_OUT
-    return Ended.EXITED if code >= 0 else Ended.KILLED
+        return ExitReason.OUTPUT_FLOOD
+    if not exited:
+        return ExitReason.TIMED_OUT
+    return ExitReason.EXITED if code >= 0 else ExitReason.KILLED
 
 
-async def _first(*events: asyncio.Event, timeout_s: float) -> None:
+async def _wait_first(*events: asyncio.Event, timeout_s: float) -> None:
     await _wait(events, timeout_s, asyncio.FIRST_COMPLETED)
 
 
-async def _all(*events: asyncio.Event, timeout_s: float) -> None:
+async def _wait_all(*events: asyncio.Event, timeout_s: float) -> None:
     await _wait(events, timeout_s, asyncio.ALL_COMPLETED)
 
 

@@ -1,4 +1,4 @@
-"""What every level asks of the system: its programs, its limits, and a user who owns nothing."""
+"""System tools that every level uses: program lookup, resource limits, and an unprivileged user."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import functools
 import os
 import shutil
 
-from roll.sandbox.base import Limits, SandboxFailed
+from roll.sandbox.base import ResourceLimits, SandboxFailed
 
 NOBODY = 65534
 PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where programs are looked for, inside and outside; a user's own directories are closed to nobody."""
+"""Search path inside and outside the sandbox; the unprivileged user cannot read home directories."""
 _OPEN_FILES = 128
 
 
 @functools.cache
-def found(name: str) -> str:
-    """The full path of a program of the system."""
+def find_program(name: str) -> str:
+    """The full path of a system program."""
     path = shutil.which(name, path=f"{PATH}:/usr/sbin:/sbin")
     if path is None:
         raise SandboxFailed(f"sandbox: no program {name!r} on this system; install it")
     return path
 
 
-def as_nobody() -> list[str]:
-    """The words that run what follows them as nobody; none where we are an ordinary user already.
+def run_as_nobody() -> list[str]:
+    """Command prefix that runs the rest as the unprivileged user; empty unless this process is root.
 
-    A program of its own does it, because a large parent that changes the user between fork and exec copies its tables.
+    A separate program does it, because changing the user between fork and exec copies a large parent's page tables.
     """
     if os.geteuid() != 0:
         return []
-    return [found("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    return [find_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
 
 
-def bounded(limits: Limits) -> list[str]:
-    """The words that run what follows them within `limits`."""
+def limit_command(limits: ResourceLimits) -> list[str]:
+    """Command prefix that runs the rest within `limits`."""
     return [
-        found("prlimit"),
+        find_program("prlimit"),
         f"--as={limits.memory_bytes}",
         f"--nproc={limits.processes}",
         f"--fsize={limits.file_bytes}",

@@ -1,4 +1,4 @@
-"""Tokens and answers, counted as they come."""
+"""Counts of generated tokens and of generator outputs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Tally:
-    """What the router has seen since it was last asked."""
+class GenerationCounts:
+    """Counts of one router since they were last reset."""
 
     tokens: int = 0
-    """Sampled, whatever became of them."""
+    """Sampled tokens, including those that were discarded later."""
     aborted: int = 0
-    """Of these, tokens of attempts that were broken off, and of answers that came too late."""
+    """Tokens among these of cancelled attempts and of late outputs."""
     late: int = 0
-    """Answers that nobody was waiting for."""
+    """Outputs for requests that are no longer in flight."""
     bad: int = 0
-    """Answers that cannot be true."""
+    """Malformed outputs: too many tokens, or missing or non-finite logprobs."""
     redispatched: int = 0
+    """Requests sent to another generator."""

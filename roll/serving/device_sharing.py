@@ -1,9 +1,9 @@
-"""Roles that share devices too small for all of them take turns: what a phase does not need waits in the host's memory.
+"""Time-sharing of devices that are too small for all roles: parts that a phase does not need are offloaded to the host.
 
 | call | waits for | woken by |
 |---|---|---|
-| `enter("update")` | requests to come back, where generators make room; then the moves | generators; the answers |
-| `enter("publication")`, `enter("rollout")` | the moves; generators are held already | the answers |
+| `enter("update")` | requests to return, if generators are offloaded; then the moves | generators; the workers |
+| `enter("weight_sync")`, `enter("rollout")` | the moves; generators are paused already | the workers |
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from roll.cluster.handle import Cluster
-from roll.engines.base import Resident
+from roll.engines.base import Offloadable
 from roll.placement.records import Part, Phase, Placement
 from roll.serving.router import Router
 
@@ -23,44 +23,44 @@ _INFER = "actor_infer"
 
 
 @dataclass(slots=True, kw_only=True)
-class Turns:
-    """Moves parts off devices and back, from phase to phase, as the placement says. At the start all is on them."""
+class DeviceSharing:
+    """Offloads and onloads parts of roles at every phase, as the placement says. Initially all parts are on devices."""
 
     placement: Placement
     clusters: Mapping[str, Cluster[Any]]
-    """By role; those that have something to put aside, at least."""
+    """Clusters by role; at least those with parts to offload."""
     router: Router
     _off: dict[str, tuple[Part, ...]] = field(default_factory=dict[str, tuple[Part, ...]])
-    """What is not on its devices now."""
+    """Offloaded parts by role."""
 
     async def enter(self, phase: Phase) -> None:
-        """Make room first, then bring back what the phase needs."""
-        wanted = {role: self.placement.off(role, phase) for role in self.clusters}
-        if set(wanted.get(_INFER, ())) - set(self._off.get(_INFER, ())):
-            await self.router.hold()  # whatever runs comes back with its tokens, and goes on after the publication
-        for role, parts in wanted.items():
+        """Offload the parts that the phase does not need, then onload those that it does."""
+        offloaded = {role: self.placement.off(role, phase) for role in self.clusters}
+        if set(offloaded.get(_INFER, ())) - set(self._off.get(_INFER, ())):
+            await self.router.hold()  # running requests return with their tokens and continue after the weight sync
+        for role, parts in offloaded.items():
             if leaving := _less(parts, self._off.get(role, ())):
-                await self._each(role, Resident.offload, leaving)
-        for role, parts in wanted.items():
+                await self._each(role, Offloadable.offload, leaving)
+        for role, parts in offloaded.items():
             if coming := _less(self._off.get(role, ()), parts):
-                await self._each(role, Resident.onload, coming)
-        self._off = wanted
+                await self._each(role, Offloadable.onload, coming)
+        self._off = offloaded
 
     async def _each(self, role: str, move: Move, parts: Sequence[Part]) -> None:
-        """Ask the workers of a role that have neighbours; a generator that died is left out, to be mended."""
+        """Call the workers of a role that share devices; skips dead generators, which are being replaced."""
         cluster, sharing = self.clusters[role], self._sharing(role)
 
-        async def ask(rank: int) -> None:
+        async def call(rank: int) -> None:
             if rank in sharing:
                 await cluster.at(rank, move, parts)
 
         if role == _INFER:
-            await self.router.each(ask)
+            await self.router.each(call)
         else:
-            await asyncio.gather(*map(ask, range(cluster.size)))
+            await asyncio.gather(*map(call, range(cluster.size)))
 
     def _sharing(self, role: str) -> set[int]:
-        """The workers of a role on whose devices another role lives."""
+        """Ranks of a role whose devices another role uses too."""
         others = {device for place in self.placement.roles if place.role != role for device in place.devices}
         return {worker.rank for worker in self.placement.workers_of(role) if others & set(worker.devices)}
 

@@ -1,49 +1,58 @@
-"""What attempts are waiting for while no generator has them, so that an idle generator can say why."""
+"""Counts of attempts that wait for an environment or a reward: the reasons why generators are idle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-class Waits:
-    """Attempts by what they wait for: environments, or else rewards."""
+class IdleReasons:
+    """Numbers of attempts that wait for environments and for rewards."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._by_name = {name: Wait(changed) for name in ("environments", "rewards")}
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+        self._by_name = {name: WaitCounter(self._notify) for name in ("environments", "rewards")}
 
-    def on(self, name: str) -> Wait:
-        """One attempt waits for this inside a `with` block of it."""
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a number changes from or to zero."""
+        self._listeners.append(changed)
+
+    def waiting_for(self, name: str) -> WaitCounter:
+        """A context manager: one attempt waits for `name` inside its block."""
         return self._by_name[name]
 
-    def count(self, name: str, change: int) -> None:
-        """So many attempts more, or fewer, wait for this."""
-        self._by_name[name].count(change)
+    def add(self, name: str, change: int) -> None:
+        """Add `change` to the number of attempts that wait for `name`."""
+        self._by_name[name].add(change)
 
     def reason(self) -> str:
-        """What keeps requests from coming: what attempts wait for, or else the slots that training has to free."""
+        """Why no requests arrive: the first thing that attempts wait for, or else the slots that training frees."""
         return next(iter(self.counts()), "slots")
 
     def counts(self) -> dict[str, int]:
-        """How many attempts wait for what."""
+        """Numbers of waiting attempts by the thing they wait for, without zeros."""
         return {name: wait.number for name, wait in self._by_name.items() if wait.number}
 
+    def _notify(self) -> None:
+        for changed in self._listeners:
+            changed()
 
-class Wait:
-    """How many attempts wait for one thing. It only counts, so that one serves the blocks of all of them."""
+
+class WaitCounter:
+    """Number of attempts that wait for one thing. Stateless per block, so that all attempts share one instance."""
 
     __slots__ = ("_changed", "number")
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.number, self._changed = 0, changed
 
-    def count(self, change: int) -> None:
-        """So many attempts more, or fewer."""
+    def add(self, change: int) -> None:
+        """Add `change`; reports a change from or to zero."""
         self.number = now = self.number + change
         if not now or now == change:
             self._changed()
 
     def __enter__(self) -> None:
-        self.count(1)
+        self.add(1)
 
     def __exit__(self, *_: object) -> None:
-        self.count(-1)
+        self.add(-1)

@@ -1,91 +1,79 @@
-"""Several policies in one run, each behind the parts that a run with one has, to whoever drives them all at once."""
+"""Routers and publishers of all policies of a run, driven together. A run with one policy names it ""."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from roll.serving.counts import Tally
+from roll.serving.counts import GenerationCounts
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import ServedVersion
 
 
+@dataclass(slots=True)
 class Routers:
-    """The routers of all policies, run and counted together. Who samples asks the one of its policy."""
+    """The routers of all policies. An agent samples from the router of its policy."""
 
-    def __init__(self, routers: Sequence[Router]) -> None:
-        self._routers = tuple(routers)
-        for router in self._routers[1:]:
-            router.waits = self._routers[0].waits  # attempts wait for environments, whoever is to speak next
+    by_policy: Mapping[str, Router]
+    """They share their `idle_reasons`."""
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for router in self._routers:
+            for router in self.by_policy.values():
                 tasks.create_task(router.run())
 
     async def release(self, version: int) -> tuple[int, int]:
-        """Go on, with every generator at this version; requests that go on, and tokens they have to be given again."""
-        found = [await router.release(version) for router in self._routers]
-        return sum(requests for requests, _ in found), sum(tokens for _, tokens in found)
+        """Resume every generator at this version; numbers of continued requests and of tokens to prefill for them."""
+        resumed = [await router.release(version) for router in self.by_policy.values()]
+        return sum(requests for requests, _ in resumed), sum(tokens for _, tokens in resumed)
 
-    def whereabouts(self) -> dict[str, int]:
-        """How many attempts are with generators, and how many wait for what."""
-        found = Counter(self._routers[0].whereabouts())
-        for router in self._routers[1:]:
-            own = router.whereabouts().items()
-            found.update({what: number for what, number in own if not what.startswith("waiting for ")})  # told already
-        return dict(found)
+    def inflight_counts(self) -> dict[str, int]:
+        """Numbers of attempts on generators, waiting for dispatch, for environments and for rewards; without zeros."""
+        first, *others = (router.inflight_counts() for router in self.by_policy.values())
+        total = Counter(first)
+        for counts in others:  # idle reasons are shared, so those of the first count for all
+            total.update({state: number for state, number in counts.items() if not state.startswith("waiting for ")})
+        return dict(total)
 
     @property
-    def tally(self) -> Tally:
-        """What all of them have seen since it was last set."""
-        found: Counter[str] = Counter()
-        for router in self._routers:
-            found.update(asdict(router.tally))
-        return Tally(**found)
+    def counts(self) -> GenerationCounts:
+        """The sum over all policies."""
+        total: Counter[str] = Counter()
+        for router in self.by_policy.values():
+            total.update(asdict(router.counts))
+        return GenerationCounts(**total)
 
-    @tally.setter
-    def tally(self, fresh: Tally) -> None:
-        for router in self._routers:
-            router.tally = Tally(**asdict(fresh))
+    @counts.setter
+    def counts(self, counts: GenerationCounts) -> None:
+        for router in self.by_policy.values():
+            router.counts = GenerationCounts(**asdict(counts))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Publishers:
-    """Brings every policy's generators to its own trainer's weights; all policies have the same version."""
+    """The publishers of all policies, which share one version number."""
 
-    publishers: Mapping[str, Publisher]
-    """By policy."""
+    by_policy: Mapping[str, Publisher]
 
     @property
     def version(self) -> int:
-        """The one that is served; -1 before the first publication."""
-        return min(publisher.version for publisher in self.publishers.values())
-
-    @version.setter
-    def version(self, version: int) -> None:
-        for publisher in self.publishers.values():
-            publisher.version = version
+        """The served version; -1 before the first publication."""
+        return min(publisher.version for publisher in self.by_policy.values())
 
     @property
-    def step_of(self) -> dict[int, int]:
-        """How many steps the weights of each version have seen."""
-        return next(iter(self.publishers.values())).step_of
-
-    @step_of.setter
-    def step_of(self, step_of: dict[int, int]) -> None:
-        for publisher in self.publishers.values():
-            publisher.step_of = dict(step_of)
+    def step_of(self) -> Mapping[int, int]:
+        """Training steps behind the weights of each version."""
+        return next(iter(self.by_policy.values())).step_of
 
     def serving(self) -> ServedVersion:
-        """What the generators hold now."""
+        """The version that the generators serve, and its training step."""
         return ServedVersion(self.version, self.step_of[self.version])
 
     async def publish(self, step: int) -> None:
-        """Serve the weights as they are after `step` steps, policy by policy."""
-        for publisher in self.publishers.values():
+        """Serve the weights of step `step`, one policy after the other."""
+        for publisher in self.by_policy.values():
             await publisher.publish(step)

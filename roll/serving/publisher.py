@@ -1,4 +1,7 @@
-"""The version-change protocol: take everything back, move the weights, prove that they arrived, go on."""
+"""Weight synchronisation: take requests back, move the weights, verify that they arrived, resume.
+
+A generator serves a version only after its digest, and where configured the canary, have matched the trainer's.
+"""
 
 from __future__ import annotations
 
@@ -10,129 +13,129 @@ from dataclasses import dataclass, field
 from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, Trainer
 from roll.errors import RunStopped, WorkerDied
-from roll.journal.events import Published, Replaced, Resumed
+from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.canary import Canary, named
-from roll.serving.device_sharing import Turns
+from roll.serving.canary import Canary, describe_version
+from roll.serving.device_sharing import DeviceSharing
 from roll.serving.router import Router
 from roll.types import Digest, ServedVersion
-from roll.weights.plan import Plan
+from roll.weights.channel import Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spare:
-    """Generators to come in the place of dead ones."""
+class ReplacementPolicy:
+    """How dead generators are replaced."""
 
     replace: Callable[[int], Awaitable[None]]
-    """Puts a fresh one where that rank was."""
-    most: int
-    """How many may die in one run."""
+    """Starts a new worker at that rank."""
+    max_replacements: int
+    """Most replacements in one run."""
     notice: Callable[[str], None]
-    """Hears of each."""
+    """Callback for user-facing notices."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Publisher:
-    """Brings every generator to the trainer's weights. A version is a counter that only grows."""
+    """Copies the trainer's weights to every generator of one policy. Versions are numbered upwards."""
 
     trainers: Cluster[Trainer]
     generators: Cluster[Generator]
     router: Router
     journal: Journal
-    plan: Plan
+    transport: Transport = field(default_factory=Transport)
     canary: Canary | None = None
-    """None: digests alone attest what is served. Where nothing travels it is tried once: no delivery can spoil it."""
-    turns: Turns | None = None
-    """Who makes room on shared devices; None: all of it fits."""
+    """None: only digests are compared. Where no weights move it is checked once, since no transfer can break it."""
+    device_sharing: DeviceSharing | None = None
+    """Offloading on shared devices; None: everything fits."""
     version: int = -1
-    """The one that is served; -1 before the first publication."""
+    """The served version; -1 before the first publication."""
     step_of: dict[int, int] = field(default_factory=dict[int, int])
-    """How many steps the weights of each version have seen."""
+    """Training steps behind the weights of each version."""
     policy: str = ""
-    """Whose weights, where a run has several policies."""
-    spare: Spare | None = None
-    """Where generators come from that take the place of dead ones; None: a death ends the run."""
+    """Name of the policy; empty in a run with one."""
+    replacement: ReplacementPolicy | None = None
+    """None: a dead generator ends the run."""
     _digests: dict[int, Digest] = field(default_factory=dict[int, Digest])
-    """Of what was published, to name what a generator holds instead."""
+    """Digests by published version, to name the version that a faulty generator holds."""
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while any generator is between two versions."""
+    """Held while a generator is between two versions."""
     _num_replaced: int = 0
 
     def serving(self) -> ServedVersion:
-        """What the generators hold now."""
+        """The version that the generators serve, and its training step."""
         return ServedVersion(self.version, self.step_of[self.version])
 
     async def publish(self, step: int) -> None:
-        """Serve the weights as they are after `step` steps. Rewards and environments go on meanwhile."""
+        """Serve the weights of step `step`. Rewards and environments keep running meanwhile."""
         async with self._changing:
             await self._publish(step)
 
-    async def mend(self, rank: int, died: WorkerDied) -> None:
-        """Put a generator that holds what is served in the place of one that died, or end the run past the budget."""
-        spare = self.spare
-        if spare is None or self._num_replaced >= spare.most:
-            raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replaced)")
+    async def replace_generator(self, rank: int, died: WorkerDied) -> None:
+        """Replace a dead generator by one with the served weights; raises `RunStopped` past the budget."""
+        replacement = self.replacement
+        if replacement is None or self._num_replaced >= replacement.max_replacements:
+            raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
-        spare.notice(f"generator {rank} is being replaced, its requests go elsewhere: {died}")
-        if self.plan.together:
-            async with self._changing:  # no version can go out without it
-                await self._bring_up(spare, rank)
+        replacement.notice(f"generator {rank} is being replaced, its requests go to others: {died}")
+        if self.transport.concurrent:
+            async with self._changing:  # every version needs all generators
+                await self._start_replacement(replacement, rank)
                 await self._publish(self.step_of[self.version], joined=rank)
         else:
-            await self._bring_up(spare, rank)
+            await self._start_replacement(replacement, rank)
             async with self._changing:
                 await self._catch_up(rank)
-        self.journal.record(Replaced(generator=rank, version=self.version, why=str(died)))
+        self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=str(died)))
 
-    async def _bring_up(self, spare: Spare, rank: int) -> None:
-        await spare.replace(rank)
+    async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
+        await replacement.replace(rank)
         await self.generators.at(rank, Generator.start)
 
     async def _catch_up(self, rank: int) -> None:
-        """Bring one generator to the version that is served; nobody else is held up."""
+        """Give one generator the served weights; the others keep running."""
         await self.generators.at(rank, Generator.pause)
-        found = await self.generators.at(rank, Generator.receive, self.plan, self.version)
-        self._attest(self.version, self._digests[self.version], {rank: found})
+        received = await self.generators.at(rank, Generator.receive, self.version)
+        self._attest(self.version, self._digests[self.version], {rank: received})
         await self.generators.at(rank, Generator.resume, self.version)
-        self.router.rejoin(rank)
+        self.router.mark_ready(rank)
 
     async def _publish(self, step: int, *, joined: int | None = None) -> None:
-        """With `joined`, a generator that was not there before: its version does not follow on the last one."""
-        version, clock = self.version + (1 if joined is None else 2), Clock()
+        """`joined` is a new generator; the version then skips a number, as it has missed the last one."""
+        version, clock = self.version + (1 if joined is None else 2), LapTimer()
         await self.router.hold()
         if joined is not None:
             await self.generators.at(joined, Generator.pause)
-            self.router.rejoin(joined)
+            self.router.mark_ready(joined)
         clock.lap("hold")
-        if self.turns is not None:
-            await self.turns.enter("publication")
+        if self.device_sharing is not None:
+            await self.device_sharing.enter("weight_sync")
             clock.lap("make room")
         sent, received = await self._move(version, clock)
         self._attest(version, sent, received)
-        if self.canary is not None and (self.plan.travels or not self._digests):
+        if self.canary is not None and (self.transport.moves or not self._digests):
             canary = self.canary
-            heard = await self.router.each(lambda rank: canary.probe(self.generators, rank))
-            await canary.check(self.trainers, heard, version=version, kinds=sent.sums, policy=self.policy)
+            outputs = await self.router.each(lambda rank: canary.probe(self.generators, rank))
+            await canary.check(self.trainers, outputs, version=version, dtypes=sent.sums, policy=self.policy)
             clock.lap("canary")
         digest = f"{self.policy} {_text(sent)}" if self.policy else _text(sent)
-        self.journal.record(Published(version=version, step=step, digest=digest, seconds=clock.laps))
+        self.journal.record(WeightsPublished(version=version, step=step, digest=digest, seconds=clock.laps))
         self.journal.flush(durable=True)
         self.version = version
         self.step_of[version] = step
         self._digests[version] = sent
-        if self.turns is not None:
-            await self.turns.enter("rollout")
+        if self.device_sharing is not None:
+            await self.device_sharing.enter("rollout")
         requests, tokens = await self.router.release(version)
-        self.journal.record(Resumed(version=version, requests=requests, tokens=tokens))
+        self.journal.record(RequestsResumed(version=version, num_requests=requests, num_tokens=tokens))
 
-    async def _move(self, version: int, clock: Clock) -> tuple[Digest, dict[int, Digest]]:
-        """What the trainer holds, and what each generator holds once it has taken that over."""
-        sending = self.trainers.each(Trainer.send, self.plan, version)
+    async def _move(self, version: int, clock: LapTimer) -> tuple[Digest, dict[int, Digest]]:
+        """Transfer the weights; the trainer's digest, and each generator's after it has loaded them."""
+        sending = self.trainers.each(Trainer.send, version)
 
         def receive(rank: int) -> Awaitable[Digest]:
-            return self.generators.at(rank, Generator.receive, self.plan, version)
+            return self.generators.at(rank, Generator.receive, version)
 
-        if self.plan.together:
+        if self.transport.concurrent:
             sent, received = await asyncio.gather(sending, self.router.each(receive))
             clock.lap("move")
             return sent[0], received
@@ -143,28 +146,28 @@ class Publisher:
         return sent, received
 
     def _attest(self, version: int, sent: Digest, received: Mapping[int, Digest]) -> None:
-        """Refuse to go on where a generator holds anything but what the trainer sent."""
-        for rank, found in received.items():
-            if found != sent:
-                fault = self._fault(found, sent)
+        """Raise `RunStopped` unless every generator holds the weights that the trainer sent."""
+        for rank, digest in received.items():
+            if digest != sent:
+                where, fault = describe_version(version, self.policy), self._fault(digest, sent)
                 raise RunStopped(
-                    f"{named(version, self.policy)}: generator {rank} does not hold the trainer's weights: {fault} "
-                    f"(trainer {_text(sent)}, generator {_text(found)}); nothing was sampled with them"
+                    f"{where}: generator {rank} does not hold the trainer's weights: {fault} "
+                    f"(trainer {_text(sent)}, generator {_text(digest)}); nothing was sampled with them"
                 )
 
-    def _fault(self, found: Digest, sent: Digest) -> str:
-        """What went wrong, by what is held instead."""
-        if found.sums.keys() != sent.sums.keys():
-            kinds = [", ".join(sorted(side.sums)) for side in (found, sent)]
-            return f"it has {kinds[0]} where {kinds[1]} was sent, see actor_infer.dtype"
-        for old, digest in self._digests.items():
-            if digest == found:
-                return f"nothing was delivered, it still holds version {old}"
-        return "it holds what was never published, so a part is stale or was changed on the way"
+    def _fault(self, held: Digest, sent: Digest) -> str:
+        """The likely cause of a mismatch, from the digest that the generator holds instead."""
+        if held.sums.keys() != sent.sums.keys():
+            dtypes = [", ".join(sorted(side.sums)) for side in (held, sent)]
+            return f"it has {dtypes[0]} where {dtypes[1]} was sent, see actor_infer.dtype"
+        for version, digest in self._digests.items():
+            if digest == held:
+                return f"nothing was delivered, it still holds version {version}"
+        return "these weights were never published, so a part is stale or was changed in transit"
 
 
-class Clock:
-    """Seconds from one lap to the next."""
+class LapTimer:
+    """Seconds between laps, by name."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

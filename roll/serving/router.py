@@ -1,7 +1,7 @@
-"""One view over all generators of a pool: requests go in, replies come out, versions change in between.
+"""Routes requests to the generators of one policy and carries them across versions of the weights.
 
-Nothing a generator says is believed unseen. An answer that is late, comes twice, is longer than was asked for or has
-logprobs that are no numbers reaches nobody, and a request of which nothing is heard is sent elsewhere with its tokens.
+Every output of a generator is validated. One that is late, duplicated, too long or has non-finite logprobs is not
+delivered, and a request without outputs for too long is sent to another generator together with its tokens.
 """
 
 from __future__ import annotations
@@ -14,40 +14,39 @@ from itertools import count
 from typing import TypeVar
 
 from roll.cluster.handle import Cluster
-from roll.engines.base import Counting, Generator, Output, Request
+from roll.engines.base import Generator, HasStatistics, Output, Request
 from roll.errors import EngineFailed, RunStopped, WorkerDied
 from roll.journal.activity import Activity
 from roll.journal.records import IDLE
-from roll.serving.counts import Tally
-from roll.serving.idle import Waits
-from roll.serving.load_balancing import Balance, Concurrency
-from roll.serving.pending import Note, Pending, Sampled, Versions
+from roll.serving.counts import GenerationCounts
+from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, VersionRows
+from roll.serving.idle import IdleReasons
 from roll.types import Finish
 
 T = TypeVar("T")
-Mend = Callable[[int, WorkerDied], Awaitable[None]]
+ReplaceGenerator = Callable[[int, WorkerDied], Awaitable[None]]
 _ABORT = Finish.ABORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long the router waits, and for what."""
+class Timeouts:
+    """Timeouts of the router, in seconds, and the limit on retries."""
 
     request_s: float = 600.0
-    """For any sign of life of a request, before it is sent elsewhere."""
+    """Between two outputs of a request, before it is sent to another generator."""
     call_s: float = 600.0
-    """For a generator to take an order; after that it counts as lost, and the run stops."""
+    """For a control call to a generator; past it the run stops."""
     max_redispatches: int = 3
-    """How often one request is sent elsewhere for want of an answer."""
+    """How often one request is sent to another generator after a timeout before it fails."""
 
 
 class Router:
-    """Sends each request where it costs least, and carries it across versions.
+    """Sends each request to the generator where it costs least, and resumes it after a change of version.
 
     sample(request)   waits for the whole reply                woken by the generator's outputs
     hold()            waits until every dispatched request     woken by the generator's outputs; after
-                      has come back, partial tokens kept       `Patience.request_s` what is missing is lost
-    release(version)  never waits; what was held goes out again
+                      has returned with its partial reply      `Timeouts.request_s` the rest is redispatched
+    release(version)  waits for `resume` calls alone; held requests are dispatched again
     """
 
     def __init__(
@@ -55,30 +54,32 @@ class Router:
         generators: Cluster[Generator],
         *,
         max_wait_s: float = 1.0,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         concurrency: Concurrency | None = None,
-        spoken: bool = True,
+        with_logprobs: bool = True,
+        idle_reasons: IdleReasons | None = None,
     ) -> None:
-        self._generators, self._max_wait_s, self._spoken = generators, max_wait_s, spoken
-        self._patience, self.balance = patience or Patience(), Balance(generators.size, concurrency)
+        self._generators, self._max_wait_s, self._with_logprobs = generators, max_wait_s, with_logprobs
+        self._timeouts, self.balancer = timeouts or Timeouts(), LoadBalancer(generators.size, concurrency)
         self._adaptive = concurrency is not None and concurrency.adaptive
         self._pending: dict[str, Pending] = {}
-        self._in_flight: dict[str, Pending] = {}  # by the name of their dispatch
+        self._in_flight: dict[str, Pending] = {}  # by dispatch name
         self._waiting: list[tuple[int, int, Pending]] = []  # a heap
         self._abandoned: list[tuple[int, str]] = []
-        self._numbers, self._names, self._versions = count(), count(), Versions()
+        self._numbers, self._names, self._versions = count(), count(), VersionRows()
         self._held = True
-        """Nothing goes out before the first `release` says which version is served."""
+        """Nothing is dispatched before the first `release`, which sets the served version."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        self.tally, self.waits = Tally(), Waits(self._tell_soon)
-        self._telling = False
-        self.ending = False
-        """Whether the run comes to its end: what that breaks off waits in the journal, to go on with."""
+        self.counts, self.idle_reasons = GenerationCounts(), idle_reasons or IdleReasons()
+        self.idle_reasons.subscribe(self._record_idle_soon)
+        self._recording_soon = False
+        self.shutting_down = False
+        """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
         self.activities: Sequence[Activity] = ()
-        """Where it is written down what each generator does, if it is."""
-        self.mend: Mend | None = None
-        """Puts a fresh generator, with what is served, in the place of one that died, and calls `rejoin`; or raises
-        what ends the run. None: a death ends it."""
+        """Recorders of what each generator does, by rank; may be empty."""
+        self.replace_generator: ReplaceGenerator | None = None
+        """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
+        ends the run. None: a dead generator ends the run."""
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -89,19 +90,19 @@ class Router:
                 tasks.create_task(self._collect(rank))
 
     async def sample(
-        self, request: Request, *, order: int = 0, so_far: Sampled | None = None, note: Note | None = None
+        self, request: Request, *, order: int = 0, so_far: Sampled | None = None, on_output: OnOutput | None = None
     ) -> Sampled:
-        """The reply to one request, going on from `so_far`; lower orders go first. Cancelling this aborts it."""
-        assert request.id not in self._pending, f"request {request.id} is under way already"
+        """The reply to one request, continued from `so_far`; lower orders go first. Cancelling aborts the request."""
+        assert request.id not in self._pending, f"request {request.id} is already in flight"
         num_before, loop = 0 if so_far is None else len(so_far.ids), asyncio.get_running_loop()
         item = Pending(
             request=request,
-            place=(order, next(self._numbers)),
+            priority=(order, next(self._numbers)),
             future=loop.create_future(),
-            note=note,
+            on_output=on_output,
             parts=[so_far] if so_far is not None and num_before else [],
-            num=num_before,
-            seen=loop.time(),
+            num_tokens=num_before,
+            last_active=loop.time(),
         )
         if (finish := item.complete) is not None:
             return replace(so_far or Sampled(), finish=finish)
@@ -109,34 +110,34 @@ class Router:
         self._wait_for_dispatch(item)
         try:
             return await item.future
-        except asyncio.CancelledError:  # also of one whose reply is whole, if nobody has seen it yet
-            self.broken_off(item.num - num_before)
+        except asyncio.CancelledError:  # also if the reply is complete but not yet delivered
+            self.count_aborted(item.num_tokens - num_before)
             raise
         finally:
             del self._pending[request.id]
-            if item.rank is not None:  # cancelled while a generator has it
+            if item.rank is not None:  # cancelled while a generator works on it
                 self._abandon(item)
 
-    def broken_off(self, num_tokens: int) -> None:
-        """So many tokens are of an attempt that was cancelled."""
-        if not self.ending:
-            self.tally.aborted += num_tokens
+    def count_aborted(self, num_tokens: int) -> None:
+        """Count the tokens of a cancelled attempt."""
+        if not self.shutting_down:
+            self.counts.aborted += num_tokens
 
-    def whereabouts(self) -> dict[str, int]:
-        """How many attempts are with generators, and how many wait for what."""
-        found = {"with generators": len(self._in_flight), "waiting to be dispatched": len(self._waiting)}
-        found |= {f"waiting for {name}": number for name, number in self.waits.counts().items()}
-        return {what: number for what, number in found.items() if number}
+    def inflight_counts(self) -> dict[str, int]:
+        """Numbers of attempts on generators, waiting for dispatch, for environments and for rewards; without zeros."""
+        counts = {"with generators": len(self._in_flight), "waiting to be dispatched": len(self._waiting)}
+        counts |= {f"waiting for {name}": number for name, number in self.idle_reasons.counts().items()}
+        return {state: number for state, number in counts.items() if number}
 
     async def hold(self) -> None:
-        """Stop dispatch and take back all that runs or queues."""
+        """Stop dispatch and take all requests back from the generators."""
         self._held = True
-        self._tell_idle()
-        async with self._sending:  # a request handed over after the abort would never come back
+        self._record_idle()
+        async with self._sending:  # a request submitted after the abort would never return
             await self.each(lambda rank: self._generators.at(rank, Generator.pause), "pause")
             await self.each(lambda rank: self._generators.at(rank, Generator.abort, None), "abort")
         try:
-            async with asyncio.timeout(self._patience.request_s):
+            async with asyncio.timeout(self._timeouts.request_s):
                 while self._in_flight:
                     self._returned.clear()
                     await self._returned.wait()
@@ -145,56 +146,56 @@ class Router:
                 self._redispatch(item, "the change of version")
 
     async def release(self, version: int) -> tuple[int, int]:
-        """Go on, with every generator at this version; requests that go on, and tokens they have to be given again."""
-        resumed = [item for item in self._pending.values() if item.num]
+        """Resume every generator at this version; numbers of continued requests and of tokens to prefill for them."""
+        resumed = [item for item in self._pending.values() if item.num_tokens]
         await self.each(lambda rank: self._generators.at(rank, Generator.resume, version), "resume")
         self._held = False
-        self._tell_idle()
+        self._record_idle()
         self._work.set()
-        return len(resumed), sum(len(item.request.ids) + item.num for item in resumed)
+        return len(resumed), sum(len(item.request.ids) + item.num_tokens for item in resumed)
 
     async def each(self, call: Callable[[int], Awaitable[T]], order: str | None = None) -> dict[int, T]:
-        """What every generator that is there answers, by rank; one that dies under it is left out, to be mended.
+        """The results of `call(rank)` on all available generators, by rank; one that dies meanwhile is left out.
 
-        An `order` is to be taken within `Patience.call_s`.
+        A control call is named by `order` and has to return within `Timeouts.call_s`.
         """
-        found: dict[int, T] = {}
+        results: dict[int, T] = {}
 
-        async def ask(rank: int) -> None:
+        async def call_one(rank: int) -> None:
             try:
-                found[rank] = await call(rank)
+                results[rank] = await call(rank)
             except WorkerDied:
-                if self.mend is None:
+                if self.replace_generator is None:
                     raise
 
-        ranks = [rank for rank in range(self._generators.size) if rank not in self.balance.away]
-        asked = asyncio.gather(*map(ask, ranks))
-        await (asked if order is None else self._order(asked, order))
-        return {rank: found[rank] for rank in sorted(found)}
+        ranks = [rank for rank in range(self._generators.size) if rank not in self.balancer.unavailable]
+        calls = asyncio.gather(*map(call_one, ranks))
+        await (calls if order is None else self._control(calls, order))
+        return {rank: results[rank] for rank in sorted(results)}
 
-    def rejoin(self, rank: int) -> None:
-        """A generator that was replaced serves from now on."""
-        self.balance.rejoin(rank)
-        self._tell(rank)
+    def mark_ready(self, rank: int) -> None:
+        """A replaced generator gets requests from now on."""
+        self.balancer.mark_ready(rank)
+        self._record_activity(rank)
         self._work.set()
 
     async def _dispatch(self) -> None:
         while True:
             await self._work.wait()
             self._work.clear()
-            await asyncio.sleep(0)  # whoever is about to ask as well goes into the same call
+            await asyncio.sleep(0)  # callers that are about to sample too join this call
             abandoned, self._abandoned = self._abandoned, []
-            names: dict[int, list[str]] = {}
+            names_by_rank: dict[int, list[str]] = {}
             for rank, name in abandoned:
-                names.setdefault(rank, []).append(name)
-            for rank, found in names.items():
-                await self._abort(rank, found)
+                names_by_rank.setdefault(rank, []).append(name)
+            for rank, names in names_by_rank.items():
+                await self._abort(rank, names)
             async with self._sending:
                 if not self._held:
                     await self._send()
 
     async def _send(self) -> None:
-        """Hand out what waits, oldest first, as far as the generators may take it."""
+        """Dispatch waiting requests in order of priority while generators have room."""
         shares: dict[int, list[Pending]] = {}
         now = _now()
         while self._waiting:
@@ -203,28 +204,28 @@ class Router:
                 heapq.heappop(self._waiting)
                 continue
             request = item.request
-            rank = self.balance.choose(len(request.ids) + item.num, request.family, item.avoid)
+            rank = self.balancer.choose(len(request.ids) + item.num_tokens, request.family, item.avoid)
             if rank is None:
                 break
             heapq.heappop(self._waiting)
-            item.queued_s += now - item.seen
-            item.rank, item.name, item.seen = rank, f"{request.id}~{next(self._names)}", now
+            item.queued_s += now - item.last_active
+            item.rank, item.name, item.last_active = rank, f"{request.id}~{next(self._names)}", now
             self._in_flight[item.name] = item
-            self.balance.enter(rank, item.left, request.family)
+            self.balancer.add_request(rank, item.num_left, request.family)
             shares.setdefault(rank, []).append(item)
         for rank in shares:
-            self._tell(rank)
+            self._record_activity(rank)
         await asyncio.gather(*(self._submit(rank, share) for rank, share in shares.items()))
 
     async def _submit(self, rank: int, share: Sequence[Pending]) -> None:
-        """Hand over a share; where the generator refuses it, one by one, so that each fails for itself alone."""
+        """Submit a share; if the generator refuses it, one request at a time, so that only the faulty ones fail."""
         requests = [item.remainder() for item in share]
         try:
-            await self._order(self._generators.at(rank, Generator.submit, requests), f"submit on generator {rank}")
+            await self._control(self._generators.at(rank, Generator.submit, requests), f"submit on generator {rank}")
         except WorkerDied:
-            if self.mend is None:
+            if self.replace_generator is None:
                 raise
-            # `_collect` hears of it as well, and takes back what it had
+            # `_collect` gets the same error and redispatches its requests
         except EngineFailed as error:
             if len(share) > 1:
                 for item in share:
@@ -236,53 +237,54 @@ class Router:
 
     async def _abort(self, rank: int, names: Sequence[str]) -> None:
         try:
-            await self._order(self._generators.at(rank, Generator.abort, names), f"abort on generator {rank}")
+            await self._control(self._generators.at(rank, Generator.abort, names), f"abort on generator {rank}")
         except WorkerDied:
-            if self.mend is None:
+            if self.replace_generator is None:
                 raise
 
     async def _collect(self, rank: int) -> None:
         while True:
             try:
-                await self._hear(rank)
+                await self._collect_once(rank)
             except WorkerDied as error:
-                await self._replaced(rank, error)
+                await self._recover(rank, error)
 
-    async def _hear(self, rank: int) -> None:
-        """Take what a generator has to say, once."""
+    async def _collect_once(self, rank: int) -> None:
+        """Process the next outputs of one generator."""
         outputs = await self._generators.at(rank, Generator.events, self._max_wait_s)
         now = _now()
         for output in outputs:
             item = self._in_flight.get(output.id)
             if item is None:
-                self.tally.late += 1
-                self.tally.tokens += len(output.ids)
-                self.tally.aborted += len(output.ids)
-            elif fault := item.fault(output, spoken=self._spoken):
-                self.tally.bad += 1
+                self.counts.late += 1
+                self.counts.tokens += len(output.ids)
+                self.counts.aborted += len(output.ids)
+            elif fault := item.fault(output, with_logprobs=self._with_logprobs):
+                self.counts.bad += 1
                 self._abandon(item)
                 item.fail(f"generator {rank} answered with {fault}")
             else:
-                self._take(item, output, now)
+                self._accept(item, output, now)
         if self._adaptive:
-            self.balance.pressed(rank, (await self._generators.at(rank, Counting.statistics)).preempted)
+            statistics = await self._generators.at(rank, HasStatistics.statistics)
+            self.balancer.report_preemptions(rank, statistics.preempted)
 
-    async def _replaced(self, rank: int, error: WorkerDied) -> None:
-        """Send elsewhere what a dead generator had, with its tokens, and wait for another in its place."""
-        if self.mend is None:
+    async def _recover(self, rank: int, error: WorkerDied) -> None:
+        """Redispatch the requests of a dead generator with their tokens, and wait for its replacement."""
+        if self.replace_generator is None:
             raise error
-        self.balance.away.add(rank)
+        self.balancer.unavailable.add(rank)
         for item in [item for item in self._in_flight.values() if item.rank == rank]:
             self._drop(item)
-            self.tally.redispatched += 1
+            self.counts.redispatched += 1
             self._queue(item)
-        while rank in self.balance.away:
+        while rank in self.balancer.unavailable:
             try:
-                await self.mend(rank, error)
+                await self.replace_generator(rank, error)
             except WorkerDied as again:
                 error = again
 
-    def _take(self, item: Pending, output: Output, now: float) -> None:
+    def _accept(self, item: Pending, output: Output, now: float) -> None:
         assert item.rank is not None
         num_new, finish = len(output.ids), output.finish
         if num_new:
@@ -295,12 +297,12 @@ class Router:
                 queued_s=item.queued_s,
             )
             item.parts.append(part)
-            item.num += num_new
-            self.tally.tokens += num_new
-            self.balance.progress(item.rank, num_new)
-            if item.note is not None:
-                item.note(output)
-        item.seen = now
+            item.num_tokens += num_new
+            self.counts.tokens += num_new
+            self.balancer.add_progress(item.rank, num_new)
+            if item.on_output is not None:
+                item.on_output(output)
+        item.last_active = now
         if finish is None:
             return
         self._drop(item, ended=finish is not _ABORT)
@@ -310,86 +312,86 @@ class Router:
             item.resolve(finish)
 
     async def _watch(self) -> None:
-        """Send elsewhere what no generator has said anything of for too long."""
-        limit = self._patience.request_s
+        """Redispatch requests without outputs for `Timeouts.request_s`."""
+        limit = self._timeouts.request_s
         while True:
             await asyncio.sleep(limit / 4)
-            silent = [item for item in self._in_flight.values() if _now() - item.seen > limit]
-            for item in silent:
+            timed_out = [item for item in self._in_flight.values() if _now() - item.last_active > limit]
+            for item in timed_out:
                 self._redispatch(item, f"{limit:g} s")
 
     def _redispatch(self, item: Pending, waited: str) -> None:
         rank = item.rank
         self._abandon(item)
         item.redispatches += 1
-        if item.redispatches > self._patience.max_redispatches:
-            item.fail(f"no answer from generator {rank} in {waited}, nor from others before")
+        if item.redispatches > self._timeouts.max_redispatches:
+            item.fail(f"no output from generator {rank} in {waited}, nor from others before")
             return
-        self.tally.redispatched += 1
+        self.counts.redispatched += 1
         item.avoid = rank
         self._queue(item)
 
     def _queue(self, item: Pending) -> None:
-        if (finish := item.complete) is not None:  # cut off right at its end
+        if (finish := item.complete) is not None:  # aborted right at its end
             item.resolve(finish)
         else:
-            item.seen = _now()
+            item.last_active = _now()
             self._wait_for_dispatch(item)
 
     def _wait_for_dispatch(self, item: Pending) -> None:
-        heapq.heappush(self._waiting, (*item.place, item))
+        heapq.heappush(self._waiting, (*item.priority, item))
         self._work.set()
 
     def _abandon(self, item: Pending) -> None:
-        """Take a request from its generator, which may not know yet."""
+        """Take a request back from its generator, and queue the abort."""
         assert item.rank is not None
         self._abandoned.append((item.rank, item.name))
         self._work.set()
         self._drop(item)
 
     def _drop(self, item: Pending, *, ended: bool = False) -> None:
-        """No generator has it any more."""
+        """Remove a request from its generator's books."""
         rank, item.rank = item.rank, None
         assert rank is not None
         del self._in_flight[item.name]
-        self.balance.leave(rank, item.left, ended=ended)
-        if not self.balance.held[rank]:
-            self._tell(rank)
+        self.balancer.remove_request(rank, item.num_left, ended=ended)
+        if not self.balancer.num_requests[rank]:
+            self._record_activity(rank)
         if not self._in_flight:
             self._returned.set()
         if self._waiting:
             self._work.set()
 
-    def _tell(self, rank: int) -> None:
-        """Write down what this generator does now."""
+    def _record_activity(self, rank: int) -> None:
+        """Record what this generator does now."""
         if not self.activities:
             return
-        if self.balance.held[rank]:
-            doing = "generate"
+        if self.balancer.num_requests[rank]:
+            activity = "generate"
         else:
-            doing = IDLE + ("version change" if self._held else self.waits.reason())
-        self.activities[rank].enter(doing)
+            activity = IDLE + ("version change" if self._held else self.idle_reasons.reason())
+        self.activities[rank].enter(activity)
 
-    def _tell_soon(self) -> None:
-        """Once for all that changes until the event loop comes round again."""
-        if self.activities and not self._telling:
-            self._telling = True
-            asyncio.get_running_loop().call_soon(self._tell_idle)
+    def _record_idle_soon(self) -> None:
+        """Record idle reasons once per pass of the event loop, however often they change in it."""
+        if self.activities and not self._recording_soon:
+            self._recording_soon = True
+            asyncio.get_running_loop().call_soon(self._record_idle)
 
-    def _tell_idle(self) -> None:
-        self._telling = False
+    def _record_idle(self) -> None:
+        self._recording_soon = False
         for rank in range(len(self.activities)):
-            if not self.balance.held[rank]:
-                self._tell(rank)
+            if not self.balancer.num_requests[rank]:
+                self._record_activity(rank)
 
-    async def _order(self, call: Awaitable[T], what: str) -> T:
-        """An order that a generator takes at once, if it lives."""
+    async def _control(self, call: Awaitable[T], name: str) -> T:
+        """Await a control call; raises `RunStopped` past `Timeouts.call_s`."""
         try:
-            async with asyncio.timeout(self._patience.call_s):
+            async with asyncio.timeout(self._timeouts.call_s):
                 return await call
         except TimeoutError:
             raise RunStopped(
-                f"no generator answered to {what} for {self._patience.call_s:g} s; "
+                f"no generator answered to {name} for {self._timeouts.call_s:g} s; "
                 "see its log, then `roll resume` the run"
             ) from None
 

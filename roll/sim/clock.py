@@ -1,4 +1,4 @@
-"""An event loop whose clock is virtual: when nothing is left to do, time jumps to the next timer."""
+"""An event loop on virtual time: when nothing is left to do, the clock jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time is what its timers say, and nothing is ever waited for.
+    """Event loop whose time follows its timers, so that nothing really waits.
 
-    With `charge_cpu`, the CPU time of each turn of the loop counts as well: the controller is one thread, and while it
-    computes it serves nobody. `elsewhere` leaves out what in reality another machine does, `spend` adds what is not
-    computed here but would keep the controller busy.
+    With `charge_cpu`, the CPU time of each loop iteration counts as well: the controller is one thread, and while it
+    computes it serves no one else. `elsewhere` excludes work that another machine does in reality; `spend` adds work
+    that is not computed here but would keep the controller busy.
     """
 
     def __init__(self, *, charge_cpu: bool = False, last_chance_s: float = 5.0) -> None:
@@ -30,20 +30,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.busy_s = 0.0
         """Virtual seconds in which the controller was busy."""
         self.last_chance_s = last_chance_s
-        """Real seconds in which a thread may still wake a loop that has no timer."""
+        """Real seconds to wait for a thread to wake a loop without timers."""
         super().__init__(_Jump(self))
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._now
 
     def spend(self, seconds: float) -> None:
-        """Keep the controller busy for so long."""
+        """Keep the controller busy for some virtual seconds."""
         self._debt_s += seconds
 
     @contextmanager
     def elsewhere(self) -> Generator[None]:
-        """What this block computes is not the controller's work."""
+        """Exclude the CPU time of this block from the controller's time."""
         if not self.charge_cpu:
             yield
             return
@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._debt_s -= time.thread_time() - began
 
     def settle(self) -> None:
-        """Let the time pass that the controller was busy since `begin`."""
+        """Advance the clock by the time that the controller was busy since `begin`."""
         if self.charge_cpu:
             self._debt_s += time.thread_time() - self._began
         if self._debt_s > 0:
@@ -61,17 +61,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._debt_s = 0.0
 
     def begin(self) -> None:
-        """The controller's work of this turn begins now."""
+        """Mark the start of the controller's work in this iteration."""
         if self.charge_cpu:
             self._began = time.thread_time()
 
     def jump(self, when: float) -> None:
-        """Nothing happens until then."""
+        """Advance the clock to a time."""
         self._now = max(self._now, when)
 
 
 class _Jump(selectors.DefaultSelector):
-    """Looks at files without waiting; where the loop would wait, its clock moves on instead."""
+    """Selector that polls files without waiting; where the loop would wait, its clock advances."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Jump(selectors.DefaultSelector):
         if not ready and timeout is None:
             ready = super().select(self._loop.last_chance_s)
             if not ready:
-                raise RunStopped("simulation: everything waits for something that will never come; see who waits")
+                raise RunStopped("simulation: deadlock, all tasks wait and no timer is left; see the waiting tasks")
         if not ready:
             self._loop.jump(due)
         self._loop.begin()
@@ -92,6 +92,6 @@ class _Jump(selectors.DefaultSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
-    """What `main` returns, on this loop, which is closed afterwards."""
+    """Run `main` on this loop, close the loop, and return the result."""
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main)

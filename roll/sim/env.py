@@ -1,11 +1,11 @@
-"""An environment that takes time and says nothing of interest."""
+"""An environment that takes time and has no content."""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
 
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.sim.lengths import LogNormal
 from roll.types import Message, Task
 
@@ -13,9 +13,9 @@ QUESTION = "0"
 
 
 class SimEnv:
-    """Ends after `turns` replies; how long it thinks about each depends on the task and on what was said.
+    """Ends after `turns` responses; the latency of each depends on the task and on the response.
 
-    Its seconds are log-normal; a median of 0 answers at once. All that it took is its metric `waited_s`.
+    Latencies are log-normal; a median of 0 answers at once. Their sum is the metric `waited_s`.
     """
 
     def __init__(self, task: Task, *, turns: int = 1, median_s: float = 0.0, sigma: float = 0.0) -> None:
@@ -26,14 +26,14 @@ class SimEnv:
     async def start(self) -> tuple[Message, ...]:
         return (Message("user", QUESTION),)
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         self._num_turns += 1
-        key = zlib.crc32(f"{self._seed} {self._num_turns} {reply[:64]}".encode())
+        key = zlib.crc32(f"{self._seed} {self._num_turns} {response[:64]}".encode())
         if self._latency is not None:
             latency_s = self._latency.draw(key)
             self._waited_s += latency_s
             await asyncio.sleep(latency_s)
-        return Reply(
+        return StepResult(
             messages=(Message("user", QUESTION),),
             reward=float(key % 2),
             done=self._num_turns == self._turns,
@@ -41,4 +41,4 @@ class SimEnv:
         )
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

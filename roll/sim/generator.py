@@ -1,4 +1,4 @@
-"""A generator that takes time and computes nothing: it jumps from one end of a reply to the next."""
+"""A generator that takes time and computes nothing: it jumps from one end of a response to the next."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from roll.engines.base import Output, Request, Statistics
 from roll.sim.clock import VirtualLoop
 from roll.sim.lengths import Lengths
 from roll.types import Digest, Finish
-from roll.weights.plan import Plan
 
 if TYPE_CHECKING:
     from roll.types import Ints
 
 EOS = 1
 _ZERO = 4
-"""The id of `0`; those of the other digits follow."""
+"""Id of `0`; the ids of the other digits follow."""
 _NUM_DIGITS = 12
-"""A reply begins with so many digits of its key, so that no two are alike."""
+"""Number of key digits at the start of a response, which make every response unique."""
 _EARLY_S = 1e-9
-"""A timer may ring this much before its time."""
+"""Tolerance for timers that fire early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """What one generator can do."""
+class GeneratorSpeed:
+    """Speed of one generator."""
 
     slots: int
-    """Sequences decoded together; more wait inside the generator."""
+    """Sequences decoded concurrently; more requests queue inside the generator."""
     tokens_per_s: float
-    """Of each sequence, however many there are."""
+    """Per sequence, regardless of their number."""
     receive_s: float = 0.0
-    """To take over a version of the weights."""
+    """Time to receive a version of the weights."""
     resume_s: float = 0.0
-    """To serve again after that."""
+    """Time to resume serving afterwards."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,34 +50,34 @@ class _Running:
 
     request: Request
     num_tokens: int
-    """That it will have sampled at its end."""
+    """Number of tokens to sample."""
     finish: Finish
     number: int
     began: float
 
 
 class SimGenerator:
-    """`Generator` whose replies have the lengths that belong to their keys, wherever and however often they resume.
+    """`Generator` whose response lengths depend on the key alone, regardless of where and how often they resume.
 
-    It works whether or not anyone asks: a slot is filled again at the very moment it falls free, even if the controller
-    hears of it late. Only whole tokens count; what was begun of one when it is aborted is lost.
+    It works independently of calls: a free slot is refilled at once, even if the controller learns of it later. Only
+    complete tokens count; an abort loses a started one.
     """
 
-    def __init__(self, lengths: Lengths, speed: Speed, loop: VirtualLoop) -> None:
+    def __init__(self, lengths: Lengths, speed: GeneratorSpeed, loop: VirtualLoop) -> None:
         self._lengths, self._speed, self._loop = lengths, speed, loop
         self._version = -1
         self._paused_at: float | None = None
         self._waiting: deque[Request] = deque()
         self._running: dict[str, _Running] = {}
-        self._ends: list[tuple[float, int, str]] = []  # a heap; what was aborted is still in it
+        self._ends: list[tuple[float, int, str]] = []  # a heap; aborted sequences remain in it
         self._outputs: list[Output] = []
         self._numbers = count()
         self._alarm: asyncio.Future[None] | None = None
         self._rings_at = math.inf
         self.num_tokens = self.num_replies = 0
-        """Sampled; whole replies among them."""
+        """Sampled tokens, and complete responses."""
         self.slot_s = 0.0
-        """Seconds in which a slot decoded, over all slots."""
+        """Decoding seconds, summed over all slots."""
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -109,14 +108,14 @@ class SimGenerator:
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         with self._loop.elsewhere():
             self._settle()
-            wanted = None if ids is None else set(ids)
+            requested = None if ids is None else set(ids)
             for id, item in list(self._running.items()):
-                if wanted is None or id in wanted:
+                if requested is None or id in requested:
                     done = math.floor((self._now() - item.began) * self._speed.tokens_per_s + _EARLY_S)
                     self._end(item, self._now(), min(done, item.num_tokens - 1), Finish.ABORT)
             queued, self._waiting = self._waiting, deque()
             for request in queued:
-                if wanted is None or request.id in wanted:
+                if requested is None or request.id in requested:
                     self._outputs.append(self._output(request, 0, Finish.ABORT))
                 else:
                     self._waiting.append(request)
@@ -129,7 +128,7 @@ class SimGenerator:
 
     async def resume(self, version: int) -> None:
         await asyncio.sleep(self._speed.resume_s)
-        assert version == self._version or not self._running, "a sequence goes on with the weights it began with"
+        assert version == self._version or not self._running, "a running sequence keeps its weights"
         self._version = version
         if self._paused_at is None:
             return
@@ -140,18 +139,18 @@ class SimGenerator:
         self._fill(self._loop.time())
         self._wake()
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
+    async def receive(self, version: int) -> Digest:
         assert self._paused_at is not None, "weights change only while nothing is served"
         assert not self._running and not self._waiting, "weights change only while nothing is served"
         await asyncio.sleep(self._speed.receive_s)
         return Digest({"fake": (version, version * version)})
 
     def _now(self) -> float:
-        """Where decoding stands."""
+        """Time up to which decoding has progressed."""
         return self._loop.time() if self._paused_at is None else self._paused_at
 
     def _settle(self) -> None:
-        """Let everything happen that should have happened by now."""
+        """Process all sequences that have ended by now."""
         now = self._now() + _EARLY_S
         while self._ends and self._ends[0][0] <= now:
             ended, number, id = heapq.heappop(self._ends)
@@ -166,7 +165,7 @@ class SimGenerator:
 
     def _begin(self, request: Request, at: float) -> None:
         left = max(1, math.ceil(self._lengths.draw(request.key))) - request.produced
-        assert left > 0, f"request {request.id} is whole already"
+        assert left > 0, f"request {request.id} is already complete"
         finish = Finish.STOP if left <= request.max_new_tokens else Finish.LENGTH
         number, num_tokens = next(self._numbers), min(left, request.max_new_tokens)
         self._running[request.id] = _Running(
@@ -202,7 +201,7 @@ class SimGenerator:
             self._alarm = None
 
     def _wake(self) -> None:
-        """Have `events` look again, if there is something new for it to see."""
+        """Wake `events` if there is something new."""
         if self._alarm is not None and (self._outputs or self._next_end() < self._rings_at):
             _ring(self._alarm)
 
@@ -213,7 +212,7 @@ def _ring(alarm: asyncio.Future[None]) -> None:
 
 
 def _ids(key: int, first: int, num_tokens: int) -> Ints:
-    """Digits of the key, then zeros, from the position `first` on."""
+    """Digits of the key, then zeros, starting at position `first`."""
     ids = np.full(num_tokens, _ZERO, np.int32)
     digits = [_ZERO + int(digit) for digit in f"{key:020d}"[-_NUM_DIGITS:][first:][:num_tokens]]
     ids[: len(digits)] = digits

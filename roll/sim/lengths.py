@@ -1,4 +1,4 @@
-"""How long replies and waits are: a pure function of a key, so that a run repeated has the same ones."""
+"""Lengths of responses and waits: pure functions of a key, so that a repeated run draws the same ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNormal:
-    """Most are short, some are very long; nothing is cut off."""
+    """Mostly short, with a long tail; not truncated."""
 
     median: float
     sigma: float
@@ -37,7 +37,7 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """Always the same."""
+    """A constant."""
 
     value: float
 
@@ -46,20 +46,22 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Lengths that were seen, each as likely as it was frequent."""
+class RecordedLengths:
+    """The empirical distribution of observed lengths."""
 
-    seen: Sequence[float]
+    observed: Sequence[float]
 
     def draw(self, key: int) -> float:
-        return self.seen[random.Random(key).randrange(len(self.seen))]
+        return self.observed[random.Random(key).randrange(len(self.observed))]
 
 
-def recorded(journal: Path) -> Recorded:
-    """The lengths of all replies in the journal of a run."""
+def recorded_lengths(journal: Path) -> RecordedLengths:
+    """The lengths of all responses in the journal of a run."""
     reader = Reader(journal)
     try:
-        kept = [item.trajectory for item in reader.trajectories() if item.trajectory is not None]
+        trajectories = [item.trajectory for item in reader.trajectories() if item.trajectory is not None]
     finally:
         reader.close()
-    return Recorded(seen=[float(len(turn.sampled)) for trajectory in kept for turn in trajectory.turns])
+    return RecordedLengths(
+        observed=[float(len(turn.sampled)) for trajectory in trajectories for turn in trajectory.turns]
+    )

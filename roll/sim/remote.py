@@ -1,4 +1,4 @@
-"""Workers that are called over a network: an answer takes a while, and every call costs the controller something."""
+"""Workers called over a network: answers have latency, and every call costs the controller time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from roll.sim.clock import VirtualLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCost:
-    """What one remote call costs."""
+    """Cost of one remote call."""
 
     latency_s: float = 0.001
-    """Until its answer is there."""
+    """Time until the answer arrives."""
     busy_s: float = 1 / 2100
-    """That the controller is busy with it and does nothing else."""
+    """Time in which the controller is busy with the call."""
 
 
 class RemoteCluster(InlineCluster[W]):
-    """`Cluster` whose calls cost what remote ones do."""
+    """`Cluster` whose calls have the cost of remote ones."""
 
     def __init__(self, workers: Sequence[W], cost: CallCost, loop: VirtualLoop) -> None:
         super().__init__(workers)

@@ -1,4 +1,4 @@
-"""One simulated run: the wiring of a real one, with engines and environments that only take time."""
+"""One simulated run: the wiring of a real run, with engines and environments that only take time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from roll.engines.base import Generator, Trainer
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.loop import Loop
-from roll.pipelines.reference_models import Models
-from roll.serving.load_balancing import Concurrency
-from roll.serving.router import Patience, Router
+from roll.serving.dispatch import Concurrency
+from roll.serving.router import Router, Timeouts
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.generator import SimGenerator, Speed
+from roll.sim.generator import GeneratorSpeed, SimGenerator
 from roll.sim.lengths import Lengths
 from roll.sim.remote import CallCost, RemoteCluster
 from roll.sim.trainer import SimTrainer
@@ -33,59 +32,58 @@ from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
 from roll.tracking.progress import Progress
 from roll.tracking.reporter import Reporter
-from roll.weights.plan import Plan
 from roll.wiring.data import build_data
-from roll.wiring.models import Roles
-from roll.wiring.run import Books, build_keeper, build_loop
+from roll.wiring.models import PolicyEngines, Roles
+from roll.wiring.run import RunServices, build_checkpointer, build_loop
 
 _FREE = CallCost(latency_s=0.0, busy_s=0.0)
 _ENDLESS = 10**9
-"""Tokens or seconds that are never reached."""
+"""A number of tokens or seconds that is never reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is simulated."""
+class SimulationConfig:
+    """Parameters of a simulation."""
 
     steps: int
     lengths: Lengths
-    """Tokens of a reply."""
-    speed: Speed
+    """Tokens per response."""
+    speed: GeneratorSpeed
     num_generators: int
     update_s: float
-    """What one step's update takes."""
+    """Time of one update."""
     groups_per_step: int = 64
     group_size: int = 8
     max_staleness: float = 0.0
     turns: int = 1
     env: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments of `SimEnv` beside its turns."""
+    """Arguments of `SimEnv`, except its turns."""
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other settings of the section `rollout`."""
     seed: int = 0
     max_wait_s: float = 3600.0
-    """How long the router waits in one call for a generator that has nothing to say."""
+    """Longest wait of the router per call for events of a generator."""
     call_cost: CallCost | None = None
-    """None: the controller's calls and its CPU time cost nothing, and the same seed gives the same times."""
+    """None: calls and CPU time of the controller are free, and equal seeds give equal times."""
     until_s: float | None = None
-    """Virtual seconds after which it is broken off; None: it ends with its last step."""
+    """Virtual seconds after which it is stopped; None: it ends with its last step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of it, in virtual seconds."""
+class SimulationResult:
+    """Result of a simulation, in virtual seconds."""
 
     ends_s: list[float]
-    """When each step was over."""
+    """End of each step."""
     metrics: list[Mapping[str, float]]
-    """What the loop reported of each step."""
+    """The loop's metrics of each step."""
     alone_s: list[list[list[float]]]
-    """By step and group, what each trajectory takes if it never waits for a slot; empty if broken off."""
+    """By step and group, the duration of each trajectory without waiting for slots; empty if stopped early."""
     elapsed_s: float
     controller_s: float
-    """In which the controller was busy."""
+    """Busy time of the controller."""
     slot_s: float
-    """In which slots decoded, over all slots of all generators."""
+    """Decoding time, summed over all slots of all generators."""
     num_tokens: int
     num_replies: int
     num_calls: int
@@ -98,21 +96,21 @@ class Outcome:
         return (ends[last] - ends[first]) / (last - first)
 
     def mean(self, metric: str, first: int = 0, last: int | None = None) -> float:
-        """Of what the loop reported for the steps after `first` up to `last`."""
+        """Mean of a metric over the steps after `first` up to `last`."""
         return float(np.mean([metrics[metric] for metrics in self.metrics[first:last]]))
 
     def slowest_s(self, first: int = 0, last: int | None = None) -> float:
-        """Mean over these steps of what the slowest of their trajectories takes if it never waits for a slot."""
+        """Mean over these steps of the duration of the slowest trajectory without waiting for slots."""
         return float(np.mean([max(map(max, groups)) for groups in self.alone_s[first:last]]))
 
     @property
-    def greatest_age(self) -> float:
-        """In steps, of any token that was trained on."""
-        return max(metrics["age/max"] for metrics in self.metrics)
+    def max_token_staleness(self) -> float:
+        """Greatest staleness in steps of any trained token."""
+        return max(metrics["staleness/max"] for metrics in self.metrics)
 
 
-def simulate(setting: Setting) -> Outcome:
-    """Run it. Nothing outside a temporary directory is touched."""
+def simulate(setting: SimulationConfig) -> SimulationResult:
+    """Run a simulation; it writes to a temporary directory only."""
     loop = VirtualLoop(charge_cpu=setting.call_cost is not None)
     with tempfile.TemporaryDirectory() as folder:
         return run_virtual(_Simulation(setting, loop, Path(folder)).run(), loop)
@@ -121,13 +119,13 @@ def simulate(setting: Setting) -> Outcome:
 class _Simulation:
     """The parts of one simulated run."""
 
-    def __init__(self, setting: Setting, clock: VirtualLoop, folder: Path) -> None:
+    def __init__(self, setting: SimulationConfig, clock: VirtualLoop, folder: Path) -> None:
         self._setting, self._clock, self._folder = setting, clock, folder
         self._generators = [SimGenerator(setting.lengths, setting.speed, clock) for _ in range(setting.num_generators)]
         self._steps = _Steps(clock)
         self._config = _config(setting)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SimulationResult:
         began, setting = time.perf_counter(), self._setting
         cost = setting.call_cost or _FREE
         generators = RemoteCluster[Generator](self._generators, cost, self._clock)
@@ -137,14 +135,14 @@ class _Simulation:
             closing(Journal(directory.journal)) as journal,
         ):
             loop = self._build(directory, journal, generators, trainers)
-            whole = True
+            complete = True
             try:
                 async with asyncio.timeout(setting.until_s):
                     await loop.run()
             except TimeoutError:
-                whole = False
-            alone_s = _alone_s(journal, setting) if whole else []
-        return Outcome(
+                complete = False
+            alone_s = _alone_s(journal, setting) if complete else []
+        return SimulationResult(
             ends_s=self._steps.ends_s,
             metrics=self._steps.metrics,
             alone_s=alone_s,
@@ -165,30 +163,27 @@ class _Simulation:
         trainers: RemoteCluster[Trainer],
     ) -> Loop:
         setting, config = self._setting, self._config
+        router = Router(
+            generators,
+            max_wait_s=setting.max_wait_s,
+            timeouts=Timeouts(request_s=_ENDLESS, call_s=_ENDLESS),
+            concurrency=Concurrency(limit=setting.speed.slots),
+        )
         roles = Roles(
-            trainers=trainers,
-            generators=generators,
-            models=Models(),
-            plan=Plan(names=()),
-            router=Router(
-                generators,
-                max_wait_s=setting.max_wait_s,
-                patience=Patience(request_s=_ENDLESS, call_s=_ENDLESS),
-                concurrency=Concurrency(limit=setting.speed.slots),
-            ),
+            policies={"": PolicyEngines(trainers=trainers, generators=generators, router=router)},
             template=Template(character_tokenizer("0123456789")),
         )
-        keeper = build_keeper(config, directory, roles, journal)
+        checkpointer = build_checkpointer(config, directory, roles, journal)
         reporter = Reporter(
             Progress(setting.steps, "", console=Console(quiet=True, force_terminal=False)), [self._steps]
         )
-        books = Books(journal, keeper, reporter, Interrupt())
+        books = RunServices(journal, checkpointer, reporter, Interrupt())
         loop = build_loop(config, roles, build_data(config, config.tasks, roles.template), books)
         return replace(loop, meter=Meter(self._clock.time))
 
 
 class _Steps:
-    """A `Sink` that notes when each step was over."""
+    """A `Sink` that stores the end and the metrics of each step."""
 
     def __init__(self, clock: VirtualLoop) -> None:
         self._clock = clock
@@ -200,16 +195,16 @@ class _Steps:
         self.metrics.append(dict(metrics))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
-def _config(setting: Setting) -> Run:
-    """The configuration of a real run, so that the scheduler is built as it always is."""
-    num_tasks = 2 * setting.steps * setting.groups_per_step  # the same for all that differ in staleness alone
+def _config(setting: SimulationConfig) -> Run:
+    """The configuration of a real run, so that all parts are built as usual."""
+    num_tasks = 2 * setting.steps * setting.groups_per_step  # independent of staleness
     tree = {
         "steps": setting.steps,
         "seed": setting.seed,
-        "model": {"shape": {"context": 2 * _ENDLESS}},
+        "model": {"shape": {"max_seq_len": 2 * _ENDLESS}},
         "algorithm": {"advantage": "group_normalised", "loss": "clipped", "aggregation": "token_mean"},
         "tasks": [
             {
@@ -222,7 +217,7 @@ def _config(setting: Setting) -> Run:
             "groups_per_step": setting.groups_per_step,
             "group_size": setting.group_size,
             "max_staleness": setting.max_staleness,
-            "context": 2 * _ENDLESS,
+            "max_seq_len": 2 * _ENDLESS,
             "max_new_tokens": _ENDLESS,
             **setting.rollout,
         },
@@ -235,12 +230,12 @@ def _config(setting: Setting) -> Run:
     return Run.model_validate_json(json.dumps(tree))
 
 
-def _alone_s(journal: Journal, setting: Setting) -> list[list[list[float]]]:
-    """By step and group, the time that decoding and environment take together for each trajectory."""
+def _alone_s(journal: Journal, setting: SimulationConfig) -> list[list[list[float]]]:
+    """By step and group, the decoding time plus environment time of each trajectory."""
     steps: list[dict[int, list[float]]] = [{} for _ in range(setting.steps)]
-    for kept in journal.trajectories():
-        if kept.step is not None and kept.trajectory is not None:
-            decoding_s = kept.trajectory.num_sampled / setting.speed.tokens_per_s
-            group = steps[kept.step - 1].setdefault(kept.group, [])
-            group.append(decoding_s + kept.trajectory.metrics["waited_s"])
+    for stored in journal.trajectories():
+        if stored.step is not None and stored.trajectory is not None:
+            decoding_s = stored.trajectory.num_sampled / setting.speed.tokens_per_s
+            group = steps[stored.step - 1].setdefault(stored.group, [])
+            group.append(decoding_s + stored.trajectory.metrics["waited_s"])
     return [[groups[ticket] for ticket in sorted(groups)] for groups in steps]

@@ -1,4 +1,4 @@
-"""What overlapping generation and training gains on a number of devices, and what it can gain at most.
+"""Gain from overlapping generation and training on a number of devices, with upper bounds.
 
 The synchronous side has all devices in both phases. The asynchronous side gives some of them to generation and the
 others to training, and the best split counts.
@@ -9,78 +9,78 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from roll.sim.run import Outcome, Setting, simulate
+from roll.sim.run import SimulationConfig, SimulationResult, simulate
 
 TRAINING = 0.25
-"""Of the time that generation takes on all devices is what an update takes on all of them."""
+"""Time of an update on all devices, as a fraction of the generation time on all devices."""
 _EDGE = 5
-"""Steps at both ends that are not measured: the first find empty queues, behind the last nothing is admitted."""
+"""Steps at both ends that are not measured: the first find empty queues, and after the last nothing is admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """The synchronous run on all devices."""
 
-    setting: Setting
+    setting: SimulationConfig
     step_s: float
     generation_s: float
     slowest_s: tuple[float, ...]
-    """By step, what its slowest trajectory takes if it never waits for a slot."""
+    """By step, the duration of its slowest trajectory without waiting for slots."""
     decoding_s: float
-    """Of one step, if every slot of all devices decoded all the time."""
+    """Decoding time of one step if all slots of all devices were always busy."""
 
     @property
     def devices(self) -> int:
         return self.setting.num_generators
 
     def update_s(self, devices: int) -> float:
-        """Of one step, on so many devices."""
+        """Time of one update on a number of devices."""
         return self.setting.update_s * self.devices / devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What one bound on staleness gains with its best split."""
+    """Gain of one staleness bound with its best split."""
 
     max_staleness: float
     ratio: float
     num_generating: int
     """Devices that generate; the others train."""
-    age_bound: float
-    """Most that the age rule allows with this split and these trajectories, however many generators there are."""
+    staleness_bound: float
+    """Upper bound from the staleness rule for this split and these trajectories, with unlimited slots."""
     work_bound: float
-    """Most that this split allows if nobody ever waits for anybody."""
-    greatest_age: float
+    """Upper bound for this split if neither side ever waits."""
+    max_token_staleness: float
     tried: dict[int, float]
-    """Ratios by the number of devices that generate; splits that could not have been better were not tried."""
+    """Ratio by number of generating devices; splits whose bounds rule them out are not tried."""
 
 
-def baseline(setting: Setting) -> Baseline:
-    """Measure generation alone; training takes a part of that and follows it, since nothing overlaps at staleness 0."""
+def baseline(setting: SimulationConfig) -> Baseline:
+    """Measure generation alone, and add the update time: nothing overlaps at staleness 0."""
     alone = replace(setting, max_staleness=0.0, update_s=0.0)
-    found, last = simulate(alone), setting.steps - _EDGE
-    generation_s = found.mean("time/wait", _EDGE, last)
+    result, last = simulate(alone), setting.steps - _EDGE
+    generation_s = result.mean("time/wait", _EDGE, last)
     update_s = TRAINING * generation_s
     return Baseline(
         setting=replace(alone, update_s=update_s),
-        step_s=found.step_s(_EDGE, last) + update_s,
+        step_s=result.step_s(_EDGE, last) + update_s,
         generation_s=generation_s,
-        slowest_s=tuple(max(map(max, groups)) for groups in found.alone_s),
-        decoding_s=_decoding_s(found, setting),
+        slowest_s=tuple(max(map(max, groups)) for groups in result.alone_s),
+        decoding_s=_decoding_s(result, setting),
     )
 
 
 def gains(base: Baseline, stalenesses: Sequence[float], say: Callable[[str], None]) -> list[Gain]:
-    """The best split for each bound on staleness; `say` hears of every run."""
+    """The best split for each staleness bound; calls `say` with a line per simulated run."""
     return [_best(base, staleness, say) for staleness in stalenesses]
 
 
-def age_bound(base: Baseline, max_staleness: float, num_generating: int) -> float:
-    """Most that the age rule allows.
+def staleness_bound(base: Baseline, max_staleness: float, num_generating: int) -> float:
+    """Upper bound on the gain from the staleness rule.
 
-    A group takes its slot when the step s + 1 before its own is published, and its own step cannot be published before
-    its slowest trajectory has ended, nor before the step ahead of it, and then the update is still to come. This goes
-    through all steps with the trajectories that they had, as if a slot were always free.
+    A group takes its slot when the step s + 1 before its own is published. Its own step is published after its slowest
+    trajectory has ended, after the previous step, and after the update. This bound replays all steps with their
+    trajectories, as if a slot were always free.
     """
     assert max_staleness == int(max_staleness), "whole steps"
     busy_s = base.update_s(base.devices - num_generating) + _publication_s(base)
@@ -93,7 +93,7 @@ def age_bound(base: Baseline, max_staleness: float, num_generating: int) -> floa
 
 
 def work_bound(base: Baseline, num_generating: int) -> float:
-    """Most that this split allows: each side works on one step after the other and never waits."""
+    """Upper bound on the gain of this split: each side works on step after step and never waits."""
     decoding_s = base.decoding_s * base.devices / num_generating
     update_s = base.update_s(base.devices - num_generating)
     return base.step_s / (max(decoding_s, update_s) + _publication_s(base))
@@ -101,13 +101,13 @@ def work_bound(base: Baseline, num_generating: int) -> float:
 
 def _best(base: Baseline, staleness: float, say: Callable[[str], None]) -> Gain:
     splits = range(1, base.devices)
-    bounds = {split: min(age_bound(base, staleness, split), work_bound(base, split)) for split in splits}
+    bounds = {split: min(staleness_bound(base, staleness, split), work_bound(base, split)) for split in splits}
     tried: dict[int, float] = {}
     ages: dict[int, float] = {}
     for split in sorted(splits, key=lambda split: -bounds[split]):
         if tried and bounds[split] <= max(tried.values()):
             break
-        found = simulate(
+        result = simulate(
             replace(
                 base.setting,
                 max_staleness=staleness,
@@ -115,27 +115,27 @@ def _best(base: Baseline, staleness: float, say: Callable[[str], None]) -> Gain:
                 update_s=base.update_s(base.devices - split),
             )
         )
-        tried[split] = base.step_s / found.step_s(_EDGE, base.setting.steps - _EDGE)
-        ages[split] = found.greatest_age
+        tried[split] = base.step_s / result.step_s(_EDGE, base.setting.steps - _EDGE)
+        ages[split] = result.max_token_staleness
         say(
             f"staleness {staleness:g}: {split} devices generate, {base.devices - split} train: "
-            f"{tried[split]:.2f} times, at most {bounds[split]:.2f} possible ({found.real_s:.0f} s)"
+            f"{tried[split]:.2f} times, at most {bounds[split]:.2f} possible ({result.real_s:.0f} s)"
         )
     best = max(tried, key=lambda split: tried[split])
     return Gain(
         max_staleness=staleness,
         ratio=tried[best],
         num_generating=best,
-        age_bound=age_bound(base, staleness, best),
+        staleness_bound=staleness_bound(base, staleness, best),
         work_bound=work_bound(base, best),
-        greatest_age=ages[best],
+        max_token_staleness=ages[best],
         tried=tried,
     )
 
 
-def _decoding_s(found: Outcome, setting: Setting) -> float:
+def _decoding_s(result: SimulationResult, setting: SimulationConfig) -> float:
     return (
-        found.num_tokens / setting.speed.tokens_per_s / (setting.num_generators * setting.speed.slots) / setting.steps
+        result.num_tokens / setting.speed.tokens_per_s / (setting.num_generators * setting.speed.slots) / setting.steps
     )
 
 

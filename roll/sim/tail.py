@@ -1,13 +1,13 @@
-"""The workload *tail*: 64 groups of 8 on 8 devices with 16 sequences each; lengths are log-normal and nothing is cut.
+"""The workload *tail*: 64 groups of 8 on 8 devices with 16 sequences each; lengths are log-normal, not truncated.
 
-A token here stands for about 25 real ones: what is simulated are durations, and fewer tokens make it faster.
+One simulated token represents about 25 real ones: only durations matter, and fewer tokens simulate faster.
 """
 
 from __future__ import annotations
 
-from roll.sim.generator import Speed
+from roll.sim.generator import GeneratorSpeed
 from roll.sim.lengths import LogNormal
-from roll.sim.run import Setting
+from roll.sim.run import SimulationConfig
 
 DEVICES, SLOTS, GROUPS, GROUP_SIZE = 8, 16, 64, 8
 MEDIAN_S, SIGMA = 20.0, 1.1
@@ -15,13 +15,13 @@ _TOKENS_PER_S = 2.0
 _VERSION_CHANGE_S = 1.0
 
 
-def tail(*, steps: int, turns: int = 1, seed: int = 0) -> Setting:
-    """All devices generate, at staleness 0. With several turns the environment's median is that of one reply."""
+def tail(*, steps: int, turns: int = 1, seed: int = 0) -> SimulationConfig:
+    """All devices generate, at staleness 0. With several turns the environment's median equals that of a response."""
     median_s = MEDIAN_S / turns
-    return Setting(
+    return SimulationConfig(
         steps=steps,
         lengths=LogNormal(median=median_s * _TOKENS_PER_S, sigma=SIGMA),
-        speed=Speed(
+        speed=GeneratorSpeed(
             slots=SLOTS,
             tokens_per_s=_TOKENS_PER_S,
             receive_s=_VERSION_CHANGE_S / 2,

@@ -10,7 +10,7 @@ from roll.types import Batch
 
 
 class SimTrainer(FakeTrainer):
-    """`Trainer` whose every update takes `update_s`; batches are not kept."""
+    """`Trainer` whose updates each take `update_s`; it stores no batches."""
 
     def __init__(self, update_s: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Generation without a queue: the whole batch is handed out at once, and siblings enter and leave a device together."""
+"""Generation without a queue: all groups are assigned at once, and siblings enter and leave a device together."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 
 def batch_at_once(groups: Sequence[Sequence[float]], *, devices: int, lanes: int) -> float:
-    """Seconds until the last of these groups is through; each is given as the seconds that its siblings take.
+    """Seconds until the last group is done; a group is the list of its siblings' durations.
 
-    Groups are dealt out in turn before anything starts. A device decodes `lanes` groups at a time; the next one enters
+    Groups are assigned round robin before the start. A device decodes `lanes` groups at a time; the next one enters
     when the slowest sibling of one of them has ended.
     """
     return max(_device([max(group) for group in groups[first::devices]], lanes) for first in range(devices))

@@ -1,1 +1,1 @@
-"""Tools that a policy may call: schemas, and what runs them for one attempt. What a call is worth is not known here."""
+"""Tools that a policy may call: protocol, shipped tool sets, and the toolkit of one attempt."""

@@ -1,14 +1,13 @@
-"""What a set of tools is: schemas, and something that runs them for one attempt.
+"""The tool set protocol: schemas, and methods that run the tools for one attempt.
 
 | call | waits for | woken by |
 |---|---|---|
-| `start` | whatever the set needs before its tools are known | the set |
-| `call` | the result of one tool | the tool; whoever cancels it |
-| `close` | the release of what it holds | the set |
+| `start` | the setup that the tools need | the set |
+| `call` | the result of one tool | the tool, or cancellation |
+| `close` | the release of its resources | the set |
 
-A set is made as `Set(**arguments)` by whoever needs it, belongs to one attempt, and is thrown away with it. What many
-attempts can share, such as an index, it shares by itself. How a policy writes a call is not known here
-(`roll.data.tools`), nor what a call is worth.
+A set is built as `Set(**arguments)`, serves one attempt, and is discarded with it. Resources that attempts can share,
+such as an index, are shared inside the set. The text format of calls is in `roll.data.tools`.
 """
 
 from __future__ import annotations
@@ -22,37 +21,40 @@ from roll.data.tools import Tool
 
 
 class ToolFault(StrEnum):
-    """Why a tool that was called rightly gives no result."""
+    """Why a valid call has no result."""
 
     FAILED = "failed"
-    """It raised, or refused what it was given."""
+    """It raised, or rejected its arguments."""
     TIMED_OUT = "timed_out"
     GONE = "gone"
-    """What it needs, such as a server, is not there any more."""
-
-
-class ToolFailed(Exception):
-    """Raised by a tool for the policy to read: the message is told to it."""
-
-    def __init__(self, why: str, fault: ToolFault = ToolFault.FAILED) -> None:
-        super().__init__(why)
-        self.fault = fault
+    """A resource that it needs, such as a server, is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of one call, in words; with a fault, why nothing did."""
+class ToolResult:
+    """The result of one call as text; with a fault, the reason why there is none."""
 
     text: str
     fault: ToolFault | None = None
 
 
+class ToolFailed(Exception):
+    """Raised by a tool; the policy sees the message."""
+
+    def __init__(self, why: str, fault: ToolFault = ToolFault.FAILED) -> None:
+        super().__init__(why)
+        self.fault = fault
+
+    def result(self) -> ToolResult:
+        return ToolResult(f"error: {self}", self.fault)
+
+
 class ToolSet(Protocol):
-    """Some tools and what runs them."""
+    """A set of tools and the code that runs them."""
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Those there are; a set that has to ask for them knows none before `start`."""
+        """The tools; a set that must query them has none before `start`."""
         ...
 
     async def start(self) -> None:
@@ -60,9 +62,9 @@ class ToolSet(Protocol):
         ...
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """The result in words; raises `ToolFailed`, or anything at all, where there is none."""
+        """The result as text; raises `ToolFailed`, or any other exception, if there is none."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything; may be called at any time, and twice."""
+        """Release all resources. May be called at any time, and twice."""
         ...

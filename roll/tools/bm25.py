@@ -1,10 +1,10 @@
-"""Full-text search by Okapi BM25 over texts that do not change; made for some hundred thousand of them."""
+"""Full-text search by Okapi BM25 over a fixed collection; designed for some hundred thousand documents."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[^\W_]+")
 
 
-def words(text: str) -> list[str]:
-    """Its runs of letters and digits, in lower case."""
+def split_words(text: str) -> list[str]:
+    """The runs of letters and digits in a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
-class Index:
-    """The weight of every word in every text, worked out beforehand; a search adds some of them up.
+class BM25Index:
+    """Precomputed weights of every term in every document; a search adds up those of its terms.
 
-    A word w weighs `idf(w) * n * (k1 + 1) / (n + k1 * (1 - b + b * |d| / mean |d|))` in a text d that has it n times
-    among its |d| words, where `idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))` for the df texts of N that have it. A word
-    that a query has twice counts twice.
+    A term t weighs `idf(t) * n * (k1 + 1) / (n + k1 * (1 - b + b * |d| / mean |d|))` in a document d that has it n
+    times among its |d| terms, where `idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5))` for the df of N documents that have
+    it. A term that is twice in a query counts twice.
     """
 
-    def __init__(self, texts: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> None:
-        self._num_texts = len(texts)
+    def __init__(self, documents: Iterable[Sequence[str]], *, k1: float = 1.2, b: float = 0.75) -> None:
+        """`documents` are sequences of terms; they are read once and not kept."""
         self._numbers: dict[str, int] = {}
-        numbers, lengths = array("q"), np.zeros(len(texts), np.int64)
-        for place, text in enumerate(texts):
-            found = words(text)
-            lengths[place] = len(found)
-            numbers.extend(self._numbers.setdefault(word, len(self._numbers)) for word in found)
-        self._weigh(np.frombuffer(numbers, np.int64) if len(numbers) else np.zeros(0, np.int64), lengths, k1, b)
+        numbers, lengths = array("q"), array("q")
+        for terms in documents:
+            lengths.append(len(terms))
+            numbers.extend(self._numbers.setdefault(term, len(self._numbers)) for term in terms)
+        self._num_documents = len(lengths)
+        self._weigh(np.array(numbers, np.int64), np.array(lengths, np.int64), k1, b)
 
-    def scores(self, query: str) -> NDArray[np.float64]:
-        """Of every text."""
-        found = np.zeros(self._num_texts)
-        for word in words(query):
-            number = self._numbers.get(word)
+    def scores(self, query: Iterable[str]) -> NDArray[np.float64]:
+        """The score of every document for the query's terms."""
+        scores = np.zeros(self._num_documents)
+        for term in query:
+            number = self._numbers.get(term)
             if number is not None:
                 part = slice(self._begins[number], self._begins[number + 1])
-                found[self._texts[part]] += self._weights[part]
-        return found
+                scores[self._documents[part]] += self._weights[part]
+        return scores
 
-    def search(self, query: str, most: int) -> list[int]:
-        """The texts that share a word with the query, best first; equal ones in their own order."""
+    def search(self, query: Iterable[str], most: int) -> list[int]:
+        """Positions of up to `most` documents that share a term with the query, best first, ties by position."""
         scores = self.scores(query)
         num = min(most, int((scores > 0).sum()))
         if not num:
@@ -59,15 +59,15 @@ class Index:
         return near[np.argsort(-scores[near], kind="stable")][:num].tolist()
 
     def _weigh(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], k1: float, b: float) -> None:
-        """Sorted by word, then by text: where each word begins, the texts that have it, and what it weighs there."""
-        num_texts, num_words = max(1, self._num_texts), len(self._numbers)
-        pairs = numbers * num_texts + np.repeat(np.arange(self._num_texts), lengths)
-        found, times = np.unique(pairs, return_counts=True)
-        of_word = found // num_texts
-        self._texts = (found % num_texts).astype(np.int32)
-        self._begins = np.searchsorted(of_word, np.arange(num_words + 1))
+        """Sort by term, then by document: where each term begins, its documents, and its weight in each of them."""
+        num_documents, num_terms = max(1, self._num_documents), len(self._numbers)
+        pairs = numbers * num_documents + np.repeat(np.arange(self._num_documents), lengths)
+        distinct, times = np.unique(pairs, return_counts=True)
+        of_term = distinct // num_documents
+        self._documents = (distinct % num_documents).astype(np.int32)
+        self._begins = np.searchsorted(of_term, np.arange(num_terms + 1))
         df = np.diff(self._begins)
-        idf = np.log(1 + (self._num_texts - df + 0.5) / (df + 0.5))
-        mean = max(1.0, float(lengths.mean())) if self._num_texts else 1.0
+        idf = np.log(1 + (self._num_documents - df + 0.5) / (df + 0.5))
+        mean = max(1.0, float(lengths.mean())) if self._num_documents else 1.0
         slack = k1 * (1 - b + b * lengths / mean)
-        self._weights = idf[of_word] * times * (k1 + 1) / (times + slack[self._texts])
+        self._weights = idf[of_term] * times * (k1 + 1) / (times + slack[self._documents])

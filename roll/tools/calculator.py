@@ -1,4 +1,4 @@
-"""Exact arithmetic: a small grammar over fractions, of which nothing is ever evaluated as code.
+"""Exact arithmetic: a small grammar over fractions. Nothing is evaluated as code.
 
 sum     := product (("+" | "-") product)*
 product := signed (("*" | "/" | "//" | "%") signed)*
@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|(\*\*|//|[-+*/%^()]))")
 _SPACES = re.compile(r"\s*$")
 _LONGEST, _DEEPEST = 1000, 50
 _MOST_BITS = 4096
-"""Of a numerator or denominator."""
+"""Most bits of a numerator or denominator."""
 _EXPRESSION = {
     "type": "object",
     "properties": {"expression": {"type": "string", "description": "such as (12 + 3.5) * 4 / 7"}},
@@ -28,28 +28,28 @@ _EXPRESSION = {
 }
 
 
-class Calculator:
-    """A `ToolSet` with one tool, `calculator`, that keeps nothing between calls."""
+class CalculatorTool:
+    """A stateless `ToolSet` with one tool, `calculator`."""
 
     tools = (Tool("calculator", "Computes with numbers, + - * / ** and parentheses, exactly.", _EXPRESSION),)
 
     async def start(self) -> None: ...
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        return written(computed(arguments["expression"]))
+        return format_number(evaluate(arguments["expression"]))
 
     async def close(self) -> None: ...
 
 
-def computed(expression: str) -> Fraction:
-    """What an expression comes to; ToolFailed where it is none, or comes to too much."""
+def evaluate(expression: str) -> Fraction:
+    """The value of an expression; ToolFailed if it is malformed, or its value too large."""
     if len(expression) > _LONGEST:
         raise ToolFailed(f"the expression has more than {_LONGEST} characters")
-    return _Reader(_tokens(expression)).all()
+    return _ExpressionParser(_tokens(expression)).all()
 
 
-def written(number: Fraction) -> str:
-    """As a whole number or a decimal where that is exact, else as a fraction with a decimal that is near."""
+def format_number(number: Fraction) -> str:
+    """A whole number or a decimal if that is exact, otherwise a fraction with an approximate decimal."""
     if number.denominator == 1:
         return str(number.numerator)
     rest = number.denominator
@@ -60,12 +60,12 @@ def written(number: Fraction) -> str:
             rest, power = rest // prime, power + 1
         places = max(places, power)
     if rest != 1 or places > 50:
-        return f"{number.numerator}/{number.denominator} (about {_near(number)})"
+        return f"{number.numerator}/{number.denominator} (about {_approximate(number)})"
     digits = str(abs(number.numerator) * 10**places // number.denominator).rjust(places + 1, "0")
     return f"{'-' if number < 0 else ''}{digits[:-places]}.{digits[-places:]}"
 
 
-def _near(number: Fraction) -> str:
+def _approximate(number: Fraction) -> str:
     try:
         return f"{float(number):.12g}"
     except OverflowError:
@@ -73,82 +73,82 @@ def _near(number: Fraction) -> str:
 
 
 def _tokens(expression: str) -> list[str]:
-    found: list[str] = []
-    place = 0
-    while not _SPACES.match(expression, place):
-        token = _TOKEN.match(expression, place)
+    tokens: list[str] = []
+    position = 0
+    while not _SPACES.match(expression, position):
+        token = _TOKEN.match(expression, position)
         if token is None:
-            raise ToolFailed(f"{expression[place:].strip()[:20]!r} is no number and no operator")
-        found.append(token[1] or token[2])
-        place = token.end()
-    return found
+            raise ToolFailed(f"{expression[position:].strip()[:20]!r} is neither a number nor an operator")
+        tokens.append(token[1] or token[2])
+        position = token.end()
+    return tokens
 
 
-class _Reader:
-    """Reads tokens from left to right."""
+class _ExpressionParser:
+    """A recursive descent parser over the tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self._tokens, self._place, self._depth = tokens, 0, 0
+        self._tokens, self._position, self._depth = tokens, 0, 0
 
     def all(self) -> Fraction:
-        found = self._sum()
-        if self._place < len(self._tokens):
-            raise ToolFailed(f"{self._tokens[self._place]!r} stands where nothing may")
-        return found
+        value = self._sum()
+        if self._position < len(self._tokens):
+            raise ToolFailed(f"{self._tokens[self._position]!r} is unexpected")
+        return value
 
     def _sum(self) -> Fraction:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise ToolFailed(f"parentheses and signs are more than {_DEEPEST} deep")
-        found = self._product()
-        while operator := self._taken("+", "-"):
+        value = self._product()
+        while operator := self._accept("+", "-"):
             right = self._product()
-            found = _bounded(found + right if operator == "+" else found - right)
+            value = _check_size(value + right if operator == "+" else value - right)
         self._depth -= 1
-        return found
+        return value
 
     def _product(self) -> Fraction:
-        found = self._signed()
-        while operator := self._taken("*", "/", "//", "%"):
-            found = _bounded(_combined(operator, found, self._signed()))
-        return found
+        value = self._signed()
+        while operator := self._accept("*", "/", "//", "%"):
+            value = _check_size(_apply(operator, value, self._signed()))
+        return value
 
     def _signed(self) -> Fraction:
-        sign = self._taken("+", "-")
+        sign = self._accept("+", "-")
         if not sign:
             return self._power()
         self._depth += 1
         if self._depth > _DEEPEST:
             raise ToolFailed(f"parentheses and signs are more than {_DEEPEST} deep")
-        found = self._signed()
+        value = self._signed()
         self._depth -= 1
-        return -found if sign == "-" else found
+        return -value if sign == "-" else value
 
     def _power(self) -> Fraction:
         base = self._atom()
-        return _raised(base, self._signed()) if self._taken("**", "^") else base
+        return _raise_power(base, self._signed()) if self._accept("**", "^") else base
 
     def _atom(self) -> Fraction:
-        if self._taken("("):
-            found = self._sum()
-            if not self._taken(")"):
+        if self._accept("("):
+            value = self._sum()
+            if not self._accept(")"):
                 raise ToolFailed("a parenthesis is not closed")
-            return found
-        token = self._tokens[self._place] if self._place < len(self._tokens) else ""
+            return value
+        token = self._tokens[self._position] if self._position < len(self._tokens) else ""
         if not token or not (token[0].isdigit() or token[0] == "."):
-            raise ToolFailed(f"{token!r} stands where a number should" if token else "a number is missing")
-        self._place += 1
-        return _bounded(Fraction(token))
+            raise ToolFailed(f"{token!r} is not a number" if token else "a number is missing")
+        self._position += 1
+        return _check_size(Fraction(token))
 
-    def _taken(self, *tokens: str) -> str:
-        """The next token, if it is one of these."""
-        if self._place < len(self._tokens) and self._tokens[self._place] in tokens:
-            self._place += 1
-            return self._tokens[self._place - 1]
+    def _accept(self, *tokens: str) -> str:
+        """Consume the next token if it is one of these; empty otherwise."""
+        if self._position < len(self._tokens) and self._tokens[self._position] in tokens:
+            self._position += 1
+            return self._tokens[self._position - 1]
         return ""
 
 
-def _combined(operator: str, left: Fraction, right: Fraction) -> Fraction:
+def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
     if operator == "*":
         return left * right
     if right == 0:
@@ -158,7 +158,7 @@ def _combined(operator: str, left: Fraction, right: Fraction) -> Fraction:
     return Fraction(left // right) if operator == "//" else left % right
 
 
-def _raised(base: Fraction, exponent: Fraction) -> Fraction:
+def _raise_power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
         raise ToolFailed("an exponent has to be a whole number")
     if base == 0 and exponent < 0:
@@ -168,10 +168,10 @@ def _raised(base: Fraction, exponent: Fraction) -> Fraction:
         raise ToolFailed("the result is too large")
     if abs(base) == 1:
         exponent %= 2
-    return _bounded(base**exponent.numerator)
+    return _check_size(base**exponent.numerator)
 
 
-def _bounded(number: Fraction) -> Fraction:
+def _check_size(number: Fraction) -> Fraction:
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > _MOST_BITS:
         raise ToolFailed("the result is too large")
     return number

@@ -1,14 +1,14 @@
-"""The tools of an MCP server: one that is started for the attempt and spoken to over its pipes, or one at an address.
+"""The tools of an MCP server: a process started for the attempt, or a server at a URL.
 
-| what the server does | what becomes of it |
+| server | outcome |
 |---|---|
-| it cannot be started or reached, says nothing, or not what a server says | `EnvFailed`: the attempt is made again |
-| it answers a call with an error, or does not know the tool | the fault `failed`, in its words |
-| it does not answer a call within `timeout_s` | the fault `timed_out`; the call is given up, the server stays |
-| it dies, or closes the connection | the fault `gone`, for this call and all that follow |
+| cannot be started or reached, is silent, or breaks the protocol | `EnvFailed`: the attempt is retried |
+| answers a call with an error, or has no such tool | the fault `failed`, with its message |
+| does not answer a call within `timeout_s` | the fault `timed_out`; the server stays |
+| dies, or closes the connection | the fault `gone`, for this call and all later ones |
 
-The client belongs to one task of its own, since whoever opens it has to close it: attempts may be carried on by several
-tasks. This is the only module that imports `mcp`.
+A separate task owns the client, because the task that opens it must close it, while several tasks may run one attempt.
+Only this module imports `mcp`.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
 _GRACE_S = 10.0
-"""For a server to be gone; the client itself kills one that lingers, long before."""
+"""Wait for a server to exit; the client kills one that lingers much earlier."""
 _MOST_PAGES = 100
-_SAID = 500
-"""Characters of what a server wrote before it died."""
+_STDERR_CHARS = 500
+"""Characters of a dead server's stderr in the error message."""
 
 
 @dataclass(eq=False)
 class Mcp:
-    """A `ToolSet` with what an MCP server has; every attempt has a process, or a session, of its own."""
+    """A `ToolSet` with the tools of an MCP server; every attempt has a separate process or session."""
 
     command: Sequence[str] = ()
-    """Starts a server that speaks over its standard input and output."""
+    """Command of a server that communicates over its standard input and output."""
     url: str = ""
-    """Of a server that speaks streamable HTTP; this or `command`."""
+    """Address of a server with streamable HTTP; give this or `command`."""
     only: Sequence[str] = ()
-    """Names of the tools that are shown; none: all of them."""
+    """Names of the tools to show; empty: all."""
     variables: dict[str, str] = field(default_factory=dict[str, str])
-    """Of the environment, for the process that `command` starts; it gets few others."""
+    """Environment variables of the process that `command` starts; it inherits few others."""
     api_key_env: str = ""
-    """The environment variable with a key that is sent to `url` as a bearer token."""
+    """Name of the environment variable with a key, sent to `url` as a bearer token."""
     timeout_s: float = 20.0
-    """For one call."""
+    """Per call."""
     start_timeout_s: float = 30.0
-    """Until the server has listed its tools."""
+    """Until the server lists its tools."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url) or isinstance(self.command, str):
@@ -70,12 +70,12 @@ class Mcp:
         self.tools: tuple[Tool, ...] = ()
         self._where = f"mcp server {self.url or ' '.join(self.command)!r}"
         self._client: Client | None = None
-        self._life: asyncio.Task[None] | None = None
+        self._connection: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._closing = asyncio.Event()
         listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.create_task(self._live(listed))
+        self._connection = asyncio.create_task(self._hold_connection(listed))
         try:
             async with asyncio.timeout(self.start_timeout_s):
                 await listed
@@ -101,43 +101,43 @@ class Mcp:
                 raise
             raise ToolFailed(f"{name} gave no answer within {self.timeout_s:g} s", ToolFault.TIMED_OUT) from None
         if result.is_error:
-            raise ToolFailed(_text(result))
-        return _text(result)
+            raise ToolFailed(_result_text(result))
+        return _result_text(result)
 
     async def close(self) -> None:
-        life, self._life = self._life, None
-        if life is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
         self._closing.set()
         if self._client is None:
-            life.cancel()  # it is still on its way, or over; once only, or the process would be left behind
-        await asyncio.wait({life}, timeout=_GRACE_S)
+            connection.cancel()  # still starting, or over; only once, or the process would stay behind
+        await asyncio.wait({connection}, timeout=_GRACE_S)
 
-    async def _live(self, listed: asyncio.Future[None]) -> None:
-        """Hold the connection until the set is closed; whoever waits for the tools hears why there are none."""
+    async def _hold_connection(self, listed: asyncio.Future[None]) -> None:
+        """Hold the connection until the set is closed; sets `listed` once the tools are known, or to the error."""
         from mcp import Client
 
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
             try:
-                async with Client(self._transport(said)) as client:
-                    self.tools = await self._listed(client)
+                async with Client(self._transport(stderr)) as client:
+                    self.tools = await self._list_tools(client)
                     self._client = client
                     if not listed.done():
                         listed.set_result(None)
                     await self._closing.wait()
-            except Exception as error:  # noqa: BLE001 - of the client's many tasks, and told to whoever waits
+            except Exception as error:  # noqa: BLE001 - from any of the client's tasks; passed on through `listed`
                 if not listed.done():
-                    listed.set_exception(EnvFailed(f"{self._where}: {_first(error)}{_last_words(said)}"))
+                    listed.set_exception(EnvFailed(f"{self._where}: {_first_error(error)}{_stderr_tail(stderr)}"))
             finally:
                 self._client = None
 
-    def _transport(self, said: TextIO) -> Any:
-        """What carries the messages; `said` gets what a process writes besides."""
+    def _transport(self, stderr: TextIO) -> Any:
+        """The transport of the messages; `stderr` gets the stderr of a process."""
         if self.command:
             from mcp import StdioServerParameters, stdio_client
 
             first, *rest = self.command
-            return stdio_client(StdioServerParameters(command=first, args=rest, env=self.variables), said)
+            return stdio_client(StdioServerParameters(command=first, args=rest, env=self.variables), stderr)
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
@@ -145,38 +145,38 @@ class Mcp:
         seconds = httpx2.Timeout(self.start_timeout_s, read=self.start_timeout_s + self.timeout_s)
         return streamable_http_client(self.url, http_client=httpx2.AsyncClient(headers=headers, timeout=seconds))
 
-    async def _listed(self, client: Client) -> tuple[Tool, ...]:
-        found: list[Tool] = []
+    async def _list_tools(self, client: Client) -> tuple[Tool, ...]:
+        tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += [Tool(each.name, each.description or "", each.input_schema) for each in page.tools]
+            tools += [Tool(each.name, each.description or "", each.input_schema) for each in page.tools]
             cursor = page.next_cursor
             if cursor is None:
                 break
-        missing = set(self.only) - {tool.name for tool in found}
+        missing = set(self.only) - {tool.name for tool in tools}
         if missing:
-            names = ", ".join(tool.name for tool in found)
+            names = ", ".join(tool.name for tool in tools)
             raise EnvFailed(f"it has no tool {', '.join(sorted(missing))!r} (it has {names}); change `only`")
-        return tuple(tool for tool in found if not self.only or tool.name in self.only)
+        return tuple(tool for tool in tools if not self.only or tool.name in self.only)
 
 
-def _text(result: CallToolResult) -> str:
-    """What a result says, one part a line; what is no text is named."""
+def _result_text(result: CallToolResult) -> str:
+    """The text of a result, one part per line; other parts are named by type."""
     parts = [cast(str, getattr(block, "text", f"[{block.type}]")) for block in result.content]
     if not parts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "\n".join(parts)
 
 
-def _first(error: BaseException) -> str:
-    """The first of what went wrong at once."""
+def _first_error(error: BaseException) -> str:
+    """The first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = cast(BaseExceptionGroup[BaseException], error).exceptions[0]
     return str(error) if isinstance(error, EnvFailed) else f"{type(error).__name__}: {error}"
 
 
-def _last_words(said: TextIO) -> str:
-    said.seek(0)
-    words = " ".join(said.read()[-_SAID:].split())
-    return f" (it said: {words})" if words else ""
+def _stderr_tail(stderr: TextIO) -> str:
+    stderr.seek(0)
+    text = " ".join(stderr.read()[-_STDERR_CHARS:].split())
+    return f" (stderr: {text})" if text else ""

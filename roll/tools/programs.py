@@ -1,7 +1,7 @@
-"""The tools that run what the policy writes: Python and a shell, both in the sandbox.
+"""Tools that run the policy's code in the sandbox: Python and a shell.
 
-Every call is a program of its own, so variables do not outlive it. Files do: the current directory is the attempt's,
-and empty at its beginning. There is no network.
+Every call runs a new program, so variables are lost. Files persist: the current directory belongs to the attempt and
+starts empty. There is no network.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.data.tools import Tool
-from roll.sandbox.level import choose
-from roll.tools.scratch import Allowance, Scratch
+from roll.tools.workspace import Workspace
 
 _RUNNER = b"""\
 import ast, sys
@@ -32,7 +31,7 @@ except Exception as error:
     print("".join(line for line in lines if "runner.py" not in line), file=sys.stderr)
     sys.exit(1)
 """
-"""Runs a program and says what its last line comes to, as an interpreter at a terminal does."""
+"""Runs a program and prints the value of its last line, as an interactive interpreter does."""
 
 
 @dataclass(eq=False)
@@ -41,21 +40,22 @@ class Python:
 
     timeout_s: float = 10.0
     memory_mb: int = 512
-    """Of each process."""
+    """Per process."""
     sandbox: str = "auto"
     """An option of `roll.sandbox.level`."""
 
     def __post_init__(self) -> None:
-        choose(self.sandbox)
-        self._scratch = Scratch(Allowance(timeout_s=self.timeout_s, memory_mb=self.memory_mb, sandbox=self.sandbox))
+        self._workspace = Workspace(timeout_s=self.timeout_s, memory_mb=self.memory_mb, sandbox=self.sandbox)
         about = "Runs a Python program and gives what it prints, and the value of a last line that is an expression."
-        self.tools = (Tool("python", f"{about} Variables are not kept between calls; files are.", _taking("code")),)
+        self.tools = (
+            Tool("python", f"{about} Variables are not kept between calls; files are.", _string_parameter("code")),
+        )
 
     async def start(self) -> None: ...
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
         files = {"main.py": _bytes(arguments["code"]), "runner.py": _RUNNER}
-        return await self._scratch.run("python3 -s ../runner.py", files)
+        return await self._workspace.run("python3 -s ../runner.py", files)
 
     async def close(self) -> None: ...
 
@@ -66,25 +66,24 @@ class Shell:
 
     timeout_s: float = 10.0
     memory_mb: int = 512
-    """Of each process."""
+    """Per process."""
     sandbox: str = "auto"
     """An option of `roll.sandbox.level`."""
 
     def __post_init__(self) -> None:
-        choose(self.sandbox)
-        self._scratch = Scratch(Allowance(timeout_s=self.timeout_s, memory_mb=self.memory_mb, sandbox=self.sandbox))
+        self._workspace = Workspace(timeout_s=self.timeout_s, memory_mb=self.memory_mb, sandbox=self.sandbox)
         about = "Runs a command of a POSIX shell and gives what it prints. Files in the current directory are kept."
-        self.tools = (Tool("shell", about, _taking("command")),)
+        self.tools = (Tool("shell", about, _string_parameter("command")),)
 
     async def start(self) -> None: ...
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        return await self._scratch.run("sh ../main.sh", {"main.sh": _bytes(arguments["command"])})
+        return await self._workspace.run("sh ../main.sh", {"main.sh": _bytes(arguments["command"])})
 
     async def close(self) -> None: ...
 
 
-def _taking(name: str) -> dict[str, Any]:
+def _string_parameter(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
 
 

@@ -1,1 +1,1 @@
-"""Numbers about a run: measured, explained, drawn, and sent to where people look. Knows nothing of training."""
+"""Metrics of a run: collected, explained, drawn and reported. Independent of training."""

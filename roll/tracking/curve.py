@@ -1,4 +1,4 @@
-"""A learning curve as SVG, drawn by hand: it needs nothing installed and stays sharp in a README."""
+"""A learning curve as SVG, without a plotting library; it scales well in a README."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _WIDTH, _HEIGHT = 860, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 28, 84, 62
 _COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2")
 _NEIGHBOURS = 16
-"""A dense series is smoothed over one part in so many of its points, on either side."""
+"""A dense series is smoothed over 1/16 of its points on either side."""
 
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line of the picture."""
+    """One curve of the picture."""
 
     name: str
     points: Points
     sparse: bool = False
-    """Few points that each mean much: drawn with markers. Dense ones are thin, with a smoothed line on top."""
+    """Sparse series are drawn with markers; dense ones as a thin line with a smoothed line on top."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """From the numbers of one axis to places on the picture."""
+    """Maps values of one axis to coordinates of the picture."""
 
     low: float
     high: float
@@ -45,10 +45,10 @@ class _Scale:
 
 
 def curve_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: str) -> str:
-    """The series as one picture on a white card, readable on light and dark pages."""
+    """The series as one picture on a white background, readable on light and dark pages."""
     points = [point for one in series for point in one.points]
     x_ticks = ticks(*_range([x for x, _ in points]), whole=True)
-    y_ticks = ticks(*_range([0.0, *(y for _, y in points)]))  # a picture that leaves out 0 exaggerates
+    y_ticks = ticks(*_range([0.0, *(y for _, y in points)]))  # an axis without 0 exaggerates
     x = _Scale(x_ticks[0], x_ticks[-1], _LEFT, _WIDTH - _RIGHT)
     y = _Scale(y_ticks[0], y_ticks[-1], _HEIGHT - _BOTTOM, _TOP)
     lines = [line for index, one in enumerate(series) for line in _draw(one, _colour(index), x, y)]
@@ -62,40 +62,40 @@ def curve_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: st
 
 
 def curve_from(path: Path) -> str:
-    """The learning curve of a run: training reward and held-out accuracy over the steps of its `metrics.jsonl`."""
+    """The learning curve of a run: training reward and held-out accuracy per step, from its `metrics.jsonl`."""
     lines = read_lines(path)
     accuracy = _column(lines, "validation/accuracy")
     held_out = ("held-out accuracy", accuracy) if accuracy else ("held-out reward", _column(lines, "validation/reward"))
-    found = [
+    both = [
         Series(name="training reward", points=_column(lines, "reward/mean")),
         Series(name=held_out[0], points=held_out[1], sparse=True),
     ]
-    series = [one for one in found if one.points]
+    series = [one for one in both if one.points]
     if not series:
-        raise ConfigError(f"{path}: no step with a reward or a validation yet; let the run make one")
+        raise ConfigError(f"{path}: no step with a reward or a validation yet; let the run complete one")
     return curve_svg(series, title="Learning curve", x_label="step", y_label="reward, accuracy")
 
 
 def ticks(low: float, high: float, *, whole: bool = False, about: int = 6) -> list[float]:
-    """Round numbers 1, 2 or 5 times a power of ten apart, the first at or below `low`, the last at or above `high`."""
+    """Round numbers at distances of 1, 2 or 5 times a power of ten, from at or below `low` to at or above `high`."""
     if high <= low:
         low, high = low - 0.5, low + 0.5
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
-    apart = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
-    apart = max(apart, 1.0) if whole else apart
-    first, last = math.floor(low / apart + 1e-9), math.ceil(high / apart - 1e-9)
-    return [round(index * apart, 12) for index in range(first, max(last, first + 1) + 1)]
+    distance = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * (1 - 1e-9))
+    distance = max(distance, 1.0) if whole else distance
+    first, last = math.floor(low / distance + 1e-9), math.ceil(high / distance - 1e-9)
+    return [round(index * distance, 12) for index in range(first, max(last, first + 1) + 1)]
 
 
-def smoothed(points: Points) -> list[tuple[float, float]]:
-    """Each point's mean over its neighbours, as many to the left as to the right, so that the line does not lag."""
+def smooth(points: Points) -> list[tuple[float, float]]:
+    """Centred moving average: as many neighbours to the left as to the right, so that the line does not lag."""
     radius = max(1, len(points) // _NEIGHBOURS)
     result: list[tuple[float, float]] = []
     for index, (x, _) in enumerate(points):
         reach = min(radius, index, len(points) - 1 - index)
-        near = [y for _, y in points[index - reach : index + reach + 1]]
-        result.append((x, sum(near) / len(near)))
+        neighbours = [y for _, y in points[index - reach : index + reach + 1]]
+        result.append((x, sum(neighbours) / len(neighbours)))
     return result
 
 
@@ -111,20 +111,20 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def _draw(one: Series, colour: str, x: _Scale, y: _Scale) -> list[str]:
     points = [(at, value) for at, value in one.points if math.isfinite(value)]
     if one.sparse:
-        spots = [
+        markers = [
             f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
             for at, value in points
         ]
-        return [_path(points, x, y, f'stroke="{colour}" stroke-width="2.2"'), *spots]
+        return [_path(points, x, y, f'stroke="{colour}" stroke-width="2.2"'), *markers]
     return [
         _path(points, x, y, f'stroke="{colour}" stroke-width="1.1" stroke-opacity="0.35"'),
-        _path(smoothed(points), x, y, f'stroke="{colour}" stroke-width="2.4"'),
+        _path(smooth(points), x, y, f'stroke="{colour}" stroke-width="2.4"'),
     ]
 
 
-def _path(points: Points, x: _Scale, y: _Scale, look: str) -> str:
-    places = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
-    return f'<polyline points="{places}" fill="none" {look} stroke-linejoin="round" stroke-linecap="round"/>'
+def _path(points: Points, x: _Scale, y: _Scale, style: str) -> str:
+    coordinates = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in points)
+    return f'<polyline points="{coordinates}" fill="none" {style} stroke-linejoin="round" stroke-linecap="round"/>'
 
 
 def _frame(title: str, x_label: str, y_label: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The directory of one run: complete in itself, and written by one process at a time."""
+"""The directory of one run: self-contained, and written by one process at a time."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from roll.errors import ConfigError
 
 
 class RunDirectory:
-    """Where everything about a run lies. Holding one of these holds the run's lock."""
+    """All files of a run. An open instance holds the run's lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _locked(path / ".lock")
+        self._lock = _lock_file(path / ".lock")
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool, resumable: bool = True) -> RunDirectory:
-        """One for a fresh run, which `begin` begins. Refuses what is no run, and a run unless `overwrite` is given.
+        """The directory of a fresh run, which `begin` clears. Refuses other directories, and runs without `overwrite`.
 
-        One that is not `resumable` can only be made again from its beginning.
+        `resumable` says whether the error may suggest `roll resume`.
         """
         if path.exists() and (not path.is_dir() or _contents(path)):
             if not (path / "config.yaml").is_file():
                 raise ConfigError(f"{path}: exists already and is not the directory of a run; change name=")
             if not overwrite:
-                resume = f"go on with `roll resume {path}`, or " if resumable else ""
+                resume = f"continue with `roll resume {path}`, or " if resumable else ""
                 raise ConfigError(f"{path}: exists already; {resume}add --overwrite, or change name=")
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """That of a run which has begun."""
+        """The directory of an existing run."""
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"{path}: not the directory of a run (no config.yaml); give one such as runs/demo")
         return cls(path)
 
     def begin(self, config: str, origin: Path) -> None:
-        """Delete what an earlier run left and write down what this one is: call it once nothing can be found wrong."""
-        last = [self.config] if self.config.exists() else []  # as long as it is there, this is a run to overwrite
+        """Delete the files of an earlier run and write the configuration; call it after all checks have passed."""
+        last = [self.config] if self.config.exists() else []  # deleted last: it marks the directory as a run
         for path in [*(path for path in _contents(self.path) if path != self.config), *last]:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -52,12 +52,12 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """The run as it was resolved."""
+        """The resolved configuration."""
         return self.path / "config.yaml"
 
     @property
     def origin(self) -> Path:
-        """Names the file the run came from; modules beside it stay importable."""
+        """Holds the path of the run's original file; modules next to that file stay importable."""
         return self.path / "origin"
 
     @property
@@ -77,18 +77,16 @@ class RunDirectory:
 
 
 def _contents(path: Path) -> list[Path]:
-    """What lies in the directory, aside from its lock and from logs: workers write them before a run begins."""
+    """Files in the directory except the lock and the logs, which workers write before a run begins."""
     return [entry for entry in path.iterdir() if entry.name not in (".lock", "logs")]
 
 
-def _locked(path: Path) -> IO[str]:
-    """An open file that no other process can lock meanwhile; the lock goes with the process, however it ends."""
+def _lock_file(path: Path) -> IO[str]:
+    """An open, exclusively locked file; the lock ends with the process, also when it is killed."""
     file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ConfigError(
-            f"{path.parent}: another process is at work on this run; wait for it, or change name="
-        ) from None
+        raise ConfigError(f"{path.parent}: another process is using this run; wait for it, or change name=") from None
     return file

@@ -1,4 +1,4 @@
-"""What happened in one step, as named numbers. Stages return their metrics; the loop gathers them here."""
+"""The metrics of one step. Stages return their metrics; the loop collects them here."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from contextlib import contextmanager
 
 
 class Meter:
-    """Gathers the metrics of one step; `flush` hands them over and begins the next."""
+    """Collects the metrics of one step; `flush` returns them and starts the next."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._metrics: dict[str, float] = {}
-        self.tell: Callable[[str], None] = _nobody
-        """Hears of each phase as it begins, and of "" as it ends."""
+        self.on_phase: Callable[[str], None] = _ignore
+        """Callback with the name of each phase as it begins, and with "" as it ends."""
 
     @contextmanager
     def __call__(self, phase: str) -> Generator[None]:
         """Add the seconds this block takes to `time/<phase>`, also when it raises."""
-        began = self._clock()
-        self.tell(phase)
+        start = self._clock()
+        self.on_phase(phase)
         try:
             yield
         finally:
-            self.tell("")
-            self.count(f"time/{phase}", self._clock() - began)
+            self.on_phase("")
+            self.count(f"time/{phase}", self._clock() - start)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Set each metric; the last value within a step stands."""
+        """Set each metric; the last value within a step counts."""
         self._metrics.update(metrics)
 
     def count(self, name: str, value: float = 1.0) -> None:
-        """Add to a metric, which begins every step at 0."""
+        """Add to a metric, which starts every step at 0."""
         self._metrics[name] = self._metrics.get(name, 0.0) + value
 
     def flush(self) -> dict[str, float]:
@@ -41,8 +41,8 @@ class Meter:
         return metrics
 
     def peek(self) -> dict[str, float]:
-        """The metrics since the last flush, which stay."""
+        """The metrics since the last flush, without clearing them."""
         return dict(self._metrics)
 
 
-def _nobody(phase: str) -> None: ...
+def _ignore(phase: str) -> None: ...

@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on: a live view on a terminal, plain lines anywhere else.
+"""Progress of a run on the console: a live view on a terminal, plain lines anywhere else.
 
-The view is redrawn only when something is told to it and takes over no stream, so a `breakpoint()` stays usable.
+The view is redrawn only on updates and redirects no stream, so a `breakpoint()` stays usable.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward/mean": ("reward", lambda value: f"{value:.3f}"),
     "sft/loss": ("loss", lambda value: f"{value:.3f}"),
     "speed/tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
-    "age/mean": ("age", lambda value: f"{value:.2f}"),
+    "staleness/mean": ("staleness", lambda value: f"{value:.2f}"),
 }
 _HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy")
 _WINDOW = 20
-"""Updates the remaining time is estimated from."""
+"""Number of recent updates that the remaining time is estimated from."""
 _PLAIN_EVERY_S = 5.0
 _STEP_EVERY_S = 2.0
-"""Where lines stay, a step is told of no more often than this; a held-out measurement always is."""
+"""Least time between two plain lines about steps; a step with a held-out measurement is always printed."""
 
 
 class Progress:
-    """The state of a run of `total_steps` at a glance: start, update after each step, close."""
+    """Shows the state of a run of `total_steps`: start, update after each step, close."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Progress:
         )
         self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
         self._held_out: float | None = None
-        self._told: float | None = None
-        """When the last plain line was printed."""
-        self._untold = ""
-        """The newest plain line that was not, for want of time."""
+        self._last_printed: float | None = None
+        """Time of the last plain line."""
+        self._pending = ""
+        """The newest plain line that has not been printed."""
 
     def start(self) -> None:
         if self._console.is_terminal:
@@ -72,27 +72,27 @@ class Progress:
         else:
             parts = [f"{name} {value}" for name, value in values.items()]
             line = " | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"])
-            self._tell(line, now=any(name in metrics for name in _HELD_OUT))
+            self._print_step(line, now=any(name in metrics for name in _HELD_OUT))
 
     def note(self, line: str) -> None:
-        """Print one line that stays, above the live view."""
+        """Print one permanent line above the live view."""
         self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
-        """Show the last step there was, and give the terminal back."""
+        """Show the last step and release the terminal."""
         if self._live.is_started:
             self._live.stop()
-        elif self._untold:
-            self._tell(self._untold, now=True)
+        elif self._pending:
+            self._print_step(self._pending, now=True)
 
-    def _tell(self, line: str, *, now: bool) -> None:
-        """Print a plain line, or keep it while the last one is too fresh."""
+    def _print_step(self, line: str, *, now: bool) -> None:
+        """Print a plain line, or keep it pending if the last one is too recent."""
         time_s = self._clock()
-        if now or self._told is None or time_s - self._told >= _STEP_EVERY_S:
-            self._told, self._untold = time_s, ""
+        if now or self._last_printed is None or time_s - self._last_printed >= _STEP_EVERY_S:
+            self._last_printed, self._pending = time_s, ""
             self.note(line)
         else:
-            self._untold = line
+            self._pending = line
 
     def _values(self, metrics: Mapping[str, float]) -> dict[str, str]:
         values = {title: show(metrics[name]) for name, (title, show) in _SHOWN.items() if name in metrics}
@@ -110,17 +110,17 @@ class Progress:
         return Group(head, numbers, Text("  ".join(phases), style="dim"))
 
     def _eta(self, step: int) -> str:
-        (began, first), (now, last) = self._marks[0], self._marks[-1]
+        (start, first), (now, last) = self._marks[0], self._marks[-1]
         if last <= first:
             return "-"
-        return _duration((now - began) / (last - first) * max(self._total - step, 0))
+        return _duration((now - start) / (last - first) * max(self._total - step, 0))
 
 
 @contextmanager
 def bar(
     total: int, description: str, *, console: Console | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Generator[Callable[[int], None]]:
-    """Call what this gives with the number of items just done; for anything longer than a few seconds."""
+    """Progress bar for work of more than a few seconds; call the result with the number of items just done."""
     console = console or Console()
     live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True)
     shown, done = clock(), 0
@@ -152,7 +152,7 @@ def _bar_view(total: int, done: int, description: str) -> Table:
 
 
 def _phases(metrics: Mapping[str, float]) -> list[str]:
-    """Seconds by phase, the longest first."""
+    """Seconds per phase, the longest first."""
     spent = [(value, name.removeprefix("time/")) for name, value in metrics.items() if name.startswith("time/")]
     return [f"{name} {value:.1f}s" for value, name in sorted(spent, reverse=True) if name != "step"]
 

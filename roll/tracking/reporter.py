@@ -1,4 +1,4 @@
-"""One place to tell about a step: the terminal and every sink hear the same numbers."""
+"""Sends the metrics of each step to the terminal and to every sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roll.tracking.sinks import Sink
 
 
 class Reporter:
-    """Call it with a step and its metrics."""
+    """Callable with a step and its metrics."""
 
     def __init__(self, progress: Progress, sinks: Sequence[Sink]) -> None:
         self._progress, self._sinks = progress, sinks
@@ -21,7 +21,7 @@ class Reporter:
         self._progress.update(step, metrics)
 
     def note(self, line: str) -> None:
-        """Something that a person should know at once."""
+        """Show the user one line at once."""
         self._progress.note(line)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Where metrics go: `metrics.jsonl`, TensorBoard, and the optional services.
+"""Destinations of metrics: `metrics.jsonl`, TensorBoard, and the optional services.
 
-A sink takes one mapping of numbers a step. The services are imported when asked for, never before.
+A sink takes one mapping of numbers per step. A service's package is imported only when the service is configured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roll.errors import ConfigError, RunStopped
 
 
 class Sink(Protocol):
-    """Takes the metrics of each step."""
+    """Destination of the metrics of each step."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -26,13 +26,13 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line, on disk when `write` returns; numbers that are not finite are null."""
+    """One JSON object per line, on disk when `write` returns; numbers that are not finite are null."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        _end_last_line(path)
-        self._file = path.open("ab", buffering=0)  # nothing waits in a buffer that closing would have to write
+        _remove_partial_line(path)
+        self._file = path.open("ab", buffering=0)  # no buffer that closing would have to write
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
@@ -46,15 +46,15 @@ class JsonLines:
             ) from cause
 
     def truncate_after(self, step: int) -> None:
-        """Drop the lines of steps later than `step`, all or none: a resumed run will write them again."""
-        kept = [line for line in read_lines(self._path) if line["step"] <= step]
-        aside = self._path.with_name(f".{self._path.name}-{os.getpid()}")
-        with aside.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in kept)
+        """Atomically drop the lines of steps later than `step`: a resumed run writes them again."""
+        lines = [line for line in read_lines(self._path) if line["step"] <= step]
+        temporary = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         self._file.close()
-        aside.replace(self._path)
+        temporary.replace(self._path)
         self._file = self._path.open("ab", buffering=0)
 
     def close(self) -> None:
@@ -62,35 +62,34 @@ class JsonLines:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The steps of a metrics file; a last line that a crash cut short is not one of them."""
+    """The steps of a metrics file, without a last line that a crash cut short."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give the directory of a run that has begun")
     lines = path.read_text(encoding="utf-8").split("\n")
-    whole = lines[:-1]  # what follows the last newline is empty, or cut short
-    return [_parse(f"{path}:{number}", line) for number, line in enumerate(whole, 1) if line.strip()]
+    complete = lines[:-1]  # text after the last newline is empty, or cut short
+    return [_parse(f"{path}:{number}", line) for number, line in enumerate(complete, 1) if line.strip()]
 
 
-def _parse(place: str, line: str) -> dict[str, Any]:
+def _parse(where: str, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{place}: not a line of metrics ({error}); remove the line") from None
-    if not isinstance(found, dict) or not isinstance(cast(dict[str, Any], found).get("step"), int):
-        raise ConfigError(f"{place}: not a line of metrics (got {line[:40]!r}); remove the line")
-    return cast(dict[str, Any], found)
+        raise ConfigError(f"{where}: not a line of metrics ({error}); remove the line") from None
+    if not isinstance(value, dict) or not isinstance(cast(dict[str, Any], value).get("step"), int):
+        raise ConfigError(f"{where}: not a line of metrics (got {line[:40]!r}); remove the line")
+    return cast(dict[str, Any], value)
 
 
-def _end_last_line(path: Path) -> None:
-    """Cut off what a crash left of a line, so that the next one begins on its own."""
+def _remove_partial_line(path: Path) -> None:
+    """Remove a last line that a crash cut short, so that the next one starts on a line for itself."""
     if not path.is_file():
         return
     with path.open("rb+") as file:
-        written = file.read()
-        file.truncate(written.rfind(b"\n") + 1)
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 class TensorBoard:
-    """Event files for `tensorboard --logdir`; after a resume the steps that will be written again are hidden."""
+    """Event files for `tensorboard --logdir`; a resume hides the steps that are written again."""
 
     def __init__(self, directory: Path, *, resumed_from: int | None = None) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -107,9 +106,9 @@ class TensorBoard:
 
 
 class Wandb:
-    """Weights & Biases. WANDB_MODE decides the mode; without it and without an API key the run is kept offline.
+    """Weights & Biases. WANDB_MODE sets the mode; without it and without an API key the mode is offline.
 
-    Every start of a run, resumed ones too, is a run of its own there, in a group that has the run's name.
+    Every start of a run, also a resume, is a separate W&B run in a group with the run's name.
     """
 
     def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
@@ -133,9 +132,9 @@ class Wandb:
 
 
 class Swanlab:
-    """SwanLab. SWANLAB_MODE decides the mode; without it and without an API key the run is kept offline.
+    """SwanLab. SWANLAB_MODE sets the mode; without it and without an API key the mode is offline.
 
-    Every start of a run, resumed ones too, is an experiment of its own there, in a group that has the run's name.
+    Every start of a run, also a resume, is a separate experiment in a group with the run's name.
     """
 
     def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
@@ -151,7 +150,7 @@ class Swanlab:
         )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # it refuses the others
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # SwanLab rejects others
         self._run.log(finite, step=step)
 
     def close(self) -> None:
@@ -163,7 +162,7 @@ def _extra(package: str) -> Any:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise  # the package is there; something it imports is not
+            raise  # the package is installed, but something it imports is not
         raise ConfigError(
             f"tracking.{package}: the package {package} is not installed; pip install 'roll[{package}]'"
         ) from None

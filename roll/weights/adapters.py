@@ -1,6 +1,6 @@
-"""Adapters as directories, as peft writes and reads them: adapter_config.json and adapter_model.safetensors.
+"""LoRA adapters as directories that peft writes and reads: adapter_config.json and adapter_model.safetensors.
 
-peft itself is not needed for it. Kinds of adapters that are not computed here are refused by what their files say.
+peft is not required. Adapters of a kind that the engines do not compute are refused by the keys of their config.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
-import torch
 from safetensors import safe_open
 
 from roll.config.lora import Lora
 from roll.errors import ConfigError
 from roll.types import Digest
+from roll.weights.buckets import NamedTensor
 
 CONFIG, _TENSORS, _BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 _PREFIX = "base_model.model."
-_PLAIN: dict[str, tuple[Any, ...]] = {
+_SUPPORTED: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
     "fan_in_fan_out": (False,),
@@ -33,21 +33,19 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "layer_replication": (None, []),
     "trainable_token_indices": (None, []),
 }
-"""Keys that change what an adapter is, and what they must say, or not say at all, for it to be one of ours."""
+"""Config keys that change what an adapter computes, with the values that the engines support; a key may be absent."""
 
 
-def write_adapter(
-    directory: Path, lora: Lora, tensors: Iterable[tuple[str, torch.Tensor]], *, base: str | None
-) -> None:
-    """A directory that peft loads onto the model in `base`, where the model was read from one."""
+def write_adapter(directory: Path, lora: Lora, tensors: Iterable[NamedTensor], *, base: str | None) -> None:
+    """Write a directory that peft loads onto the model directory `base`; None if the model has none."""
     directory.mkdir(parents=True, exist_ok=True)
-    about = {
+    config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
-        "target_modules": list(lora.targets),
+        "target_modules": list(lora.target_modules),
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
@@ -55,72 +53,74 @@ def write_adapter(
         "use_dora": False,
         "inference_mode": True,
     }
-    (directory / CONFIG).write_text(json.dumps(about, indent=2), encoding="utf-8")
-    whole = {f"{_PREFIX}{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors}
-    cast(Any, safetensors.torch).save_file(whole, directory / _TENSORS, metadata={"format": "pt"})
+    (directory / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
+    contents = {f"{_PREFIX}{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors}
+    cast(Any, safetensors.torch).save_file(contents, directory / _TENSORS, metadata={"format": "pt"})
 
 
-def read_adapter(directory: Path, lora: Lora) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every matrix of an adapter, by the names of ours, once it is known to be as `lora` says."""
-    about = _described(directory)
-    for key, allowed in _PLAIN.items():
-        if key in about and about[key] not in allowed:
+def read_adapter(directory: Path, lora: Lora) -> Iterator[NamedTensor]:
+    """Every matrix of an adapter, by the decoder's names; raises if the adapter differs from `lora`."""
+    config = _read_config(directory)
+    for key, supported in _SUPPORTED.items():
+        if key in config and config[key] not in supported:
             raise ConfigError(
-                f"{directory}/{CONFIG}: {key} {about[key]!r} is another kind of adapter than those computed here; "
-                "merge it into its model with peft, and start from that"
+                f"{directory}/{CONFIG}: adapters with {key} {config[key]!r} are not supported; merge it into its model "
+                "with peft, and start from that"
             )
-    found = {"rank": about.get("r"), "alpha": about.get("lora_alpha"), "targets": _targets(about)}
-    for key, wanted in {"rank": lora.rank, "alpha": lora.alpha, "targets": sorted(lora.targets)}.items():
-        if found[key] != wanted:
+    saved = {"rank": config.get("r"), "alpha": config.get("lora_alpha"), "target_modules": _targets(config)}
+    for key, value in {"rank": lora.rank, "alpha": lora.alpha, "target_modules": sorted(lora.target_modules)}.items():
+        if saved[key] != value:
             raise ConfigError(
-                f"actor_train.lora.{key}: the adapter in {directory} has {_spelled(found[key])} (got "
-                f"{_spelled(wanted)}); an adapter goes on as it is, say the same here"
+                f"actor_train.lora.{key}: the adapter in {directory} has {_text(saved[key])} (got {_text(value)}); "
+                "an adapter cannot change shape, set the same value here"
             )
     file = directory / _TENSORS
     try:
         opened: Any = safe_open(file, framework="pt")
     except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
-        raise ConfigError(f"{file}: not a readable safetensors file ({error}); copy the adapter anew") from None
+        raise ConfigError(f"{file}: not a readable safetensors file ({error}); copy the adapter again") from None
     with opened as tensors:
         for name in tensors.keys():  # noqa: SIM118 - not a mapping
             yield name.removeprefix(_PREFIX), tensors.get_tensor(name)
 
 
 def write_base(directory: Path, base: Digest) -> None:
-    """Beside an adapter, what it was trained on, so that it goes on with nothing else."""
-    text = json.dumps({kind: [f"{number:016x}" for number in sums] for kind, sums in base.sums.items()})
-    (directory / _BASE).write_text(text, encoding="utf-8")
+    """Write the digest of the base model next to its adapter, so that the adapter is not resumed on another model."""
+    (directory / _BASE).write_text(json.dumps(_hex(base)), encoding="utf-8")
 
 
 def check_base(directory: Path, base: Digest) -> None:
-    """Raise where an adapter was trained on other weights than these; nothing where nobody wrote that down."""
+    """Raise if the adapter was trained on other weights than `base`; an adapter without a saved digest passes."""
     path = directory / _BASE
     if not path.is_file():
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found != {kind: [f"{number:016x}" for number in sums] for kind, sums in base.sums.items()}:
+    if json.loads(path.read_text(encoding="utf-8")) != _hex(base):
         raise ConfigError(
-            f"{directory}: its adapter was trained on other weights than those of `model` now; name the model that "
-            "the run began with, in the same actor_train.dtype"
+            f"{directory}: its adapter was trained on other weights than those of `model`; set the model that the run "
+            "began with, and the same actor_train.dtype"
         )
 
 
-def _described(directory: Path) -> dict[str, Any]:
+def _hex(digest: Digest) -> dict[str, list[str]]:
+    return {dtype: [f"{number:016x}" for number in sums] for dtype, sums in digest.sums.items()}
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
     path = directory / CONFIG
     if not path.is_file():
         raise ConfigError(
-            f"{directory}: no {CONFIG}; without actor_train.lora it was trained whole, else give an adapter's folder"
+            f"{directory}: no {CONFIG}; give an adapter's directory, or remove actor_train.lora for a whole model"
         )
     try:
         return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error}); copy the adapter anew") from None
+        raise ConfigError(f"{path}: not JSON ({error}); copy the adapter again") from None
 
 
-def _targets(about: dict[str, Any]) -> Any:
-    named = about.get("target_modules")
-    return sorted(str(name) for name in cast("list[Any]", named)) if isinstance(named, list) else named
+def _targets(config: dict[str, Any]) -> Any:
+    names = config.get("target_modules")
+    return sorted(str(name) for name in cast("list[Any]", names)) if isinstance(names, list) else names
 
 
-def _spelled(value: Any) -> str:
+def _text(value: Any) -> str:
     return ", ".join(cast("list[str]", value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""Publication between processes through files in a folder that all of them see."""
+"""Weight channel through files in a directory that all processes see."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
-import torch
 from safetensors import safe_open
 
 from roll.errors import RunStopped
+from roll.weights.buckets import NamedTensor
 
 
 class Disk:
-    """Holds the newest version in `directory`, written aside and renamed, so that nobody ever reads half of one.
+    """Stores the newest version in `directory`; a file is written aside and renamed, so readers never see half of one.
 
-    The version before is deleted when the next is sent: by then every receiver has loaded it.
+    Sending a version deletes the one before: by then every receiver has loaded it.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int) -> None:
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
+        contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
         file = self._file(version)
-        aside = file.with_suffix(".part")
-        cast(Any, safetensors.torch).save_file(whole, aside)
-        aside.rename(file)
+        partial = file.with_suffix(".part")
+        cast(Any, safetensors.torch).save_file(contents, partial)
+        partial.rename(file)
         for old in self.directory.glob("version-*"):
             if old != file:
                 old.unlink()
 
-    def receive(self, *, version: int) -> Iterator[tuple[str, torch.Tensor]]:
+    def receive(self, *, version: int) -> Iterator[NamedTensor]:
         path = self._file(version)
         if not path.is_file():
             raise RunStopped(
                 f"weights: version {version} is not in {self.directory}; "
-                "let the run's directory lie where every machine of the cluster sees it"
+                "put the run's directory on a file system that every machine of the cluster sees"
             )
         with cast(Any, safe_open)(path, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - not a mapping
@@ -49,5 +49,5 @@ class Disk:
 
 
 def disk(rank: int, *, directory: str) -> Disk:
-    """The same for every worker, whichever side it is on."""
+    """Either end of the channel, the same for every rank."""
     return Disk(Path(directory))

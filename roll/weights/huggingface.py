@@ -1,4 +1,4 @@
-"""Model directories as Hugging Face lays them out: config.json, safetensors files, tokenizer."""
+"""Hugging Face model directories: config.json, safetensors files, tokenizer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from transformers import AutoConfig, PretrainedConfig
 
 from roll.config.schema import Shape
 from roll.errors import ConfigError
+from roll.weights.buckets import NamedTensor
 
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_config(directory: Path) -> PretrainedConfig:
-    """The architecture of a model directory."""
+    """The Hugging Face config of a model directory."""
     if not directory.is_dir():
         raise ConfigError(f"model.path: no directory {directory}; give one with config.json and *.safetensors")
     if not (directory / "config.json").is_file():
@@ -28,10 +29,10 @@ def read_config(directory: Path) -> PretrainedConfig:
         return cast(Any, AutoConfig).from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{directory}/config.json: cannot be read ({reason}); copy it anew from its origin") from None
+        raise ConfigError(f"{directory}/config.json: not readable ({reason}); copy it again from the model") from None
 
 
-def read_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(directory: Path) -> Iterator[NamedTensor]:
     """Every tensor of a model directory, file by file."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
@@ -40,10 +41,10 @@ def read_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
         )
     index = directory / _INDEX
     if index.is_file():
-        wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        if missing := sorted(wanted - {file.name for file in files}):
+        indexed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := sorted(indexed - {file.name for file in files}):
             raise ConfigError(f"{directory}: {missing[0]} is missing; the download is incomplete")
-        files = [file for file in files if file.name in wanted]
+        files = [file for file in files if file.name in indexed]
     for file in files:
         try:
             opened: Any = safe_open(file, framework="pt")
@@ -55,44 +56,44 @@ def read_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str, torch.Tensor]) -> None:
-    """A directory that `transformers` loads, tokenizer apart."""
+    """Write a directory that `transformers` loads; the tokenizer is not included."""
     directory.mkdir(parents=True, exist_ok=True)
     cast(Any, config).save_pretrained(directory)
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    cast(Any, safetensors.torch).save_file(whole, directory / _WHOLE, metadata={"format": "pt"})
+    contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    cast(Any, safetensors.torch).save_file(contents, directory / _SINGLE_FILE, metadata={"format": "pt"})
 
 
-def write_pieces(
-    directory: Path, config: PretrainedConfig, tensors: Iterable[tuple[str, torch.Tensor]], *, most_bytes: int
+def write_sharded_model(
+    directory: Path, config: PretrainedConfig, tensors: Iterable[NamedTensor], *, file_bytes: int
 ) -> None:
-    """The same from tensors that come one by one, in files of about `most_bytes`: no more than one is ever held."""
+    """Write a model from an iterator of tensors, in files of about `file_bytes`; at most one file is in memory."""
     directory.mkdir(parents=True, exist_ok=True)
     cast(Any, config).save_pretrained(directory)
-    place_of: dict[str, str] = {}
-    held: dict[str, torch.Tensor] = {}
+    weight_map: dict[str, str] = {}
+    pending: dict[str, torch.Tensor] = {}
     total = 0
 
     def write() -> None:
-        file = f"model-{len(set(place_of.values())) + 1:05}.safetensors"
-        cast(Any, safetensors.torch).save_file(held, directory / file, metadata={"format": "pt"})
-        place_of.update(dict.fromkeys(held, file))
-        held.clear()
+        file = f"model-{len(set(weight_map.values())) + 1:05}.safetensors"
+        cast(Any, safetensors.torch).save_file(pending, directory / file, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(pending, file))
+        pending.clear()
 
     for name, tensor in tensors:
-        if held and sum(each.nbytes for each in held.values()) + tensor.nbytes > most_bytes:
+        if pending and sum(each.nbytes for each in pending.values()) + tensor.nbytes > file_bytes:
             write()
-        held[name] = tensor.detach().cpu().contiguous().clone()
+        pending[name] = tensor.detach().cpu().contiguous().clone()
         total += tensor.nbytes
-    if not place_of:
-        cast(Any, safetensors.torch).save_file(held, directory / _WHOLE, metadata={"format": "pt"})
+    if not weight_map:
+        cast(Any, safetensors.torch).save_file(pending, directory / _SINGLE_FILE, metadata={"format": "pt"})
         return
     write()
-    index = {"metadata": {"total_size": total}, "weight_map": place_of}
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def config_of(shape: Shape, *, vocab_size: int, eos_id: int, pad_id: int, bos_id: int) -> PretrainedConfig:
-    """The architecture of a model to be built from scratch."""
+    """The Hugging Face config of a model that is built from a `shape` with random weights."""
     return cast(Any, AutoConfig).for_model(
         shape.architecture,
         architectures=[f"{shape.architecture.capitalize()}ForCausalLM"],
@@ -103,7 +104,7 @@ def config_of(shape: Shape, *, vocab_size: int, eos_id: int, pad_id: int, bos_id
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.hidden // shape.heads,
         intermediate_size=shape.mlp,
-        max_position_embeddings=shape.context,
+        max_position_embeddings=shape.max_seq_len,
         tie_word_embeddings=True,
         eos_token_id=eos_id,
         pad_token_id=pad_id,

@@ -1,4 +1,4 @@
-"""The actor from configuration: who trains its weights, and who samples with them."""
+"""Builds the actor from the configuration: its trainers and its generators."""
 
 from __future__ import annotations
 
@@ -16,159 +16,156 @@ from roll.config.devices import one_device
 from roll.config.fsdp import FsdpTrain
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
-from roll.engines.native.build import Surroundings, settle
+from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator
-from roll.engines.native.lora import adapter_tensors, attach
-from roll.engines.native.mixed import Reading
-from roll.engines.native.model_spec import Origin, architecture, build
-from roll.engines.native.trainer import NativeTrainer, ScoreSettings
-from roll.engines.native.trainer import Settings as TrainSettings
-from roll.types import Call, Sampling
+from roll.engines.native.lora import attach
+from roll.engines.native.mixed import Precision
+from roll.engines.native.model_spec import ModelSpec, architecture, build
+from roll.engines.native.trainer import LogprobSettings, NativeTrainer, NativeTrainerSettings
+from roll.types import Sampling, Spec
+from roll.weights.channel import Transport
 from roll.weights.inline import Mailbox, Shared
-from roll.weights.plan import Layout, Plan, plan
-from roll.wiring.data import settings_of
+from roll.wiring.data import source_settings
 from roll.wiring.generators import build_generator, generator_call, native_settings
-from roll.wiring.ranks import meeting, spread_out
+from roll.wiring.ranks import build_rank_group, rendezvous_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the native engines of one run are made of; devices are settled by whoever computes."""
+class EngineSpecs:
+    """What the native engines of one policy are built from; each worker sets its own device."""
 
-    origin: Origin
-    reading: ScoreSettings
-    training: TrainSettings
-    around: Surroundings
-    """Of the trainer, and of the models beside the actor."""
+    model_spec: ModelSpec
+    scoring: LogprobSettings
+    training: NativeTrainerSettings
+    context: WorkerContext
+    """Context of the trainer's workers, and by default of the other models'."""
     scratch: Path | None = None
-    """What the names of files begin with where processes meet; None where there is one process."""
+    """Prefix of the rendezvous files of processes; None in a run with one process."""
     supervised: bool = False
-    """Whether answers are learnt, and no other model is asked."""
+    """Whether this is SFT, which needs no other models."""
     policy: str = ""
-    """Whose they are, where a run has several."""
+    """Name of the policy; empty in a run with one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actor:
-    """Both sides of the policy, and how weights get from one to the other."""
+class ActorHandles:
+    """Trainers and generators of one policy, and how weights move between them."""
 
     trainers: Cluster[Trainer]
     generators: Cluster[Generator]
-    plan: Plan
+    transport: Transport
 
 
-def build_parts(run: Run, optimizer: Optimizer, total_steps: int, *, supervised: bool) -> Parts:
-    """With `supervised` the plain distribution is trained, since answers are nobody's samples."""
-    reading = ScoreSettings(
+def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supervised: bool) -> EngineSpecs:
+    """The specs of one policy. `supervised` trains the unmodified distribution, as answers were not sampled."""
+    scoring = LogprobSettings(
         tokens_per_microbatch=run.actor_train.tokens_per_microbatch,
         sampling=Sampling() if supervised else sampling_of(run),
-        sampling_of={} if supervised else {each.name: settings_of(run, each).sampling for each in run.tasks},
+        sampling_of={} if supervised else {each.name: source_settings(run, each).sampling for each in run.tasks},
         device=torch.device("cpu"),
-        reading=Reading(
+        precision=Precision(
             dtype=None if run.actor_train.dtype == "float32" else torch.bfloat16,
-            checkpointing=run.actor_train.checkpointing,
-            exact=getattr(run.actor_train, "exact", False),
+            checkpointing=run.actor_train.activation_checkpointing,
+            exact=getattr(run.actor_train, "float32_compute", False),
         ),
     )
-    training = TrainSettings(
+    training = NativeTrainerSettings(
         optimizer=optimizer,
         total_steps=total_steps,
-        tokens_per_microbatch=reading.tokens_per_microbatch,
-        sampling=reading.sampling,
-        sampling_of=reading.sampling_of,
-        device=reading.device,
-        reading=reading.reading,
+        tokens_per_microbatch=scoring.tokens_per_microbatch,
+        sampling=scoring.sampling,
+        sampling_of=scoring.sampling_of,
+        device=scoring.device,
+        precision=scoring.precision,
         base=run.model.path,
     )
-    origin = Origin(model=run.model, seed=run.seed)
+    model_spec = ModelSpec(model=run.model, seed=run.seed)
     if (lora := run.actor_train.lora) is not None:
-        origin = replace(origin, lora=lora, frozen=reading.reading.dtype or torch.float32)
-    around = around_of(run, "actor_train")
-    return Parts(origin=origin, reading=reading, training=training, around=around, supervised=supervised)
+        model_spec = replace(model_spec, lora=lora, frozen=scoring.precision.dtype or torch.float32)
+    context = worker_context(run, "actor_train")
+    return EngineSpecs(
+        model_spec=model_spec, scoring=scoring, training=training, context=context, supervised=supervised
+    )
 
 
-def build_actor(run: Run, parts: Parts) -> Actor:
-    """In this process: over one module at `max_staleness` 0, over two above it, or where the backend has its own."""
-    device = settle(parts.around)
-    decoder = build(parts.origin, device)
+def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
+    """The actor in this process. Trainer and native generator share one module at `max_staleness` 0."""
+    device = configure_torch(specs.context)
+    decoder = build(specs.model_spec, device)
     shared = run.actor_infer.backend == "native" and run.rollout.max_staleness == 0
     channel = Shared() if shared else Mailbox()
     if isinstance(run.actor_infer, NativeInfer):
         settings = replace(native_settings(run, run.actor_infer), device=device)
         generator = NativeGenerator(decoder if shared else copy.deepcopy(decoder), settings, channel)
     else:
-        generator = build_generator(run, parts.origin, channel)
-    layout = _layout(decoder)
-    return Actor(
-        trainers=InlineCluster[Trainer]([NativeTrainer(decoder, replace(parts.training, device=device), channel)]),
+        generator = build_generator(run, specs.model_spec, channel)
+    return ActorHandles(
+        trainers=InlineCluster[Trainer]([NativeTrainer(decoder, replace(specs.training, device=device), channel)]),
         generators=InlineCluster[Generator]([generator]),
-        plan=plan(layout, layout, travels=not shared),
+        transport=Transport(moves=not shared),
     )
 
 
-def role_of(section: str, policy: str) -> str:
-    """What the workers of a section are called; those of several policies are told apart."""
+def worker_role(section: str, policy: str) -> str:
+    """The role name of a section's workers, with the policy in a run with several."""
     return f"{section}-{policy}" if policy else section
 
 
-def place_actor(run: Run, parts: Parts, executor: Executor, weights: Path) -> Actor:
-    """In processes of an executor, which pass weights on as the run says; all of them see the folder `weights`."""
+def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path) -> ActorHandles:
+    """The actor in processes of an executor, all of which can access the folder `weights`."""
     infer = run.actor_infer
-    given = {"origin": parts.origin, "settings": parts.training, "around": parts.around}
-    leaving, arriving = _channel(run, weights)
-    with torch.device("meta"):  # names and shapes; no process but a worker holds weights
+    kwargs = {"model_spec": specs.model_spec, "settings": specs.training, "context": specs.context}
+    sender, receiver = _channel(run, weights)
+    with torch.device("meta"):  # reject a model or adapter that the decoder cannot build before any process starts
         decoder = Decoder(architecture(run.model))
-        layout = _layout(decoder if run.actor_train.lora is None else attach(decoder, run.actor_train.lora))
-    return Actor(
-        trainers=_trainers(run, parts, {**given, "channel": leaving}, executor, weights),
+        if run.actor_train.lora is not None:
+            attach(decoder, run.actor_train.lora)
+    return ActorHandles(
+        trainers=_trainers(run, specs, {**kwargs, "channel": sender}, executor, weights),
         generators=executor.cluster(
-            generator_call(run, parts.origin, arriving, around_of(run, "actor_infer")),
+            generator_call(run, specs.model_spec, receiver, worker_context(run, "actor_infer")),
             infer.num_workers,
-            role=role_of("actor_infer", parts.policy),
+            role=worker_role("actor_infer", specs.policy),
             python=infer.python,
         ),
-        plan=plan(layout, layout, together=run.publication.transport != "disk"),
+        transport=Transport(concurrent=run.weight_sync.transport != "disk"),
     )
 
 
-def _trainers(run: Run, parts: Parts, given: dict[str, Any], executor: Executor, weights: Path) -> Cluster[Trainer]:
-    """One process, or ranks that are one trainer to all others."""
-    train, role = run.actor_train, role_of("actor_train", parts.policy)
+def _trainers(
+    run: Run, specs: EngineSpecs, kwargs: dict[str, Any], executor: Executor, weights: Path
+) -> Cluster[Trainer]:
+    """One process, or ranks that act as one trainer."""
+    train, role = run.actor_train, worker_role("actor_train", specs.policy)
     if isinstance(train, FsdpTrain):
-        call = Call("roll.engines.fsdp.trainer:trainer", given)
-        return spread_out(call, train, role=role, executor=executor, scratch=weights)
-    call = Call("roll.engines.native.build:trainer", given)
-    return executor.cluster(call, train.num_workers, role=role, python=train.python)
+        spec = Spec("roll.engines.fsdp.trainer:trainer", kwargs)
+        return build_rank_group(spec, train, role=role, executor=executor, scratch=weights)
+    spec = Spec("roll.engines.native.build:trainer", kwargs)
+    return executor.cluster(spec, train.num_workers, role=role, python=train.python)
 
 
 def sampling_of(run: Run) -> Sampling:
-    """What rollouts are drawn from, and trained under."""
+    """Sampling parameters of rollouts, under which they are also trained."""
     return Sampling(temperature=run.rollout.temperature, top_k=run.rollout.top_k, top_p=run.rollout.top_p)
 
 
-def _channel(run: Run, weights: Path) -> tuple[Call, Call]:
-    """Both ends of the way that weights take from one process to others."""
-    if run.publication.transport == "disk":
-        channel = Call("disk", {"directory": str(weights.absolute())})
+def _channel(run: Run, weights: Path) -> tuple[Spec, Spec]:
+    """Sender and receiver of weights between processes."""
+    if run.weight_sync.transport == "disk":
+        channel = Spec("disk", {"directory": str(weights.absolute())})
         return channel, channel
-    kind, given = run.publication.transport, {"num_receivers": run.actor_infer.num_workers}
-    place = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": meeting(weights, "all")}
-    return Call(kind, {**given, **place, "sends": True}), Call(kind, {**given, **place})
+    kind, kwargs = run.weight_sync.transport, {"num_receivers": run.actor_infer.num_workers}
+    address = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": rendezvous_url(weights, "all")}
+    return Spec(kind, {**kwargs, **address, "sends": True}), Spec(kind, {**kwargs, **address})
 
 
-def around_of(run: Run, role: str) -> Surroundings:
-    """Where a worker of this role computes: on what its section names in one word, else on the first it is shown."""
+def worker_context(run: Run, role: str) -> WorkerContext:
+    """The context of this role's workers: the device that its section names, else the first visible one."""
     devices = getattr(run, role).devices
-    return Surroundings(
-        place=f"{role}.devices",
+    return WorkerContext(
+        device_key=f"{role}.devices",
         device=devices if one_device(devices) else "auto",
         threads=run.threads,
         deterministic=run.deterministic,
     )
-
-
-def _layout(decoder: Decoder) -> Layout:
-    """Of what travels: all of a model, or the adapters that stand beside it."""
-    tensors = decoder.named_tensors() if decoder.lora is None else adapter_tensors(decoder)
-    return {name: tuple(tensor.shape) for name, tensor in tensors}

@@ -1,4 +1,4 @@
-"""Tasks, with their environments and rewards, from configuration."""
+"""Builds tasks, with their environments and rewards, from the configuration."""
 
 from __future__ import annotations
 
@@ -6,133 +6,137 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from roll.cluster.handle import Executor
-from roll.config.schema import Named, Run
-from roll.config.schema import Source as SourceConfig
-from roll.data.fields import Fields
-from roll.data.mixture import Mixture, Part
-from roll.data.orders import Curriculum, Difficulty
-from roll.data.screening import Screened, Screening, screen
+from roll.config.schema import Run, TaskSourceConfig
+from roll.data.mixture import Mixture, MixturePart
+from roll.data.screening import Screening, ScreeningCounts, screen
 from roll.data.settings import SourceSettings
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
 from roll.registry import DATASETS
-from roll.rewards.base import call
-from roll.rollout.environments import Environments, MakeEnv, make_env
-from roll.rollout.reward_pool import Judge, Scorer
-from roll.rollout.source import Source
+from roll.rewards.service import LocalRewards, RewardService
+from roll.rollout.environments import Environments, MakeEnv, make_inline_env
+from roll.rollout.source import TaskSource
 from roll.tracking.progress import bar
-from roll.types import Call, Sampling, Task
+from roll.types import Sampling, Task
 from roll.wiring.environments import build_environments
-from roll.wiring.proxy import MakePlayer, build_players, build_proxy
-from roll.wiring.rewards import build_scorer
+from roll.wiring.proxy import MakeAttemptRunner, build_attempt_runners, build_proxy
+from roll.wiring.rewards import build_reward_service
 
-_SAMPLED = ("temperature", "top_k", "top_p", "max_new_tokens")
+_SAMPLING_KEYS = ("temperature", "top_k", "top_p", "max_new_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """The tasks of a run."""
 
-    sources: list[Source]
-    held_out: list[Source]
+    sources: list[TaskSource]
+    held_out: list[TaskSource]
     mixture: Mixture
-    scorer: Scorer
-    """Who asks the rewards; to be started and stopped."""
+    rewards: RewardService
+    """Started and stopped by the caller."""
     envs: Environments
-    """Who makes the environments; to be started and stopped."""
+    """Started and stopped by the caller."""
     proxy: Proxy | None
-    """Whom agents ask, where there are some; to be started and stopped."""
-    screened: list[Screened]
-    """What was left out of each source, those of validation after the others."""
+    """Server for agents, if the run has any; started and stopped by the caller."""
+    screened: list[ScreeningCounts]
+    """The screening of each source, those of validation last."""
     settings: dict[str, SourceSettings]
-    """How each source is sampled and filtered in training, by its name."""
+    """Sampling and filters of each source in training, by name."""
 
 
 def build_sources(
-    configs: Sequence[SourceConfig],
-    judge: Judge = call,
-    make: MakeEnv = make_env,
-    play: MakePlayer | None = None,
-) -> list[Source]:
-    """Tasks with their environments and rewards; a task's domain is its source's name. `play` is who starts agents."""
+    configs: Sequence[TaskSourceConfig],
+    rewards: RewardService | None = None,
+    make_env: MakeEnv = make_inline_env,
+    make_runner: MakeAttemptRunner | None = None,
+) -> list[TaskSource]:
+    """Task sources; the domain of a task is the name of its source. `make_runner` builds runners for agent sections."""
     return [
-        Source(
+        TaskSource(
             name=config.name,
             tasks=_tasks(config),
-            env=call_of(config.env),
-            reward=None if config.reward is None else call_of(config.reward),
+            env=config.env.spec,
+            reward=None if config.reward is None else config.reward.spec,
             share=config.share,
-            judge=judge,
-            make=make,
-            player=None if config.agent is None or play is None else play(config.agent),
+            rewards=rewards or LocalRewards(),
+            make_env=make_env,
+            attempt_runner=None if config.agent is None or make_runner is None else make_runner(config.agent),
         )
         for config in configs
     ]
 
 
-def build_data(run: Run, tasks: Sequence[SourceConfig], template: Template, executor: Executor | None = None) -> Data:
-    """Everything to learn from and to be measured on, once it is known to fit the context.
+def build_data(
+    run: Run, tasks: Sequence[TaskSourceConfig], template: Template, executor: Executor | None = None
+) -> Data:
+    """The training and validation tasks of a run; raises `ConfigError` for prompts that are too long.
 
-    `executor` is that of the run, where environments are to live there.
+    `executor` hosts the environments if the run places them there.
     """
-    scorer, envs, proxy = build_scorer(run.rewards), build_environments(run, executor), build_proxy(run)
-    play = build_players(run, proxy)
-    held_out, held_screened = build_held_out(run, template, scorer.score, envs.make, play)
+    rewards, envs, proxy = build_reward_service(run.rewards), build_environments(run, executor), build_proxy(run)
+    make_runner = build_attempt_runners(run, proxy)
+    held_out, held_screened = build_held_out(run, template, rewards, envs.make, make_runner)
     withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
-    sources, screened = _screened(tasks, build_sources(tasks, scorer.score, envs.make, play), template, withheld)
-    check_prompts(run, template, _unmeasured(run, tasks, sources))
+    sources, screened = _screen_sources(
+        tasks, build_sources(tasks, rewards, envs.make, make_runner), template, withheld
+    )
+    check_prompts(run, template, _sources_to_measure(run, tasks, sources))
     parts = [_part(config, source) for config, source in zip(tasks, sources, strict=True)]
     return Data(
         sources=sources,
         held_out=held_out,
         mixture=Mixture(parts, seed=run.seed),
-        scorer=scorer,
+        rewards=rewards,
         envs=envs,
         proxy=proxy,
         screened=[*screened, *held_screened],
-        settings={config.name: settings_of(run, config) for config in tasks},
+        settings={config.name: source_settings(run, config) for config in tasks},
     )
 
 
 def build_held_out(
-    run: Run, template: Template, judge: Judge, make: MakeEnv = make_env, play: MakePlayer | None = None
-) -> tuple[list[Source], list[Screened]]:
-    """What to be measured on, and what was left out of it."""
+    run: Run,
+    template: Template,
+    rewards: RewardService,
+    make_env: MakeEnv = make_inline_env,
+    make_runner: MakeAttemptRunner | None = None,
+) -> tuple[list[TaskSource], list[ScreeningCounts]]:
+    """The validation tasks of a run, and their screening."""
     configs = run.validation.tasks
-    sources, screened = _screened(configs, build_sources(configs, judge, make, play), template)
-    check_prompts(run, template, _unmeasured(run, configs, sources))
+    sources, screened = _screen_sources(configs, build_sources(configs, rewards, make_env, make_runner), template)
+    check_prompts(run, template, _sources_to_measure(run, configs, sources))
     return sources, [replace(each, source=f"validation {each.source}") for each in screened]
 
 
-def settings_of(run: Run, config: SourceConfig) -> SourceSettings:
-    """How a source is sampled and filtered: as it says itself, else as the run does."""
-    given, below = config.model_dump(include=set(_SAMPLED), exclude_none=True), run.rollout
+def source_settings(run: Run, config: TaskSourceConfig) -> SourceSettings:
+    """Sampling and filters of a source: its own settings, else those of the run."""
+    overrides, defaults = config.model_dump(include=set(_SAMPLING_KEYS), exclude_none=True), run.rollout
     filters = run.algorithm.filters if config.filters is None else config.filters
     return SourceSettings(
         sampling=Sampling(
-            temperature=given.get("temperature", below.temperature),
-            top_k=given.get("top_k", below.top_k),
-            top_p=given.get("top_p", below.top_p),
+            temperature=overrides.get("temperature", defaults.temperature),
+            top_k=overrides.get("top_k", defaults.top_k),
+            top_p=overrides.get("top_p", defaults.top_p),
         ),
-        max_new_tokens=given.get("max_new_tokens", below.max_new_tokens),
-        filters=tuple(map(call_of, filters)),
+        max_new_tokens=overrides.get("max_new_tokens", defaults.max_new_tokens),
+        filters=tuple(each.spec for each in filters),
     )
 
 
-def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> None:
-    """Refuse prompts that leave no room for a reply, before anything starts."""
-    written = [source.tasks for source in sources if not isinstance(source.tasks, Seeds)]  # seeds have no words
-    prompts = [task for tasks in written for task in tasks if task.messages]
+def check_prompts(run: Run, template: Template, sources: Sequence[TaskSource]) -> None:
+    """Raise `ConfigError` for prompts that leave no room for a reply."""
+    datasets = [source.tasks for source in sources if not isinstance(source.tasks, Seeds)]  # seeds have no prompts
+    prompts = [task for tasks in datasets for task in tasks if task.messages]
     faults: list[str] = []
     with bar(len(prompts), "reading prompts") as advance:
         for task in prompts:
-            length = len(template.open(task.messages, place=f"task {task.id!r}"))
-            if length >= run.rollout.context:
+            length = len(template.open(task.messages, where=f"task {task.id!r}"))
+            if length >= run.rollout.max_seq_len:
                 faults.append(
-                    f"task {task.id!r} of {task.domain}: its prompt has {length} tokens and rollout.context is "
-                    f"{run.rollout.context}; raise rollout.context or leave the task out"
+                    f"task {task.id!r} of {task.domain}: its prompt has {length} tokens and rollout.max_seq_len is "
+                    f"{run.rollout.max_seq_len}; raise rollout.max_seq_len or leave the task out"
                 )
             advance(1)
     if faults:
@@ -140,39 +144,41 @@ def check_prompts(run: Run, template: Template, sources: Sequence[Source]) -> No
         raise ConfigError("\n".join([*faults[:10], *more]))
 
 
-def _tasks(config: SourceConfig) -> Sequence[Task]:
-    found = _read(config)
-    found = found if config.limit is None else found[: config.limit]
-    if not found:
+def _tasks(config: TaskSourceConfig) -> Sequence[Task]:
+    tasks = _read(config)
+    tasks = tasks if config.limit is None else tasks[: config.limit]
+    if not tasks:
         raise ConfigError(f"tasks: source {config.name!r} has no tasks; give it some")
-    if isinstance(found, Seeds):
-        return found.within(config.name)
-    return [replace(task, domain=config.name) for task in found]
+    if isinstance(tasks, Seeds):
+        return tasks.within(config.name)
+    return [replace(task, domain=config.name) for task in tasks]
 
 
-def _read(config: SourceConfig) -> Sequence[Task]:
+def _read(config: TaskSourceConfig) -> Sequence[Task]:
     if config.data is None:
         return DATASETS["seeds"]()
     if config.fields is None:
-        return DATASETS[config.data.kind](**config.data.arguments)
+        return DATASETS[config.data.kind](**config.data.kwargs)
     if not DATASETS.takes(config.data.kind, "fields"):
         raise ConfigError(
-            f"tasks: source {config.name!r}: dataset {config.data.kind!r} gives whole tasks and has no rows to map; "
-            "remove 'fields', or let the function take it"
+            f"tasks: source {config.name!r}: dataset {config.data.kind!r} returns complete tasks, not rows; "
+            "remove 'fields', or add a parameter for it"
         )
-    fields = Fields(**config.fields.model_dump())
-    return DATASETS[config.data.kind](**config.data.arguments, fields=fields)
+    return DATASETS[config.data.kind](**config.data.kwargs, fields=config.fields)
 
 
-def _screened(
-    configs: Sequence[SourceConfig], sources: Sequence[Source], template: Template, withheld: Sequence[Task] = ()
-) -> tuple[list[Source], list[Screened]]:
-    """The sources without what their configuration leaves out, and the account of it."""
+def _screen_sources(
+    configs: Sequence[TaskSourceConfig],
+    sources: Sequence[TaskSource],
+    template: Template,
+    withheld: Sequence[Task] = (),
+) -> tuple[list[TaskSource], list[ScreeningCounts]]:
+    """The sources without the tasks that their configuration excludes, and the account of each."""
 
     def length_of(task: Task) -> int:
-        return len(template.open(task.messages, place=f"task {task.id!r}"))
+        return len(template.open(task.messages, where=f"task {task.id!r}"))
 
-    found = [
+    screened = [
         screen(
             config.name,
             source.tasks,
@@ -182,29 +188,26 @@ def _screened(
         )
         for config, source in zip(configs, sources, strict=True)
     ]
-    for _, account in found:
+    for _, account in screened:
         if not account.kept:
-            raise ConfigError(f"tasks: nothing is left of source {account}; keep more of it")
-    kept = [replace(source, tasks=tasks) for source, (tasks, _) in zip(sources, found, strict=True)]
-    return kept, [account for _, account in found]
+            raise ConfigError(f"tasks: nothing is left of source {account}; exclude less")
+    remaining = [replace(source, tasks=tasks) for source, (tasks, _) in zip(sources, screened, strict=True)]
+    return remaining, [account for _, account in screened]
 
 
-def _unmeasured(run: Run, configs: Sequence[SourceConfig], sources: Sequence[Source]) -> list[Source]:
-    """Those of whose prompts it is not known yet that they fit the context."""
-    limits = [config.max_prompt_tokens or run.rollout.context for config in configs]
-    return [source for source, limit in zip(sources, limits, strict=True) if limit >= run.rollout.context]
+def _sources_to_measure(
+    run: Run, configs: Sequence[TaskSourceConfig], sources: Sequence[TaskSource]
+) -> list[TaskSource]:
+    """The sources whose screening did not already limit prompts to `max_seq_len`."""
+    limits = [config.max_prompt_tokens or run.rollout.max_seq_len for config in configs]
+    return [source for source, limit in zip(sources, limits, strict=True) if limit >= run.rollout.max_seq_len]
 
 
-def _part(config: SourceConfig, source: Source) -> Part:
-    return Part(
+def _part(config: TaskSourceConfig, source: TaskSource) -> MixturePart:
+    return MixturePart(
         name=source.name,
         tasks=source.tasks,
         share=source.share,
-        difficulty=config.sampling and Difficulty(**config.sampling.model_dump(exclude={"kind"})),
-        curriculum=config.curriculum and Curriculum(**config.curriculum.model_dump()),
+        difficulty=config.task_sampling,
+        curriculum=config.curriculum,
     )
-
-
-def call_of(named: Named) -> Call:
-    """What a file names, as something any process can resolve."""
-    return Call(named.kind, named.arguments)

@@ -1,4 +1,4 @@
-"""Models and the engines over them, from configuration."""
+"""Builds models and engines from the configuration."""
 
 from __future__ import annotations
 
@@ -12,97 +12,110 @@ from typing import Any
 
 from roll.cluster.handle import Cluster, Executor
 from roll.cluster.inline import InlineExecutor
-from roll.cluster.ray.actor import Seat
-from roll.cluster.ray.environment import settle_ray
-from roll.config.roles import Beside
+from roll.cluster.ray.actor import WorkerSlot
+from roll.cluster.ray.environment import set_ray_environment
+from roll.config.roles import AuxiliaryModelConfig
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, load_tokenizer
 from roll.engines.base import Generator, Trainer
-from roll.engines.native.decoder import Decoder, geometry
-from roll.engines.native.model_spec import Head, Origin, architecture, build
+from roll.engines.native.decoder import geometry
+from roll.engines.native.model_spec import Head, ModelSpec, architecture
 from roll.errors import ConfigError, RunStopped, WorkerDied
-from roll.pipelines.reference_models import Models
-from roll.placement.records import Inventory, Placement, RolePlace
+from roll.pipelines.reference_models import AuxiliaryModels
+from roll.placement.records import Inventory, Placement, RolePlacement
 from roll.serving.canary import Canary
-from roll.serving.load_balancing import Concurrency
+from roll.serving.dispatch import Concurrency
+from roll.serving.idle import IdleReasons
 from roll.serving.policies import Routers
-from roll.serving.router import Patience, Router
-from roll.types import Call
-from roll.weights.plan import Plan
-from roll.wiring.actor import Parts, around_of, build_actor, build_parts, place_actor, role_of
+from roll.serving.router import Router, Timeouts
+from roll.types import Spec
+from roll.weights.channel import Transport
+from roll.wiring.actor import EngineSpecs, build_actor, build_engine_specs, place_actor, worker_context, worker_role
 from roll.wiring.actor import sampling_of as sampling_of
 from roll.wiring.generators import build_canary
-from roll.wiring.placing import placed, settled
-from roll.wiring.policies import runs_of, together
-from roll.wiring.ranks import spread_out
+from roll.wiring.placing import apply_placement, plan_placement
+from roll.wiring.policies import per_policy_runs, policy_by_agent
+from roll.wiring.ranks import build_rank_group
 
 _STOP_S = 10.0
-"""How long workers have to end by themselves before they are ended."""
+"""Seconds that workers have to stop before they are killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyEngines:
+    """The engines of one policy, and the router to its generators."""
+
+    trainers: Cluster[Trainer]
+    generators: Cluster[Generator]
+    router: Router
+    models: AuxiliaryModels = field(default_factory=AuxiliaryModels)
+    transport: Transport = field(default_factory=Transport)
+    canary: Canary | None = None
+    """None: only digests are compared when weights are published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """All models behind their handles, and what they have in common."""
+    """The engines of all policies of a run, and what they share."""
 
-    trainers: Cluster[Trainer]
-    generators: Cluster[Generator]
-    models: Models
-    plan: Plan
-    router: Router
+    policies: Mapping[str, PolicyEngines]
+    """By name; a run with one policy names it ""."""
     template: Template
     executor: Executor = field(default_factory=InlineExecutor)
-    canary: Canary | None = None
-    """What every version is tried with; None: digests alone attest it."""
     placement: Placement = field(default_factory=lambda: Placement(inventory=Inventory(nodes=()), roles=()))
-    """Where they live, and what is put aside when."""
-    policies: Mapping[str, Roles] = field(default_factory=lambda: {})
-    """By name, where a run has several; what stands above is then the first one's."""
-    router_of: Mapping[str, Router] = field(default_factory=dict[str, Router])
-    """By agent, where a run has several policies."""
+    policy_of: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Policy by agent; empty: the only policy plays all agents."""
 
     @property
-    def each(self) -> tuple[Roles, ...]:
-        """The roles of every policy."""
-        return tuple(self.policies.values()) or (self,)
+    def first(self) -> PolicyEngines:
+        """The first policy, which in most runs is the only one."""
+        return next(iter(self.policies.values()))
 
     @property
-    def pool(self) -> Router | Routers:
-        """The way to all generators, to be run and counted."""
-        return Routers([roles.router for roles in self.each]) if self.policies else self.router
+    def routers(self) -> Routers:
+        """The routers of all policies."""
+        return Routers({name: policy.router for name, policy in self.policies.items()})
+
+    @property
+    def router_by_agent(self) -> dict[str, Router]:
+        """Empty if all agents share one policy."""
+        return {agent: self.policies[name].router for agent, name in self.policy_of.items()}
 
     async def start(self) -> None:
-        """Bring everything up, or nothing."""
+        """Start all workers, or none."""
         await self.executor.start()
         try:
-            for roles in self.each:
-                await roles.trainers.each(Trainer.start)
-                await roles.generators.each(Generator.start)
-            await self.models.start()
+            for policy in self.policies.values():
+                await policy.trainers.each(Trainer.start)
+                await policy.generators.each(Generator.start)
+            for policy in self.policies.values():
+                await policy.models.start()
         except BaseException:
             await self.executor.stop()
             raise
 
     async def stop(self) -> None:
-        """End everything; a worker that is gone already, or does not end by itself, holds nobody up."""
+        """Stop all workers; ones that are dead or too slow do not delay the others."""
         try:
             with contextlib.suppress(WorkerDied, RunStopped, TimeoutError):
                 async with asyncio.timeout(_STOP_S):
-                    await self.models.stop()
-                    for roles in self.each:
-                        await roles.generators.each(Generator.stop)
-                        await roles.trainers.each(Trainer.stop)
+                    for policy in self.policies.values():
+                        await policy.models.stop()
+                    for policy in self.policies.values():
+                        await policy.generators.each(Generator.stop)
+                        await policy.trainers.each(Trainer.stop)
         finally:
             await self.executor.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """Where the processes of a run leave their files."""
+class RunPaths:
+    """Where the processes of a run write their files."""
 
     directory: Path
-    """The run's own; logs are in `logs` below it."""
+    """The run directory; logs go to its subfolder `logs`."""
     resumed: bool = False
-    """Whether logs that are there are of the same run."""
+    """Whether existing logs belong to the same run."""
 
 
 def build_roles(
@@ -111,98 +124,109 @@ def build_roles(
     total_steps: int,
     *,
     supervised: bool = False,
-    home: Home | None = None,
+    paths: RunPaths | None = None,
     placement: Placement | None = None,
 ) -> Roles:
-    """Trainer, generators and the models beside them, to be started and stopped.
+    """The engines of a run, not yet started.
 
-    With `supervised` the algorithm's other models are left out. Without a `home` what processes leave is kept only
-    where one of them died. Without a `placement` it is planned for the devices that there are.
+    `supervised` leaves out the algorithm's other models. Without `paths`, files of processes are kept only if one of
+    them died. Without a `placement`, it is planned for the available devices.
     """
-    tokenizers = {name: _fitting_tokenizer(each) for name, each in runs_of(run).items()}
-    placement = placement or placed(run, supervised=supervised)
-    run = settled(run, placement)
-    executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else _on_ray(run, home, placement)
-    ground = Ground(executor=executor, scratch=scratch, placement=placement)
-    found: dict[str, Roles] = {}
-    for name, own in runs_of(run).items():
-        learning = own.actor_train.optimizer if run.policies else optimizer
-        parts = replace(build_parts(own, learning, total_steps, supervised=supervised), policy=name)
-        found[name] = _roles(own, parts, ground, tokenizers[name])
-    return together(run, found) if run.policies else found[""]
+    tokenizers = {name: _load_checked_tokenizer(each) for name, each in per_policy_runs(run).items()}
+    first = next(iter(tokenizers.values()))
+    for name, tokenizer in tokenizers.items():
+        if tokenizer.get_vocab() != first.get_vocab():
+            raise ConfigError(f"policies: {name}: its tokenizer differs from the first policy's; use the same one")
+    placement = placement or plan_placement(run, supervised=supervised)
+    if run.policies and placement.offloads:
+        raise ConfigError("policies: they do not fit the device together; choose smaller models, or one policy")
+    run = apply_placement(run, placement)
+    executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else _ray_executor(run, paths, placement)
+    context = BuildContext(executor=executor, scratch=scratch, idle_reasons=IdleReasons())
+    policies: dict[str, PolicyEngines] = {}
+    for name, each in per_policy_runs(run).items():
+        of_policy = each.actor_train.optimizer if run.policies else optimizer
+        specs = replace(build_engine_specs(each, of_policy, total_steps, supervised=supervised), policy=name)
+        policies[name] = _policy_engines(each, specs, context, tokenizers[name])
+    return Roles(
+        policies=policies,
+        template=Template(first, run.model.template),
+        executor=executor,
+        placement=placement,
+        policy_of=policy_by_agent(run),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """What the roles of all policies are built on."""
+class BuildContext:
+    """Shared by the engines of all policies."""
 
     executor: Executor
     scratch: Path | None
-    """Where weights pass from one process to another; None where there is one process."""
-    placement: Placement
+    """Folder through which processes exchange weights; None in a run with one process."""
+    idle_reasons: IdleReasons
 
 
-def _fitting_tokenizer(run: Run) -> Any:
-    """The tokenizer, once it is known that the model goes with it, and with the context of the run."""
+def _load_checked_tokenizer(run: Run) -> Any:
+    """The tokenizer; raises `ConfigError` if the model lacks embeddings for it or positions for the run."""
     shape, tokenizer = geometry(architecture(run.model)), build_tokenizer(run.model)
     if len(tokenizer) > shape.vocab:
-        raise ConfigError(f"{run.model.path}: its tokenizer knows {len(tokenizer)} tokens, its weights {shape.vocab}")
-    if run.rollout.context > shape.context:
+        raise ConfigError(f"{run.model.path}: its tokenizer has {len(tokenizer)} tokens, its weights {shape.vocab}")
+    if run.rollout.max_seq_len > shape.max_seq_len:
         raise ConfigError(
-            f"rollout.context: the model has room for {shape.context} (got {run.rollout.context}); lower it"
+            f"rollout.max_seq_len: the model supports {shape.max_seq_len} (got {run.rollout.max_seq_len}); lower it"
         )
     return tokenizer
 
 
-def _roles(run: Run, parts: Parts, ground: Ground, tokenizer: Any) -> Roles:
-    """Those of one policy."""
-    if ground.scratch is None:
-        actor = build_actor(run, parts)
+def _policy_engines(run: Run, specs: EngineSpecs, context: BuildContext, tokenizer: Any) -> PolicyEngines:
+    if context.scratch is None:
+        actor = build_actor(run, specs)
     else:
-        weights = ground.scratch / parts.policy
-        parts = replace(parts, scratch=weights)
-        actor = place_actor(run, parts, ground.executor, weights)
-    return Roles(
+        weights = context.scratch / specs.policy
+        specs = replace(specs, scratch=weights)
+        actor = place_actor(run, specs, context.executor, weights)
+    return PolicyEngines(
         trainers=actor.trainers,
         generators=actor.generators,
-        models=Models() if parts.supervised else build_models(run, tokenizer, parts, ground.executor),
-        plan=actor.plan,
-        router=build_router(run, actor.generators),
-        template=Template(tokenizer, run.model.template),
-        executor=ground.executor,
+        router=build_router(run, actor.generators, context.idle_reasons),
+        models=AuxiliaryModels() if specs.supervised else build_models(run, tokenizer, specs, context.executor),
+        transport=actor.transport,
         canary=build_canary(run),
-        placement=ground.placement,
     )
 
 
-def build_router(run: Run, generators: Cluster[Generator]) -> Router:
-    """The one way to all generators."""
+def build_router(run: Run, generators: Cluster[Generator], idle_reasons: IdleReasons) -> Router:
+    """The router to the generators of one policy."""
     limit = run.rollout.concurrency
     return Router(
         generators,
-        patience=Patience(request_s=run.rollout.request_timeout_s),
+        timeouts=Timeouts(request_s=run.rollout.request_timeout_s),
         concurrency=Concurrency(limit=None if limit == "adaptive" else limit, adaptive=limit == "adaptive"),
-        spoken=getattr(run.actor_infer, "logprobs", True),
+        with_logprobs=getattr(run.actor_infer, "logprobs", True),
+        idle_reasons=idle_reasons,
     )
 
 
-def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> Models:
-    """Those that the algorithm needs beside the actor, and no others."""
+def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executor) -> AuxiliaryModels:
+    """The models besides the actor that the algorithm needs."""
     needs = run.needs
 
-    def other(path: str | None, head: Head = "logits") -> Origin:
-        """A model of its own, or the one that the actor starts from."""
-        origin = parts.origin.alone if path is None else Origin(model=_alike(path, tokenizer))
-        return replace(origin, head=head)
+    def other(path: str | None, head: Head = "logits") -> ModelSpec:
+        """The model at `path`, or without one the actor's initial model."""
+        model_spec = (
+            specs.model_spec.without_adapters if path is None else ModelSpec(model=_same_vocabulary(path, tokenizer))
+        )
+        return replace(model_spec, head=head)
 
-    def frozen(role: str, section: Beside, origin: Origin) -> Cluster[Any]:
-        around = parts.around if section.devices == "auto" else around_of(run, role)
-        given = {"origin": origin, "settings": parts.reading, "around": around}
-        if section.sharded and parts.scratch is not None:
-            call = Call("roll.engines.fsdp.trainer:scorer", given)
-            return spread_out(call, section, role=role, executor=executor, scratch=parts.scratch)
-        call = Call("roll.engines.native.build:scorer", given)
-        return executor.cluster(call, section.num_workers, role=role, python=section.python)
+    def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
+        context = specs.context if section.devices == "auto" else worker_context(run, role)
+        kwargs = {"model_spec": model_spec, "settings": specs.scoring, "context": context}
+        if section.sharded and specs.scratch is not None:
+            spec = Spec("roll.engines.fsdp.trainer:logprob_model", kwargs)
+            return build_rank_group(spec, section, role=role, executor=executor, scratch=specs.scratch)
+        spec = Spec("roll.engines.native.build:logprob_model", kwargs)
+        return executor.cluster(spec, section.num_workers, role=role, python=section.python)
 
     reference = teacher = reward_model = None
     if "reference" in needs and not run.reference_is_base:
@@ -211,74 +235,70 @@ def build_models(run: Run, tokenizer: Any, parts: Parts, executor: Executor) -> 
         teacher = frozen("teacher", run.teacher, other(run.teacher.path))
     if "reward_model" in needs and run.reward_model is not None:
         reward_model = frozen("reward_model", run.reward_model, other(run.reward_model.path, "score"))
-    return Models(
+    return AuxiliaryModels(
         reference=reference,
         teacher=teacher,
-        critic=_critic(run, other(run.critic.path, "new score"), parts, executor) if "critic" in needs else None,
+        critic=_critic(run, other(run.critic.path, "new score"), specs, executor) if "critic" in needs else None,
         reward_model=reward_model,
         reward_weight=1.0 if run.reward_model is None else run.reward_model.weight,
-        based="reference" in needs and run.reference_is_base,
+        reference_is_base="reference" in needs and run.reference_is_base,
     )
 
 
 def build_tokenizer(model: Model) -> Any:
-    """Read from a directory, or made from an alphabet."""
+    """The tokenizer of a model directory, or one built from the alphabet of a shape."""
     if model.path is not None:
         return load_tokenizer(Path(model.path))
     assert model.shape is not None
     return character_tokenizer(model.shape.alphabet)
 
 
-def build_model(model: Model, *, seed: int) -> tuple[Any, Decoder]:
-    """Tokenizer and weights: read from a directory, or made from a shape and a seed."""
-    return build_tokenizer(model), build(Origin(model=model, seed=seed))
-
-
-def _critic(run: Run, origin: Origin, parts: Parts, executor: Executor) -> Cluster[Trainer]:
-    """A trainer over the actor's body, or over another model's, with a head that begins at 0."""
+def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Executor) -> Cluster[Trainer]:
+    """A trainer over the actor's initial model, or another, with a value head initialised to 0."""
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
-    settings = replace(parts.training, optimizer=run.critic.optimizer, total_steps=num_updates)
-    given = {"origin": origin, "settings": settings, "around": parts.around}
-    if run.critic.sharded and parts.scratch is not None:
-        call = Call("roll.engines.fsdp.trainer:trainer", given)
-        return spread_out(call, run.critic, role="critic", executor=executor, scratch=parts.scratch)
-    call = Call("roll.engines.native.build:trainer", given)
-    return executor.cluster(call, run.critic.num_workers, role="critic", python=run.critic.python)
+    settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=num_updates)
+    kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
+    if run.critic.sharded and specs.scratch is not None:
+        spec = Spec("roll.engines.fsdp.trainer:trainer", kwargs)
+        return build_rank_group(spec, run.critic, role="critic", executor=executor, scratch=specs.scratch)
+    spec = Spec("roll.engines.native.build:trainer", kwargs)
+    return executor.cluster(spec, run.critic.num_workers, role="critic", python=run.critic.python)
 
 
-def _alike(path: str, tokenizer: Any) -> Model:
-    """A model in a directory, once it is known to speak the actor's tokens."""
+def _same_vocabulary(path: str, tokenizer: Any) -> Model:
+    """The model at `path`; raises `ConfigError` unless it has the actor's vocabulary."""
     if load_tokenizer(Path(path)).get_vocab() != tokenizer.get_vocab():
-        raise ConfigError(f"{path}: its tokenizer is not the actor's; choose a model with the same one")
+        raise ConfigError(f"{path}: its tokenizer differs from the actor's; choose a model with the same one")
     return Model(path=path)
 
 
-def _on_ray(run: Run, home: Home | None, placement: Placement) -> tuple[Executor, Path]:
-    """The executor, and where weights pass from one process to another; this is the one place that loads Ray."""
-    settle_ray()
-    from roll.cluster.ray.cluster import RayExecutor, Site
+def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
+    """The Ray executor, and the folder through which processes exchange weights. Only this function imports Ray."""
+    set_ray_environment()
+    from roll.cluster.ray.cluster import RayConfig, RayExecutor
 
-    folder = Path(tempfile.mkdtemp(prefix="roll-")) if home is None else home.directory
+    folder = Path(tempfile.mkdtemp(prefix="roll-")) if paths is None else paths.directory
     weights = folder / "weights"
-    site = Site(
+    site = RayConfig(
         name=run.name,
         directory=folder,
-        fresh=home is None or not home.resumed,
+        fresh=paths is None or not paths.resumed,
         address=run.ray.address,
         start_timeout_s=run.ray.start_timeout_s,
-        scratch=folder if home is None else weights,
-        seats={
-            role_of(place.role, policy): _seats(placement, place)
-            for place in placement.roles
-            for policy in [each.name for each in run.policies] or [""]
+        scratch=folder if paths is None else weights,
+        slots={
+            worker_role(each.role, policy): _worker_slots(placement, each)
+            for each in placement.roles
+            for policy in per_policy_runs(run)
         },
     )
     return RayExecutor(site), weights
 
 
-def _seats(placement: Placement, place: RolePlace) -> list[Seat]:
-    """Where each worker of a role lives, in Ray's words."""
+def _worker_slots(placement: Placement, role: RolePlacement) -> list[WorkerSlot]:
+    """Node and visible devices of each worker of a role, for Ray."""
     nodes = placement.inventory.nodes
     return [
-        Seat(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible) for worker in place.workers
+        WorkerSlot(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible)
+        for worker in role.workers
     ]

@@ -1,4 +1,4 @@
-"""Where the roles of a run live, settled before anything starts."""
+"""Plans the placement of roles on devices before anything starts."""
 
 from __future__ import annotations
 
@@ -8,66 +8,68 @@ from typing import Any
 import torch
 
 from roll.cluster.handle import Cluster
-from roll.cluster.ray.environment import settle_ray
+from roll.cluster.ray.environment import set_ray_environment
 from roll.config.schema import Run
-from roll.explain.placement import inventory_here
+from roll.explain.placement import local_inventory
 from roll.placement.facts import facts_of
-from roll.placement.machine import of_ray
+from roll.placement.machine import ray_inventory
 from roll.placement.planner import num_needed, plan_devices
 from roll.placement.records import Inventory, Node, Placement
-from roll.serving.device_sharing import Turns
+from roll.serving.device_sharing import DeviceSharing
 from roll.serving.router import Router
 
 
 def devices_here(run: Run) -> Inventory:
-    """Of this machine, GPUs that torch alone can see among them."""
-    found, num = inventory_here(run), torch.cuda.device_count()
-    if found.gpus or not num:
-        return found
+    """The devices of this machine, including GPUs that only torch sees."""
+    inventory, num = local_inventory(run), torch.cuda.device_count()
+    if inventory.gpus or not num:
+        return inventory
     return Inventory(nodes=(Node(name="this machine", kind="GPU", num_devices=num, memory=0),))
 
 
 def devices_of_ray(run: Run) -> Inventory:
-    """Of the Ray cluster that the run names, once it has the devices that the run names."""
+    """The devices of the run's Ray cluster; waits until it has as many as the run needs."""
     assert run.ray.address is not None, "else the cluster is this machine"
-    settle_ray()
-    from roll.cluster.ray.cluster import nodes_at
+    set_ray_environment()
+    from roll.cluster.ray.cluster import wait_for_nodes
 
     needed, slots = num_needed(facts_of(run)), run.ray.cpu_slots
-    found = nodes_at(
+    nodes = wait_for_nodes(
         run.ray.address,
-        lambda nodes: of_ray(nodes, slots).num_devices >= needed,
-        limit_s=run.ray.start_timeout_s,
+        lambda nodes: ray_inventory(nodes, slots).num_devices >= needed,
+        timeout_s=run.ray.start_timeout_s,
     )
-    return of_ray(found, slots)
+    return ray_inventory(nodes, slots)
 
 
 def find_devices(run: Run) -> Inventory:
-    """Where the run will be."""
+    """The devices on which the run will be placed."""
     return devices_here(run) if run.ray.address is None else devices_of_ray(run)
 
 
-def placed(run: Run, find: Callable[[Run], Inventory] = find_devices, *, supervised: bool = False) -> Placement:
-    """Who computes where, on what `find` finds; raises `ConfigError` where that is not enough."""
+def plan_placement(run: Run, find: Callable[[Run], Inventory] = find_devices, *, supervised: bool = False) -> Placement:
+    """The placement of all roles on the devices that `find` returns; raises `ConfigError` if they do not suffice."""
     return plan_devices(facts_of(run, alone=supervised), find(run))
 
 
-def settled(run: Run, placement: Placement) -> Run:
-    """The run with as many workers, and groups of as many devices, as its placement has."""
+def apply_placement(run: Run, placement: Placement) -> Run:
+    """The run with the numbers of workers and the parallel sizes of its placement."""
     changed: dict[str, Any] = {}
-    for place in placement.roles:
-        section: Any = getattr(run, place.role)
-        given: dict[str, Any] = {"workers": len(place.workers)}
+    for role in placement.roles:
+        section: Any = getattr(run, role.role)
+        update: dict[str, Any] = {"workers": len(role.workers)}
         if (parallel := getattr(section, "parallel", None)) is not None:
-            given["parallel"] = parallel.model_copy(update={"tp": place.tp, "cp": place.cp})
-        changed[place.role] = section.model_copy(update=given)
+            update["parallel"] = parallel.model_copy(update={"tp": role.tp, "cp": role.cp})
+        changed[role.role] = section.model_copy(update=update)
     return run.model_copy(update=changed)
 
 
-def build_turns(placement: Placement, clusters: Mapping[str, Cluster[Any]], router: Router) -> Turns | None:
-    """Who makes room from phase to phase; None where everything fits."""
+def build_device_sharing(
+    placement: Placement, clusters: Mapping[str, Cluster[Any]], router: Router
+) -> DeviceSharing | None:
+    """Offloading between phases; None if everything fits."""
     if not placement.offloads:
         return None
-    moving = {each.role for each in placement.offloads}
-    found = {role: cluster for role, cluster in clusters.items() if role in moving}
-    return Turns(placement=placement, clusters=found, router=router)
+    offloaded = {each.role for each in placement.offloads}
+    clusters = {role: cluster for role, cluster in clusters.items() if role in offloaded}
+    return DeviceSharing(placement=placement, clusters=clusters, router=router)

@@ -1,4 +1,4 @@
-"""The server that agents ask, and who starts them, from configuration."""
+"""Builds the proxy for agents, and their runners, from the configuration."""
 
 from __future__ import annotations
 
@@ -11,64 +11,63 @@ from typing import TypeAlias
 from roll.config.proxy import Agent
 from roll.config.schema import Run
 from roll.errors import ConfigError
-from roll.proxy.agent_process import AgentPlayer
-from roll.proxy.server import Proxy, Settings
-from roll.proxy.warm import WarmPython
-from roll.rollout.source import Player
+from roll.proxy.agent_process import AgentProcessRunner
+from roll.proxy.forkserver import ForkServer
+from roll.proxy.server import Proxy, ProxySettings
+from roll.rollout.source import AttemptRunner
 
-MakePlayer: TypeAlias = Callable[[Agent], Player]
+MakeAttemptRunner: TypeAlias = Callable[[Agent], AttemptRunner]
 
 
 def build_proxy(run: Run) -> Proxy | None:
-    """The server, to be started and stopped; None for a run whose tasks no agent attempts."""
+    """The proxy, which the caller starts and stops; None for a run without agents."""
     if all(source.agent is None for source in (*run.tasks, *run.validation.tasks)):
         return None
-    given = run.proxy
-    token = None if given.token_env is None else os.environ.get(given.token_env, "").strip()
+    config = run.proxy
+    token = None if config.token_env is None else os.environ.get(config.token_env, "").strip()
     if token is not None and (len(token) < 16 or not token.isascii() or not token.isprintable()):
         raise ConfigError(
-            f"proxy.token_env: no token of at least 16 plain characters in the environment variable {given.token_env}; "
-            "set it, or leave the option out"
+            f"proxy.token_env: no token of 16 or more ASCII characters in the environment variable {config.token_env}; "
+            "set it, or remove the option"
         )
-    settings = Settings(
-        models=tuple(dict.fromkeys((run.name, *given.models))),
-        host=given.host,
-        port=given.port,
-        max_bytes=int(given.max_body_mb * 2**20),
-        requests_per_s=given.requests_per_s,
-        max_under_way=given.max_under_way,
-        strict=given.sampling == "refuse",
+    settings = ProxySettings(
+        models=tuple(dict.fromkeys((run.name, *config.models))),
+        host=config.host,
+        port=config.port,
+        max_bytes=int(config.max_body_mb * 2**20),
+        requests_per_s=config.requests_per_s,
+        max_inflight=config.max_concurrent_requests,
+        strict=config.sampling_params == "refuse",
     )
     return Proxy(settings, token)
 
 
-def build_players(run: Run, proxy: Proxy | None) -> MakePlayer:
-    """Who makes the attempts that an agent section describes; all of them share the seats of the run."""
-    seats = asyncio.Semaphore(run.proxy.max_agents)
+def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
+    """Builds the runner of an agent section; all runners share the agent slots of the run."""
+    slots = asyncio.Semaphore(run.proxy.max_concurrent_agents)
     hidden = frozenset(() if run.proxy.token_env is None else (run.proxy.token_env,))
+    forkservers: dict[tuple[str, ...], ForkServer] = {}
 
-    known: dict[tuple[str, ...], WarmPython] = {}
-
-    def warm(agent: Agent) -> WarmPython:
+    def forkserver(agent: Agent) -> ForkServer:
         assert proxy is not None
         folder = str((Path(agent.directory or ".") / agent.command[1]).absolute().parent)
         key = (folder, *agent.preload)
-        if key not in known:
-            known[key] = WarmPython(folder, agent.preload)
-            proxy.companions.append(known[key])
-        return known[key]
+        if key not in forkservers:
+            forkservers[key] = ForkServer(folder, agent.preload)
+            proxy.services.append(forkservers[key])
+        return forkservers[key]
 
-    def make(agent: Agent) -> Player:
+    def make(agent: Agent) -> AttemptRunner:
         assert proxy is not None, "a run with an agent has a proxy"
-        return AgentPlayer(
+        return AgentProcessRunner(
             proxy=proxy,
             command=agent.command,
-            seats=seats,
+            slots=slots,
             timeout_s=agent.timeout_s,
             directory=agent.directory,
             result=agent.result,
-            warm=warm(agent) if agent.preload else None,
-            hidden=hidden,
+            forkserver=forkserver(agent) if agent.preload else None,
+            hidden_variables=hidden,
         )
 
     return make

@@ -1,4 +1,4 @@
-"""Models that are spread over the processes of their role, which are then one worker to all others."""
+"""Models sharded over the processes of a role, which act as one worker."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from roll.cluster.handle import Cluster, Executor
-from roll.cluster.rank_group import Gang
+from roll.cluster.rank_group import RankGroup
 from roll.config.fsdp import FsdpTrain
-from roll.config.parallel import Parallel
-from roll.config.roles import Placed
-from roll.engines.fsdp.ranks import Spread
-from roll.types import Call
+from roll.config.roles import Parallel, RoleConfig
+from roll.engines.fsdp.ranks import ParallelLayout
+from roll.types import Spec
 
 
-def spread_out(call: Call, section: Placed, *, role: str, executor: Executor, scratch: Path) -> Cluster[Any]:
-    """The ranks of a role, each made as `call` says; they meet in a file whose name begins like `scratch`."""
+def build_rank_group(spec: Spec, section: RoleConfig, *, role: str, executor: Executor, scratch: Path) -> Cluster[Any]:
+    """The ranks of a role, each built from `spec`; they rendezvous in a file with the prefix `scratch`."""
     parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
-    spread = Spread(
-        url=meeting(scratch, role),
+    layout = ParallelLayout(
+        url=rendezvous_url(scratch, role),
         size=section.num_workers,
         tp=parallel.tp,
         cp=parallel.cp,
         offload=offload,
         role=role,
     )
-    each = Call(call.name, {**call.arguments, "spread": spread})
-    return Gang[Any](executor.cluster(each, spread.size, role=role, python=section.python))
+    each = Spec(spec.name, {**spec.kwargs, "layout": layout})
+    return RankGroup[Any](executor.cluster(each, layout.size, role=role, python=section.python))
 
 
-def meeting(scratch: Path, who: str) -> str:
-    """Where processes find each other; always another place, as what an earlier meeting left there is of no use."""
-    return f"file://{scratch.absolute()}-{who}-{uuid.uuid4().hex[:8]}"
+def rendezvous_url(scratch: Path, name: str) -> str:
+    """A file in which processes rendezvous; a new one each time, since a used file cannot be reused."""
+    return f"file://{scratch.absolute()}-{name}-{uuid.uuid4().hex[:8]}"

@@ -1,163 +1,157 @@
-"""The parts of a run, from configuration."""
+"""Builds the loop and its parts from the configuration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from roll.algorithms.credit import Memory
-from roll.algorithms.recipe import Kl, Need, Recipe
+from roll.algorithms.credit import AlgorithmState
+from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
-from roll.cluster.handle import Replacing
+from roll.cluster.handle import Replaceable
 from roll.config.algorithm import Algorithm
 from roll.config.fsdp import FsdpTrain
-from roll.config.schema import Run
-from roll.config.schema import Source as SourceConfig
+from roll.config.schema import Run, TaskSourceConfig
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.journal.activity import Activity
 from roll.journal.records import IDLE
 from roll.journal.store import Journal
-from roll.pipelines.checkpointer import Keeper
+from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.interrupt import Interrupt
-from roll.pipelines.learner import Learner
-from roll.pipelines.loop import Loop, Pace
-from roll.pipelines.policies import Learners
+from roll.pipelines.learner import Learner, Learners
+from roll.pipelines.loop import Loop, LoopSchedule
 from roll.proxy.server import Proxy
 from roll.rollout.buffer import Buffer
-from roll.rollout.episode.conversation import Cuts
+from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.demonstration import Demonstrator
-from roll.rollout.episode.runner import EpisodeRunner, Limits
-from roll.rollout.scheduler import Policy, Scheduler
-from roll.rollout.source import Source
+from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
+from roll.rollout.resume import ResumeState
+from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers
-from roll.serving.publisher import Publisher, Spare
+from roll.serving.publisher import Publisher, ReplacementPolicy
 from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
 from roll.tracking.progress import Progress
 from roll.tracking.reporter import Reporter
 from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
 from roll.types import Sampling
-from roll.wiring.data import Data, call_of
-from roll.wiring.models import Roles, sampling_of
-from roll.wiring.placing import build_turns
-from roll.wiring.policies import policy_of
+from roll.wiring.data import Data
+from roll.wiring.models import PolicyEngines, Roles, sampling_of
+from roll.wiring.placing import build_device_sharing
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """What is written down about a run, and whether someone asked it to end."""
+class RunServices:
+    """The journal, checkpoints and reports of a run, and the user's request to stop it."""
 
     journal: Journal
-    keeper: Keeper
+    checkpointer: Checkpointer
     reporter: Reporter
     interrupt: Interrupt
 
 
-def build_publisher(roles: Roles, journal: Journal, policy: str = "") -> Publisher:
-    """The version-change protocol between the roles, of one policy where there are several."""
+def build_publisher(policy: PolicyEngines, journal: Journal, name: str = "") -> Publisher:
+    """Weight synchronisation between the engines of one policy."""
     return Publisher(
-        policy=policy,
-        trainers=roles.trainers,
-        generators=roles.generators,
-        router=roles.router,
+        policy=name,
+        trainers=policy.trainers,
+        generators=policy.generators,
+        router=policy.router,
         journal=journal,
-        plan=roles.plan,
-        canary=roles.canary,
+        transport=policy.transport,
+        canary=policy.canary,
     )
 
 
-def build_validator(run: Run, roles: Roles, sources: Sequence[Source]) -> Validator:
-    """Held-out tasks, by the validation's own sampling."""
+def build_validator(run: Run, roles: Roles, sources: Sequence[TaskSource]) -> Validator:
+    """The validator on `sources`, with the sampling of the section `validation`."""
     limits = replace(
         _limits(run, roles.template),
         sampling=Sampling(temperature=run.validation.temperature),
         max_new_tokens=run.validation.max_new_tokens or run.rollout.max_new_tokens,
     )
-    runner = EpisodeRunner(router=roles.router, template=roles.template, limits=limits, router_of=roles.router_of)
+    runner = EpisodeRunner(
+        router=roles.first.router, template=roles.template, limits=limits, router_by_agent=roles.router_by_agent
+    )
     return Validator(sources=sources, runner=runner, seed=run.seed, samples=run.validation.samples)
 
 
 def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
-    """Who plays the tasks of a warm start, if anyone does."""
-    if run.sft.player is None:
+    """The scripted agent that plays tasks for SFT, if the run has one."""
+    if run.sft.scripted_agent is None:
         return None
     limits = _limits(run, template)
     return Demonstrator(
-        player=call_of(run.sft.player),
+        agent=run.sft.scripted_agent.spec,
         template=template,
         stop=limits.stop,
-        context=limits.context,
+        max_seq_len=limits.max_seq_len,
         max_turns=limits.max_turns,
     )
 
 
-def build_keeper(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Keeper:
-    """Checkpoints, and the tokenizer beside the journal for whoever reads it."""
+def build_checkpointer(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Checkpointer:
+    """The checkpointer of a run. Also saves the tokenizer next to the journal, for readers of the journal."""
     tokenizer = roles.template.tokenizer
     tokenizer.save_pretrained(directory.path / "tokenizer")
-    return Keeper(
+    return Checkpointer(
         directory=directory.path,
         checkpoints=Checkpoints(directory.path / "checkpoints", keep=run.checkpoint.keep),
-        trainers=roles.trainers,
-        critic=roles.models.critic,
+        trainers={name: policy.trainers for name, policy in roles.policies.items()},
+        critic=roles.first.models.critic,
         journal=journal,
         tokenizer=tokenizer,
-        best=run.checkpoint.best,
-        policies={name: each.trainers for name, each in roles.policies.items()},
-        aside=isinstance(run.actor_train, FsdpTrain) and not roles.policies,
+        best=run.checkpoint.best_metric,
+        async_save=isinstance(run.actor_train, FsdpTrain),
     )
 
 
 def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: int | None = None) -> Reporter:
-    """Terminal and sinks; with `start`, what later steps of an earlier process wrote is taken back."""
+    """Terminal output and sinks; with `start`, removes what an earlier process wrote for later steps."""
     lines = JsonLines(directory.metrics)
     if start is not None:
         lines.truncate_after(start)
     sinks: list[Sink] = [lines]
-    name, about = directory.path.name, run.model_dump(mode="json")
+    name, config = directory.path.name, run.model_dump(mode="json")
     if run.tracking.tensorboard:
         sinks.append(TensorBoard(directory.path / "tensorboard", resumed_from=start))
     if run.tracking.wandb is not None:
-        sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=about))
+        sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=config))
     if run.tracking.swanlab is not None:
-        sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=about))
+        sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=config))
     return Reporter(Progress(steps or run.steps, name), sinks)
 
 
-def build_recipe(algorithm: Algorithm, tasks: Sequence[SourceConfig] = ()) -> Recipe:
-    """The algorithm as data that the loop reads, with what the domains of `tasks` do otherwise."""
-    own = {source.name: source.algorithm for source in tasks if source.algorithm is not None}
-    domains = {name: replace(_recipe(algorithm.within(each)), weight=each.weight) for name, each in own.items()}
+def build_recipe(algorithm: Algorithm, tasks: Sequence[TaskSourceConfig] = ()) -> Recipe:
+    """The algorithm as a recipe, including the deviations of the domains of `tasks`."""
+    algorithms = {source.name: source.algorithm for source in tasks if source.algorithm is not None}
+    domains = {
+        name: replace(_recipe(algorithm.within(each)), weight=each.loss_weight) for name, each in algorithms.items()
+    }
     return replace(_recipe(algorithm), domains=domains)
 
 
 def _recipe(algorithm: Algorithm) -> Recipe:
-    kl = algorithm.kl
     return Recipe(
-        filters=tuple(map(call_of, algorithm.filters)),
-        shaping=tuple(map(call_of, algorithm.shaping)),
-        kl=kl
-        and Kl(
-            estimator=call_of(kl.estimator),
-            coefficient=kl.coefficient,
-            place=kl.place,
-            target=kl.target,
-            horizon=kl.horizon,
-        ),
-        advantage=call_of(algorithm.advantage),
+        filters=tuple(each.spec for each in algorithm.filters),
+        shaping=tuple(each.spec for each in algorithm.shaping),
+        kl=algorithm.kl,
+        advantage=algorithm.advantage.spec,
         whiten=algorithm.whiten,
-        clip=algorithm.clip,
-        emphasis=tuple(map(call_of, algorithm.emphasis)),
-        masks=tuple(map(call_of, algorithm.masks)),
-        correction=algorithm.correction and call_of(algorithm.correction),
-        loss=call_of(algorithm.loss),
-        entropy=algorithm.entropy,
-        aggregation=call_of(algorithm.aggregation),
-        value_loss=call_of(algorithm.value_loss),
+        advantage_clip=algorithm.advantage_clip,
+        advantage_weights=tuple(each.spec for each in algorithm.advantage_weights),
+        masks=tuple(each.spec for each in algorithm.masks),
+        correction=algorithm.correction and algorithm.correction.spec,
+        loss=algorithm.loss.spec,
+        entropy=algorithm.entropy_coefficient,
+        aggregation=algorithm.aggregation.spec,
+        value_loss=algorithm.value_loss.spec,
         epochs=algorithm.epochs,
         minibatches=algorithm.minibatches,
         critic_warmup=algorithm.critic_warmup,
@@ -166,58 +160,58 @@ def _recipe(algorithm: Algorithm) -> Recipe:
 
 
 def build_scheduler(
-    run: Run, recipe: Recipe, roles: Roles, data: Data, books: Books, publisher: Publisher | Publishers
+    run: Run, roles: Roles, data: Data, services: RunServices, publishers: Publishers, resume: ResumeState | None
 ) -> Scheduler:
-    """Admission and the life of every attempt, with the buffer that bounds its age."""
+    """The scheduler, with the buffer that bounds staleness."""
     limits = _limits(run, roles.template)
     return Scheduler(
         mixture=data.mixture,
         sources={source.name: source for source in data.sources},
         runner=EpisodeRunner(
-            router=roles.router,
+            router=roles.first.router,
             template=roles.template,
             limits=limits,
-            router_of=roles.router_of,
-            cuts=Cuts(notice=books.reporter.note),
-            limits_of={
+            router_by_agent=roles.router_by_agent,
+            segment_breaks=SegmentBreaks(notice=services.reporter.note),
+            limits_by_domain={
                 name: replace(limits, sampling=each.sampling, max_new_tokens=each.max_new_tokens)
                 for name, each in data.settings.items()
             },
         ),
         buffer=Buffer(
             num_slots=run.rollout.num_slots,
-            first_ticket=books.journal.last_group() + 1,
+            first_ticket=services.journal.last_group() + 1,
             redundant=run.rollout.redundant_groups,
             max_age=math.ceil(run.rollout.max_staleness),
         ),
-        journal=books.journal,
-        policy=Policy(
+        journal=services.journal,
+        config=SchedulerConfig(
             group_size=run.rollout.group_size,
             max_retries=run.rollout.max_retries,
             max_failed_groups=run.rollout.max_failed_groups,
             max_filtered_groups=run.rollout.max_filtered_groups,
-            filters=recipe.filters,
-            filters_of={name: each.filters for name, each in data.settings.items()},
+            filters=tuple(each.spec for each in run.algorithm.filters),
+            filters_by_domain={name: each.filters for name, each in data.settings.items()},
             redundant_groups=run.rollout.redundant_groups,
             redundant_siblings=run.rollout.redundant_siblings,
             seed=run.seed,
         ),
-        serving=publisher.serving,
-        notice=books.reporter.note,
+        serving=publishers.serving,
+        notice=services.reporter.note,
+        returned=deque(() if resume is None else resume.returned),
     )
 
 
-def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory | None = None) -> Loop:
-    """The reinforcement learning loop with all its parts; `memory` is that of the checkpoint it goes on from."""
-    recipe = build_recipe(run.algorithm, run.tasks)
-    publisher, learner = _learning(run, recipe, roles, books, memory)
-    scheduler = build_scheduler(run, recipe, roles, data, books, publisher)
+def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume: ResumeState | None = None) -> Loop:
+    """The reinforcement learning loop with all its parts, fresh or continued from `resume`."""
+    publishers = build_publishers(run, roles, services, resume)
+    scheduler = build_scheduler(run, roles, data, services, publishers, resume)
     meter = Meter()
-    meter.tell = _write_down(roles, books.journal)
-    data.scorer.write_down(books.journal)
+    meter.on_phase = _record_activities(roles, services.journal)
+    data.rewards.record_activity(services.journal)
     return Loop(
         meter=meter,
-        pace=Pace(
+        schedule=LoopSchedule(
             steps=run.steps,
             groups_per_step=run.rollout.groups_per_step,
             validate_every=run.validation.every,
@@ -227,99 +221,102 @@ def build_loop(run: Run, roles: Roles, data: Data, books: Books, memory: Memory 
         ),
         scheduler=scheduler,
         buffer=scheduler.buffer,
-        router=roles.pool,
-        learner=learner,
-        publisher=publisher,
+        routers=roles.routers,
+        learners=build_learners(run, roles, services, publishers, resume),
+        publishers=publishers,
         validator=build_validator(run, roles, data.held_out),
-        journal=books.journal,
-        keeper=books.keeper,
-        report=books.reporter,
-        notice=books.reporter.note,
-        stopping=lambda: books.interrupt.requested,
-        counts=lambda: scheduler.runner.cuts.drain() | data.envs.drain_counts() | _asked(data.proxy),
+        journal=services.journal,
+        checkpointer=services.checkpointer,
+        report=services.reporter,
+        notice=services.reporter.note,
+        stopping=lambda: services.interrupt.requested,
+        counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | _proxy_counts(data.proxy),
     )
 
 
-def _asked(proxy: Proxy | None) -> dict[str, float]:
-    """What agents asked since the last call, where there are some."""
+def _proxy_counts(proxy: Proxy | None) -> dict[str, float]:
     return {} if proxy is None else proxy.drain_counts()
 
 
-def _learning(
-    run: Run, recipe: Recipe, roles: Roles, books: Books, memory: Memory | None
-) -> tuple[Publisher | Publishers, Learner | Learners]:
-    """Who learns, and who brings to the generators what was learned: of one policy, or of each."""
-    if not roles.policies:
-        return _one_learning(run, recipe, roles, books, memory)
-    before = (memory or Memory()).policies
-    found = {
-        name: _one_learning(run, recipe, each, books, before.get(name), policy=name)
-        for name, each in roles.policies.items()
+def build_publishers(run: Run, roles: Roles, services: RunServices, resume: ResumeState | None) -> Publishers:
+    """Weight synchronisation of every policy, with offloading and replacement of dead generators."""
+    publishers: dict[str, Publisher] = {}
+    for name, policy in roles.policies.items():
+        clusters = {"actor_train": policy.trainers, "actor_infer": policy.generators, **policy.models.by_role()}
+        replacement = _replacement_policy(run, policy, services)
+        publishers[name] = replace(
+            build_publisher(policy, services.journal, name),
+            device_sharing=build_device_sharing(roles.placement, clusters, policy.router),
+            replacement=replacement,
+            version=-1 if resume is None else resume.version,
+            step_of={} if resume is None else dict(resume.step_of),
+        )
+        if replacement is not None:
+            policy.router.replace_generator = publishers[name].replace_generator
+    return Publishers(publishers)
+
+
+def _replacement_policy(run: Run, policy: PolicyEngines, services: RunServices) -> ReplacementPolicy | None:
+    generators, num = policy.generators, run.ray.max_replacements
+    if not isinstance(generators, Replaceable) or not num:
+        return None
+    return ReplacementPolicy(replace=generators.replace, max_replacements=num, notice=services.reporter.note)
+
+
+def build_learners(
+    run: Run, roles: Roles, services: RunServices, publishers: Publishers, resume: ResumeState | None
+) -> Learners:
+    """The learners of all policies that are not frozen."""
+    recipe, frozen = build_recipe(run.algorithm, run.tasks), {policy.name for policy in run.policies if policy.frozen}
+    initial = AlgorithmState(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0)
+    states: Mapping[str, AlgorithmState] = {} if resume is None else resume.algorithm
+    learners = {
+        name: Learner(
+            recipe=recipe,
+            actor=policy.trainers,
+            models=policy.models,
+            journal=services.journal,
+            checkpointer=services.checkpointer,
+            max_nonfinite_updates=run.actor_train.optimizer.max_nonfinite_updates,
+            seed=run.seed,
+            state=states.get(name, initial),
+            device_sharing=publishers.by_policy[name].device_sharing,
+            name=name,
+            notice=services.reporter.note,
+        )
+        for name, policy in roles.policies.items()
+        if name not in frozen
     }
-    frozen = {policy.name for policy in run.policies if policy.frozen}
-    learners = {name: learner for name, (_, learner) in found.items() if name not in frozen}
-    publishers = {name: publisher for name, (publisher, _) in found.items()}
-    return Publishers(publishers=publishers), Learners(learners=learners, policy_of=policy_of(run))
+    return Learners(by_policy=learners, policy_of=roles.policy_of)
 
 
-def _one_learning(
-    run: Run, recipe: Recipe, roles: Roles, books: Books, memory: Memory | None, policy: str = ""
-) -> tuple[Publisher, Learner]:
-    publisher = build_publisher(roles, books.journal, policy)
-    clusters = {"actor_train": roles.trainers, "actor_infer": roles.generators, **roles.models.by_role()}
-    publisher.turns = build_turns(roles.placement, clusters, roles.router)
-    _provide(publisher, run, roles, books)
-    learner = Learner(
-        recipe=recipe,
-        actor=roles.trainers,
-        models=roles.models,
-        journal=books.journal,
-        keeper=books.keeper,
-        max_refused=run.actor_train.optimizer.max_refused,
-        seed=run.seed,
-        memory=memory or Memory(kl_coefficient=recipe.kl.coefficient if recipe.kl else 0.0),
-        turns=publisher.turns,
-        name=policy,
-        notice=books.reporter.note,
-    )
-    return publisher, learner
-
-
-def _provide(publisher: Publisher, run: Run, roles: Roles, books: Books) -> None:
-    """Let generators that die be replaced, where there is someone to do it."""
-    generators = roles.generators
-    if isinstance(generators, Replacing) and run.ray.max_replaced:
-        publisher.spare = Spare(replace=generators.replace, most=run.ray.max_replaced, notice=books.reporter.note)
-        roles.router.mend = publisher.mend
-
-
-def _write_down(roles: Roles, journal: Journal) -> Callable[[str], None]:
-    """What every worker does goes into the journal; gives who is told what the loop, and so the trainer, does."""
+def _record_activities(roles: Roles, journal: Journal) -> Callable[[str], None]:
+    """Record the activities of all workers in the journal; the callback for phases of the loop, as the trainer's."""
     trainer, generators = Activity(journal, "trainer-0"), list[Activity]()
-    for each in roles.each:  # generators are counted over all policies
-        own = [Activity(journal, f"generator-{len(generators) + rank}") for rank in range(each.generators.size)]
-        each.router.activities = own
-        generators += own
+    for policy in roles.policies.values():  # generators are numbered across policies
+        ranks = range(policy.generators.size)
+        policy.router.activities = [Activity(journal, f"generator-{len(generators) + rank}") for rank in ranks]
+        generators += policy.router.activities
     for activity in (*generators, trainer):
         activity.enter(f"{IDLE}the start")
-    waits = {"wait": "groups", "validate": "validation", "": "the controller"}
+    idle_reasons = {"wait": "groups", "validate": "validation", "": "the controller"}
 
-    def tell(phase: str) -> None:
-        trainer.enter(IDLE + waits[phase] if phase in waits else phase)
+    def on_phase(phase: str) -> None:
+        trainer.enter(IDLE + idle_reasons[phase] if phase in idle_reasons else phase)
 
-    return tell
+    return on_phase
 
 
-def _limits(run: Run, template: Template) -> Limits:
+def _limits(run: Run, template: Template) -> EpisodeLimits:
     known = template.tokenizer.get_vocab()
     if unknown := [token for token in run.rollout.stop if token not in known]:
         raise ConfigError(f"rollout.stop: the tokenizer has no token {unknown[0]!r}; name tokens, not text")
-    return Limits(
+    return EpisodeLimits(
         sampling=sampling_of(run),
-        context=run.rollout.context,
+        max_seq_len=run.rollout.max_seq_len,
         max_new_tokens=run.rollout.max_new_tokens,
         max_turns=run.rollout.max_turns,
-        env_s=run.rollout.env_timeout_s,
+        env_timeout_s=run.rollout.env_timeout_s,
         drop_oldest=run.rollout.context_policy == "drop_oldest",
         per_turn=run.rollout.segment_per == "turn",
         stop=template.eos_ids | {known[token] for token in run.rollout.stop},

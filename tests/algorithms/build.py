@@ -1,4 +1,4 @@
-"""Small batches and tokens from plain lists. What a test does not give is as dull as it can be."""
+"""Builders of small batches and tokens from plain lists; fields that a test leaves out get neutral defaults."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,16 +19,16 @@ KINDS = {
     "turn_states": torch.int64,
     "row": torch.int64,
 }
-"""The dtype of each field; those not named here are fp32."""
+"""Dtypes of fields that are not fp32."""
 
 
-def tokens(logprobs: Sequence[float], **given: Any) -> Tokens:
+def tokens(logprobs: Sequence[float], **overrides: Any) -> Tokens:
     """Tokens of one row, one turn and one trajectory, all trained, whose other numbers are 0.
 
     Any field may be given as a list. `logprobs` and `values` are leaves with a gradient.
     """
     size = len(logprobs)
-    rows = _tensors({"logprobs": logprobs, **given})
+    rows = _tensors({"logprobs": logprobs, **overrides})
     zeros = {name: _zeros(name, size) for name in ("old_logprobs", "sampler_logprobs", "advantages", "row")}
     row = rows.get("row", zeros["row"])
     owners = {"trained": torch.ones(size, dtype=torch.bool), "turn": row, "trajectory": row}
@@ -37,7 +37,7 @@ def tokens(logprobs: Sequence[float], **given: Any) -> Tokens:
     return Tokens(**{**zeros, **owners, **rows})
 
 
-def batch(trained: Sequence[int], lengths: Sequence[int] | None = None, **given: Any) -> Batch:
+def batch(trained: Sequence[int], lengths: Sequence[int] | None = None, **overrides: Any) -> Batch:
     """A batch of one row, or of rows of the given lengths.
 
     Each row is a trajectory of its own and one turn, unless `trajectory` [rows] and `turn` [tokens] say otherwise; all
@@ -45,8 +45,8 @@ def batch(trained: Sequence[int], lengths: Sequence[int] | None = None, **given:
     field may be given as a list, `parts` as a dict of lists.
     """
     lengths = (len(trained),) if lengths is None else tuple(lengths)
-    parts = _tensors(given.pop("parts", {}))
-    fields = _tensors({"trained": trained, **given})
+    parts = _tensors(overrides.pop("parts", {}))
+    fields = _tensors({"trained": trained, **overrides})
     fields.setdefault("trajectory", torch.arange(len(lengths)))
     row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.int64))
     owner = fields["trajectory"][row]
@@ -80,10 +80,10 @@ def _of_turns(fields: dict[str, torch.Tensor], row: torch.Tensor, owner: torch.T
     return {"turn": turn, "turn_trajectory": turn_trajectory, "turn_rewards": turn_rewards}
 
 
-def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(overrides: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {
         name: torch.as_tensor(value, dtype=KINDS.get(name, torch.float32))
-        for name, value in given.items()
+        for name, value in overrides.items()
         if value is not None
     }
 

@@ -1,4 +1,4 @@
-"""Advantages, worked by hand; untrained tokens hold NaN wherever they could leak."""
+"""Advantages, computed by hand; untrained tokens hold NaN wherever they could leak."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ NAN = math.nan
 
 
 def attempts(rewards: Sequence[float], group: Sequence[int]) -> Batch:
-    """One row an attempt, of a prompt's token and one reply token: the advantages are the odd tokens'."""
+    """One row per attempt, with one prompt token and one response token: the odd tokens have advantages."""
     return batch([0, 1] * len(rewards), (2,) * len(rewards), rewards=rewards, group=group)
 
 
@@ -36,19 +36,19 @@ def each(advantages: torch.Tensor) -> torch.Tensor:
     return advantages[1::2]
 
 
-def two_attempts(**given: Any) -> Batch:
+def two_attempts(**example: Any) -> Batch:
     # attempt 0: row "o s s o s o" (turns 0 and 1) and row "o s" (turn 2); attempt 1: row "o s s" (turn 3)
     return batch(
         [0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1],
         (6, 2, 3),
         trajectory=[0, 0, 1],
         turn=[0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3],
-        **given,
+        **example,
     )
 
 
-def close(found: torch.Tensor, expected: Sequence[float]) -> None:
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32))
+def close(result: torch.Tensor, expected: Sequence[float]) -> None:
+    torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float32))
 
 
 # One number a trajectory
@@ -56,18 +56,18 @@ def close(found: torch.Tensor, expected: Sequence[float]) -> None:
 
 def test_rewards_are_measured_in_deviations_from_the_siblings_mean():
     # group 7: mean 2, squares 1 + 1, biased deviation 1; group 3: mean 1, squares 1 + 1 + 4, biased deviation sqrt(2)
-    given = attempts([1.0, 3.0, 0.0, 0.0, 3.0], [7, 7, 3, 3, 3])
-    close(each(group_normalised(given, eps=0.0)), [-1.0, 1.0, -(0.5**0.5), -(0.5**0.5), 2.0**0.5])
+    example = attempts([1.0, 3.0, 0.0, 0.0, 3.0], [7, 7, 3, 3, 3])
+    close(each(group_normalised(example, eps=0.0)), [-1.0, 1.0, -(0.5**0.5), -(0.5**0.5), 2.0**0.5])
 
 
 def test_the_unbiased_deviation_divides_by_one_less():
-    given = attempts([1.0, 3.0], [0, 0])
-    close(each(group_normalised(given, unbiased=True, eps=0.0)), [-(0.5**0.5), 0.5**0.5])  # deviation sqrt(2 / 1)
+    example = attempts([1.0, 3.0], [0, 0])
+    close(each(group_normalised(example, unbiased=True, eps=0.0)), [-(0.5**0.5), 0.5**0.5])  # deviation sqrt(2 / 1)
 
 
 def test_without_scale_only_the_mean_is_subtracted():
-    found = group_normalised(attempts([1.0, 3.0, 8.0], [0, 0, 1]), scale=False)
-    assert each(found).tolist() == [-1.0, 1.0, 0.0]
+    result = group_normalised(attempts([1.0, 3.0, 8.0], [0, 0, 1]), scale=False)
+    assert each(result).tolist() == [-1.0, 1.0, 0.0]
 
 
 def test_eps_is_added_to_the_deviation():
@@ -75,14 +75,14 @@ def test_eps_is_added_to_the_deviation():
 
 
 def test_an_advantage_lies_on_every_trained_token_of_its_trajectory_and_counts_it_once():
-    found = group_normalised(two_attempts(rewards=[3.0, 1.0]), scale=False)
-    assert found.tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 0, -1, -1]
+    result = group_normalised(two_attempts(rewards=[3.0, 1.0]), scale=False)
+    assert result.tolist() == [0, 1, 1, 0, 1, 0, 0, 1, 0, -1, -1]
 
 
 def test_a_reward_is_compared_with_the_mean_of_the_others():
     # group 2: 3 - (0 + 6) / 2, 0 - (3 + 6) / 2, 6 - (3 + 0) / 2; group 1 has nobody else
-    found = leave_one_out(attempts([3.0, 8.0, 0.0, 6.0], [2, 1, 2, 2]))
-    assert each(found).tolist() == [0.0, 0.0, -4.5, 4.5]
+    result = leave_one_out(attempts([3.0, 8.0, 0.0, 6.0], [2, 1, 2, 2]))
+    assert each(result).tolist() == [0.0, 0.0, -4.5, 4.5]
 
 
 def test_batch_centred_subtracts_the_mean_of_all_trajectories():
@@ -91,25 +91,25 @@ def test_batch_centred_subtracts_the_mean_of_all_trajectories():
 
 def test_the_mean_may_be_the_groups_and_the_deviation_the_batchs():
     # group means 1 and 5; mean of all 3, squares 9 + 1 + 1 + 9, biased deviation sqrt(5)
-    given = attempts([0.0, 4.0, 2.0, 6.0], [0, 1, 0, 1])
-    close(each(group_centred_batch_scaled(given, eps=0.0)), [-(0.2**0.5), -(0.2**0.5), 0.2**0.5, 0.2**0.5])
-    unbiased = each(group_centred_batch_scaled(given, unbiased=True, eps=0.0))
+    example = attempts([0.0, 4.0, 2.0, 6.0], [0, 1, 0, 1])
+    close(each(group_centred_batch_scaled(example, eps=0.0)), [-(0.2**0.5), -(0.2**0.5), 0.2**0.5, 0.2**0.5])
+    unbiased = each(group_centred_batch_scaled(example, unbiased=True, eps=0.0))
     close(unbiased, [-(0.15**0.5), -(0.15**0.5), 0.15**0.5, 0.15**0.5])  # deviation sqrt(20 / 3)
 
 
 @pytest.mark.parametrize("advantage", [group_normalised, leave_one_out, group_centred_batch_scaled, batch_normalised])
 def test_equal_rewards_earn_exactly_nothing(advantage: Callable[[Batch], torch.Tensor]):
     for num in (3, 7, 10):  # sums of 0.1 that do not divide back to 0.1 in single precision
-        found = advantage(attempts([0.1] * num, [0] * num))
-        assert found.tolist() == [0.0] * (2 * num)
+        result = advantage(attempts([0.1] * num, [0] * num))
+        assert result.tolist() == [0.0] * (2 * num)
 
 
 def test_a_group_of_one_gets_exactly_zero_and_never_nan():
-    given = attempts([5.0, -2.0], [0, 1])
+    example = attempts([5.0, -2.0], [0, 1])
     for unbiased in (False, True):
-        assert each(group_normalised(given, unbiased=unbiased, eps=0.0)).tolist() == [0.0, 0.0]
-    assert each(leave_one_out(given)).tolist() == [0.0, 0.0]
-    assert each(group_centred_batch_scaled(given)).tolist() == [0.0, 0.0]
+        assert each(group_normalised(example, unbiased=unbiased, eps=0.0)).tolist() == [0.0, 0.0]
+    assert each(leave_one_out(example)).tolist() == [0.0, 0.0]
+    assert each(group_centred_batch_scaled(example)).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_a_group_of_one_gets_exactly_zero_and_never_nan():
         group_normalised,
         leave_one_out,
         group_centred_batch_scaled,
-        lambda given: batch_normalised(given, baseline="group"),
-        lambda given: discounted(given, baseline="group"),
-        lambda given: gigpo(replace(given, turn_states=torch.zeros_like(given.turn_trajectory))),
+        lambda example: batch_normalised(example, baseline="group"),
+        lambda example: discounted(example, baseline="group"),
+        lambda example: gigpo(replace(example, turn_states=torch.zeros_like(example.turn_trajectory))),
     ],
 )
-def test_siblings_are_found_by_id_wherever_they_stand(advantage: Callable[[Batch], torch.Tensor]):
+def test_siblings_are_matched_by_group_id_not_by_position(advantage: Callable[[Batch], torch.Tensor]):
     rewards, group, order = [1.0, 0.0, 3.0, 0.0, 4.0], [7, 3, 7, 3, 3], [4, 2, 0, 3, 1]
     straight = each(advantage(attempts(rewards, group)))
     mixed = each(advantage(attempts([rewards[i] for i in order], [group[i] for i in order])))
@@ -137,22 +137,24 @@ def test_siblings_are_found_by_id_wherever_they_stand(advantage: Callable[[Batch
 
 def test_returns_are_whitened_over_tokens_so_that_long_replies_count_more():
     # returns 4 (twice) and 1 (once): mean 3, squares 1 + 1 + 4, biased deviation sqrt(2)
-    given = batch([0, 1, 1, 0, 1], (3, 2), rewards=[4.0, 1.0])
-    close(batch_normalised(given, eps=0.0), [0, 0.5**0.5, 0.5**0.5, 0, -(2**0.5)])
-    close(batch_normalised(given, unbiased=True, eps=0.0), [0, 3**-0.5, 3**-0.5, 0, -2 * 3**-0.5])  # deviation sqrt(3)
+    example = batch([0, 1, 1, 0, 1], (3, 2), rewards=[4.0, 1.0])
+    close(batch_normalised(example, eps=0.0), [0, 0.5**0.5, 0.5**0.5, 0, -(2**0.5)])
+    close(
+        batch_normalised(example, unbiased=True, eps=0.0), [0, 3**-0.5, 3**-0.5, 0, -2 * 3**-0.5]
+    )  # deviation sqrt(3)
 
 
 def test_penalties_make_the_returns_of_one_reply_differ():
     # earned 1 - 0.5, then 2; the returns are 2.5 and 2: half of 0.5 from their mean, which is the deviation
-    given = batch([0, 1, 1], penalties=[NAN, -0.5, 0.0], rewards=[2.5], turn_rewards=[2.0])
-    close(batch_normalised(given, eps=0.0), [0, 1, -1])
+    example = batch([0, 1, 1], penalties=[NAN, -0.5, 0.0], rewards=[2.5], turn_rewards=[2.0])
+    close(batch_normalised(example, eps=0.0), [0, 1, -1])
 
 
-def test_the_group_mean_may_be_taken_off_before_whitening():
+def test_the_group_mean_can_be_subtracted_before_whitening():
     # group means 2 and 7 leave -2, 2, -1, 1: mean 0, squares 4 + 4 + 1 + 1, biased deviation sqrt(2.5)
-    given = attempts([0.0, 4.0, 6.0, 8.0], [0, 0, 1, 1])
-    found = each(batch_normalised(given, baseline="group", eps=0.0))
-    close(found, [-2 / 2.5**0.5, 2 / 2.5**0.5, -1 / 2.5**0.5, 1 / 2.5**0.5])
+    example = attempts([0.0, 4.0, 6.0, 8.0], [0, 0, 1, 1])
+    result = each(batch_normalised(example, baseline="group", eps=0.0))
+    close(result, [-2 / 2.5**0.5, 2 / 2.5**0.5, -1 / 2.5**0.5, 1 / 2.5**0.5])
 
 
 # Discounted returns
@@ -160,37 +162,37 @@ def test_the_group_mean_may_be_taken_off_before_whitening():
 
 def test_a_discount_per_turn_gives_all_tokens_of_a_turn_the_same_return():
     # attempt 0: 4; 2 + 4/2; 1 + 4/2
-    given = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0])
-    assert discounted(given, gamma=0.5).tolist() == [0, 3, 3, 0, 4, 0, 0, 4, 0, 8, 8]
+    example = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0])
+    assert discounted(example, gamma=0.5).tolist() == [0, 3, 3, 0, 4, 0, 0, 4, 0, 8, 8]
 
 
 def test_a_discount_per_token_counts_trained_tokens_only():
     # attempt 0 earns 0, 1, 2, 4 on its four tokens: 4; 2 + 4/2; 1 + 4/2; 0 + 3/2. attempt 1 earns 0, 8
-    given = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0])
-    assert discounted(given, gamma=0.5, per="token").tolist() == [0, 1.5, 3, 0, 4, 0, 0, 4, 0, 4, 8]
+    example = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0])
+    assert discounted(example, gamma=0.5, per="token").tolist() == [0, 1.5, 3, 0, 4, 0, 0, 4, 0, 4, 8]
 
 
 def test_the_baseline_is_a_mean_of_whole_rewards():
-    given = two_attempts(rewards=[7.0, 9.0], turn_rewards=[1.0, 2.0, 4.0, 9.0], group=[0, 1])
+    example = two_attempts(rewards=[7.0, 9.0], turn_rewards=[1.0, 2.0, 4.0, 9.0], group=[0, 1])
     for per in ("turn", "token"):
-        assert discounted(given, per=per).tolist() == [0, 7, 7, 0, 6, 0, 0, 4, 0, 9, 9]
-        assert discounted(given, per=per, baseline="batch").tolist() == [0, -1, -1, 0, -2, 0, 0, -4, 0, 1, 1]
-        assert discounted(given, per=per, baseline="group").tolist() == [0, 0, 0, 0, -1, 0, 0, -3, 0, 0, 0]
+        assert discounted(example, per=per).tolist() == [0, 7, 7, 0, 6, 0, 0, 4, 0, 9, 9]
+        assert discounted(example, per=per, baseline="batch").tolist() == [0, -1, -1, 0, -2, 0, 0, -4, 0, 1, 1]
+        assert discounted(example, per=per, baseline="group").tolist() == [0, 0, 0, 0, -1, 0, 0, -3, 0, 0, 0]
 
 
 def test_penalties_lower_the_returns_of_the_tokens_before_them():
     penalties = [NAN, 1.0, 0.0, NAN, 0.5, NAN, NAN, 0.0, NAN, 2.0, 1.0]
-    given = two_attempts(rewards=[5.5, 5.0], turn_rewards=[1.0, 2.0, 4.0, 8.0], penalties=penalties)
-    assert discounted(given, per="turn").tolist() == [0, 5.5, 5.5, 0, 5.5, 0, 0, 4, 0, 5, 5]
-    assert discounted(given, per="token").tolist() == [0, 5.5, 6.5, 0, 5.5, 0, 0, 4, 0, 5, 7]
+    example = two_attempts(rewards=[5.5, 5.0], turn_rewards=[1.0, 2.0, 4.0, 8.0], penalties=penalties)
+    assert discounted(example, per="turn").tolist() == [0, 5.5, 5.5, 0, 5.5, 0, 0, 4, 0, 5, 5]
+    assert discounted(example, per="token").tolist() == [0, 5.5, 6.5, 0, 5.5, 0, 0, 4, 0, 5, 7]
 
 
 def test_a_misspelt_unit_or_baseline_is_named():
-    given = attempts([1.0], [0])
+    example = attempts([1.0], [0])
     with pytest.raises(UnknownName, match="no unit of discount named 'turns'; did you mean 'turn'"):
-        discounted(given, per="turns")  # pyright: ignore[reportArgumentType]
+        discounted(example, per="turns")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UnknownName, match="no baseline named 'groups'; did you mean 'group'"):
-        batch_normalised(given, baseline="groups")  # pyright: ignore[reportArgumentType]
+        batch_normalised(example, baseline="groups")  # pyright: ignore[reportArgumentType]
 
 
 # With a critic
@@ -198,46 +200,46 @@ def test_a_misspelt_unit_or_baseline_is_named():
 
 def test_gae_stops_at_the_last_trained_token_and_reads_no_value_of_an_untrained_one():
     # values 0.5, 0.25 and reward 1: errors 0.25 - 0.5 and 1 - 0.25
-    given = batch([0, 1, 1, 0], rewards=[1.0], values=[NAN, 0.5, 0.25, NAN])
-    assert gae(given).tolist() == [0, 0.5, 0.75, 0]
-    assert gae(given, lam=0.0).tolist() == [0, -0.25, 0.75, 0]
+    example = batch([0, 1, 1, 0], rewards=[1.0], values=[NAN, 0.5, 0.25, NAN])
+    assert gae(example).tolist() == [0, 0.5, 0.75, 0]
+    assert gae(example, lam=0.0).tolist() == [0, -0.25, 0.75, 0]
     # gamma 0.5: errors 0.5 * 0.25 - 0.5 = -0.375 and 0.75; decay 0.5 * 0.5
-    assert gae(given, gamma=0.5, lam=0.5).tolist() == [0, -0.375 + 0.25 * 0.75, 0.75, 0]
+    assert gae(example, gamma=0.5, lam=0.5).tolist() == [0, -0.375 + 0.25 * 0.75, 0.75, 0]
 
 
-def test_gae_goes_on_over_observations_and_rows_of_a_trajectory():
+def test_gae_continues_across_observations_and_rows_of_a_trajectory():
     values = [NAN, 1.0, 2.0, NAN, 3.0, NAN, NAN, 4.0, NAN, 5.0, 6.0]
-    given = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0], values=values)
+    example = two_attempts(rewards=[7.0, 8.0], turn_rewards=[1.0, 2.0, 4.0, 8.0], values=values)
     # attempt 0: errors 0 + 2 - 1, 1 + 3 - 2, 2 + 4 - 3, 4 - 4 = 1, 2, 3, 0; attempt 1: 0 + 6 - 5, 8 - 6 = 1, 2
-    assert gae(given, lam=0.0).tolist() == [0, 1, 2, 0, 3, 0, 0, 0, 0, 1, 2]
+    assert gae(example, lam=0.0).tolist() == [0, 1, 2, 0, 3, 0, 0, 0, 0, 1, 2]
     # halved with each trained token: 0; 3; 2 + 3/2; 1 + 3.5/2
-    assert gae(given, lam=0.5).tolist() == [0, 2.75, 3.5, 0, 3, 0, 0, 0, 0, 2, 2]
+    assert gae(example, lam=0.5).tolist() == [0, 2.75, 3.5, 0, 3, 0, 0, 0, 0, 2, 2]
     # with lambda 1 and gamma 1: the return less the value
-    assert gae(given).tolist() == [0, 7 - 1, 7 - 2, 0, 6 - 3, 0, 0, 4 - 4, 0, 8 - 5, 8 - 6]
+    assert gae(example).tolist() == [0, 7 - 1, 7 - 2, 0, 6 - 3, 0, 0, 4 - 4, 0, 8 - 5, 8 - 6]
 
 
-def test_a_truncated_trajectory_is_bootstrapped_only_when_asked_to():
-    given = batch(
+def test_a_truncated_trajectory_is_bootstrapped_only_with_the_option():
+    example = batch(
         [0, 1, 1, 0, 1, 1],
         (3, 3),
         rewards=[1.0, 1.0],
         values=[NAN, 2.0, 4.0, NAN, 2.0, 4.0],
         truncated=[True, False],
     )
-    assert gae(given, gamma=0.5, lam=0.0).tolist() == [0, 0, -3, 0, 0, -3]  # 0.5 * 4 - 2, 1 - 4
-    assert gae(given, gamma=0.5, lam=0.0, bootstrap=True).tolist() == [0, 0, -1, 0, 0, -3]  # 1 + 0.5 * 4 - 4
+    assert gae(example, gamma=0.5, lam=0.0).tolist() == [0, 0, -3, 0, 0, -3]  # 0.5 * 4 - 2, 1 - 4
+    assert gae(example, gamma=0.5, lam=0.0, bootstrap=True).tolist() == [0, 0, -1, 0, 0, -3]  # 1 + 0.5 * 4 - 4
 
 
-def test_gae_takes_penalties_off_token_by_token():
-    given = batch([0, 1, 1], rewards=[1.25], turn_rewards=[2.0], penalties=[NAN, 0.5, 0.25], values=[NAN, 0.0, 0.0])
-    assert gae(given).tolist() == [0, 1.25, 1.75]
+def test_gae_subtracts_penalties_per_token():
+    example = batch([0, 1, 1], rewards=[1.25], turn_rewards=[2.0], penalties=[NAN, 0.5, 0.25], values=[NAN, 0.0, 0.0])
+    assert gae(example).tolist() == [0, 1.25, 1.75]
 
 
 def test_gae_over_ten_thousand_tokens_equals_the_recursion():
     generator = torch.Generator().manual_seed(0)
     lengths = (4000, 1, 5999)
     values = torch.randn(10_000, generator=generator)
-    given = batch([1] * 10_000, lengths, rewards=[1.0, 2.0, 3.0], values=values.tolist())
+    example = batch([1] * 10_000, lengths, rewards=[1.0, 2.0, 3.0], values=values.tolist())
     rewards = torch.zeros(10_000)
     ends = [3999, 4000, 9999]
     rewards[ends] = torch.tensor([1.0, 2.0, 3.0])
@@ -248,7 +250,7 @@ def test_gae_over_ten_thousand_tokens_equals_the_recursion():
         carried = rewards[t].item() + 0.99 * following - values[t].item() + 0.99 * 0.95 * carried
         following = values[t].item()
         expected[t] = carried
-    close(gae(given, gamma=0.99, lam=0.95), expected)
+    close(gae(example, gamma=0.99, lam=0.95), expected)
 
 
 # Steps
@@ -269,29 +271,29 @@ def step_batch(states: list[int], group: list[int]) -> Batch:
 
 def test_steps_are_compared_with_those_in_the_same_state():
     # returns per turn at gamma 0.5: 2, 4, 1.5, 1; episode 4 and 2 less their mean 3
-    given = step_batch([5, 6, 5, 8], [0, 0])
-    found = each(gigpo(given, gamma=0.5, scale=False))
+    example = step_batch([5, 6, 5, 8], [0, 0])
+    result = each(gigpo(example, gamma=0.5, scale=False))
     # state 5: 2 and 1.5 less 1.75; states 6 and 8 were seen once
-    assert found.tolist() == [1 + 0.25, 1, -1 - 0.25, -1]
-    assert each(gigpo(given, gamma=0.5, scale=False, step_weight=2.0)).tolist() == [1.5, 1, -1.5, -1]
-    close(each(gigpo(given, gamma=0.5, eps=0.0)), [1 + 1, 1, -1 - 1, -1])
+    assert result.tolist() == [1 + 0.25, 1, -1 - 0.25, -1]
+    assert each(gigpo(example, gamma=0.5, scale=False, step_weight=2.0)).tolist() == [1.5, 1, -1.5, -1]
+    close(each(gigpo(example, gamma=0.5, eps=0.0)), [1 + 1, 1, -1 - 1, -1])
 
 
 def test_a_state_met_twice_by_one_attempt_is_compared_with_itself_too():
     # returns 2, 4, 1.5, 1; state 5 holds 2, 4, 1.5: mean 2.5
-    found = each(gigpo(step_batch([5, 5, 5, 8], [0, 0]), gamma=0.5, scale=False))
-    assert found.tolist() == [1 - 0.5, 1 + 1.5, -1 - 1, -1]
+    result = each(gigpo(step_batch([5, 5, 5, 8], [0, 0]), gamma=0.5, scale=False))
+    assert result.tolist() == [1 - 0.5, 1 + 1.5, -1 - 1, -1]
 
 
 def test_a_state_of_another_group_is_another_state():
-    found = each(gigpo(step_batch([5, 5, 5, 5], [0, 1]), gamma=0.5, scale=False))
+    result = each(gigpo(step_batch([5, 5, 5, 5], [0, 1]), gamma=0.5, scale=False))
     # episodes alone in their groups earn 0; group 0: 2 and 4 less 3; group 1: 1.5 and 1 less 1.25
-    assert found.tolist() == [-1, 1, 0.25, -0.25]
+    assert result.tolist() == [-1, 1, 0.25, -0.25]
 
 
 def test_equal_returns_in_a_state_earn_exactly_nothing_however_they_were_summed():
     # 0.3 now, or 0.1 and then 0.2: unequal in double precision, equal in single
-    given = batch(
+    example = batch(
         [0, 1, 0, 1, 0, 1],
         (4, 2),
         turn=[0, 0, 1, 1, 2, 2],
@@ -299,17 +301,17 @@ def test_equal_returns_in_a_state_earn_exactly_nothing_however_they_were_summed(
         turn_rewards=[0.1, 0.2, 0.3],
         rewards=[0.3, 0.3],
     )
-    assert gigpo(given, gamma=1.0, eps=0.0).tolist() == [0.0] * 6
+    assert gigpo(example, gamma=1.0, eps=0.0).tolist() == [0.0] * 6
 
 
 # A teacher
 
 
-def test_a_teacher_pays_for_tokens_it_finds_likelier_than_the_policy_did():
-    given = batch([0, 1, 1], teacher_logprobs=[NAN, -1.0, -3.0], sampler_logprobs=[NAN, -2.0, -1.0])
-    assert distilled(given).tolist() == [0, 1, -2]
-    assert distilled(given, weight=0.5).tolist() == [0, 0.5, -1]
-    recomputed = replace(given, old_logprobs=torch.tensor([NAN, -4.0, -4.0]))
+def test_tokens_that_the_teacher_finds_likelier_get_a_positive_advantage():
+    example = batch([0, 1, 1], teacher_logprobs=[NAN, -1.0, -3.0], sampler_logprobs=[NAN, -2.0, -1.0])
+    assert distilled(example).tolist() == [0, 1, -2]
+    assert distilled(example, weight=0.5).tolist() == [0, 0.5, -1]
+    recomputed = replace(example, old_logprobs=torch.tensor([NAN, -4.0, -4.0]))
     assert distilled(recomputed).tolist() == [0, 3, 1]
 
 
@@ -322,7 +324,7 @@ EVERY: list[Callable[[Batch], torch.Tensor]] = [
     batch_centred,
     batch_normalised,
     discounted,
-    lambda given: discounted(given, gamma=0.9, per="token"),
+    lambda example: discounted(example, gamma=0.9, per="token"),
     gae,
     gigpo,
     distilled,
@@ -339,12 +341,12 @@ def full(trained: list[int], lengths: tuple[int, ...]) -> Batch:
 
 @pytest.mark.parametrize("advantage", EVERY)
 def test_advantages_are_single_precision_and_zero_on_untrained_tokens(advantage: Callable[[Batch], torch.Tensor]):
-    given = full([0, 1, 0, 0, 1, 1, 0, 0], (3, 4, 1))
-    found = advantage(given)
-    assert found.dtype == torch.float32
-    assert found.shape == (8,)
-    assert found.isfinite().all()
-    assert found[~given.trained].tolist() == [0.0] * 5
+    example = full([0, 1, 0, 0, 1, 1, 0, 0], (3, 4, 1))
+    result = advantage(example)
+    assert result.dtype == torch.float32
+    assert result.shape == (8,)
+    assert result.isfinite().all()
+    assert result[~example.trained].tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize("advantage", EVERY)
@@ -352,9 +354,7 @@ def test_a_batch_without_trained_tokens_earns_nothing(advantage: Callable[[Batch
     assert advantage(full([0, 0, 0], (1, 2))).tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("advantage", "missing"), [(gae, "critic"), (gigpo, "names the state"), (distilled, "teacher")]
-)
-def test_what_is_missing_is_named(advantage: Callable[[Batch], torch.Tensor], missing: str):
+@pytest.mark.parametrize(("advantage", "missing"), [(gae, "critic"), (gigpo, "reports states"), (distilled, "teacher")])
+def test_the_error_names_the_missing_input(advantage: Callable[[Batch], torch.Tensor], missing: str):
     with pytest.raises(ConfigError, match=rf"\(got None\).*{missing}"):
         advantage(attempts([1.0], [0]))

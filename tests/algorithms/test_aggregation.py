@@ -1,4 +1,4 @@
-"""Weights carry mask and denominator; no cut of the batch changes the sum."""
+"""Loss weights combine mask and denominator; no split of the batch changes the sum."""
 
 import math
 from functools import partial
@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 import torch
 
-from roll.algorithms.aggregation import (
+from roll.algorithms.objective import weighted_sum
+from roll.algorithms.segments import (
     constant,
     rows_of,
     sequence_mean_token_mean,
     sequence_mean_token_sum,
     token_mean,
 )
-from roll.algorithms.objective import weighted_sum
 from roll.errors import ConfigError
 from tests.algorithms.build import batch
 
@@ -21,35 +21,35 @@ ALL = (token_mean, sequence_mean_token_mean, sequence_mean_token_sum, partial(co
 
 
 def test_token_mean_gives_every_trained_token_the_same_weight():
-    found = token_mean(batch([0, 1, 1, 0, 0, 1, 1], (3, 4)))
-    assert found.tolist() == [0.0, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25]
+    result = token_mean(batch([0, 1, 1, 0, 0, 1, 1], (3, 4)))
+    assert result.tolist() == [0.0, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25]
 
 
 def test_sequence_mean_gives_every_sequence_the_same_weight():
-    found = sequence_mean_token_mean(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)))
-    assert found.tolist() == [0.0, 0.5, 0.0, 0.125, 0.125, 0.125, 0.125]
+    result = sequence_mean_token_mean(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)))
+    assert result.tolist() == [0.0, 0.5, 0.0, 0.125, 0.125, 0.125, 0.125]
 
 
 def test_token_sum_averages_over_sequences_alone():
-    found = sequence_mean_token_sum(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)))
-    assert found.tolist() == [0.0, 0.5, 0.0, 0.5, 0.5, 0.5, 0.5]
+    result = sequence_mean_token_sum(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)))
+    assert result.tolist() == [0.0, 0.5, 0.0, 0.5, 0.5, 0.5, 0.5]
 
 
-def test_a_constant_stands_in_for_the_length():
-    found = constant(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)), tokens=8)
-    assert found.tolist() == [0.0, 0.0625, 0.0, 0.0625, 0.0625, 0.0625, 0.0625]  # 1 / (2 sequences * 8)
+def test_a_constant_replaces_the_length():
+    result = constant(batch([0, 1, 0, 1, 1, 1, 1], (2, 5)), tokens=8)
+    assert result.tolist() == [0.0, 0.0625, 0.0, 0.0625, 0.0625, 0.0625, 0.0625]  # 1 / (2 sequences * 8)
 
 
-def test_a_constant_of_nothing_is_refused():
+def test_a_constant_of_zero_is_refused():
     with pytest.raises(ConfigError, match=r"tokens must be at least 1 \(got 0\)"):
         constant(batch([1]), tokens=0)
 
 
 def test_a_sequence_without_trained_tokens_does_not_count():
-    given = batch([0, 1, 0, 0, 1, 1], (2, 2, 0, 2))
-    assert sequence_mean_token_mean(given).tolist() == [0.0, 0.5, 0.0, 0.0, 0.25, 0.25]
-    assert sequence_mean_token_sum(given).tolist() == [0.0, 0.5, 0.0, 0.0, 0.5, 0.5]
-    assert constant(given, tokens=4).tolist() == [0.0, 0.125, 0.0, 0.0, 0.125, 0.125]
+    example = batch([0, 1, 0, 0, 1, 1], (2, 2, 0, 2))
+    assert sequence_mean_token_mean(example).tolist() == [0.0, 0.5, 0.0, 0.0, 0.25, 0.25]
+    assert sequence_mean_token_sum(example).tolist() == [0.0, 0.5, 0.0, 0.0, 0.5, 0.5]
+    assert constant(example, tokens=4).tolist() == [0.0, 0.125, 0.0, 0.0, 0.125, 0.125]
 
 
 def test_a_batch_without_trained_tokens_weighs_nothing():
@@ -62,7 +62,7 @@ def test_weights_are_in_single_precision():
     assert {weights_of(batch([0, 1])).dtype for weights_of in ALL} == {torch.float32}
 
 
-def test_the_sum_does_not_depend_on_how_the_batch_is_cut():
+def test_the_sum_does_not_depend_on_how_the_batch_is_split():
     whole = batch([0, 1, 0, 1, 1, 1, 0, 1, 1], (2, 4, 3))
     losses = torch.tensor([9.0, 1.0, 9.0, 2.0, 3.0, 4.0, 9.0, 5.0, 6.0])
     expected = (21 / 6, (1 + 3 + 5.5) / 3, 21 / 3, 21 / 12)
@@ -73,7 +73,7 @@ def test_the_sum_does_not_depend_on_how_the_batch_is_cut():
         assert math.isclose(sum(part.item() for part in parts), mean, rel_tol=1e-6)
 
 
-def test_a_token_knows_its_sequence_even_beside_empty_ones():
+def test_each_token_is_mapped_to_its_sequence_despite_empty_ones():
     assert rows_of(batch([1, 1, 1], (0, 2, 0, 1))).tolist() == [1, 1, 3]
 
 

@@ -1,4 +1,4 @@
-"""Factors for a sampler that was not quite the policy, worked by hand."""
+"""Correction factors, computed by hand."""
 
 import math
 from dataclasses import replace
@@ -15,9 +15,9 @@ from tests.algorithms.build import tokens
 NAN = math.nan
 
 
-def of_ratios(ratios: list[float], **given: Any) -> Tokens:
+def of_ratios(ratios: list[float], **example: Any) -> Tokens:
     """Tokens that the trainer finds `ratio` times as likely as the sampler did."""
-    return tokens([5.0] * len(ratios), sampler_logprobs=[-math.log(ratio) for ratio in ratios], **given)
+    return tokens([5.0] * len(ratios), sampler_logprobs=[-math.log(ratio) for ratio in ratios], **example)
 
 
 def two_rows() -> Tokens:
@@ -36,7 +36,7 @@ def trained(factor: torch.Tensor) -> list[float]:
     return [round(value, 5) for value in factor[two_rows().trained].tolist()]
 
 
-def test_a_ratio_is_taken_over_what_the_level_says():
+def test_the_level_sets_the_scope_of_the_ratio():
     def untruncated(level: str) -> list[float]:
         return trained(truncate(two_rows(), level=level, cap=100.0))
 
@@ -71,37 +71,37 @@ def test_the_bounds_themselves_are_inside(correct: Any):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("correct", [truncate, mask, reject])
 def test_a_factor_is_never_part_of_a_gradient(correct: Any, level: str):
-    given = two_rows()
-    given = replace(given, old_logprobs=given.logprobs, sampler_logprobs=given.logprobs)
-    factor = correct(given, level=level)
+    example = two_rows()
+    example = replace(example, old_logprobs=example.logprobs, sampler_logprobs=example.logprobs)
+    factor = correct(example, level=level)
     assert not factor.requires_grad
     assert factor.dtype == torch.float32 and factor.shape == (7,)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_sampler_that_was_the_policy_needs_no_correction(level: str):
-    given = of_ratios([1.0, 1.0, 1.0], row=[0, 0, 2])
-    assert [correct(given, level=level).tolist() for correct in (truncate, mask, reject)] == [[1.0] * 3] * 3
+    example = of_ratios([1.0, 1.0, 1.0], row=[0, 0, 2])
+    assert [correct(example, level=level).tolist() for correct in (truncate, mask, reject)] == [[1.0] * 3] * 3
 
 
 @pytest.mark.parametrize("level", ["turn", "sequence"])
 def test_a_product_too_large_for_a_float_is_an_outlier_like_any_other(level: str):
-    given = tokens([0.0] * 2, old_logprobs=[500.0, 500.0], advantages=[1.0, 1.0])
-    assert truncate(given, level=level).tolist() == [2.0, 2.0]
-    assert mask(given, level=level).tolist() == reject(given, level=level).tolist() == [0.0, 0.0]
+    example = tokens([0.0] * 2, old_logprobs=[500.0, 500.0], advantages=[1.0, 1.0])
+    assert truncate(example, level=level).tolist() == [2.0, 2.0]
+    assert mask(example, level=level).tolist() == reject(example, level=level).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_sequence_without_trained_tokens_and_no_tokens_at_all_are_no_trouble(level: str):
+def test_empty_inputs_and_sequences_without_trained_tokens_work(level: str):
     assert truncate(of_ratios([NAN, NAN], trained=[0, 0]), level=level).tolist() == [1.0, 1.0]
     assert truncate(of_ratios([]), level=level).tolist() == []
 
 
 def test_the_mean_of_a_long_sequence_is_right():
     num = 100_000
-    given = tokens([0.0] * num, old_logprobs=[0.1] * num)  # one by one in single precision they sum to 9998.6
-    found = truncate(given, level="geometric")
-    torch.testing.assert_close(found, torch.full((num,), math.exp(0.1)), rtol=1e-6, atol=0)
+    example = tokens([0.0] * num, old_logprobs=[0.1] * num)  # one by one in single precision they sum to 9998.6
+    result = truncate(example, level="geometric")
+    torch.testing.assert_close(result, torch.full((num,), math.exp(0.1)), rtol=1e-6, atol=0)
 
 
 def test_an_unknown_level_is_named_with_the_nearest():

@@ -1,4 +1,4 @@
-"""Domains that give credit in a way of their own: each as if it were alone, whatever stands beside it."""
+"""Domains with their own recipes: each is credited as if it were alone."""
 
 from dataclasses import asdict, replace
 
@@ -6,26 +6,28 @@ import msgspec
 import pytest
 import torch
 
-from roll.algorithms.credit import Memory, assign_credit, minibatches, weigh
-from roll.algorithms.partition import parted
-from roll.algorithms.recipe import Kl, Recipe
-from roll.algorithms.running_stats import Moments
+from roll.algorithms.credit import AlgorithmState, assign_credit, minibatches, with_loss_weights
+from roll.algorithms.partition import take
+from roll.algorithms.recipe import Recipe
+from roll.algorithms.running_stats import RunningStats
+from roll.config.algorithm import Kl
+from roll.config.section import SpecConfig
 from roll.data.collate import collate
-from roll.types import Batch, Call, Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
+from roll.types import Batch, Finish, Group, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
-PLAIN = Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=Call("token_mean"))
-RUNNING = Call("normalised", {"mean": "running", "std": "running"})
+PLAIN = Recipe(advantage=Spec("group_normalised"), loss=Spec("clipped"), aggregation=Spec("token_mean"))
+RUNNING = Spec("normalised", {"mean": "running", "std": "running"})
 OWN = replace(
     PLAIN,
-    shaping=(Call("scaled", {"factor": 3.0}), RUNNING),
-    advantage=Call("batch_normalised"),
+    shaping=(Spec("scaled", {"factor": 3.0}), RUNNING),
+    advantage=Spec("batch_normalised"),
     whiten=True,
-    clip=1.5,
-    emphasis=(Call("difficulty"), Call("length")),
-    masks=(Call("truncated"),),
+    advantage_clip=1.5,
+    advantage_weights=(Spec("difficulty"), Spec("length")),
+    masks=(Spec("truncated"),),
     weight=2.0,
 )
-"""Everything that a domain may have for itself, and what looks beyond a trajectory wherever there is a choice."""
+"""Every setting that a domain may override, using batch-wide variants wherever there is a choice."""
 
 
 def turn(seed: int, reward: float) -> Turn:
@@ -61,7 +63,7 @@ def group(number: int, domain: str, outcomes: list[float], *, scale: float = 1.0
 
 
 def groups(*order: str) -> list[Group]:
-    """Groups numbered as they come, whose outcomes are those of their domain's first, second, ..."""
+    """Groups numbered in order; the n-th group of a domain always has the same outcomes."""
     outcomes = {
         "math": [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]],
         "code": [[0.2, 0.9], [0.4, 0.4], [0.0, 1.0]],
@@ -78,71 +80,75 @@ MIXED = ("math", "code", "qa", "code", "math", "code")
 
 
 def whole(*order: str) -> Batch:
-    """A batch whose rows beyond the samples are functions of the token, so that a part of it has the same."""
-    found = collate(groups(*order))
-    noise = torch.sin(found.ids * 7.0 + found.sampler_logprobs * 100)
-    return replace(found, old_logprobs=found.sampler_logprobs + 0.1 * noise, ref_logprobs=noise - 1, values=0.3 * noise)
+    """A batch whose extra rows are functions of the token, so that a part of it has the same values."""
+    result = collate(groups(*order))
+    noise = torch.sin(result.ids * 7.0 + result.sampler_logprobs * 100)
+    return replace(
+        result, old_logprobs=result.sampler_logprobs + 0.1 * noise, ref_logprobs=noise - 1, values=0.3 * noise
+    )
 
 
 def alone(batch: Batch, *domains: str) -> Batch:
-    return parted(batch, torch.tensor([domain in domains for domain in batch.domains])).batch
+    return take(batch, torch.tensor([domain in domains for domain in batch.domains])).batch
 
 
 def rows_of(batch: Batch, *domains: str) -> torch.Tensor:
-    """[tokens] bool: those of the domains."""
+    """[tokens] bool: tokens of these domains."""
     return torch.tensor([batch.domains[owner] in domains for owner in batch.turn_trajectory[batch.turn].tolist()])
 
 
-def assert_equal_where(found: Batch, expected: Batch, here: torch.Tensor) -> None:
-    """Bit by bit, in all that credit makes."""
+def assert_equal_where(result: Batch, expected: Batch, here: torch.Tensor) -> None:
+    """Check that all rows computed by credit assignment are bitwise equal."""
     for name in ("advantages", "returns", "trained", "penalties"):
-        one, other = getattr(found, name), getattr(expected, name)
+        one, other = getattr(result, name), getattr(expected, name)
         assert (one is None) == (other is None), name
         if one is not None:
             assert torch.equal(one[here], other), name
 
 
 @pytest.mark.parametrize("place", ["loss", "reward"])
-def test_a_domain_is_credited_as_if_it_were_alone_and_the_others_as_if_it_were_not_there(place: str) -> None:
-    kl = Kl(estimator=Call("k1"), coefficient=0.5, place=place)  # type: ignore[arg-type]
+def test_a_domain_is_credited_as_if_alone_and_the_others_as_if_it_were_absent(place: str) -> None:
+    kl = Kl(estimator=SpecConfig(kind="k1"), coefficient=0.5, apply_to=place)  # type: ignore[arg-type]
     run = replace(PLAIN, kl=kl, shaping=(RUNNING,), domains={"code": replace(OWN, kl=kl)})
-    memory = Memory(
+    state = AlgorithmState(
         kl_coefficient=0.5,
-        moments=Moments(count=3, mean=0.2, square=0.1),
-        domains={"code": Moments(count=2, mean=7.0, square=5.0)},
+        reward_stats=RunningStats(count=3, mean=0.2, sum_squares=0.1),
+        domains={"code": RunningStats(count=2, mean=7.0, sum_squares=5.0)},
     )
     batch = whole(*MIXED)
-    found, after, _ = assign_credit(batch, run, memory)
+    result, after, _ = assign_credit(batch, run, state)
 
-    own, own_after, _ = assign_credit(
-        alone(batch, "code"), replace(OWN, kl=kl), replace(memory, moments=memory.domains["code"])
+    domain_recipe, own_after, _ = assign_credit(
+        alone(batch, "code"), replace(OWN, kl=kl), replace(state, reward_stats=state.domains["code"])
     )
-    rest, rest_after, _ = assign_credit(alone(batch, "math", "qa"), replace(run, domains={}), memory)
-    assert_equal_where(found, own, rows_of(batch, "code"))
-    assert_equal_where(found, rest, rows_of(batch, "math", "qa"))
-    assert after.moments == rest_after.moments
-    assert after.domains == {"code": own_after.moments}
-    assert found.advantages is not None and found.advantages[rows_of(batch, "code")].abs().sum() > 0
+    rest, rest_after, _ = assign_credit(alone(batch, "math", "qa"), replace(run, domains={}), state)
+    assert_equal_where(result, domain_recipe, rows_of(batch, "code"))
+    assert_equal_where(result, rest, rows_of(batch, "math", "qa"))
+    assert after.reward_stats == rest_after.reward_stats
+    assert after.domains == {"code": own_after.reward_stats}
+    assert result.advantages is not None and result.advantages[rows_of(batch, "code")].abs().sum() > 0
 
 
 def test_the_order_of_domains_in_a_batch_does_not_matter() -> None:
     run = replace(PLAIN, domains={"code": OWN, "qa": replace(OWN, whiten=False)})
     one, other = whole(*MIXED), whole(*reversed(MIXED))
-    found, after, _ = assign_credit(one, run, Memory())
-    turned, turned_after, _ = assign_credit(other, run, Memory())
+    result, after, _ = assign_credit(one, run, AlgorithmState())
+    turned, turned_after, _ = assign_credit(other, run, AlgorithmState())
     assert after.domains.keys() == turned_after.domains.keys() == {"code", "qa"}
     for domain in ("math", "code", "qa"):
         mine, theirs = alone(one, domain), alone(other, domain)
-        first, second = (assign_credit(each, run.domains.get(domain, PLAIN), Memory())[0] for each in (mine, theirs))
-        assert_equal_where(found, first, rows_of(one, domain))
+        first, second = (
+            assign_credit(each, run.domains.get(domain, PLAIN), AlgorithmState())[0] for each in (mine, theirs)
+        )
+        assert_equal_where(result, first, rows_of(one, domain))
         assert_equal_where(turned, second, rows_of(other, domain))
 
 
-def test_a_part_is_the_batch_that_its_groups_alone_would_make() -> None:
+def test_a_sub_batch_equals_the_batch_of_its_groups_alone() -> None:
     batch = collate(groups(*MIXED))
-    own = collate([each for each in groups(*MIXED) if each.trajectories[0].task.domain == "code"])
-    found = alone(batch, "code")
-    assert (found.lengths, found.domains) == (own.lengths, own.domains)
+    domain_recipe = collate([each for each in groups(*MIXED) if each.trajectories[0].task.domain == "code"])
+    result = alone(batch, "code")
+    assert (result.lengths, result.domains) == (domain_recipe.lengths, domain_recipe.domains)
     for name in (
         "ids",
         "trained",
@@ -155,40 +161,40 @@ def test_a_part_is_the_batch_that_its_groups_alone_would_make() -> None:
         "turn_trajectory",
         "turn_rewards",
     ):
-        assert torch.equal(getattr(found, name), getattr(own, name)), name
-    assert found.parts.keys() == own.parts.keys() == {"part of code"}
-    assert torch.equal(found.parts["part of code"], own.parts["part of code"])
+        assert torch.equal(getattr(result, name), getattr(domain_recipe, name)), name
+    assert result.parts.keys() == domain_recipe.parts.keys() == {"part of code"}
+    assert torch.equal(result.parts["part of code"], domain_recipe.parts["part of code"])
 
 
-def test_without_recipes_of_their_own_domains_are_credited_together() -> None:
+def test_domains_without_a_recipe_are_credited_together() -> None:
     batch = whole(*MIXED)
-    found, memory, metrics = assign_credit(batch, replace(PLAIN, advantage=Call("batch_normalised")), Memory())
+    result, state, metrics = assign_credit(batch, replace(PLAIN, advantage=Spec("batch_normalised")), AlgorithmState())
     nameless, same, counted = assign_credit(
-        replace(batch, domains=()), replace(PLAIN, advantage=Call("batch_normalised")), Memory()
+        replace(batch, domains=()), replace(PLAIN, advantage=Spec("batch_normalised")), AlgorithmState()
     )
-    assert_equal_where(found, nameless, torch.ones(batch.num_tokens, dtype=torch.bool))
-    assert (memory, metrics) == (same, counted)
-    assert memory.moments.count == len(batch.rewards) and memory.domains == {}
+    assert_equal_where(result, nameless, torch.ones(batch.num_tokens, dtype=torch.bool))
+    assert (state, metrics) == (same, counted)
+    assert state.reward_stats.count == len(batch.rewards) and state.domains == {}
 
 
-def test_a_domain_that_a_step_has_nothing_of_keeps_its_memory() -> None:
-    known = Moments(count=5, mean=1.0, square=2.0)
+def test_a_domain_absent_from_a_step_keeps_its_statistics() -> None:
+    known = RunningStats(count=5, mean=1.0, sum_squares=2.0)
     run = replace(PLAIN, domains={"code": OWN})
-    _, memory, _ = assign_credit(whole("math", "math"), run, Memory(domains={"code": known}))
-    assert memory.domains == {"code": known}
-    assert memory.moments.count == 6
+    _, state, _ = assign_credit(whole("math", "math"), run, AlgorithmState(domains={"code": known}))
+    assert state.domains == {"code": known}
+    assert state.reward_stats.count == 6
 
 
-def test_memory_survives_a_checkpoint_and_one_of_before_there_were_domains_is_read() -> None:
-    _, memory, _ = assign_credit(whole(*MIXED), replace(PLAIN, domains={"code": OWN}), Memory())
-    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(asdict(memory))), Memory) == memory
-    old = {"kl_coefficient": 0.1, "moments": {"count": 1, "mean": 2.0, "square": 0.0}}
-    assert msgspec.convert(old, Memory).domains == {}
+def test_the_state_survives_a_checkpoint_and_domains_are_optional_in_it() -> None:
+    _, state, _ = assign_credit(whole(*MIXED), replace(PLAIN, domains={"code": OWN}), AlgorithmState())
+    assert msgspec.convert(msgspec.json.decode(msgspec.json.encode(asdict(state))), AlgorithmState) == state
+    old = {"kl_coefficient": 0.1, "reward_stats": {"count": 1, "mean": 2.0, "sum_squares": 0.0}}
+    assert msgspec.convert(old, AlgorithmState).domains == {}
 
 
 def test_masked_tokens_are_counted_over_all_domains() -> None:
     batch = whole("math", "code")
-    _, _, metrics = assign_credit(batch, replace(PLAIN, domains={"code": OWN}), Memory())
+    _, _, metrics = assign_credit(batch, replace(PLAIN, domains={"code": OWN}), AlgorithmState())
     cut = batch.trained & batch.truncated[batch.turn_trajectory[batch.turn]] & rows_of(batch, "code")
     assert metrics["reward/masked"] == pytest.approx(float(cut.sum() / batch.trained.sum()))
     assert cut.any()
@@ -197,16 +203,19 @@ def test_masked_tokens_are_counted_over_all_domains() -> None:
 def test_the_weight_of_a_domain_multiplies_its_losses_and_no_denominator() -> None:
     batch = whole(*MIXED)
     for part in (batch, *minibatches(batch, 3, seed=1)):
-        even, heavy = weigh(part, Call("token_mean")).weights, weigh(part, Call("token_mean"), {"code": OWN}).weights
+        even, heavy = (
+            with_loss_weights(part, Spec("token_mean")).weights,
+            with_loss_weights(part, Spec("token_mean"), {"code": OWN}).weights,
+        )
         assert even is not None and heavy is not None
         here = rows_of(part, "code")
         assert torch.equal(heavy[here], 2 * even[here])
         assert torch.equal(heavy[~here], even[~here])
 
 
-def test_domains_of_weight_1_leave_every_bit_of_the_weights() -> None:
+def test_domains_of_weight_1_change_no_bit_of_the_weights() -> None:
     batch = whole(*MIXED)
-    plain = weigh(batch, Call("sequence_mean_token_mean")).weights
+    plain = with_loss_weights(batch, Spec("sequence_mean_token_mean")).weights
     assert plain is not None
-    found = weigh(batch, Call("sequence_mean_token_mean"), {"code": PLAIN}).weights
-    assert found is not None and torch.equal(found, plain)
+    result = with_loss_weights(batch, Spec("sequence_mean_token_mean"), {"code": PLAIN}).weights
+    assert result is not None and torch.equal(result, plain)

@@ -1,4 +1,4 @@
-"""Why a group is not worth a place in a batch."""
+"""Filters that keep groups out of a batch."""
 
 from collections.abc import Sequence
 
@@ -26,11 +26,11 @@ def group(*rewards: float | Sequence[float]) -> Group:
         Trajectory(
             task=Task(id="t", domain="d"),
             sibling=sibling,
-            segments=() if isinstance(given, float) else (Segment(turns=tuple(turn(each) for each in given)),),
+            segments=() if isinstance(example, float) else (Segment(turns=tuple(turn(each) for each in example)),),
             status=Status.FINISHED,
-            score=Score(given) if isinstance(given, float) else None,
+            score=Score(example) if isinstance(example, float) else None,
         )
-        for sibling, given in enumerate(rewards)
+        for sibling, example in enumerate(rewards)
     ]
     return Group(id=0, birth=0, trajectories=tuple(trajectories))
 
@@ -40,11 +40,11 @@ def test_a_group_whose_rewards_differ_is_kept():
 
 
 def test_a_group_of_equal_rewards_is_not():
-    for given in (group(1.0, 1.0), group(0.0, 0.0), group(5.0)):
-        assert mixed(given) == "all rewards are equal"
+    for example in (group(1.0, 1.0), group(0.0, 0.0), group(5.0)):
+        assert mixed(example) == "all rewards are equal"
 
 
-def test_rewards_that_a_batch_cannot_tell_apart_are_equal():
+def test_rewards_that_are_equal_in_single_precision_are_equal():
     assert mixed(group(0.3, [0.1, 0.2])) == "all rewards are equal"  # 0.1 + 0.2 is not 0.3 in double precision
 
 
@@ -57,7 +57,7 @@ def test_the_mean_reward_must_lie_strictly_between_the_bounds():
     )
 
 
-def test_a_mean_is_not_let_in_by_rounding():
+def test_rounding_does_not_admit_a_mean_at_the_bound():
     assert mean_between(group(*[0.1] * 10), low=0.0, high=0.1) == "mean reward 0.1 is not between 0 and 0.1"
 
 

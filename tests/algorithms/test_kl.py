@@ -1,21 +1,21 @@
-"""Estimators of KL and the coefficient that follows them, worked by hand."""
+"""KL estimators and the adaptive coefficient, computed by hand."""
 
 import math
 
 import pytest
 import torch
 
-from roll.algorithms.kl import adapted, k1, k2, k3
+from roll.algorithms.kl import k1, k2, k3, next_coefficient
 from roll.algorithms.objective import kl_row
 from roll.errors import UnknownName
 from roll.registry import ESTIMATORS
-from roll.types import Call
+from roll.types import Spec
 
 LN2 = math.log(2)
 
 
 def estimate(logprobs: torch.Tensor, ref: torch.Tensor, estimator: str) -> torch.Tensor:
-    return kl_row(logprobs, ref, torch.ones_like(ref, dtype=torch.bool), Call(estimator))
+    return kl_row(logprobs, ref, torch.ones_like(ref, dtype=torch.bool), Spec(estimator))
 
 
 def test_the_three_estimators_by_hand():
@@ -47,7 +47,7 @@ def test_over_all_tokens_k1_and_k3_average_to_the_divergence():
         assert math.isclose((policy.exp() * estimator(policy - ref)).sum().item(), divergence, rel_tol=1e-5)
 
 
-def test_in_a_loss_k1_pulls_nowhere_k2_down_the_divergence_and_k3_down_its_reverse():
+def test_in_a_loss_k1_has_no_mean_gradient_k2_that_of_the_divergence_and_k3_that_of_its_reverse():
     ref = torch.tensor([0.2, 0.2, 0.6]).log()
 
     def pull(estimator: str) -> torch.Tensor:
@@ -66,25 +66,25 @@ def test_in_a_loss_k1_pulls_nowhere_k2_down_the_divergence_and_k3_down_its_rever
 
 def test_the_coefficient_follows_the_error_in_proportion():
     # 10 % above the target, a quarter of the horizon: 1 + 0.1 * 0.25
-    assert math.isclose(adapted(0.5, 0.11, target=0.1, horizon=1024, num_samples=256), 0.5 * 1.025)
-    assert math.isclose(adapted(0.5, 0.09, target=0.1, horizon=1024, num_samples=256), 0.5 * 0.975)
-    assert adapted(0.5, 0.1, target=0.1, horizon=1024, num_samples=256) == 0.5
+    assert math.isclose(next_coefficient(0.5, 0.11, target=0.1, horizon=1024, num_samples=256), 0.5 * 1.025)
+    assert math.isclose(next_coefficient(0.5, 0.09, target=0.1, horizon=1024, num_samples=256), 0.5 * 0.975)
+    assert next_coefficient(0.5, 0.1, target=0.1, horizon=1024, num_samples=256) == 0.5
 
 
-def test_an_error_counts_up_to_a_fifth():
-    assert math.isclose(adapted(1.0, 50.0, target=0.1, horizon=1000, num_samples=500), 1.1)
-    assert math.isclose(adapted(1.0, -3.0, target=0.1, horizon=1000, num_samples=500), 0.9)
+def test_the_relative_error_is_clipped_to_a_fifth():
+    assert math.isclose(next_coefficient(1.0, 50.0, target=0.1, horizon=1000, num_samples=500), 1.1)
+    assert math.isclose(next_coefficient(1.0, -3.0, target=0.1, horizon=1000, num_samples=500), 0.9)
 
 
 def test_a_batch_larger_than_the_horizon_cannot_turn_the_coefficient_negative():
-    assert math.isclose(adapted(1.0, 0.0, target=0.1, horizon=10, num_samples=1000), 0.8)
+    assert math.isclose(next_coefficient(1.0, 0.0, target=0.1, horizon=10, num_samples=1000), 0.8)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_what_is_not_trained_on_reaches_neither_the_row_nor_its_gradient(estimator: str):
+def test_untrained_tokens_reach_neither_the_row_nor_its_gradient(estimator: str):
     logprobs = torch.tensor([-1.0, math.nan, -1.0], requires_grad=True)
     trained = torch.tensor([True, False, False])
-    row = kl_row(logprobs, torch.tensor([-2.0, -1.0, math.inf]), trained, Call(estimator))
+    row = kl_row(logprobs, torch.tensor([-2.0, -1.0, math.inf]), trained, Spec(estimator))
     assert row[1:].tolist() == [0.0, 0.0]
     row.sum().backward()
     assert logprobs.grad is not None and logprobs.grad[1:].tolist() == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""Sums over ragged parts, worked by hand; untrained tokens hold NaN wherever they could leak."""
+"""Sums over ragged parts, computed by hand; untrained tokens hold NaN wherever they could leak."""
 
 import math
 
@@ -6,19 +6,19 @@ import torch
 
 from roll.algorithms.segments import (
     deviation_by,
-    divided,
+    divide_or_zero,
     last_of_run,
     mean_by,
     num_trained,
     owners,
     siblings,
-    spread,
-    spread_turns,
     suffix_sums,
     sum_by,
-    to_go,
+    sum_to_go,
+    to_tokens,
     token_rewards,
-    turns_to_go,
+    turn_returns,
+    turns_to_tokens,
 )
 from roll.types import Batch
 from tests.algorithms.build import batch
@@ -41,11 +41,11 @@ def two_attempts(turn_rewards: list[float], penalties: list[float] | None = None
 
 
 def test_sums_are_taken_by_index_in_any_order():
-    found = sum_by(torch.tensor([2, 0, 2]), torch.tensor([1.0, 2.0, 4.0]), 4)
-    assert found.tolist() == [2.0, 0.0, 5.0, 0.0]
+    result = sum_by(torch.tensor([2, 0, 2]), torch.tensor([1.0, 2.0, 4.0]), 4)
+    assert result.tolist() == [2.0, 0.0, 5.0, 0.0]
 
 
-def test_means_and_deviations_stand_at_every_entry_of_their_index():
+def test_means_and_deviations_are_given_for_every_entry_of_their_index():
     index, values = torch.tensor([1, 0, 1, 0]), torch.tensor([1.0, 5.0, 3.0, 5.0])
     assert mean_by(index, values).tolist() == [2.0, 5.0, 2.0, 5.0]
     assert deviation_by(index, values, unbiased=False).tolist() == [1.0, 0.0, 1.0, 0.0]
@@ -54,20 +54,20 @@ def test_means_and_deviations_stand_at_every_entry_of_their_index():
     )
 
 
-def test_nothing_deviates_in_a_single_entry():
+def test_the_deviation_of_a_single_entry_is_zero():
     assert deviation_by(torch.tensor([0]), torch.tensor([7.0]), unbiased=True).tolist() == [0.0]
 
 
-def test_division_by_no_deviation_gives_exactly_zero():
-    found = divided(torch.tensor([3.0, 3.0]), torch.tensor([0.0, 1.0]), 0.5)
-    assert found.tolist() == [0.0, 2.0]
+def test_division_by_a_deviation_of_zero_gives_exactly_zero():
+    result = divide_or_zero(torch.tensor([3.0, 3.0]), torch.tensor([0.0, 1.0]), 0.5)
+    assert result.tolist() == [0.0, 2.0]
 
 
-def test_entries_are_alike_only_where_all_keys_are():
-    found = siblings(torch.tensor([9, 9, 4, 4, 9]), torch.tensor([1, 2, 1, 1, 1])).tolist()
-    assert [found[0] == other for other in found] == [True, False, False, False, True]
-    assert [found[2] == other for other in found] == [False, False, True, True, False]
-    assert max(found) == 2
+def test_entries_are_siblings_only_where_all_keys_are_equal():
+    result = siblings(torch.tensor([9, 9, 4, 4, 9]), torch.tensor([1, 2, 1, 1, 1])).tolist()
+    assert [result[0] == other for other in result] == [True, False, False, False, True]
+    assert [result[2] == other for other in result] == [False, False, True, True, False]
+    assert max(result) == 2
 
 
 def test_a_trajectory_owns_the_tokens_of_all_its_rows():
@@ -75,71 +75,71 @@ def test_a_trajectory_owns_the_tokens_of_all_its_rows():
     assert num_trained(two_attempts([0.0] * 5)).tolist() == [4.0, 2.0]
 
 
-def test_what_a_trajectory_or_turn_has_lies_on_its_trained_tokens():
-    given = two_attempts([0.0] * 5)
-    assert spread(given, torch.tensor([2.0, 3.0])).tolist() == [0, 2, 2, 0, 2, 0, 0, 2, 0, 3, 3]
-    found = spread_turns(given, torch.tensor([1.0, 2.0, NAN, 4.0, 5.0]))
-    assert found.tolist() == [0, 1, 1, 0, 2, 0, 0, 4, 0, 5, 5]
+def test_values_of_trajectories_and_turns_go_to_their_trained_tokens():
+    example = two_attempts([0.0] * 5)
+    assert to_tokens(example, torch.tensor([2.0, 3.0])).tolist() == [0, 2, 2, 0, 2, 0, 0, 2, 0, 3, 3]
+    result = turns_to_tokens(example, torch.tensor([1.0, 2.0, NAN, 4.0, 5.0]))
+    assert result.tolist() == [0, 1, 1, 0, 2, 0, 0, 4, 0, 5, 5]
 
 
 def test_a_turns_reward_lies_on_its_last_trained_token_though_an_observation_follows():
-    found = token_rewards(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0]))
-    assert found.tolist() == [0, 0, 1, 0, 2, 0, 0, 4, 0, 0, 8]
+    result = token_rewards(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0]))
+    assert result.tolist() == [0, 0, 1, 0, 2, 0, 0, 4, 0, 0, 8]
 
 
 def test_the_reward_of_a_turn_in_which_nothing_was_sampled_goes_to_the_last_trained_token_before():
-    found = token_rewards(two_attempts([1.0, 2.0, 16.0, 4.0, 8.0]))
-    assert found.tolist() == [0, 0, 1, 0, 18, 0, 0, 4, 0, 0, 8]
+    result = token_rewards(two_attempts([1.0, 2.0, 16.0, 4.0, 8.0]))
+    assert result.tolist() == [0, 0, 1, 0, 18, 0, 0, 4, 0, 0, 8]
 
 
-def test_where_none_is_before_it_goes_to_the_first_trained_token_after():
+def test_without_one_before_the_reward_goes_to_the_first_trained_token_after():
     # attempt 0 is there so that its last token would be "before" if attempts were mixed up
-    given = batch(
+    example = batch(
         [0, 1, 0, 0, 1, 1],
         (2, 4),
         turn=[0, 0, 1, 2, 2, 2],
         turn_trajectory=[0, 1, 1],
         turn_rewards=[1.0, 2.0, 4.0],
     )
-    assert token_rewards(given).tolist() == [0, 1, 0, 0, 2, 4]
+    assert token_rewards(example).tolist() == [0, 1, 0, 0, 2, 4]
 
 
-def test_the_reward_of_a_trajectory_without_trained_tokens_goes_to_nobody():
-    given = batch([0, 1, 0, 0], (2, 2), turn_rewards=[1.0, 5.0])
-    assert token_rewards(given).tolist() == [0, 1, 0, 0]
+def test_the_reward_of_a_trajectory_without_trained_tokens_goes_to_no_token():
+    example = batch([0, 1, 0, 0], (2, 2), turn_rewards=[1.0, 5.0])
+    assert token_rewards(example).tolist() == [0, 1, 0, 0]
     assert token_rewards(batch([0, 0], (2,), rewards=[3.0])).tolist() == [0, 0]
 
 
-def test_penalties_are_taken_off_where_they_stand_and_never_read_elsewhere():
+def test_penalties_are_subtracted_at_their_tokens_and_never_read_at_untrained_ones():
     penalties = [NAN, 0.5, 0.25, NAN, 0.5, NAN, NAN, 1.0, NAN, 0.0, 2.0]
-    found = token_rewards(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0], penalties))
-    assert found.tolist() == [0, -0.5, 0.75, 0, 1.5, 0, 0, 3, 0, 0, 6]
+    result = token_rewards(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0], penalties))
+    assert result.tolist() == [0, -0.5, 0.75, 0, 1.5, 0, 0, 3, 0, 0, 6]
 
 
 def test_sums_to_go_pass_over_untrained_tokens_and_from_row_to_row():
-    given = two_attempts([0.0] * 5)
+    example = two_attempts([0.0] * 5)
     row = torch.tensor([NAN, 1.0, 2.0, NAN, 4.0, NAN, NAN, 8.0, NAN, 16.0, 32.0])
-    assert to_go(given, row, 1.0).tolist() == [0, 15, 14, 0, 12, 0, 0, 8, 0, 48, 32]
+    assert sum_to_go(example, row, 1.0).tolist() == [0, 15, 14, 0, 12, 0, 0, 8, 0, 48, 32]
     # 8; 4 + 8/2; 2 + 8/2; 1 + 6/2
-    assert to_go(given, row, 0.5).tolist() == [0, 4, 6, 0, 8, 0, 0, 8, 0, 32, 32]
-    assert to_go(given, row, 0.0).tolist() == [0, 1, 2, 0, 4, 0, 0, 8, 0, 16, 32]
+    assert sum_to_go(example, row, 0.5).tolist() == [0, 4, 6, 0, 8, 0, 0, 8, 0, 32, 32]
+    assert sum_to_go(example, row, 0.0).tolist() == [0, 1, 2, 0, 4, 0, 0, 8, 0, 16, 32]
 
 
-def test_turns_to_go_count_turns_and_not_tokens():
+def test_turn_returns_are_discounted_per_turn_and_not_per_token():
     # 4; 0 + 4/2; 2 + 2/2; 1 + 3/2
-    assert turns_to_go(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0]), 0.5).tolist() == [2.5, 3, 2, 4, 8]
+    assert turn_returns(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0]), 0.5).tolist() == [2.5, 3, 2, 4, 8]
 
 
 def test_penalties_count_against_the_turn_of_their_token():
     penalties = [NAN, 0.5, 0.25, NAN, 0.5, NAN, NAN, 1.0, NAN, 0.0, 2.0]
-    found = turns_to_go(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0], penalties), 1.0)
-    assert found.tolist() == [4.75, 4.5, 3, 3, 6]  # turns earn 0.25, 1.5, 0, 3; 6
+    result = turn_returns(two_attempts([1.0, 2.0, 0.0, 4.0, 8.0], penalties), 1.0)
+    assert result.tolist() == [4.75, 4.5, 3, 3, 6]  # turns earn 0.25, 1.5, 0, 3; 6
 
 
-def test_turns_of_trajectories_that_are_numbered_in_turns_are_told_apart():
-    given = batch([1, 1, 1, 1], (2, 2), turn=[0, 2, 1, 3], turn_rewards=[1.0, 2.0, 4.0, 8.0])
-    assert turns_to_go(given, 1.0).tolist() == [5, 10, 4, 8]
-    assert token_rewards(given).tolist() == [1, 4, 2, 8]
+def test_trajectories_with_interleaved_turn_numbers_are_separated():
+    example = batch([1, 1, 1, 1], (2, 2), turn=[0, 2, 1, 3], turn_rewards=[1.0, 2.0, 4.0, 8.0])
+    assert turn_returns(example, 1.0).tolist() == [5, 10, 4, 8]
+    assert token_rewards(example).tolist() == [1, 4, 2, 8]
 
 
 def test_suffix_sums_of_long_and_short_runs_equal_the_plain_recursion():
@@ -158,21 +158,21 @@ def test_suffix_sums_of_long_and_short_runs_equal_the_plain_recursion():
         )
 
 
-def test_one_owners_values_do_not_even_round_anothers():
-    found = suffix_sums(torch.tensor([0, 0, 1, 1]), torch.tensor([1e30, NAN, 0.0, 0.1]), 1.0)
-    assert found[2:].tolist() == torch.tensor([0.1, 0.1]).double().tolist()
+def test_rounding_does_not_cross_owners():
+    result = suffix_sums(torch.tensor([0, 0, 1, 1]), torch.tensor([1e30, NAN, 0.0, 0.1]), 1.0)
+    assert result[2:].tolist() == torch.tensor([0.1, 0.1]).double().tolist()
 
 
-def test_suffix_sums_leave_what_they_are_given_alone():
+def test_suffix_sums_do_not_change_their_input():
     values = torch.tensor([1.0, 2.0], dtype=torch.float64)
     assert suffix_sums(torch.tensor([0, 0]), values, 0.5).tolist() == [2.0, 2.0]
     assert values.tolist() == [1.0, 2.0]
 
 
-def test_of_no_tokens_everything_is_empty():
+def test_no_tokens_give_empty_results():
     nothing = torch.zeros(0, dtype=torch.int64)
     assert last_of_run(nothing).tolist() == []
     assert suffix_sums(nothing, torch.zeros(0), 0.9).tolist() == []
-    given = batch([0, 0, 0], (1, 2), rewards=[1.0, 2.0])
-    assert to_go(given, torch.full((3,), NAN), 0.9).tolist() == [0, 0, 0]
-    assert num_trained(given).tolist() == [0, 0]
+    example = batch([0, 0, 0], (1, 2), rewards=[1.0, 2.0])
+    assert sum_to_go(example, torch.full((3,), NAN), 0.9).tolist() == [0, 0, 0]
+    assert num_trained(example).tolist() == [0, 0]

@@ -1,4 +1,4 @@
-"""The step that losses and advantages are timed on, and what the benchmark says of them."""
+"""The step on which losses and advantages are timed, and the result of the benchmark."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_a_step_is_1024_trajectories_of_2048_tokens() -> None:
     assert (size.trajectories, size.length) == (1024, 2048)
 
 
-def test_a_step_has_all_that_any_advantage_reads_and_its_turns_add_up() -> None:
+def test_a_step_has_every_field_that_an_advantage_reads_and_turn_rewards_add_up() -> None:
     batch = step(SMALL)
     assert batch.num_tokens == 1024 and batch.lengths == (64,) * 16
     assert batch.group.unique().numel() == 4 and batch.turn.unique().numel() == 64

@@ -1,4 +1,4 @@
-"""What the benchmarks of one GPU do without one: bounds worked by hand, runs that parse, a model that can be read."""
+"""The GPU benchmarks without a GPU: bounds computed by hand, configs that load, and their tasks and rewards."""
 
 from pathlib import Path
 
@@ -15,16 +15,17 @@ from roll.types import Task
 
 def test_bounds_are_the_bytes_and_operations_of_each_phase() -> None:
     # A layer has 1024 x (2 x 2048 + 2 x 1024) + 3 x 1024 x 3072 = 15.73M weights, all 28 have 440.4M, the head 155.6M.
-    # Decoding reads 1.192 GB of weights 512 times, and 114,688 bytes for each of 256 x 196,352 tokens seen: 6.375 TB.
-    # Prompts stand once: 32 x 128 + 256 x 512 = 135,168 tokens, who see 32 x 128^2 / 2 + 131,072 x (128 + 256): 50.6M.
+    # Decoding reads 1.192 GB of weights 512 times, and 114,688 bytes per attended token, 256 x 196,352: 6.375 TB.
+    # Prompts count once: 32 x 128 + 256 x 512 = 135,168 tokens.
+    # They attend to 32 x 128^2 / 2 + 131,072 x (128 + 256) = 50.6M.
     # An update is 6 x 440.4M x 135,168 + 6 x 155.6M x 131,072 + 12 x 28 x 2048 x 50.6M operations: 514 T.
-    found = gpu_step.phase_bounds(geometry(qwen3()), Ceilings(bytes_per_s=1e12, flops=1e14))
-    assert found["wait"] == pytest.approx(6.375, rel=1e-3)
-    assert found["update"] == pytest.approx(5.143, rel=1e-3)
-    assert found["publish"] == pytest.approx(14 * 0.596e9 / 1e12, rel=1e-3)
+    bounds = gpu_step.phase_bounds(geometry(qwen3()), Ceilings(bytes_per_s=1e12, flops=1e14))
+    assert bounds["wait"] == pytest.approx(6.375, rel=1e-3)
+    assert bounds["update"] == pytest.approx(5.143, rel=1e-3)
+    assert bounds["publish"] == pytest.approx(14 * 0.596e9 / 1e12, rel=1e-3)
 
 
-def test_the_run_of_a_step_is_what_a_user_may_write(tmp_path: Path) -> None:
+def test_the_config_of_a_step_is_valid(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path))
     run = load(tmp_path / "run.yaml").run
     assert run.actor_train.dtype == "bfloat16"
@@ -32,7 +33,7 @@ def test_the_run_of_a_step_is_what_a_user_may_write(tmp_path: Path) -> None:
     assert run.rollout.groups_per_step * run.rollout.group_size * run.rollout.max_new_tokens == 131_072
 
 
-def test_a_step_without_logprobs_is_what_a_user_may_write(tmp_path: Path) -> None:
+def test_the_config_of_a_step_without_logprobs_is_valid(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path, logprobs=False))
     infer = load(tmp_path / "run.yaml").run.actor_infer
     assert isinstance(infer, VllmInfer) and not infer.logprobs
@@ -44,10 +45,10 @@ def test_the_alphabet_and_the_special_tokens_make_the_vocabulary() -> None:
     assert "".join(letters).encode("utf-8").decode("utf-8") == "".join(letters)
 
 
-def test_prompts_have_as_many_letters_as_they_should() -> None:
-    found = gpu_step.prompts(3)
-    assert [len(task.messages[0].content) for task in found] == [gpu_step.PROMPT] * 3
-    assert len({task.messages[0].content for task in found}) == 3
+def test_prompts_are_distinct_and_have_128_letters() -> None:
+    tasks = gpu_step.prompts(3)
+    assert [len(task.messages[0].content) for task in tasks] == [gpu_step.PROMPT] * 3
+    assert len({task.messages[0].content for task in tasks}) == 3
 
 
 def test_no_held_out_sum_is_trained_on() -> None:
@@ -59,24 +60,24 @@ def test_no_held_out_sum_is_trained_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "reward"),
+    ("response", "reward"),
     [("51", 1.0), ("3 + 48 = 51.", 1.0), ("051", 1.0), ("51 is 3 + 48", 0.0), ("", 0.0), ("fifty-one", 0.0)],
 )
-def test_the_last_number_of_a_reply_counts(reply: str, reward: float) -> None:
-    assert gpu_learn.last_number(Task(id="0", domain="sums", answer="51"), reply) == reward
+def test_the_last_number_of_a_reply_counts(response: str, reward: float) -> None:
+    assert gpu_learn.last_number(Task(id="0", domain="sums", answer="51"), response) == reward
 
 
 def test_zero_is_a_number() -> None:
     assert gpu_learn.last_number(Task(id="0", domain="sums", answer="0"), "0") == 1.0
 
 
-def test_the_run_that_learns_is_what_a_user_may_write(tmp_path: Path) -> None:
+def test_the_config_on_sums_is_valid(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(gpu_learn.config(tmp_path / "model", tmp_path))
     assert load(tmp_path / "run.yaml").run.steps == 100
 
 
 @pytest.mark.parametrize(
-    ("reply", "reward"),
+    ("response", "reward"),
     [
         ("so 1,200. The answer is 1200.", 1.0),
         ("1200.00", 1.0),
@@ -85,16 +86,16 @@ def test_the_run_that_learns_is_what_a_user_may_write(tmp_path: Path) -> None:
         ("-1200", 0.0),
     ],
 )
-def test_the_last_number_of_a_problem_counts_whatever_it_is_written_like(reply: str, reward: float) -> None:
-    assert gpu_gsm8k.last_number(Task(id="0", domain="gsm8k", answer="1200"), reply) == reward
+def test_the_last_number_of_a_problem_counts_in_any_notation(response: str, reward: float) -> None:
+    assert gpu_gsm8k.last_number(Task(id="0", domain="gsm8k", answer="1200"), response) == reward
 
 
-def test_the_run_on_problems_is_what_a_user_may_write(tmp_path: Path) -> None:
+def test_the_config_on_problems_is_valid(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(gpu_gsm8k.config(tmp_path / "model", tmp_path))
     assert load(tmp_path / "run.yaml").run.steps == gpu_gsm8k.STEPS
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_there_are_no_numbers_but_a_reason() -> None:
+def test_without_a_gpu_the_result_is_skipped_with_a_reason() -> None:
     for benchmark in (gpu_step, gpu_publish, gpu_learn, gpu_memory, gpu_gsm8k):
-        assert benchmark.run().skipped == "no GPU is to be seen"
+        assert benchmark.run().skipped == "no GPU is visible"

@@ -1,4 +1,4 @@
-"""Numbers on the page are rewritten; its prose is not."""
+"""Numbers on the page are rewrite_text; its prose is not changed."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ FAST = Result(name="generate", unit="tokens/s", higher_is_better=True, ours=2500
 SLOW = Result(name="generate", unit="tokens/s", higher_is_better=True, ours=777.0, peer=1000.0)
 
 
-def rewritten(tmp_path: Path, text: str, *results: Result) -> str:
+def rewrite_text(tmp_path: Path, text: str, *results: Result) -> str:
     path = tmp_path / "page.md"
     path.write_text(text, encoding="utf-8")
     rewrite(path, results)
@@ -22,7 +22,7 @@ def rewritten(tmp_path: Path, text: str, *results: Result) -> str:
 
 
 def test_the_page_gets_a_row_with_numbers_goal_and_command(tmp_path: Path) -> None:
-    text = rewritten(tmp_path, f"before\n{BEGIN}\nold\n{END}\nafter\n", FAST)
+    text = rewrite_text(tmp_path, f"before\n{BEGIN}\nold\n{END}\nafter\n", FAST)
     row = "| generate | 2,500 | 1,000 | 2.5 | tokens/s | at least 2.5 times | `roll bench generate` |"
     assert row in text.splitlines()
     assert "old" not in text
@@ -30,32 +30,32 @@ def test_the_page_gets_a_row_with_numbers_goal_and_command(tmp_path: Path) -> No
 
 def test_the_prose_of_the_page_is_left_as_it_is(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
-    found = rewritten(tmp_path, text, FAST)
-    assert found.partition(BEGIN)[0] == text.partition(BEGIN)[0]
-    assert found.partition(END)[2] == text.partition(END)[2]
+    new_text = rewrite_text(tmp_path, text, FAST)
+    assert new_text.partition(BEGIN)[0] == text.partition(BEGIN)[0]
+    assert new_text.partition(END)[2] == text.partition(END)[2]
 
 
 def test_rewriting_twice_keeps_only_the_newer_numbers(tmp_path: Path) -> None:
-    once = rewritten(tmp_path, f"{BEGIN}\n{END}\n", FAST)
-    twice = rewritten(tmp_path, once, SLOW)
+    once = rewrite_text(tmp_path, f"{BEGIN}\n{END}\n", FAST)
+    twice = rewrite_text(tmp_path, once, SLOW)
     assert "777" in twice
     assert "2,500" not in twice
     assert twice.count("\n") == once.count("\n")
 
 
-def test_a_skipped_benchmark_stands_on_the_page_with_its_reason(tmp_path: Path) -> None:
+def test_a_skipped_benchmark_is_on_the_page_with_its_reason(tmp_path: Path) -> None:
     skipped = Result(name="trl_cpu", unit="trajectories/s", higher_is_better=True, skipped="no | network")
-    assert "| skipped: no / network |" in rewritten(tmp_path, f"{BEGIN}\n{END}\n", skipped)
+    assert "| skipped: no / network |" in rewrite_text(tmp_path, f"{BEGIN}\n{END}\n", skipped)
 
 
 @pytest.mark.parametrize("text", ["no markers", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{BEGIN}\n{END}\n"])
-def test_a_page_without_a_place_for_numbers_is_refused_and_untouched(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="no place for numbers"):
-        rewritten(tmp_path, text, FAST)
+def test_a_page_without_markers_is_rejected_and_unchanged(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="no markers for the numbers"):
+        rewrite_text(tmp_path, text, FAST)
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == text
 
 
-def test_a_missing_page_is_refused(tmp_path: Path) -> None:
+def test_a_missing_page_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such page"):
         rewrite(tmp_path / "page.md", [FAST])
 

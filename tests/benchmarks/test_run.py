@@ -1,4 +1,4 @@
-"""`roll bench`: the list, one benchmark, and what is said about an unknown one."""
+"""`roll bench`: the list, one benchmark, and the error for an unknown name."""
 
 import json
 
@@ -32,8 +32,8 @@ def test_the_list_has_a_line_for_each_benchmark_that_says_whether_it_needs_a_gpu
 
 def test_the_last_line_of_a_benchmark_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     main(f"{__name__}:three_against_two")
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found == {
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result == {
         "name": "three",
         "ours": 3.0,
         "peer": 2.0,
@@ -43,6 +43,6 @@ def test_the_last_line_of_a_benchmark_is_one_json_object(capsys: pytest.CaptureF
     }
 
 
-def test_an_unknown_benchmark_is_refused_and_the_nearest_is_offered() -> None:
+def test_an_unknown_benchmark_is_rejected_with_the_nearest_name() -> None:
     with pytest.raises(UnknownName, match="no benchmark named 'generat'; did you mean 'generate'"):
         main("generat")

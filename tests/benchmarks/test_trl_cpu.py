@@ -1,4 +1,4 @@
-"""The work that `trl_cpu` gives to both sides."""
+"""The workload of both sides of `trl_cpu`."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from roll.preflight import preflight
 from roll.types import Task
 
 
-def test_the_run_is_a_valid_file_that_says_16_prompts_8_siblings_32_tokens(tmp_path: Path) -> None:
+def test_the_config_is_valid_with_16_prompts_8_siblings_32_tokens(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(config(tmp_path), encoding="utf-8")
     loaded = load(path)
@@ -16,7 +16,7 @@ def test_the_run_is_a_valid_file_that_says_16_prompts_8_siblings_32_tokens(tmp_p
     rollout = loaded.run.rollout
     assert (rollout.groups_per_step, rollout.group_size, rollout.max_new_tokens) == (16, 8, 32)
     assert rollout.max_staleness == 0
-    assert loaded.run.actor_infer.slots == PROMPTS * SIBLINGS
+    assert loaded.run.actor_infer.max_num_seqs == PROMPTS * SIBLINGS
     assert loaded.run.checkpoint.every == 0
 
 
@@ -36,6 +36,6 @@ def test_the_reward_counts_distinct_characters() -> None:
     assert distinct_characters(Task(id="0", domain="sums"), "abca") == 3.0
 
 
-def test_the_peer_imports_nothing_of_ours() -> None:
+def test_the_peer_does_not_import_this_package() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "trl_peer.py"
     assert "roll" not in script.read_text(encoding="utf-8")

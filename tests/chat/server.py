@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that says what it is told to, and remembers what it was asked."""
+"""A local HTTP server that sends prepared answers and records requests."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Said:
-    """One answer; `raw` is sent instead of all else, as it stands."""
+    """One answer; `raw` replaces everything else and is sent verbatim."""
 
     status: int = 200
     body: Any = None
@@ -34,9 +34,9 @@ class Served:
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
-    under_way: int = 0
+    in_flight: int = 0
     busiest: int = 0
-    """Most requests that were under way at once."""
+    """Most requests in flight at once."""
 
 
 @contextlib.contextmanager
@@ -50,10 +50,10 @@ def server(*answers: Said) -> Iterator[Served]:
             found.headers.append({name.lower(): value for name, value in self.headers.items()})
             found.paths.append(self.path)
             said = found.answers.pop(0) if len(found.answers) > 1 else found.answers[0]
-            found.under_way += 1
-            found.busiest = max(found.busiest, found.under_way)
+            found.in_flight += 1
+            found.busiest = max(found.busiest, found.in_flight)
             found.ended.wait(said.after_s)
-            found.under_way -= 1
+            found.in_flight -= 1
             if said.raw is not None:
                 self.wfile.write(said.raw)
                 return

@@ -18,10 +18,10 @@ def test_every_chat_keeps_its_contract() -> None:
             asyncio.run(promise(OpenAIChat(ChatSettings(url=served.url, model="m"))))
 
 
-def test_a_fake_chat_remembers_what_it_was_asked_and_says_when_it_has_no_answer() -> None:
+def test_a_fake_chat_records_requests_and_reports_when_answers_run_out() -> None:
     chat = FakeChat(["yes"])
     assert asyncio.run(chat.complete(contract.QUESTION, seed=3)) == "yes"
-    assert (chat.asked, chat.options) == ([contract.QUESTION], [{"seed": 3}])
+    assert (chat.requests, chat.options) == ([contract.QUESTION], [{"seed": 3}])
     with pytest.raises(ConfigError, match="no answer is left"):
         asyncio.run(chat.complete(contract.QUESTION))
 

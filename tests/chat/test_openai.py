@@ -1,4 +1,4 @@
-"""The client of chat servers: what it sends, when it asks again, and what it says when it gives up."""
+"""The client of chat servers: requests, retries, and errors."""
 
 import asyncio
 import contextlib
@@ -12,8 +12,8 @@ import pytest
 
 from roll.chat.client import pause_before
 from roll.chat.fake import FakeChat
-from roll.chat.http import Refused
-from roll.chat.openai import OpenAIChat, chat_of
+from roll.chat.http import RequestRejected
+from roll.chat.openai import OpenAIChat, build_chat
 from roll.errors import ConfigError, EngineFailed
 from roll.types import Message
 from tests.chat.server import Said, Served, nobody, server, words
@@ -32,7 +32,7 @@ def key(value: str) -> Iterator[None]:
 
 
 def asked(served: Served, text: str = "Hello", **settings: Any) -> str:
-    chat = chat_of({"url": f"{served.url}/v1", "model": "m", "backoff_s": 0, **settings}, "chat")
+    chat = build_chat({"url": f"{served.url}/v1", "model": "m", "backoff_s": 0, **settings}, "chat")
     return asyncio.run(chat.complete([Message("system", "Be brief."), Message("user", text)], seed=7))
 
 
@@ -45,7 +45,7 @@ def test_a_request_carries_the_model_the_messages_and_the_options() -> None:
     assert "authorization" not in served.headers[0]
 
 
-def test_extra_fields_are_laid_over_and_null_takes_one_away() -> None:
+def test_extra_fields_override_and_null_removes_one() -> None:
     with server(words("Hi")) as served:
         asked(served, extra={"max_tokens": None, "max_completion_tokens": 5, "seed": None})
     assert served.asked[0].keys() == {"model", "messages", "temperature", "max_completion_tokens"}
@@ -63,17 +63,17 @@ def test_the_key_comes_from_the_environment() -> None:
     assert served.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_missing_key_is_told_before_anything_is_asked() -> None:
+def test_a_missing_key_is_reported_before_the_first_request() -> None:
     with pytest.raises(ConfigError, match=f"no key in the environment variable {VARIABLE}"):
-        chat_of({"url": "http://127.0.0.1:1", "model": "m", "api_key_env": VARIABLE}, "chat")
+        build_chat({"url": "http://127.0.0.1:1", "model": "m", "api_key_env": VARIABLE}, "chat")
 
 
-def test_a_refused_key_is_the_users_to_mend_and_is_never_shown() -> None:
+def test_a_refused_key_is_a_config_error_and_is_never_shown() -> None:
     said = Said(status=401, body={"error": {"message": f"Incorrect API key provided: {KEY}"}})
     with server(said) as served, key(KEY):
         with pytest.raises(ConfigError, match=f"status 401, with the key in {VARIABLE}") as refused:
             asked(served, api_key_env=VARIABLE)
-        chat = chat_of({"url": served.url, "model": "m", "api_key_env": VARIABLE}, "chat")
+        chat = build_chat({"url": served.url, "model": "m", "api_key_env": VARIABLE}, "chat")
         assert isinstance(chat, OpenAIChat)
         shown = f"{refused.value} {chat!r} {chat.settings!r} {vars(chat)!r}"
     assert KEY not in shown
@@ -81,7 +81,7 @@ def test_a_refused_key_is_the_users_to_mend_and_is_never_shown() -> None:
     assert len(served.asked) == 1
 
 
-def test_no_model_or_no_such_path_is_the_users_to_mend() -> None:
+def test_a_missing_model_or_path_is_a_config_error() -> None:
     for status in (404, 307):
         with server(Said(status=status, body={"error": "no model 'm'"})) as served:
             with pytest.raises(ConfigError, match=f"status {status}.*no model 'm'.*correct url or model"):
@@ -91,7 +91,7 @@ def test_no_model_or_no_such_path_is_the_users_to_mend() -> None:
 
 def test_a_refused_request_fails_once_and_is_not_repeated() -> None:
     with server(Said(status=400, body={"error": "too long"})) as served:
-        with pytest.raises(Refused, match=r"status 400, the request was refused .*too long"):
+        with pytest.raises(RequestRejected, match=r"status 400, the request was refused .*too long"):
             asked(served)
         assert len(served.asked) == 1
 
@@ -109,7 +109,7 @@ def test_a_refused_request_fails_once_and_is_not_repeated() -> None:
         Said(raw=b""),
     ],
 )
-def test_a_busy_or_broken_server_is_asked_again(broken: Said) -> None:
+def test_a_busy_or_broken_server_is_retried(broken: Said) -> None:
     with server(broken, broken, words("Hi")) as served:
         assert asked(served, max_retries=2) == "Hi"
         assert len(served.asked) == 3
@@ -136,7 +136,7 @@ def test_a_server_that_asks_for_a_long_pause_is_not_waited_for() -> None:
         assert len(served.asked) == 1
 
 
-def test_pauses_double_and_are_what_the_server_asks_for() -> None:
+def test_pauses_double_and_follow_retry_after() -> None:
     for tried, longest in ((1, 0.5), (2, 1.0), (3, 2.0), (20, 60.0)):
         assert longest / 2 <= pause_before(tried, None, backoff_s=0.5, now_s=0) <= longest
     assert pause_before(1, "7", backoff_s=0.5, now_s=0) == 7.0
@@ -146,10 +146,10 @@ def test_pauses_double_and_are_what_the_server_asks_for() -> None:
     assert 0.25 <= pause_before(1, "soon", backoff_s=0.5, now_s=0) <= 0.5
 
 
-def test_no_more_requests_are_under_way_than_may_be() -> None:
+def test_concurrent_requests_are_bounded() -> None:
     with server(words("Hi")) as served:
         served.answers[0].after_s = 0.05
-        chat = chat_of({"url": served.url, "model": "m", "max_concurrent": 2}, "chat")
+        chat = build_chat({"url": served.url, "model": "m", "max_concurrent": 2}, "chat")
 
         async def all_at_once() -> list[str]:
             return await asyncio.gather(*(chat.complete([Message("user", "Hello")]) for _ in range(8)))
@@ -158,20 +158,20 @@ def test_no_more_requests_are_under_way_than_may_be() -> None:
         assert served.busiest <= 2 and len(served.asked) == 8
 
 
-def test_a_section_is_checked_and_all_its_faults_are_told() -> None:
+def test_all_errors_of_a_section_are_reported() -> None:
     with pytest.raises(ConfigError) as refused:
-        chat_of({"url": "http://a", "modle": "m", "timeout_s": 0}, "reward 'judge': chat")
+        build_chat({"url": "http://a", "modle": "m", "timeout_s": 0}, "reward 'judge': chat")
     assert str(refused.value).split("\n") == [
         "reward 'judge': chat: missing key 'model'; add it",
         "reward 'judge': chat.timeout_s: must be greater than 0 (got 0); correct it",
         "reward 'judge': chat: unknown key 'modle'; did you mean 'model'?",
     ]
     with pytest.raises(ConfigError, match="url: is none"):
-        chat_of({"url": "a.b/c", "model": "m"}, "chat")
+        build_chat({"url": "a.b/c", "model": "m"}, "chat")
     with pytest.raises(ConfigError, match="chat: is no chat"):
-        chat_of("gpt", "chat")
+        build_chat("gpt", "chat")
 
 
-def test_a_chat_is_taken_as_it_is() -> None:
+def test_a_chat_is_returned_unchanged() -> None:
     chat = FakeChat([])
-    assert chat_of(chat, "chat") is chat
+    assert build_chat(chat, "chat") is chat

@@ -1,4 +1,4 @@
-"""One tiny run, made once, and ways to give the command line something to do."""
+"""One tiny run, made once, and helpers to call the command line."""
 
 import contextlib
 import io
@@ -21,13 +21,13 @@ deterministic: true
 threads: 1
 steps: 4
 model:
-  shape: {alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 900, context: 64}
+  shape: {alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 900, max_seq_len: 64}
 algorithm: grpo
 tasks:
   - {name: sums, data: {kind: arithmetic, count: 200}, reward: exact}
-rollout: {groups_per_step: 4, group_size: 4, context: 32, max_new_tokens: 6, max_failed_groups: 2, max_retries: 1}
+rollout: {groups_per_step: 4, group_size: 4, max_seq_len: 32, max_new_tokens: 6, max_failed_groups: 2, max_retries: 1}
 actor_train: {optimizer: {lr: 1e-3}}
-actor_infer: {slots: 16}
+actor_infer: {max_num_seqs: 16}
 validation:
   every: 3
   tasks: [{name: held_out, data: {kind: arithmetic, split: held_out, count: 20}, reward: exact}]
@@ -45,8 +45,10 @@ for number, path in zip((1, 2), {said!r}):
 from roll.cli import main
 """
 FRESH = multiprocessing.get_context("forkserver")
-"""Processes that have imported what every run needs and done nothing else: a start costs no seconds."""
-FRESH.set_forkserver_preload(["roll.commands.train", "roll.cli", "torch.utils.tensorboard.writer"])
+"""Processes with all imports of a run done, so that they start fast."""
+FRESH.set_forkserver_preload(
+    ["roll.commands.train", "roll.commands.evaluate", "roll.cli", "torch.utils.tensorboard.writer"]
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Outcome:
     err: str
 
     def fault(self, code: int) -> str:
-        """The one line that it ended with, besides the exit code."""
+        """The only line of stderr; asserts the exit code."""
         assert self.code == code, self
         (line,) = self.err.splitlines()
         return line
@@ -75,7 +77,7 @@ def call(folder: Path, *arguments: str) -> Outcome:
 
 
 class Child:
-    """`roll` in a process of its own, to be interrupted, killed or starved."""
+    """`roll` in a separate process, to interrupt, kill or starve."""
 
     def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
         self.metrics = folder / "runs" / "tiny" / "metrics.jsonl"
@@ -85,7 +87,7 @@ class Child:
         self.process.start()
 
     def wait_for_step(self, step: int) -> None:
-        """Until so many steps are in the metrics; the process must still be at it then."""
+        """Wait until `step` is in the metrics; the process must still be running then."""
         limit = time.monotonic() + 60
         while not (self.metrics.is_file() and f'"step": {step},' in self.metrics.read_text()):
             assert self.process.is_alive() and time.monotonic() < limit, self.end()
@@ -108,7 +110,7 @@ class Child:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With a file `run.yaml` in it, and nothing else."""
+    """A folder with a file `run.yaml` and nothing else."""
     (tmp_path / "run.yaml").write_text(TEXT)
     return tmp_path
 
@@ -125,16 +127,16 @@ def child(folder: Path) -> Callable[..., Child]:
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
-    """A folder where a warm start and a run were made, and what they said; only for reading."""
+    """A read-only folder with an SFT run and a run, and their outcomes."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "run.yaml").write_text(TEXT)
-    said = [call(folder, "sft", "run.yaml"), call(folder, "train", "run.yaml", "model={path: runs/tiny-sft/model}")]
-    return folder, said
+    outcomes = [call(folder, "sft", "run.yaml"), call(folder, "train", "run.yaml", "model={path: runs/tiny-sft/model}")]
+    return folder, outcomes
 
 
 @pytest.fixture
 def made(folder: Path, whole: tuple[Path, list[Outcome]]) -> Path:
-    """A run of one's own that has finished its four steps, with checkpoints, in `folder/runs/tiny`."""
+    """A finished run of four steps with checkpoints, in `folder/runs/tiny`."""
     shutil.copytree(whole[0] / "runs", folder / "runs")
     run = folder / "runs" / "tiny"
     (run / "origin").write_text(str(folder / "run.yaml"))

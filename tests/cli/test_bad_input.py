@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: one line that says where, what, and what to do; no traceback."""
+"""Errors in the user's input: one line with the place, the fault and the remedy; no traceback."""
 
 import json
 import shutil
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.report.ledger import ledger
+from roll.report.ledger import read_ledger
+
+pytestmark = pytest.mark.slow
 
 TRAIN = ("train", "run.yaml")
 
@@ -21,7 +23,7 @@ def test_a_missing_file_offers_the_one_that_is_there(roll: Callable, command: st
     assert roll(command, "rum.yaml").fault(2) == "no such file: rum.yaml; did you mean 'run.yaml'?"
 
 
-def test_a_broken_yaml_is_told_with_its_line(roll: Callable, folder: Path) -> None:
+def test_broken_yaml_is_reported_with_its_line(roll: Callable, folder: Path) -> None:
     (folder / "run.yaml").write_text("name: tiny\nmodel: {shape: {hidden: 32}\nsteps: 4\n")
     assert roll(*TRAIN).fault(2).startswith("run.yaml:3:1: broken YAML: ")
 
@@ -38,12 +40,12 @@ def test_a_broken_yaml_is_told_with_its_line(roll: Callable, folder: Path) -> No
         ("algorithm=grpoo", "algorithm: no recipe named 'grpoo'; did you mean 'grpo'?"),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key(roll: Callable, folder: Path, override: str, said: str) -> None:
+def test_a_wrong_value_is_reported_with_its_key(roll: Callable, folder: Path, override: str, said: str) -> None:
     assert roll(*TRAIN, override).fault(2) == f"command line: {said}"
     assert not (folder / "runs").exists()
 
 
-def test_a_task_without_an_answer_is_told_with_its_line(roll: Callable, folder: Path) -> None:
+def test_a_task_without_an_answer_is_reported_with_its_line(roll: Callable, folder: Path) -> None:
     rows = [{"prompt": "1+1=", "answer": "2"}, {"prompt": "1+2="}]
     (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = roll(*TRAIN, "tasks.0.data=sums.jsonl").fault(2)
@@ -68,7 +70,7 @@ def test_a_task_without_an_answer_is_told_with_its_line(roll: Callable, folder: 
     ],
     ids=["no directory", "no weights", "no config", "broken config", "no tokenizer", "truncated weights"],
 )
-def test_a_model_directory_that_is_not_whole_says_what_it_lacks_and_costs_no_checkpoint(
+def test_an_incomplete_model_directory_is_reported_and_costs_no_checkpoint(
     roll: Callable, made: Path, spoil: Callable[[Path], None], said: str
 ) -> None:
     spoil(made / "model")
@@ -84,17 +86,17 @@ def test_a_model_with_other_shapes_than_its_config_names_the_tensor(roll: Callab
     assert "mlp.down_proj.weight (32, 900) does not fit config.json" in line
 
 
-def test_a_prompt_longer_than_the_context_is_told_before_anything_starts(roll: Callable, made: Path) -> None:
+def test_a_prompt_longer_than_the_context_is_reported_before_anything_starts(roll: Callable, made: Path) -> None:
     row = {"id": "long", "prompt": "1+" * 20 + "1=", "answer": "21"}
     (made.parents[1] / "sums.jsonl").write_text(json.dumps(row))
     assert roll(*TRAIN, "tasks.0.data=sums.jsonl", "--overwrite").fault(2) == (
-        "task 'long' of sums: its prompt has 42 tokens and rollout.context is 32; "
-        "raise rollout.context or leave the task out"
+        "task 'long' of sums: its prompt has 42 tokens and rollout.max_seq_len is 32; "
+        "raise rollout.max_seq_len or leave the task out"
     )
     assert checkpoints(made) == ["step-3", "step-4"]
 
 
-def test_a_fault_found_on_the_way_does_not_stand_in_the_way_of_the_next_try(roll: Callable, folder: Path) -> None:
+def test_a_run_that_failed_to_start_does_not_block_the_next_one(roll: Callable, folder: Path) -> None:
     (folder / "sums.jsonl").write_text(json.dumps({"prompt": "z", "answer": "1"}))
     assert "the tokenizer does not know 'z'; add it to the alphabet" in roll(*TRAIN, "tasks.0.data=sums.jsonl").fault(2)
     assert roll(*TRAIN, "steps=1", "validation.tasks=[]").code == 0
@@ -114,7 +116,7 @@ class Broken:
     def __init__(self, task): ...
     async def start(self):
         raise OSError("no such world")
-    async def step(self, reply): ...
+    async def step(self, response): ...
     async def close(self): ...
 """
 
@@ -138,10 +140,10 @@ def test_rewards_and_environments_that_keep_failing_stop_the_run_and_cost_no_che
     outcome = roll("resume", "runs/tiny", "steps=6", override)
     line = outcome.fault(3)
     assert outcome.out.count("an attempt failed (") == 1 and said in outcome.out
-    tokens = ledger(made).tokens
-    assert tokens.unaccounted == 0, "what was under way waits, and was broken off by nobody"
+    tokens = read_ledger(made).tokens
+    assert tokens.unaccounted == 0, "attempts in flight are kept, not lost"
     assert line.startswith("3 groups in a row failed, the last with: ") and said in line
-    assert "mend that and `roll resume` the run" in line and line.endswith("or raise rollout.max_failed_groups")
+    assert "and `roll resume` the run" in line and line.endswith("or raise rollout.max_failed_groups")
     assert checkpoints(made) == ["step-3", "step-4"]
     assert roll("resume", "runs/tiny", "steps=5").code == 0
 
@@ -152,5 +154,5 @@ def test_eval_without_held_out_tasks_says_what_to_add(roll: Callable) -> None:
     )
 
 
-def test_samples_of_a_directory_that_is_no_run_says_so(roll: Callable) -> None:
+def test_samples_of_a_directory_without_a_run_are_refused(roll: Callable) -> None:
     assert "no journal here" in roll("samples", "runs/nowhere").fault(2)

@@ -8,12 +8,14 @@ from roll.commands import train as commands
 from roll.config.load import load
 from tests.cli.conftest import call
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 model: {shape: {hidden: 64}}
 algorithm: grpo
 tasks: [{name: programs, data: arithmetic, reward: {kind: code, sandbox: nowhere}}]
 validation: {tasks: [{name: held, data: arithmetic, reward: {kind: code, sandbox: nowhere}}]}
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 
@@ -33,9 +35,7 @@ def test_replies_are_not_scored_without_it_either(tmp_path: Path) -> None:
     assert outcome.fault(2).startswith("--reward: sandbox: no such option (got 'nowhere')")
 
 
-def test_who_trains_on_old_tokens_as_if_they_were_fresh_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_staleness_without_a_correction_is_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     commands._warn(load(tmp_path / "run.yaml").run)
     assert capsys.readouterr().out == ""

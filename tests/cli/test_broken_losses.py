@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FORMULAS = """\
 steps = []
 
@@ -45,7 +47,7 @@ def test_an_advantage_that_raises_ends_the_run_and_leaves_its_checkpoints(roll: 
     ("part", "name", "what"),
     [
         ("loss", "apart", "apart_beside.py:10); ref_logprobs is None unless algorithm.needs has 'reference': add it"),
-        ("loss", "frozen", "what it returns has no gradient; compute it from the tokens' logprobs"),
+        ("loss", "frozen", "its result has no gradient; compute it from the tokens' logprobs"),
         ("filters", "silent", "'Group' object has no attribute 'name' (silent_beside.py:16); fix its code"),
     ],
 )

@@ -5,16 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 RUN = """\
 name: tiny
 deterministic: true
 threads: 1
 steps: 2
 model:
-  shape: {alphabet: "0123456789-?ehiglortw", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 64, context: 64}
+  shape: {alphabet: "0123456789-?ehiglortw", hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 64, max_seq_len: 64}
 algorithm: grpo
 tasks: [{name: guess, env: {kind: guess_number, max_turns: 3}}]
-rollout: {groups_per_step: 8, group_size: 4, context: 64, max_new_tokens: 1}
+rollout: {groups_per_step: 8, group_size: 4, max_seq_len: 64, max_new_tokens: 1}
 actor_train: {optimizer: {lr: 1e-3}}
 tracking: {tensorboard: false}
 """
@@ -31,6 +35,6 @@ def test_nothing_but_the_time_it_takes_depends_on_where_environments_live(
 ) -> None:
     (folder / "run.yaml").write_text(RUN)
     assert roll("train", "run.yaml", "name=here").code == 0
-    assert roll("train", "run.yaml", "name=there", "envs.workers=2", "envs.start_limit=3").code == 0
+    assert roll("train", "run.yaml", "name=there", "envs.workers=2", "envs.max_concurrent_starts=3").code == 0
     here, there = metrics(folder, "here"), metrics(folder, "there")
     assert here == there and any(line.get("reward/mean") for line in here)

@@ -10,6 +10,8 @@ import pytest
 
 from roll.tracking.glossary import describe
 
+pytestmark = pytest.mark.slow
+
 ONE_STEP = ("train", "run.yaml", "steps=1", "validation.tasks=[]")
 TWO_STEPS = ("train", "run.yaml", "steps=2", "validation.tasks=[]")
 
@@ -21,7 +23,7 @@ def last(folder: Path) -> dict[str, float]:
     return found
 
 
-def test_a_reward_beside_the_file_is_used_with_its_arguments_and_its_parts_are_logged(
+def test_a_reward_next_to_the_file_is_used_with_its_arguments_and_its_parts_are_logged(
     roll: Callable, folder: Path
 ) -> None:
     (folder / "brevity_beside.py").write_text(
@@ -30,10 +32,10 @@ def test_a_reward_beside_the_file_is_used_with_its_arguments_and_its_parts_are_l
     )
     outcome = roll(*ONE_STEP, "tasks.0.reward={kind: 'brevity_beside:score', bonus: 2}")
     assert outcome.code == 0, outcome
-    assert last(folder)["reward/mean"] == 3.0 and last(folder)["reward_part/brief"] == 0.25
+    assert last(folder)["reward/mean"] == 3.0 and last(folder)["reward/brief"] == 0.25
 
 
-def test_a_loss_and_an_advantage_beside_the_file_are_used_with_their_arguments(roll: Callable, folder: Path) -> None:
+def test_a_loss_and_an_advantage_next_to_the_file_are_used_with_their_arguments(roll: Callable, folder: Path) -> None:
     (folder / "learning_beside.py").write_text(
         "import torch\n\n"
         "def same(batch, *, value):\n    return torch.full((batch.num_tokens,), value)\n\n"
@@ -53,7 +55,7 @@ def test_a_loss_and_an_advantage_beside_the_file_are_used_with_their_arguments(r
 
 
 ECHO = """
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.types import Message
 
 class Echo:
@@ -63,15 +65,15 @@ class Echo:
     async def start(self):
         return (Message("user", "12="),)
 
-    async def step(self, reply):
+    async def step(self, response):
         self.left -= 1
-        return Reply(messages=(Message("user", "+"),), reward=0.5, done=self.left == 0, metrics={"said": 1.0})
+        return StepResult(messages=(Message("user", "+"),), reward=0.5, done=self.left == 0, metrics={"said": 1.0})
 
     async def close(self): ...
 """
 
 
-def test_an_environment_beside_the_file_is_played_to_its_end(roll: Callable, folder: Path) -> None:
+def test_an_environment_next_to_the_file_is_played_to_its_end(roll: Callable, folder: Path) -> None:
     (folder / "echo_beside.py").write_text(ECHO)
     outcome = roll(*ONE_STEP, "tasks=[{name: echo, env: {kind: 'echo_beside:Echo', turns: 3}}]")
     assert outcome.code == 0, outcome
@@ -80,7 +82,7 @@ def test_an_environment_beside_the_file_is_played_to_its_end(roll: Callable, fol
 
 
 def test_an_environment_that_fails_now_and_then_does_not_stop_the_run(roll: Callable, folder: Path) -> None:
-    broken = ECHO.replace("self.left -= 1", "self.left -= 1\n        assert sum(map(ord, reply)) % 8, 'bad luck'")
+    broken = ECHO.replace("self.left -= 1", "self.left -= 1\n        assert sum(map(ord, response)) % 8, 'bad luck'")
     (folder / "luck_beside.py").write_text(broken)
     outcome = roll(
         *TWO_STEPS, "tasks=[{name: echo, env: {kind: 'luck_beside:Echo', turns: 2}}]", "rollout.max_retries=9"
@@ -97,7 +99,7 @@ def test_the_number_game_trains(roll: Callable, folder: Path) -> None:
         *TWO_STEPS,
         "model.shape.alphabet='0123456789-?abcdefghijklmnopqrstuvwxyz'",
         "tasks=[{name: guess, env: {kind: guess_number, max_turns: 3}}]",
-        "rollout.context=64",
+        "rollout.max_seq_len=64",
     )
     assert outcome.code == 0, outcome
     assert 1 <= last(folder)["env/guess/turns"] <= 3
@@ -109,7 +111,7 @@ def test_tokens_are_never_older_than_the_bound(roll: Callable, folder: Path, sta
     outcome = roll("train", "run.yaml", "validation.tasks=[]", "checkpoint.every=0", *arguments)
     assert outcome.code == 0, outcome
     steps = [json.loads(line) for line in (folder / "runs" / "tiny" / "metrics.jsonl").read_text().splitlines()]
-    ages = [step["age/max"] for step in steps if "age/max" in step]
+    ages = [step["staleness/max"] for step in steps if "staleness/max" in step]
     assert len(ages) == 6 and 0 < max(ages) <= math.ceil(staleness)  # some were old, or nothing was tested
 
 
@@ -124,7 +126,7 @@ def test_a_run_can_be_followed_offline(child: Callable, folder: Path, service: s
     assert b"reward/mean" in record.read_bytes()
 
 
-def test_a_reward_that_hangs_is_told_against_its_sample_and_the_run_goes_on(roll: Callable, folder: Path) -> None:
+def test_a_reward_that_hangs_fails_its_sample_and_the_run_continues(roll: Callable, folder: Path) -> None:
     (folder / "hanging_beside.py").write_text(
         "import os, time\n\n"
         "def once(task, reply, *, witness):\n"

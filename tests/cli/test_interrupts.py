@@ -1,4 +1,4 @@
-"""What a run survives: Ctrl-C, a kill, a full disk. Each test has a witness that the fault really came."""
+"""Runs survive Ctrl-C, a kill and a full disk. Each test checks that the fault really happened."""
 
 import json
 import signal
@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from roll.journal.events import Published, RolledBack, RunEnded
-from roll.journal.store import Reader, Wanted
-from roll.report.ledger import ledger
+from roll.journal.events import RolledBack, RunEnded, WeightsPublished
+from roll.journal.store import Reader, TrajectoryQuery
+from roll.report.ledger import read_ledger
+
+pytestmark = pytest.mark.slow
 
 SLOW = """
 import time
@@ -24,7 +26,7 @@ def score(task, reply):
 
 @pytest.fixture
 def slow(folder: Path) -> str:
-    """An override that makes a step last long enough to be disturbed: its reward lies beside the file."""
+    """An override with a slow reward, so that a step lasts long enough to be interrupted."""
     (folder / "slow_beside.py").write_text(SLOW)
     return "tasks.0.reward='slow_beside:score'"
 
@@ -48,7 +50,7 @@ def loadable(checkpoint: Path) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
+def test_one_interrupt_finishes_the_step_and_the_run_can_be_resumed(
     child: Callable, roll: Callable, folder: Path, slow: str, number: signal.Signals
 ) -> None:
     run = folder / "runs" / "tiny"
@@ -59,15 +61,17 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_go_on(
     outcome = process.end()
     step = newest(run)
     assert outcome.code == 130 and outcome.err.startswith("finishing this step")
-    assert outcome.out.splitlines()[-1] == (f"interrupted after step {step} of 500; go on with `roll resume runs/tiny`")
+    assert outcome.out.splitlines()[-1] == (
+        f"interrupted after step {step} of 500; resume with `roll resume runs/tiny`"
+    )
     assert 2 < step < 100 and steps(run) == list(range(step + 1))
-    assert events(run, RunEnded)[-1] == RunEnded(step=step, why="interrupted")
-    assert ledger(run).tokens.unaccounted == 0
+    assert events(run, RunEnded)[-1] == RunEnded(step=step, reason="interrupted")
+    assert read_ledger(run).tokens.unaccounted == 0
     assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
-    assert steps(run) == list(range(step + 2)) and ledger(run).tokens.unaccounted == 0
+    assert steps(run) == list(range(step + 2)) and read_ledger(run).tokens.unaccounted == 0
 
 
-def test_a_second_interrupt_leaves_at_once_and_the_run_goes_on_from_its_last_checkpoint(
+def test_a_second_interrupt_exits_at_once_and_the_run_resumes_from_its_last_checkpoint(
     child: Callable, roll: Callable, folder: Path
 ) -> None:
     (folder / "stuck_beside.py").write_text(
@@ -86,29 +90,31 @@ def test_a_second_interrupt_leaves_at_once_and_the_run_goes_on_from_its_last_che
     outcome = process.end()
     step = newest(run)
     assert outcome.code == 130
-    assert outcome.err.splitlines()[1:] == [f"interrupted at once; go on from step-{step} with `roll resume runs/tiny`"]
+    assert outcome.err.splitlines()[1:] == [
+        f"interrupted at once; resume from step-{step} with `roll resume runs/tiny`"
+    ]
     (folder / "stuck").unlink()
     assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
     assert steps(run) == list(range(step + 2))
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_in_a_new_process(child: Callable, folder: Path, slow: str) -> None:
+def test_a_killed_run_resumes_from_its_checkpoint_in_a_new_process(child: Callable, folder: Path, slow: str) -> None:
     run = folder / "runs" / "tiny"
     process = child("train", "run.yaml", slow, "steps=500", "checkpoint.every=3")
     process.wait_for_step(4)
     process.send(signal.SIGKILL)
     assert process.end().code == -signal.SIGKILL
     assert newest(run) < steps(run)[-1]  # the witness: work was lost
-    versions = [event.version for event in events(run, Published)]
+    versions = [event.version for event in events(run, WeightsPublished)]
     start = newest(run)
     outcome = child("resume", "runs/tiny", f"steps={start + 2}").end()
     assert outcome.code == 0, outcome
     assert steps(run) == list(range(start + 3))
-    assert events(run, RolledBack) == [RolledBack(to_step=start, why="resumed")]
-    published = [event.version for event in events(run, Published)]
+    assert events(run, RolledBack) == [RolledBack(to_step=start, reason="resumed")]
+    published = [event.version for event in events(run, WeightsPublished)]
     assert published == list(range(len(published))) and len(published) == len(versions) + 3  # versions only grow
     with closing(Reader(run / "journal.db")) as reader:
-        trained = [kept.step for kept in reader.trajectories(Wanted(step=start + 1))]
+        trained = [kept.step for kept in reader.trajectories(TrajectoryQuery(step=start + 1))]
     assert len(trained) == 16  # four groups of four: those of the lost step count no more
 
 
@@ -125,7 +131,7 @@ STARVED = "resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
     ],
     ids=["opening the journal", "checkpoint", "journal", "metrics"],
 )
-def test_a_full_disk_ends_the_run_in_a_line_and_leaves_the_checkpoint_that_was_there(
+def test_a_full_disk_ends_the_run_with_one_line_and_keeps_the_existing_checkpoint(
     child: Callable, roll: Callable, made: Path, size: int, limit: int, said: str
 ) -> None:
     before = newest(made)

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 model: {shape: {hidden: 64}}
 algorithm: grpo
 tasks: [{name: sums, data: arithmetic, reward: exact}]
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 MAIN_WITH = """
@@ -40,7 +42,7 @@ def failing(error: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return python("-c", MAIN_WITH.format(error=error), folder=folder)
 
 
-def test_check_says_ok_and_sums_the_run_up(tmp_path: Path) -> None:
+def test_check_prints_ok_and_a_summary(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     result = roll("check", "run.yaml", "steps=3", folder=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
@@ -51,7 +53,7 @@ def test_check_says_ok_and_sums_the_run_up(tmp_path: Path) -> None:
     ]
 
 
-def test_check_tells_each_fault_in_a_line_and_exits_with_2(tmp_path: Path) -> None:
+def test_check_reports_each_fault_in_one_line_and_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TEXT + "stesp: 3\nseed: -1\n")
     result = roll("check", "run.yaml", folder=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
@@ -73,10 +75,10 @@ def test_explain_needs_no_data_to_be_there(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TEXT.replace("arithmetic", "nowhere.jsonl"))
     result = roll("explain", "run.yaml", folder=tmp_path)
     assert result.returncode == 0
-    assert "64 = 8 groups (tasks) x 8 attempts at each" in result.stdout
+    assert "64 = 8 groups (tasks) x 8 attempts each" in result.stdout
 
 
-def test_version_and_help_are_told(tmp_path: Path) -> None:
+def test_version_and_help_are_printed(tmp_path: Path) -> None:
     assert roll("--version", folder=tmp_path).stdout.startswith("roll 0.")
     listed = roll("--help", folder=tmp_path).stdout
     for command in ("train", "resume", "check", "explain", "eval", "sft", "score", "samples", "bench"):

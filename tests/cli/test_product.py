@@ -6,27 +6,29 @@ from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from roll.config.load import load
-from roll.journal.events import Taken
+from roll.journal.events import StepStarted
 from roll.journal.store import Reader
 from roll.tracking.glossary import describe
+
+pytestmark = pytest.mark.slow
 
 
 def lines(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_warm_start_says_where_its_model_is(whole: tuple) -> None:
+def test_sft_prints_where_its_model_is(whole: tuple) -> None:
     folder, (sft, _) = whole
     assert (sft.code, sft.err) == (0, "")
-    assert sft.out.splitlines()[-1] == (
-        "warm start: 4 steps at held-out accuracy 0.000; the model is in runs/tiny-sft/model"
-    )
+    assert sft.out.splitlines()[-1] == ("SFT: 4 steps at held-out accuracy 0.000; the model is in runs/tiny-sft/model")
     assert (folder / "runs" / "tiny-sft" / "model" / "model.safetensors").is_file()
     assert [line["step"] for line in lines(folder / "runs" / "tiny-sft")] == [1, 2, 3, 4]
 
 
-def test_a_run_ends_with_its_model_its_curve_and_what_it_was_good_for(whole: tuple) -> None:
+def test_a_run_ends_with_its_model_its_curve_and_its_accuracy(whole: tuple) -> None:
     _, (_, train) = whole
     assert (train.code, train.err) == (0, "")
     assert train.out.splitlines()[0] == "sums: 200 of 200 tasks" and "tiny: 4 steps" in train.out.splitlines()
@@ -110,7 +112,7 @@ def test_a_resumed_run_continues_its_tasks_metrics_and_curve(roll: Callable, mad
     assert [line["step"] for line in lines(made)] == [0, 1, 2, 3, 4, 5, 6]
     assert (made / "curve.svg").read_text() != curve
     with closing(Reader(made / "journal.db")) as reader:
-        assert [entry.event.step for entry in reader.events(Taken)] == [1, 2, 3, 4, 5, 6]
+        assert [entry.event.step for entry in reader.events(StepStarted)] == [1, 2, 3, 4, 5, 6]
         tasks = {kept.step: kept.task for kept in reader.trajectories()}
     assert len(set(tasks.values())) == 6  # nothing was drawn twice
 

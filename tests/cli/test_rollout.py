@@ -7,23 +7,25 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RUN = """\
 name: tiny
 threads: 1
 model:
-  shape: {hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 64, context: 128}
+  shape: {hidden: 32, layers: 1, heads: 2, kv_heads: 1, mlp: 64, max_seq_len: 128}
 algorithm: grpo
 tasks:
   - {name: guess, env: {kind: guess_number, max_turns: 3}}
   - {name: broken, env: "roamers:Broken"}
   - {name: endless, env: "roamers:Endless"}
   - {name: steps, env: "roamers:Steps"}
-rollout: {context: 128, max_new_tokens: 4, max_turns: 5, env_timeout_s: 20}
+rollout: {max_seq_len: 128, max_new_tokens: 4, max_turns: 5, env_timeout_s: 20}
 validation:
   tasks: [{name: sums, data: {kind: arithmetic, split: held_out, count: 3}, reward: exact}]
 """
 MINE = """
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.types import Message
 
 
@@ -59,24 +61,25 @@ class Endless:
     async def start(self):
         return (Message("user", "?"),)
 
-    async def step(self, reply):
-        return Reply(messages=(Message("user", reply),), reward=0.25)
+    async def step(self, response):
+        return StepResult(messages=(Message("user", response),), reward=0.25)
 
     async def close(self):
         pass
 
 
 class Broken(Endless):
-    async def step(self, reply):
+    async def step(self, response):
         raise RuntimeError("the world ended")
 
 
 class Steps(Endless):
     actions = ("left", "right")
 
-    async def step(self, reply):
-        assert reply in self.actions
-        return Reply(messages=(Message("user", reply),), reward=float(reply == "left"), done=reply == "left")
+    async def step(self, response):
+        assert response in self.actions
+        done = response == "left"
+        return StepResult(messages=(Message("user", response),), reward=float(done), done=done)
 """
 
 
@@ -91,7 +94,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
 
 
-def test_a_player_is_printed_with_what_it_came_to(rollout: Callable[..., Any]) -> None:
+def test_a_scripted_agent_is_printed_with_its_outcome(rollout: Callable[..., Any]) -> None:
     found = rollout("--agent", "guess_number", "--num", "2")
     assert (found.code, found.err) == (0, "")
     head, *said = found.out.splitlines()
@@ -99,7 +102,7 @@ def test_a_player_is_printed_with_what_it_came_to(rollout: Callable[..., Any]) -
     assert found.out.splitlines()[-1].startswith("2 attempts: success ")
 
 
-def test_transcripts_are_written_with_all_that_was_said(rollout: Callable[..., Any], folder: Path) -> None:
+def test_transcripts_are_written_with_all_messages(rollout: Callable[..., Any], folder: Path) -> None:
     found = rollout("--tasks", "endless", "--agent", "roamers:talks_back", "--num", "2", "--output", "out.jsonl")
     assert found.out.splitlines() == ["2 attempts: out.jsonl", "2 attempts: success 1.000, reward 1.250, 5.0 turns"]
     first = rows(folder)[0]
@@ -117,22 +120,20 @@ def test_transcripts_are_written_with_all_that_was_said(rollout: Callable[..., A
     }
 
 
-def test_a_reward_judges_the_last_reply_and_tasks_come_round(rollout: Callable[..., Any], folder: Path) -> None:
+def test_a_reward_scores_the_last_reply_and_tasks_repeat(rollout: Callable[..., Any], folder: Path) -> None:
     found = rollout("--tasks", "sums", "--agent", "roamers:Knows", "--num", "5", "--output", "out.jsonl")
     assert found.out.splitlines()[-1] == "5 attempts: success 1.000, reward 1.000, 1.0 turns"
     assert [row["attempt"] for row in rows(folder)] == [0, 0, 0, 1, 1]
     assert len({row["id"] for row in rows(folder)}) == 3
 
 
-def test_what_fails_is_told_and_counted_and_stops_nothing(rollout: Callable[..., Any]) -> None:
+def test_failures_are_reported_and_counted_and_stop_nothing(rollout: Callable[..., Any]) -> None:
     found = rollout("--tasks", "broken", "--agent", "roamers:five", "--num", "2", "envs.workers=1")
     assert found.code == 0 and found.out.splitlines()[-1] == "2 attempts; env_failed: 2"
     assert "of task 'seed-1', turn 0: RuntimeError: the world ended" in found.out
 
 
-def test_chance_does_what_an_environment_offers_and_is_the_same_again(
-    rollout: Callable[..., Any], folder: Path
-) -> None:
+def test_a_random_agent_takes_legal_actions_and_is_reproducible(rollout: Callable[..., Any], folder: Path) -> None:
     said = []
     for _ in range(2):
         rollout("--tasks", "steps", "--agent", "random", "--num", "20", "--output", "out.jsonl", "envs.workers=1")
@@ -141,7 +142,7 @@ def test_chance_does_what_an_environment_offers_and_is_the_same_again(
     assert {first[1] for first in said[0]} == {"left", "right"}
 
 
-def test_the_model_plays_by_the_way_of_training(rollout: Callable[..., Any], folder: Path) -> None:
+def test_the_model_plays_as_in_training(rollout: Callable[..., Any], folder: Path) -> None:
     found = rollout("--num", "3", "--output", "out.jsonl")
     assert found.code == 0 and found.out.splitlines()[-1].startswith("3 attempts: success ")
     for row in rows(folder):
@@ -153,14 +154,16 @@ def test_the_model_plays_by_the_way_of_training(rollout: Callable[..., Any], fol
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--agent", "roamers:number"], "--agent: gave no text (got 5); return the reply"),
-        (["--agent", "roamers:raises"], "--agent: ValueError: not my day; mend it"),
+        (["--agent", "roamers:number"], "--agent: returned no text (got 5); return the response"),
+        (["--agent", "roamers:raises"], "--agent: ValueError: not my day; fix"),
         (["--agent", "roamers:nobody"], "module roamers has no 'nobody'"),
-        (["--agent", "guess_numbr"], "no player named 'guess_numbr'; did you mean 'guess_number'?"),
+        (["--agent", "guess_numbr"], "no scripted agent named 'guess_numbr'; did you mean 'guess_number'?"),
         (["--tasks", "gues", "--agent", "random"], "has no source named 'gues'; did you mean 'guess'?"),
-        (["--tasks", "endless", "--agent", "random"], "does not say what can be done in it; give it an attribute"),
+        (["--tasks", "endless", "--agent", "random"], "does not list its actions; give it an attribute"),
         (["--agent", "roamers:five", "--output", "no/where.jsonl"], "--output no/where.jsonl: cannot be written"),
     ],
 )
-def test_what_is_asked_wrongly_is_one_line(rollout: Callable[..., Any], arguments: list[str], message: str) -> None:
+def test_wrong_options_are_reported_in_one_line(
+    rollout: Callable[..., Any], arguments: list[str], message: str
+) -> None:
     assert message in rollout(*arguments).fault(2)

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from roll.journal.events import RunStarted
 from roll.journal.store import Reader
 from roll.tracking.directory import RunDirectory
+
+pytestmark = pytest.mark.slow
 
 
 def checkpoints(run: Path) -> list[str]:
@@ -19,7 +23,7 @@ def starts(run: Path) -> list[int | None]:
         return [entry.event.resumed_from for entry in reader.events(RunStarted)]
 
 
-def test_resuming_what_is_no_run_says_so(roll: Callable, folder: Path) -> None:
+def test_resuming_a_directory_without_a_run_is_refused(roll: Callable, folder: Path) -> None:
     (folder / "notes").mkdir()
     for name in ("nowhere", "notes"):
         assert roll("resume", name).fault(2) == (
@@ -28,7 +32,7 @@ def test_resuming_what_is_no_run_says_so(roll: Callable, folder: Path) -> None:
     assert list((folder / "notes").iterdir()) == []
 
 
-def test_resuming_a_run_that_has_no_checkpoint_yet_says_how_to_start_again(roll: Callable, made: Path) -> None:
+def test_resuming_a_run_without_a_checkpoint_says_how_to_start_again(roll: Callable, made: Path) -> None:
     for path in (made / "checkpoints").iterdir():
         path.rename(made.parents[1] / path.name)
     assert roll("resume", "runs/tiny", "steps=5").fault(2) == (
@@ -36,17 +40,17 @@ def test_resuming_a_run_that_has_no_checkpoint_yet_says_how_to_start_again(roll:
     )
 
 
-def test_resuming_a_finished_run_says_so_and_touches_nothing(roll: Callable, made: Path) -> None:
+def test_resuming_a_finished_run_says_so_and_changes_nothing(roll: Callable, made: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file() and path.name != ".lock"}
     outcome = roll("resume", "runs/tiny")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == "runs/tiny: all 4 steps are done already; for more of them, add steps=\n"
+    assert outcome.out == "runs/tiny: all 4 steps are done already; to train more, add steps=\n"
     after = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file() and path.name != ".lock"}
     assert {path.name for path in set(after) ^ set(before)} <= {"journal.db-shm", "journal.db-wal"}
     assert all(after[path] == before[path] for path in before if path in after)
 
 
-def test_a_finished_run_goes_on_when_it_is_given_more_steps(roll: Callable, made: Path) -> None:
+def test_a_finished_run_continues_with_more_steps(roll: Callable, made: Path) -> None:
     outcome = roll("resume", "runs/tiny", "steps=6")
     assert outcome.code == 0, outcome
     assert checkpoints(made) == ["step-3", "step-5", "step-6"]  # two newest, and the best
@@ -64,23 +68,23 @@ def test_a_run_that_died_before_its_export_exports_when_resumed(roll: Callable, 
     assert (folder / "runs" / "tiny" / "model" / "model.safetensors").is_file()
 
 
-def test_a_run_that_exists_is_not_begun_again_unasked(roll: Callable, made: Path) -> None:
+def test_an_existing_run_is_not_restarted_without_overwrite(roll: Callable, made: Path) -> None:
     assert roll("train", "run.yaml").fault(2) == (
-        "runs/tiny: exists already; go on with `roll resume runs/tiny`, or add --overwrite, or change name="
+        "runs/tiny: exists already; continue with `roll resume runs/tiny`, or add --overwrite, or change name="
     )
     assert checkpoints(made) == ["step-3", "step-4"]
 
 
-def test_a_warm_start_that_exists_is_begun_again_or_left_and_never_resumed(roll: Callable, folder: Path) -> None:
+def test_an_existing_sft_run_is_overwritten_or_kept_and_never_resumed(roll: Callable, folder: Path) -> None:
     (folder / "runs" / "tiny-sft").mkdir(parents=True)
     (folder / "runs" / "tiny-sft" / "config.yaml").write_text((folder / "run.yaml").read_text())
     assert roll("sft", "run.yaml").fault(2) == "runs/tiny-sft: exists already; add --overwrite, or change name="
     assert roll("resume", "runs/tiny-sft").fault(2) == (
-        "runs/tiny-sft: a warm start, which has no checkpoints; begin it again with `roll sft ... --overwrite`"
+        "runs/tiny-sft: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`"
     )
 
 
-def test_overwriting_begins_anew_and_leaves_nothing_of_the_old_run(roll: Callable, made: Path) -> None:
+def test_overwriting_removes_everything_of_the_old_run(roll: Callable, made: Path) -> None:
     assert roll("train", "run.yaml", "--overwrite", "steps=1", "validation.at_start=false").code == 0
     assert checkpoints(made) == ["step-1"] and starts(made) == [None]
     assert len((made / "metrics.jsonl").read_text().splitlines()) == 1
@@ -91,7 +95,7 @@ def test_a_run_may_overwrite_the_one_whose_model_it_starts_from(roll: Callable, 
     assert outcome.code == 0, outcome
 
 
-def test_overwriting_refuses_what_is_no_run(roll: Callable, folder: Path) -> None:
+def test_overwriting_refuses_a_directory_without_a_run(roll: Callable, folder: Path) -> None:
     (folder / "runs" / "tiny").mkdir(parents=True)
     (folder / "runs" / "tiny" / "thesis.txt").write_text("years of work")
     for arguments in (["train", "run.yaml"], ["train", "run.yaml", "--overwrite"]):
@@ -101,11 +105,11 @@ def test_overwriting_refuses_what_is_no_run(roll: Callable, folder: Path) -> Non
     assert (folder / "runs" / "tiny" / "thesis.txt").read_text() == "years of work"
 
 
-def test_a_run_that_another_process_is_at_work_on_is_left_alone(roll: Callable, made: Path) -> None:
+def test_a_run_in_use_by_another_process_is_not_touched(roll: Callable, made: Path) -> None:
     with closing(RunDirectory.open(made)):
         for arguments in (["resume", "runs/tiny", "steps=6"], ["train", "run.yaml", "--overwrite"]):
             assert roll(*arguments).fault(2) == (
-                "runs/tiny: another process is at work on this run; wait for it, or change name="
+                "runs/tiny: another process is using this run; wait for it, or change name="
             )
     assert checkpoints(made) == ["step-3", "step-4"]
     assert roll("resume", "runs/tiny", "steps=5").code == 0

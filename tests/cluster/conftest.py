@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from roll.cluster.ray.environment import settle_ray
+from roll.cluster.ray.environment import set_ray_environment
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else whatever else runs here comes first
-settle_ray()
+set_ray_environment()
 
 
 @pytest.fixture(scope="session")

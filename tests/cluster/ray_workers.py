@@ -1,4 +1,4 @@
-"""Workers for the tests of Ray; imported by its processes as well, and so without torch."""
+"""Workers for the Ray tests; imported in Ray processes too, so without torch."""
 
 from __future__ import annotations
 

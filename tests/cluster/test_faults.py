@@ -1,4 +1,4 @@
-"""Things that die for real, killed from outside: each ends in one line or is replaced, and nothing is left running."""
+"""Processes killed from outside: each failure ends in one line or a replacement, and leaves no process."""
 
 import asyncio
 import os
@@ -9,19 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from roll.cluster.ray.cluster import RayExecutor, Site
+from roll.cluster.ray.cluster import RayConfig, RayExecutor
 from roll.errors import WorkerDied
-from roll.types import Call
+from roll.types import Spec
 from tests.cluster import ray_workers
 from tests.cluster.ray_workers import Worker
 from tests.cluster.test_ray import gone, run
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
 PLACE = ray_workers.__name__
 
 
-def test_a_worker_killed_while_it_starts_is_one_line_and_nothing_is_left(ray_address: str, tmp_path: Path) -> None:
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    executor.cluster(Call(f"{PLACE}:Starting", {"folder": str(tmp_path)}), 2, role="generator")
+def test_a_worker_killed_while_it_starts_ends_in_one_line_and_leaves_no_process(
+    ray_address: str, tmp_path: Path
+) -> None:
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    executor.cluster(Spec(f"{PLACE}:Starting", {"folder": str(tmp_path)}), 2, role="generator")
     killed: list[int] = []
 
     async def use() -> None:
@@ -39,9 +43,9 @@ def test_a_worker_killed_while_it_starts_is_one_line_and_nothing_is_left(ray_add
     assert all(gone(pid) for pid in killed), "the one that went on starting was ended as well"
 
 
-def test_another_worker_takes_the_place_of_a_dead_one(ray_address: str, tmp_path: Path) -> None:
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    cluster = executor.cluster(Call(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
+def test_a_dead_worker_is_replaced(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
 
     async def use() -> None:
         await executor.start()
@@ -65,16 +69,16 @@ def test_another_worker_takes_the_place_of_a_dead_one(ray_address: str, tmp_path
 GONE_AWAY = """\
 import asyncio, os, signal, subprocess, sys
 from pathlib import Path
-from roll.cluster.ray.environment import settle_ray
-settle_ray()
-from roll.cluster.ray.cluster import RayExecutor, Site
+from roll.cluster.ray.environment import set_ray_environment
+set_ray_environment()
+from roll.cluster.ray.cluster import RayExecutor, RayConfig
 from roll.errors import RunStopped
-from roll.types import Call
+from roll.types import Spec
 from tests.cluster.ray_workers import Worker
 
 async def main():
-    executor = RayExecutor(Site(name="x", directory=Path(sys.argv[1]), watch_s=0.3))
-    cluster = executor.cluster(Call("tests.cluster.ray_workers:Worker"), 1, role="generator")
+    executor = RayExecutor(RayConfig(name="x", directory=Path(sys.argv[1]), watch_s=0.3))
+    cluster = executor.cluster(Spec("tests.cluster.ray_workers:Worker"), 1, role="generator")
     await executor.start()
     waiting = asyncio.ensure_future(cluster.at(0, Worker.wait))
     await cluster.at(0, Worker.add, 1)
@@ -93,7 +97,7 @@ asyncio.run(main())
 """
 
 
-def test_where_ray_itself_is_killed_the_run_stops_with_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+def test_if_ray_itself_is_killed_the_run_stops_with_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, "-c", GONE_AWAY, str(tmp_path)],

@@ -1,4 +1,4 @@
-"""Workers that are simply here, called as if they were far away."""
+"""Workers in this process, called through the handles of remote ones."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def cluster(size: int = 3) -> tuple[InlineCluster[Worker], list[Worker]]:
     return InlineCluster(workers), workers
 
 
-def test_each_calls_every_worker_and_answers_in_rank_order() -> None:
+def test_each_calls_every_worker_and_returns_in_rank_order() -> None:
     assert asyncio.run(cluster()[0].each(Worker.add, 10, twice=True)) == [20, 22, 24]
 
 
@@ -40,7 +40,7 @@ def test_scatter_gives_shard_i_to_rank_i() -> None:
     assert [worker.calls for worker in workers] == [[100], [200], [300]]
 
 
-def test_as_many_shards_as_workers_or_none() -> None:
+def test_the_number_of_shards_has_to_match_the_workers() -> None:
     with pytest.raises(AssertionError, match="2 shards for 3 workers"):
         asyncio.run(cluster()[0].scatter(Worker.add, [1, 2]))
 
@@ -51,19 +51,6 @@ def test_at_calls_one_worker_and_its_error_reaches_the_caller() -> None:
     assert [len(worker.calls) for worker in workers] == [0, 0, 1]
     with pytest.raises(ValueError, match="worker 1"):
         asyncio.run(handle.at(1, Worker.fail))
-
-
-def test_any_spreads_calls_that_overlap() -> None:
-    handle, workers = cluster()
-
-    async def ask() -> None:
-        await asyncio.gather(*(handle.any(Worker.add, number) for number in range(6)))
-        with pytest.raises(ValueError, match="worker 0"):
-            await handle.any(Worker.fail)
-        await handle.any(Worker.add, 6)
-
-    asyncio.run(ask())
-    assert [worker.calls for worker in workers] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 def test_workers_run_in_the_main_thread_of_this_process() -> None:

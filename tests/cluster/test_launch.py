@@ -1,4 +1,4 @@
-"""The launch files: their shell and YAML can be read, what they tell `roll` it understands, and one of them runs."""
+"""The launch files: shell and YAML are valid, their `roll` commands are valid, and one of them runs."""
 
 import os
 import re
@@ -56,12 +56,12 @@ def _lines(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
-def test_the_shell_can_be_read(path: Path) -> None:
+def test_the_shell_scripts_have_valid_syntax(path: Path) -> None:
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_there_is_a_file_for_every_kind_of_place_and_each_tells_roll_three_things() -> None:
+def test_there_is_a_file_per_environment_and_each_runs_roll_three_times() -> None:
     assert {path.name for path in SHELL} == {"one_machine.sh", "several_machines.sh", "slurm.sbatch"}
     told = {(name, command[0]) for name, command in commands()}
     names = {name for name, _ in told}
@@ -69,7 +69,7 @@ def test_there_is_a_file_for_every_kind_of_place_and_each_tells_roll_three_thing
 
 
 @pytest.mark.parametrize(("name", "command"), commands(), ids=str)
-def test_roll_understands_what_it_is_told(name: str, command: list[str]) -> None:
+def test_the_commands_of_the_files_are_valid(name: str, command: list[str]) -> None:
     known = typer.main.get_command(app)
     verb = known.commands[command[0]]  # type: ignore[attr-defined]
     context = verb.make_context(command[0], command[1:])
@@ -81,7 +81,7 @@ def test_roll_understands_what_it_is_told(name: str, command: list[str]) -> None
     assert loaded.run.executor == "ray" and loaded.run.name == "launch"
 
 
-def test_the_rayjob_has_room_for_all_workers_and_one_place_that_all_see() -> None:
+def test_the_rayjob_has_room_for_all_workers_and_one_shared_volume() -> None:
     spec = rayjob()["rayClusterSpec"]
     groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]  # type: ignore[index]
     cpus = 0
@@ -108,7 +108,7 @@ wait
 
 
 @pytest.mark.slow
-def test_a_run_over_two_ray_nodes_has_generators_on_the_second_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_over_two_ray_nodes_has_generators_on_the_second_and_leaves_no_process(tmp_path: Path) -> None:
     bin, home, folder = (tmp_path / name for name in ("bin", "home", "shared"))
     said = tmp_path / "said"
     for path in (bin, home, folder, folder / ".venv/bin"):

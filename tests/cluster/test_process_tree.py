@@ -1,11 +1,11 @@
-"""What was started is found and ended, also when who started it is gone."""
+"""Processes are found and ended, also when the process that started them is gone."""
 
 import os
 import subprocess
 import sys
 import time
 
-from roll.cluster.process_tree import Member, end, family_of
+from roll.cluster.process_tree import TrackedProcess, end_processes, find_process_tree
 
 PARENT = """\
 import subprocess, sys, time
@@ -15,33 +15,32 @@ time.sleep(60)
 """
 
 
-def test_a_child_outlives_its_parent_but_not_the_end_of_the_family() -> None:
-    mark = f"family-of-{os.getpid()}"
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, mark], stdout=subprocess.PIPE, text=True)
+def test_a_child_that_outlives_its_parent_is_found_and_ended() -> None:
+    marker = f"tree-of-{os.getpid()}"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, marker], stdout=subprocess.PIPE, text=True)
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    family = family_of(mark)
-    assert {member.pid for member in family} == {parent.pid, child}
+    tree = find_process_tree(marker)
+    assert {process.pid for process in tree} == {parent.pid, child}
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert [member.pid for member in family if member.alive] == [child]
-    end(family, grace_s=0.0)
-    while any(member.alive for member in family):
+    assert [process.pid for process in tree if process.alive] == [child]
+    end_processes(tree, grace_s=0.0)
+    while any(process.alive for process in tree):
         time.sleep(0.01)
-    assert stranger.poll() is None, "nobody else was touched"
+    assert stranger.poll() is None, "no other process is touched"
     stranger.kill()
     stranger.wait()
 
 
-def test_one_that_ends_by_itself_is_given_time_to() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)", mark := f"mark-{os.getpid()}"])
-    (member,) = family_of(mark)
-    end([member], grace_s=20.0)
+def test_a_process_gets_time_to_end_before_it_is_killed() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)", marker := f"mark-{os.getpid()}"])
+    (tracked,) = find_process_tree(marker)
+    end_processes([tracked], grace_s=20.0)
     assert process.wait() == 0
 
 
-def test_a_process_that_got_the_number_of_another_is_not_that_one() -> None:
-    (found,) = [member for member in family_of("") if member.pid == os.getppid()] or [Member(1, "x")]
-    assert not Member(found.pid, "0").alive
+def test_a_process_with_a_reused_pid_is_not_the_earlier_one() -> None:
+    assert not TrackedProcess(os.getppid(), "0").alive

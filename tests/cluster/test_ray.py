@@ -1,4 +1,4 @@
-"""Workers as Ray actors: the same handles, and none that dies or cannot start leaves anything behind."""
+"""Workers as Ray actors: the same handles, and a worker that dies or cannot start leaves no process."""
 
 import asyncio
 import os
@@ -15,13 +15,15 @@ import pytest
 import torch
 
 from roll.cluster.interpreter import check_interpreter
-from roll.cluster.ray.actor import Seat
-from roll.cluster.ray.cluster import RayCluster, RayExecutor, Site
+from roll.cluster.ray.actor import WorkerSlot
+from roll.cluster.ray.cluster import RayCluster, RayConfig, RayExecutor
 from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
-from roll.types import Call
+from roll.types import Spec
 from tests.cluster import ray_workers
 from tests.cluster.ray_workers import Worker
 from tests.engines.models import batch_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 PLACE = ray_workers.__name__
 
@@ -29,8 +31,8 @@ PLACE = ray_workers.__name__
 @pytest.fixture(scope="module")
 def workers(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster[Worker]]:
     """Two of them, up for all tests of this file."""
-    executor = RayExecutor(Site(name="tests", directory=tmp_path_factory.mktemp("run")))
-    cluster = executor.cluster(Call(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path_factory.mktemp("run")))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
     asyncio.run(executor.start())
     yield cluster
     asyncio.run(executor.stop())
@@ -53,20 +55,19 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_calls_go_as_with_workers_that_are_here(workers: RayCluster[Worker]) -> None:
+def test_calls_have_the_same_results_as_inline_calls(workers: RayCluster[Worker]) -> None:
     async def use() -> None:
         assert workers.size == 2
         assert await workers.each(Worker.add, 1, twice=True) == [22, 24]
         assert await workers.scatter(Worker.add, [1, 2], twice=True) == [22, 26]
         assert await workers.at(1, Worker.add, 5) == 16
-        assert sorted(await asyncio.gather(*(workers.any(Worker.add, 5) for _ in range(2)))) == [15, 16]
         with pytest.raises(AssertionError, match="3 shards for 2 workers"):
             await workers.scatter(Worker.add, [1, 2, 3])
 
     run(use)
 
 
-def test_each_worker_is_a_process_that_runs_where_we_do_as_we_do(workers: RayCluster[Worker]) -> None:
+def test_each_worker_is_a_process_with_our_directory_and_paths(workers: RayCluster[Worker]) -> None:
     async def use() -> None:
         pids = await workers.each(Worker.pid)
         assert len(set(pids)) == 2 and os.getpid() not in pids and pids == workers.pids
@@ -77,7 +78,7 @@ def test_each_worker_is_a_process_that_runs_where_we_do_as_we_do(workers: RayClu
     run(use)
 
 
-def test_a_call_that_waits_does_not_hold_up_another_on_the_same_worker(workers: RayCluster[Worker]) -> None:
+def test_a_waiting_call_does_not_block_another_on_the_same_worker(workers: RayCluster[Worker]) -> None:
     async def use() -> None:
         waiting = asyncio.create_task(workers.at(0, Worker.wait))
         assert await workers.at(0, Worker.add, 1) == 11 and not waiting.done()
@@ -99,7 +100,7 @@ def test_cancelling_a_call_cancels_it_there(workers: RayCluster[Worker]) -> None
     run(use)
 
 
-def test_what_a_worker_raises_is_raised_here_and_it_goes_on(workers: RayCluster[Worker]) -> None:
+def test_an_error_of_a_worker_is_raised_here_and_the_worker_stays_usable(workers: RayCluster[Worker]) -> None:
     async def use() -> None:
         with pytest.raises(RewardFailed, match=r"^no score$"):
             await workers.at(0, Worker.fail, "no score")
@@ -115,7 +116,7 @@ def test_what_a_worker_raises_is_raised_here_and_it_goes_on(workers: RayCluster[
     assert "worker 0 is here" in written and "ZeroDivisionError" in written
 
 
-def test_tensors_arrive_as_the_workers_own(workers: RayCluster[Worker]) -> None:
+def test_a_worker_may_write_into_tensors_it_receives(workers: RayCluster[Worker]) -> None:
     batch = batch_of([[1, 2, 3], [4, 5]], rewards=torch.tensor([0.5, 1.5]))
 
     async def use() -> None:
@@ -128,7 +129,7 @@ def test_tensors_arrive_as_the_workers_own(workers: RayCluster[Worker]) -> None:
     assert batch.ids.tolist() == [1, 2, 3, 4, 5]
 
 
-def test_large_arguments_lie_in_the_object_store_once_and_each_worker_has_its_own(workers: RayCluster[Worker]) -> None:
+def test_large_arguments_are_stored_once_and_each_worker_has_its_own_copy(workers: RayCluster[Worker]) -> None:
     rows = np.ones(300_000, np.int64)
 
     async def use() -> None:
@@ -141,8 +142,8 @@ def test_large_arguments_lie_in_the_object_store_once_and_each_worker_has_its_ow
 
 
 def test_a_worker_that_dies_is_named_with_the_end_of_its_log(ray_address: str, tmp_path: Path) -> None:
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="generator")
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="generator")
 
     async def use() -> None:
         await executor.start()
@@ -160,15 +161,15 @@ def test_a_worker_that_dies_is_named_with_the_end_of_its_log(ray_address: str, t
     run(use)
 
 
-def test_where_ray_has_gone_away_nobody_waits_and_what_is_under_way_is_ended(ray_address: str, tmp_path: Path) -> None:
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="generator")
+def test_once_ray_is_gone_calls_in_flight_and_later_ones_raise(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="generator")
 
     async def use() -> None:
         await executor.start()
         waiting = asyncio.create_task(cluster.at(0, Worker.wait))
         await cluster.at(0, Worker.add, 1)
-        cluster.lose("ray: gone away")
+        cluster.fail("ray: gone away")
         await asyncio.wait([waiting], timeout=20)
         assert isinstance(waiting.exception(), RunStopped)
         with pytest.raises(RunStopped, match="ray: gone away"):
@@ -187,13 +188,13 @@ def test_where_ray_has_gone_away_nobody_waits_and_what_is_under_way_is_ended(ray
         ("Nobody", WorkerDied, r"maker \d: cannot start \(AttributeError: module .* has no attribute 'Nobody'\)"),
     ],
 )
-def test_a_worker_that_cannot_start_says_why_in_one_line_and_nothing_is_left(
+def test_a_worker_that_cannot_start_raises_one_line_and_leaves_no_process(
     ray_address: str, tmp_path: Path, name: str, error: type[Exception], message: str
 ) -> None:
     log = tmp_path / "logs/maker-0.log"
     given = {"log": str(log)} if name == "Picky" else {}
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    executor.cluster(Call(f"{PLACE}:{name}", given), 2, role="maker")
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    executor.cluster(Spec(f"{PLACE}:{name}", given), 2, role="maker")
     with pytest.raises(error, match=message) as raised:
         run(executor.start)
     assert "\n" not in str(raised.value)
@@ -201,35 +202,35 @@ def test_a_worker_that_cannot_start_says_why_in_one_line_and_nothing_is_left(
     assert told and all(gone(int(pid)) for pid in told), "`maker 0: process 123 on host`"
 
 
-def test_logs_of_an_earlier_run_are_gone_unless_it_goes_on(ray_address: str, tmp_path: Path) -> None:
+def test_logs_of_an_earlier_run_are_deleted_unless_it_is_resumed(ray_address: str, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for fresh, left in ((False, {"old-7.log", "worker-0.log"}), (True, {"worker-0.log"})):
         (tmp_path / "logs/old-7.log").write_text("earlier")
-        executor = RayExecutor(Site(name="tests", directory=tmp_path, fresh=fresh))
-        cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="worker")
+        executor = RayExecutor(RayConfig(name="tests", directory=tmp_path, fresh=fresh))
+        cluster = executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="worker")
         run(executor.start)
         run(executor.stop)
         assert {path.name for path in (tmp_path / "logs").iterdir()} == left
         assert gone(cluster.pids[0])
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_address_where_nothing_listens_is_refused_at_once(tmp_path: Path) -> None:
     script = (
-        "import asyncio; from pathlib import Path; from roll.cluster.ray.cluster import RayExecutor, Site\n"
-        f"asyncio.run(RayExecutor(Site(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
+        "import asyncio; from pathlib import Path; from roll.cluster.ray.cluster import RayExecutor, RayConfig\n"
+        f"asyncio.run(RayExecutor(RayConfig(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert "ConfigError: ray.address: no Ray cluster at 127.0.0.1:1 (nobody listens there); start one" in done.stderr
+    assert "ConfigError: ray.address: no Ray cluster at 127.0.0.1:1 (nothing listens there); start one" in done.stderr
 
 
-def test_a_worker_that_does_not_come_up_is_given_up(ray_address: str, tmp_path: Path) -> None:
-    executor = RayExecutor(Site(name="tests", directory=tmp_path, start_timeout_s=0.01))
-    executor.cluster(Call(f"{PLACE}:Worker"), 1, role="slow")
+def test_a_worker_that_does_not_start_in_time_is_refused(ray_address: str, tmp_path: Path) -> None:
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path, start_timeout_s=0.01))
+    executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="slow")
     with pytest.raises(ConfigError, match=r"slow 0: did not start within 0.01 s \(Ray has \d+ CPUs free\)"):
         run(executor.start)
 
 
-def test_an_interpreter_that_cannot_be_a_workers_is_refused(tmp_path: Path) -> None:
+def test_an_unsuitable_interpreter_is_refused(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho 3.9 1.0\n")
     fake.chmod(0o755)
@@ -245,25 +246,28 @@ def test_an_interpreter_that_cannot_be_a_workers_is_refused(tmp_path: Path) -> N
             asyncio.run(check_interpreter(str(program), "actor_infer.python", "2.60.0"))
 
 
-def test_a_role_may_have_an_interpreter_of_its_own(ray_address: str, tmp_path: Path) -> None:
+def test_a_role_may_have_another_interpreter(ray_address: str, tmp_path: Path) -> None:
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nOMP_NUM_THREADS=1 OWN=1 exec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
-    executor = RayExecutor(Site(name="tests", directory=tmp_path))
-    cluster = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="worker", python=str(wrapper))
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="worker", python=str(wrapper))
     run(executor.start)
     assert b"OWN=1" in Path(f"/proc/{cluster.pids[0]}/environ").read_bytes()
     run(executor.stop)
 
 
-def test_a_worker_lives_where_its_seat_is_and_sees_what_is_its_own(ray_address: str, tmp_path: Path) -> None:
+def test_a_worker_runs_on_the_node_of_its_slot_and_sees_only_its_devices(ray_address: str, tmp_path: Path) -> None:
     import ray
 
     (node,) = [found["NodeID"] for found in ray.nodes()]
-    seats = {"worker": [Seat(node=node, visible=(1, 3)), Seat(visible=())], "other": [Seat(visible=(7,))]}
-    executor = RayExecutor(Site(name="tests", directory=tmp_path, seats=seats))
-    placed = executor.cluster(Call(f"{PLACE}:Worker"), 2, role="worker")
-    anywhere = executor.cluster(Call(f"{PLACE}:Worker"), 1, role="unnamed")
+    slots = {
+        "worker": [WorkerSlot(node=node, visible=(1, 3)), WorkerSlot(visible=())],
+        "other": [WorkerSlot(visible=(7,))],
+    }
+    executor = RayExecutor(RayConfig(name="tests", directory=tmp_path, slots=slots))
+    placed = executor.cluster(Spec(f"{PLACE}:Worker"), 2, role="worker")
+    anywhere = executor.cluster(Spec(f"{PLACE}:Worker"), 1, role="unnamed")
 
     async def use() -> None:
         await executor.start()

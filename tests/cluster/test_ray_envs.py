@@ -1,4 +1,4 @@
-"""Environments in Ray's processes: played as here, and a process that never gives way is replaced."""
+"""Environments in Ray processes: the same results as inline, and a process that blocks is replaced."""
 
 import asyncio
 from pathlib import Path
@@ -8,27 +8,29 @@ import pytest
 from roll.config.envs import Envs
 from roll.config.load import load
 from roll.envs.guess_number import GuessNumber
-from roll.rollout.env_pool import WORKER, EnvPool, HostLimits, members_of
-from roll.types import Call, Task
+from roll.rollout.env_pool import WORKER, EnvPool, EnvWorkerLimits, cluster_workers
+from roll.types import Spec, Task
 from tests.rollout import slow_envs
 
-GUESS = Call("guess_number")
-SLOW = Call(f"{slow_envs.__name__}:Slow")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+GUESS = Spec("guess_number")
+SLOW = Spec(f"{slow_envs.__name__}:Slow")
 
 
 def task(seed: int, **metadata: float) -> Task:
     return Task(id=f"t{seed}", domain="d", seed=seed, metadata=dict(metadata))
 
 
-def test_environments_live_in_actors_and_one_that_never_gives_way_costs_its_own(
-    ray_address: str, tmp_path: Path
-) -> None:
-    from roll.cluster.ray.cluster import RayExecutor, Site
+def test_environments_run_in_actors_and_one_that_blocks_costs_only_its_actor(ray_address: str, tmp_path: Path) -> None:
+    from roll.cluster.ray.cluster import RayConfig, RayExecutor
 
     async def use() -> None:
-        executor = RayExecutor(Site(name="envs", directory=tmp_path))
+        executor = RayExecutor(RayConfig(name="envs", directory=tmp_path))
         cluster = executor.cluster(WORKER, 1, role="envs")
-        pool = EnvPool(1, names=[GUESS.name], open_host=members_of(cluster), limits=HostLimits(grace_s=0.5))
+        pool = EnvPool(
+            1, names=[GUESS.name], start_worker=cluster_workers(cluster), limits=EnvWorkerLimits(grace_s=0.5)
+        )
         await executor.start()
         try:
             await pool.start()
@@ -41,8 +43,8 @@ def test_environments_live_in_actors_and_one_that_never_gives_way_costs_its_own(
                 async with asyncio.timeout(0.2):
                     await stuck.step("5")
             await stuck.close()
-            seat = pool._seats[0]
-            while seat is not None and not seat.host.why:
+            seat = pool._workers[0]
+            while seat is not None and not seat.process.exit_reason:
                 await asyncio.sleep(0.05)
             fresh = await pool.make(GUESS, task(2))
             await fresh.start()
@@ -55,9 +57,9 @@ def test_environments_live_in_actors_and_one_that_never_gives_way_costs_its_own(
     asyncio.run(asyncio.wait_for(use(), 120))
 
 
-def test_environments_cannot_be_on_ray_without_it(tmp_path: Path) -> None:
+def test_environments_on_ray_need_the_ray_executor(tmp_path: Path) -> None:
     text = "model: {shape: {hidden: 64}}\nalgorithm: grpo\ntasks: [{name: lake, env: frozen_lake}]\n"
-    (tmp_path / "run.yaml").write_text(f"{text}rollout: {{context: 300}}\n")
+    (tmp_path / "run.yaml").write_text(f"{text}rollout: {{max_seq_len: 300}}\n")
     with pytest.raises(Exception, match="the run itself has no Ray"):
         load(tmp_path / "run.yaml", ["envs={executor: ray, workers: 2}"])
     for wrong, says in (

@@ -1,4 +1,4 @@
-"""Two policies in processes of their own: the same run as in one process, each policy in workers of its own."""
+"""Two policies in separate processes: the same run as in one process, each policy in its own workers."""
 
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,20 @@ from roll.config.load import load
 from roll.preflight import preflight
 from tests.cluster.test_ray_runs import _settings_of_torch, untimed  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.slow
+
 RUN = """\
 deterministic: true
 threads: 1
 steps: 2
 model:
   template: last
-  shape: {alphabet: "xo012345678", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 16, context: 16}
+  shape: {alphabet: "xo012345678", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 16, max_seq_len: 16}
 algorithm: gigpo
 tasks: [{name: game, env: {kind: tic_tac_toe, terse: true}}]
-rollout: {groups_per_step: 2, group_size: 6, context: 16, max_new_tokens: 2, stop: ["0", "1", "2", "3", "4", "5"]}
+rollout: {groups_per_step: 2, group_size: 6, max_seq_len: 16, max_new_tokens: 2, stop: ["0", "1", "2", "3", "4", "5"]}
 actor_train: {optimizer: {lr: 0.01}}
-policies: [{name: crosses, plays: [x]}, {name: rounds, plays: [o]}]
+policies: [{name: crosses, agents: [x]}, {name: rounds, agents: [o]}]
 tracking: {tensorboard: false}
 """
 

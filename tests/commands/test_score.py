@@ -13,6 +13,8 @@ import pytest
 
 from roll.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     {"id": "sum", "prompt": "1+1=", "answer": "2", "reply": "2"},
     {"id": "product", "messages": [{"role": "user", "content": "2*3="}], "answer": "6", "replies": ["5", "6"]},
@@ -77,7 +79,7 @@ def test_every_reply_has_its_line_in_the_order_of_the_file_and_the_end_is_a_summ
         ("3", 0),
     ]
     assert said.scores == [1.0, 0.0, 1.0, 1.0]
-    assert said.err.splitlines()[-1] == "replies: 4; scored: 4, mean 0.7500, at 1: 3 (75.0%)"
+    assert said.err.splitlines()[-1] == "responses: 4; scored: 4, mean 0.7500, at 1: 3 (75.0%)"
 
 
 def test_scores_go_to_a_file_and_replies_come_from_a_compressed_one(folder: Path):
@@ -87,7 +89,7 @@ def test_scores_go_to_a_file_and_replies_come_from_a_compressed_one(folder: Path
     assert [json.loads(line)["score"] for line in (folder / "scores.jsonl").open()] == [1.0, 0.0, 1.0, 1.0]
 
 
-def test_a_reward_beside_the_caller_gets_options_and_fields_by_the_names_it_knows(folder: Path):
+def test_a_reward_in_the_current_folder_gets_its_options_and_renamed_fields(folder: Path):
     (folder / "beside_score.py").write_text(REWARD)
     write(folder / "other.jsonl", {"said": {"text": "abc"}, "hue": 0.5})
     said = Said(
@@ -103,7 +105,7 @@ def test_several_rewards_can_be_written_as_in_a_file(folder: Path):
     assert said.scores == [1.5, 0.5, 1.5, 1.0 + 0.5 * said.lines[3]["parts"]["length"]]
 
 
-def test_what_hangs_or_raises_is_told_and_counted_and_the_others_are_scored(folder: Path):
+def test_failures_are_reported_and_counted_and_the_others_are_scored(folder: Path):
     (folder / "slow_score.py").write_text(REWARD)
     write(folder / "odd.jsonl", *({"reply": reply} for reply in ("a", "hang", "raise", "bb")))
     said = Said(folder, "odd.jsonl", "--reward", "slow_score:score", "--workers", "1", "--timeout", "2")
@@ -111,7 +113,7 @@ def test_what_hangs_or_raises_is_told_and_counted_and_the_others_are_scored(fold
     assert said.scores == [1.0, None, None, 2.0] and said.lines[2]["fault"] == "reward"
     assert f"RuntimeError: no ({folder}/slow_score.py:8)" in said.lines[2]["reason"]
     assert "timed out after 2 s" in said.lines[1]["reason"]
-    end = "replies: 4; scored: 2, mean 1.5000, at 1: 2 (100.0%); failed (reward): 1; timed out: 1"
+    end = "responses: 4; scored: 2, mean 1.5000, at 1: 2 (100.0%); failed (reward): 1; timed out: 1"
     assert said.err.splitlines()[-1] == end
 
 
@@ -123,7 +125,7 @@ def test_more_replies_than_wait_at_once_are_all_scored_in_order(folder: Path):
 
 
 RUN = """\
-model: {shape: {alphabet: "0123456789", context: 1024}}
+model: {shape: {alphabet: "0123456789", max_seq_len: 1024}}
 algorithm: grpo
 tasks:
   - {name: sums, data: nowhere.jsonl, reward: {kind: 'run_score:score', scale: 3}}
@@ -142,7 +144,7 @@ def test_the_reward_of_a_runs_source_is_taken_with_its_options(folder: Path):
     assert "choose one with --source: sums, game" in Said(folder, "replies.jsonl", "--run", "run.yaml").err
 
 
-def test_every_bad_line_is_told_with_its_place_and_nothing_is_scored(folder: Path):
+def test_every_bad_line_is_reported_with_its_location_and_nothing_is_scored(folder: Path):
     write(
         folder / "bad.jsonl",
         {"reply": "fine"}, "{", "[1]", {"answer": "2"}, {"reply": "a", "replies": ["b"]}, {"reply": 3}, {"replies": []},
@@ -173,12 +175,12 @@ def test_every_bad_line_is_told_with_its_place_and_nothing_is_scored(folder: Pat
         ([], "give either --reward or --run"),
     ],
 )
-def test_what_is_wrong_with_the_request_is_told_in_a_line(folder: Path, arguments: list[str], said: str):
+def test_an_invalid_request_is_reported_in_one_line(folder: Path, arguments: list[str], said: str):
     found = Said(folder, "replies.jsonl", *arguments)
     assert found.code == 2 and said in found.err and found.out == "" and "Traceback" not in found.err
 
 
-def test_a_file_that_is_not_there_or_empty_is_told(folder: Path):
+def test_a_missing_or_empty_file_is_reported(folder: Path):
     (folder / "empty.jsonl").write_text("\n")
     assert "nowhere.jsonl: no such file" in Said(folder, "nowhere.jsonl", "--reward", "exact").err
     assert "empty.jsonl: no replies in it" in Said(folder, "empty.jsonl", "--reward", "exact").err

@@ -1,4 +1,4 @@
-"""What a file may say of devices."""
+"""The key `devices`."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ executor: ray
 model: {shape: {hidden: 64}}
 algorithm: grpo
 tasks: [{name: sums, data: arithmetic, reward: exact}]
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 
@@ -24,7 +24,7 @@ def run_of(folder: Path, *changes: str) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("given", "named", "num"),
+    ("text", "named", "num"),
     [
         ("auto", None, None),
         ("all", None, None),
@@ -36,10 +36,10 @@ def run_of(folder: Path, *changes: str) -> Run:
         ("[0, 2, 5]", (0, 2, 5), 3),
     ],
 )
-def test_words_counts_ranges_and_lists_are_read_and_written_down(
-    tmp_path: Path, given: str, named: tuple[int, ...] | None, num: int | None
+def test_words_counts_ranges_and_lists_are_read_and_dumped(
+    tmp_path: Path, text: str, named: tuple[int, ...] | None, num: int | None
 ) -> None:
-    run = run_of(tmp_path, f"actor_infer.devices={given}")
+    run = run_of(tmp_path, f"actor_infer.devices={text}")
     assert named_devices(run.actor_infer.devices) == named
     assert num_devices(run.actor_infer.devices) == num
     assert run.actor_infer.num_workers == (num or 1)
@@ -48,7 +48,7 @@ def test_words_counts_ranges_and_lists_are_read_and_written_down(
 
 
 @pytest.mark.parametrize(
-    ("given", "fault"),
+    ("text", "fault"),
     [
         ("gpu", r"actor_infer.devices: no such devices \(got 'gpu'\); give auto, all, cpu"),
         ("'4'", r"actor_infer.devices: '4' may be a count or a number; write \[4\] for that one device, or 4"),
@@ -63,9 +63,9 @@ def test_words_counts_ranges_and_lists_are_read_and_written_down(
         ("1.5", "no such devices"),
     ],
 )
-def test_what_cannot_be_read_is_refused_at_its_key(tmp_path: Path, given: str, fault: str) -> None:
+def test_invalid_devices_are_an_error_at_their_key(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault) as raised:
-        run_of(tmp_path, f"actor_infer.devices={given}")
+        run_of(tmp_path, f"actor_infer.devices={text}")
     assert str(raised.value).startswith("command line: actor_infer.devices: ")
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_refused_at_its_key(tmp_path: Path, given: str, f
         (["executor=inline", "actor_infer.devices=cuda"], r"it is the trainer's \(auto\), got 'cuda'; leave it out"),
     ],
 )
-def test_counts_that_do_not_agree_are_refused(tmp_path: Path, changes: list[str], fault: str) -> None:
+def test_inconsistent_counts_are_errors(tmp_path: Path, changes: list[str], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         run_of(tmp_path, *changes)
 

@@ -1,4 +1,4 @@
-"""Trainer and generator use weights with the same number of bits, or the run is refused before it starts."""
+"""Trainer and generator must use the same type of weights."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ RUN = """\
 model: {shape: {}}
 algorithm: grpo
 tasks: [{name: sums, data: {kind: arithmetic}, reward: exact}]
-rollout: {context: 128, max_new_tokens: 8}
+rollout: {max_seq_len: 128, max_new_tokens: 8}
 """
 
 
@@ -23,13 +23,13 @@ def loaded(path: Path, rest: str) -> Run:
     return load(path / "run.yaml").run
 
 
-def test_the_native_generator_has_no_16_bits(tmp_path: Path) -> None:
+def test_the_native_generator_has_no_16_bit_weights(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"actor_train.dtype \(bfloat16\): backend native samples with float32"):
         loaded(tmp_path, "actor_train: {dtype: bfloat16}\n")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_vllm_serves_with_the_bits_of_the_trainer(dtype: str, tmp_path: Path) -> None:
+def test_vllm_uses_the_dtype_of_the_trainer(dtype: str, tmp_path: Path) -> None:
     run = loaded(tmp_path, f"actor_train: {{dtype: {dtype}}}\nactor_infer: {{backend: vllm}}\n")
     assert isinstance(run.actor_infer, VllmInfer)
     assert vllm_settings(run, run.actor_infer).dtype == dtype
@@ -38,10 +38,13 @@ def test_vllm_serves_with_the_bits_of_the_trainer(dtype: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ("{exact: true}", "exact: with dtype float32 nothing is rounded; leave it out, or set dtype to bfloat16"),
-        ("{exact: true, dtype: bfloat16, lora: {}}", "exact: a model under adapters is held with 16 bits"),
+        (
+            "{float32_compute: true}",
+            "float32_compute: dtype is float32 already; leave it out, or set dtype to bfloat16",
+        ),
+        ("{float32_compute: true, dtype: bfloat16, lora: {}}", "float32_compute: the model under adapters has 16 bits"),
     ],
 )
-def test_exact_arithmetic_is_refused_where_it_means_nothing(given: str, fault: str, tmp_path: Path) -> None:
+def test_float32_compute_without_effect_is_an_error(given: str, fault: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=fault):
         loaded(tmp_path, f"actor_train: {given}\nactor_infer: {{backend: vllm}}\n")

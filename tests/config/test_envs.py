@@ -1,4 +1,4 @@
-"""The section `envs`: what it refuses, and what is told of it."""
+"""The section `envs`: its checks and its explanation."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ TEXT = """\
 model: {shape: {}}
 algorithm: grpo
 tasks: [{name: guess, env: guess_number}]
-rollout: {context: 64, max_new_tokens: 8}
+rollout: {max_seq_len: 64, max_new_tokens: 8}
 """
 
 
@@ -32,26 +32,26 @@ def test_memory_without_processes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides, told",
+    "overrides, expected",
     [
-        ([], "in the controller's thread; without a limit of time"),
+        ([], "in the controller's thread; without a timeout"),
         (
-            ["envs.workers=2", "envs.start_limit=4", "rollout.env_timeout_s=3"],
-            "in 2 processes of their own, 4 starting at once; one that takes over 3 s has failed; a process that does "
-            "not give way within 10 s then is killed",
+            ["envs.workers=2", "envs.max_concurrent_starts=4", "rollout.env_timeout_s=3"],
+            "in 2 separate processes, 4 starting at once; a call over 3 s has failed; a process that does not stop it "
+            "within 10 s is killed",
         ),
-        (["executor=ray", "envs={workers: 2, executor: ray}"], "in 2 processes of Ray's; without a limit of time"),
+        (["executor=ray", "envs={workers: 2, executor: ray}"], "in 2 Ray processes; without a timeout"),
     ],
 )
-def test_where_environments_live_is_told(tmp_path: Path, overrides: list[str], told: str) -> None:
-    words = " ".join(explain(run(tmp_path, *overrides)).split())
-    assert f"environments {told}" in words
+def test_the_processes_of_environments_are_explained(tmp_path: Path, overrides: list[str], expected: str) -> None:
+    text = " ".join(explain(run(tmp_path, *overrides)).split())
+    assert f"environments {expected}" in text
 
 
-def test_the_keys_reach_what_they_are_about(tmp_path: Path) -> None:
+def test_the_keys_reach_the_pool_of_environments(tmp_path: Path) -> None:
     pool: Any = build_environments(
         run(tmp_path, "envs.workers=2", "envs.memory_mb=100", "envs.grace_s=3", "envs.start_timeout_s=7")
     )
     assert isinstance(pool, EnvPool)
-    assert (pool.limits.memory, pool.limits.grace_s, pool.limits.open_s) == (100 * 2**20, 3.0, 7.0)
+    assert (pool.limits.memory_bytes, pool.limits.grace_s, pool.limits.start_timeout_s) == (100 * 2**20, 3.0, 7.0)
     assert isinstance(build_environments(run(tmp_path)), InlineEnvs)

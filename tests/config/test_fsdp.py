@@ -1,4 +1,4 @@
-"""The trainer on many ranks, in a file."""
+"""The section of the FSDP2 trainer."""
 
 from pathlib import Path
 
@@ -19,12 +19,12 @@ actor_train: {backend: fsdp2, workers: 4, parallel: {tp: 2}}
 
 def loaded(folder: Path, *changes: str) -> FsdpTrain:
     (folder / "run.yaml").write_text(TEXT)
-    found = load(folder / "run.yaml", changes).run.actor_train
-    assert isinstance(found, FsdpTrain)
-    return found
+    section = load(folder / "run.yaml", changes).run.actor_train
+    assert isinstance(section, FsdpTrain)
+    return section
 
 
-def test_ranks_are_asked_for_by_workers_or_by_devices(tmp_path: Path) -> None:
+def test_the_number_of_ranks_follows_from_workers_or_devices(tmp_path: Path) -> None:
     assert loaded(tmp_path).num_workers == 4
     assert loaded(tmp_path, "actor_train={backend: fsdp2, devices: 0-7, parallel: {tp: 2, cp: 4}}").num_workers == 8
 
@@ -38,7 +38,7 @@ def test_ranks_are_asked_for_by_workers_or_by_devices(tmp_path: Path) -> None:
         ("actor_train.ofload=true", "did you mean 'offload'"),
     ],
 )
-def test_what_cannot_be_had_is_refused(change: str, message: str, tmp_path: Path) -> None:
+def test_invalid_settings_of_fsdp_are_errors(change: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         loaded(tmp_path, change)
 
@@ -48,7 +48,7 @@ def test_ranks_need_processes(tmp_path: Path) -> None:
         loaded(tmp_path, "executor=inline", "actor_train={backend: fsdp2}")
 
 
-def test_a_model_beside_the_actor_is_spread_over_its_processes_where_it_has_any(tmp_path: Path) -> None:
+def test_an_auxiliary_model_is_sharded_only_over_several_processes(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     run = load(tmp_path / "run.yaml", ["critic={sharded: true, workers: 2}"]).run
     assert run.critic.sharded and not run.reference.sharded

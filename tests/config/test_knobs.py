@@ -3,7 +3,7 @@ from pathlib import Path
 
 from roll.config.knobs import knobs, section_at
 from roll.config.reward import Reward
-from roll.config.schema import Named, Optimizer, Source
+from roll.config.schema import Optimizer, SpecConfig, TaskSourceConfig
 
 SNAPSHOT = Path(__file__).parents[1] / "knobs.txt"
 
@@ -18,9 +18,9 @@ def test_the_knobs_are_those_of_the_snapshot() -> None:
 
 def test_a_dotted_key_leads_to_its_section() -> None:
     assert section_at(["actor_train", "optimizer"]) is Optimizer
-    assert section_at(["tasks", "0"]) is Source
+    assert section_at(["tasks", "0"]) is TaskSourceConfig
     assert section_at(["tasks", "0", "reward"]) is Reward
-    assert section_at(["tasks", "0", "env"]) is Named
+    assert section_at(["tasks", "0", "env"]) is SpecConfig
     assert section_at(["tasks"]) is None
     assert section_at(["rollout", "group_size"]) is None
     assert section_at(["nowhere", "at", "all"]) is None

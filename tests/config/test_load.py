@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.load import Loaded, dump, load
+from roll.config.load import LoadedRun, dump, load
 from roll.errors import ConfigError
 
 GOOD = """\
@@ -12,11 +12,11 @@ tasks:
   - name: sums
     data: arithmetic
     reward: exact
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 
-def read(tmp_path: Path, text: str, *overrides: str) -> Loaded:
+def read(tmp_path: Path, text: str, *overrides: str) -> LoadedRun:
     path = tmp_path / "run.yaml"
     path.write_text(text, encoding="utf-8")
     return load(path, overrides)
@@ -29,15 +29,15 @@ def faults(tmp_path: Path, text: str, *overrides: str) -> list[str]:
     return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
 
 
-def test_a_file_becomes_a_run_that_knows_where_its_keys_stand(tmp_path: Path) -> None:
+def test_a_loaded_run_has_the_location_of_every_key(tmp_path: Path) -> None:
     loaded = read(tmp_path, GOOD, "tasks.0.share=2")
     assert loaded.run.tasks[0].reward is not None and loaded.run.tasks[0].reward.kind == "exact"
-    assert loaded.places["tasks.0.reward"] == f"{tmp_path}/run.yaml:6"
-    assert loaded.places["tasks.0.share"] == "command line"
-    assert loaded.place("rollout.group_size") == f"{tmp_path}/run.yaml:7"
+    assert loaded.locations["tasks.0.reward"] == f"{tmp_path}/run.yaml:6"
+    assert loaded.locations["tasks.0.share"] == "command line"
+    assert loaded.where("rollout.group_size") == f"{tmp_path}/run.yaml:7"
 
 
-def test_a_missing_file_offers_the_one_beside_it(tmp_path: Path) -> None:
+def test_the_error_about_a_missing_file_suggests_a_similar_one(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(GOOD)
     with pytest.raises(ConfigError, match=r"no such file: .*rnu\.yaml; did you mean 'run\.yaml'\?"):
         load(tmp_path / "rnu.yaml")
@@ -64,7 +64,7 @@ def test_broken_yaml_is_placed_by_line_and_column(tmp_path: Path) -> None:
     assert line.startswith("run.yaml:3:5: broken YAML: ")
 
 
-def test_a_bare_variable_inside_braces_is_told_to_wear_quotes(tmp_path: Path) -> None:
+def test_the_error_about_a_variable_inside_braces_asks_for_quotes(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, "model: {path: ${root}/model}\n")
     assert line.startswith("run.yaml:1:") and line.endswith("put text with '${' in quotes")
 
@@ -80,14 +80,14 @@ def test_an_unknown_key_names_its_nearest_sibling(tmp_path: Path) -> None:
     assert faults(tmp_path, text) == ["run.yaml:9: unknown key 'actor_train.optimizr'; did you mean 'optimizer'?"]
 
 
-def test_a_key_in_the_wrong_section_is_sent_to_the_right_one(tmp_path: Path) -> None:
+def test_the_error_about_a_key_in_the_wrong_section_names_the_right_one(tmp_path: Path) -> None:
     assert faults(tmp_path, GOOD + "group_size: 4\n") == [
         "run.yaml:8: unknown key 'group_size'; did you mean 'rollout.group_size'?"
     ]
 
 
 def test_a_group_size_of_zero_is_refused_at_its_line(tmp_path: Path) -> None:
-    text = GOOD.replace("rollout: {context: 512}", "rollout:\n  context: 512\n  group_size: 0")
+    text = GOOD.replace("rollout: {max_seq_len: 512}", "rollout:\n  max_seq_len: 512\n  group_size: 0")
     assert faults(tmp_path, text) == ["run.yaml:9: rollout.group_size: must be greater than 0 (got 0)"]
 
 
@@ -111,12 +111,11 @@ def test_a_wrong_type_says_what_is_expected_and_what_was_got(tmp_path: Path, lin
     assert faults(tmp_path, f"{GOOD}{line}\n") == [f"run.yaml:8: {fault}"]
 
 
-def test_a_missing_key_is_placed_at_its_section_and_says_what_it_is_for(tmp_path: Path) -> None:
+def test_a_missing_key_is_reported_at_its_section_with_its_purpose(tmp_path: Path) -> None:
     text = "algorithm: grpo\ntasks:\n  - {data: arithmetic, reward: exact}\n"
     assert faults(tmp_path, text) == [
-        "run.yaml: missing key 'model'; add it (Which weights to start from: a Hugging Face directory, or a shape to "
-        "initialise)",
-        "run.yaml:3: missing key 'tasks.0.name'; add it (The domain; metrics carry it)",
+        "run.yaml: missing key 'model'; add it (Initial weights: a Hugging Face directory, or a shape to initialise)",
+        "run.yaml:3: missing key 'tasks.0.name'; add it (The domain, used in metrics)",
     ]
 
 
@@ -136,7 +135,7 @@ def test_a_key_given_twice_is_an_error(tmp_path: Path) -> None:
     ]
 
 
-def test_all_faults_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_faults_are_raised_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = GOOD.replace("grpo", "grpoo").replace("hidden", "hiden") + "steps: 0\nname: ${who}\n"
     assert faults(tmp_path, text, "checkpoint.keep=0", "nonsense") == [
         "run.yaml:1: unknown key 'model.shape.hiden'; did you mean 'hidden'?",
@@ -153,7 +152,7 @@ def test_numbers_and_words_are_read_by_the_rules_of_yaml_1_2(tmp_path: Path) -> 
     loaded = read(tmp_path, GOOD.replace("data: arithmetic", f"data: {arguments}"))
     assert loaded.run.tasks[0].data is not None
     expected = {"a": 0.001, "b": "no", "c": 10, "d": 16, "e": "2024-01-01", "f": "1", "g": "1:30", "h": None, "i": -2.5}
-    assert loaded.run.tasks[0].data.arguments == expected
+    assert loaded.run.tasks[0].data.kwargs == expected
 
 
 def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
@@ -162,14 +161,14 @@ def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
     assert [source.name for source in loaded.run.validation.tasks] == ["held", "other"]
 
 
-def test_an_alias_inside_what_it_names_is_an_error_not_an_endless_loop(tmp_path: Path) -> None:
+def test_an_alias_inside_its_own_value_is_an_error_not_an_endless_loop(tmp_path: Path) -> None:
     lines = faults(tmp_path, GOOD + "vars: &v {again: *v}\n")
-    assert lines == ["run.yaml:8: vars.again: the alias stands inside what it names; write the value out"]
+    assert lines == ["run.yaml:8: vars.again: the alias is inside the value that it names; write the value out"]
 
 
 def test_a_python_tag_builds_nothing(tmp_path: Path) -> None:
     (line,) = faults(tmp_path, GOOD + "name: !!python/name:os.system x\n")
-    assert line.startswith("run.yaml:8: name: tags are not read here")
+    assert line.startswith("run.yaml:8: name: tags are not supported")
 
 
 def test_overrides_reach_into_lists_and_into_short_forms(tmp_path: Path) -> None:
@@ -181,17 +180,17 @@ def test_overrides_reach_into_lists_and_into_short_forms(tmp_path: Path) -> None
         "rollout.stop=[a, b]",
         "actor_train.optimizer.lr=1e-2",
     ).run
-    assert run.tasks[0].reward is not None and run.tasks[0].reward.arguments == {"tolerance": 0.001}
-    assert run.algorithm.loss.arguments == {"clip_low": 0.2, "clip_high": 0.3}
+    assert run.tasks[0].reward is not None and run.tasks[0].reward.kwargs == {"tolerance": 0.001}
+    assert run.algorithm.loss.kwargs == {"clip_low": 0.2, "clip_high": 0.3}
     assert run.rollout.stop == ("a", "b")
     assert run.actor_train.optimizer.lr == 0.01
 
 
-def test_another_origin_of_the_weights_leaves_the_rest_of_the_model_as_it_is(tmp_path: Path) -> None:
+def test_overriding_the_origin_of_the_weights_keeps_the_other_keys_of_the_model(tmp_path: Path) -> None:
     text = GOOD.replace("model: {", "model: {template: plain, ")
     found = read(tmp_path, text, "model={path: elsewhere}")
     assert (found.run.model.path, found.run.model.shape, found.run.model.template) == ("elsewhere", None, "plain")
-    assert found.place("model.path") == "command line" and found.place("model.template") != "command line"
+    assert found.where("model.path") == "command line" and found.where("model.template") != "command line"
     assert read(tmp_path, text, "model={template: last}").run.model.shape is not None
     assert read(tmp_path, text, "model={path: elsewhere, template: last}").run.model.template == "last"
 
@@ -199,7 +198,7 @@ def test_another_origin_of_the_weights_leaves_the_rest_of_the_model_as_it_is(tmp
 def test_an_override_below_a_data_file_keeps_the_file(tmp_path: Path) -> None:
     text = GOOD.replace("data: arithmetic", "data: train.jsonl")
     data = read(tmp_path, text, "tasks.0.data.extra=1").run.tasks[0].data
-    assert data is not None and (data.kind, data.arguments) == ("jsonl", {"path": "train.jsonl", "extra": 1})
+    assert data is not None and (data.kind, data.kwargs) == ("jsonl", {"path": "train.jsonl", "extra": 1})
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,10 @@ def test_an_override_below_a_data_file_keeps_the_file(tmp_path: Path) -> None:
         ("tasks.3.share=1", "tasks.3.share: 'tasks' has entries 0 to 0 (got '3')"),
         ("seed=[1", "seed: broken YAML: expected ',' or ']', but got '<stream end>'"),
         ("rollout.group_sise=1", "unknown key 'rollout.group_sise'; did you mean 'group_size'?"),
-        ("rollout.context.x=1", "rollout.context.x: 'rollout.context' is a single value (got 512); it has no 'x'"),
+        (
+            "rollout.max_seq_len.x=1",
+            "rollout.max_seq_len.x: 'rollout.max_seq_len' is a single value (got 512); it has no 'x'",
+        ),
         ("steps=soon", "steps: must be a whole number (got 'soon')"),
         (".steps=1", "'.steps=1' is not an override; write key.sub=value"),
     ],
@@ -236,11 +238,11 @@ def test_unknown_and_circular_variables_are_faults(tmp_path: Path) -> None:
     ]
 
 
-def test_what_stands_beside_a_recipe_is_laid_over_it(tmp_path: Path) -> None:
+def test_keys_of_the_file_override_those_of_the_recipe(tmp_path: Path) -> None:
     algorithm = read(
         tmp_path, GOOD.replace("algorithm: grpo", "algorithm: {recipe: grpo, loss: {clip_high: 0.28}}")
     ).run.algorithm
-    assert (algorithm.loss.kind, algorithm.loss.arguments) == ("clipped", {"clip_low": 0.2, "clip_high": 0.28})
+    assert (algorithm.loss.kind, algorithm.loss.kwargs) == ("clipped", {"clip_low": 0.2, "clip_high": 0.28})
     assert algorithm.advantage.kind == "group_normalised"
 
 
@@ -248,7 +250,7 @@ def test_what_stands_beside_a_recipe_is_laid_over_it(tmp_path: Path) -> None:
 def test_a_part_of_another_kind_keeps_no_argument_of_the_recipe(tmp_path: Path, loss: str) -> None:
     text = GOOD.replace("algorithm: grpo", f"algorithm: {{recipe: grpo, loss: {loss}}}")
     found = read(tmp_path, text).run.algorithm.loss
-    assert (found.kind, found.arguments) == ("policy_gradient", {})
+    assert (found.kind, found.kwargs) == ("policy_gradient", {})
 
 
 def test_a_dumped_run_is_read_back_equal(tmp_path: Path) -> None:
@@ -276,22 +278,24 @@ def test_a_dumped_run_is_read_back_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ("0", "must be greater than 0, or 'adaptive' (got 0)"),
         ("many", "must be a whole number, or 'adaptive' (got 'many')"),
         ("1.5", "must be a whole number, or 'adaptive' (got 1.5)"),
     ],
 )
-def test_a_key_that_takes_several_types_has_one_fault(tmp_path: Path, value: str, told: str) -> None:
-    assert faults(tmp_path, GOOD, f"rollout.concurrency={value}") == [f"command line: rollout.concurrency: {told}"]
+def test_a_key_that_takes_several_types_has_one_fault(tmp_path: Path, value: str, expected: str) -> None:
+    assert faults(tmp_path, GOOD, f"rollout.concurrency={value}") == [f"command line: rollout.concurrency: {expected}"]
 
 
 @pytest.mark.parametrize("kind", ["judge", "remote"])
-def test_a_promise_of_sameness_refuses_rewards_that_may_change_their_mind(tmp_path: Path, kind: str) -> None:
+def test_a_deterministic_run_refuses_rewards_that_may_vary(tmp_path: Path, kind: str) -> None:
     reward = f"tasks.0.reward=[exact, {{kind: {kind}, weight: 0.5}}]"
     (line,) = faults(tmp_path, GOOD, "deterministic=true", reward)
-    assert line.startswith(f"command line: tasks.0.reward: deterministic, and {kind!r} may say something else")
+    assert line.startswith(
+        f"command line: tasks.0.reward: deterministic, and {kind!r} may score the same reply differently"
+    )
     held_out = f"validation.tasks=[{{name: held, data: arithmetic, reward: {kind}}}]"
     (line,) = faults(tmp_path, GOOD, "deterministic=true", held_out)
     assert line.startswith("command line: validation.tasks.0.reward: deterministic")
@@ -301,13 +305,13 @@ def test_a_promise_of_sameness_refuses_rewards_that_may_change_their_mind(tmp_pa
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "rloo"])
-def test_attempts_that_are_to_be_compared_are_two_at_least(recipe: str, tmp_path: Path) -> None:
+def test_a_recipe_that_compares_attempts_needs_two_per_group(recipe: str, tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, GOOD, "rollout.group_size=1", f"algorithm={recipe}")
     assert "rollout.group_size (1)" in fault and "make it 2 or more" in fault
     read(tmp_path, GOOD, "rollout.group_size=1", "algorithm=reinforce")
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b", ""])
-def test_a_run_is_not_named_like_a_place(name: str, tmp_path: Path) -> None:
+def test_the_name_of_a_run_is_not_a_path(name: str, tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, GOOD, f"name={name!r}")
     assert fault.startswith("command line: name:")

@@ -1,4 +1,4 @@
-"""Where roles may be, before anything starts."""
+"""Checks of the processes of roles."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TEXT = """\
 model: {shape: {hidden: 64}}
 algorithm: grpo
 tasks: [{name: sums, data: arithmetic, reward: exact}]
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 """
 
 
@@ -26,7 +26,7 @@ rollout: {context: 512}
         (["executor=ray", "ray.address=ray://a:1"], "ray.address (ray://a:1): start the run on a machine of the"),
     ],
 )
-def test_processes_that_cannot_be_had_are_refused(tmp_path: Path, changes: list[str], fault: str) -> None:
+def test_impossible_numbers_of_processes_are_errors(tmp_path: Path, changes: list[str], fault: str) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     with pytest.raises(ConfigError) as raised:
         load(tmp_path / "run.yaml", changes)
@@ -34,7 +34,7 @@ def test_processes_that_cannot_be_had_are_refused(tmp_path: Path, changes: list[
 
 
 @pytest.mark.parametrize("changes", [[], ["executor=ray", "actor_infer.workers=2", "ray.address=auto"]])
-def test_a_placement_that_is_written_down_is_read_again(tmp_path: Path, changes: list[str]) -> None:
+def test_a_dumped_placement_is_read_back_equal(tmp_path: Path, changes: list[str]) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     run = load(tmp_path / "run.yaml", changes).run
     (tmp_path / "again.yaml").write_text(dump(run))

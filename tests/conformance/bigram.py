@@ -1,4 +1,4 @@
-"""The smallest trainer there is: the logits of a token are a row of a table, chosen by the token before it."""
+"""The smallest trainer: the logits of a token are a row of a table, selected by the token before it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +9,8 @@ import torch
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
-from roll.data.packing import pack
+from roll.data.collate import pack
 from roll.types import Batch, Digest, Tokens
-from roll.weights.plan import Plan
 
 VOCAB = 12
 
@@ -29,10 +28,10 @@ class Bigram:
     async def stop(self) -> None: ...
 
     async def logprobs(self, batch: Batch) -> torch.Tensor:
-        found = torch.zeros(batch.num_tokens)
+        result = torch.zeros(batch.num_tokens)
         for rows in pack(batch.lengths, self.budget):
-            found[batch.places(rows)] = self.score(batch.select(rows))[0].detach()
-        return found
+            result[batch.positions(rows)] = self.score(batch.select(rows))[0].detach()
+        return result
 
     async def values(self, batch: Batch) -> torch.Tensor:
         raise AssertionError("a policy has no values")
@@ -47,7 +46,7 @@ class Bigram:
         self.table.grad = None
         return {"loss/refused": 0.0}
 
-    async def send(self, plan: Plan, version: int) -> Digest:
+    async def send(self, version: int) -> Digest:
         raise AssertionError("nobody receives")
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
@@ -70,17 +69,17 @@ class Bigram:
 
     def first(self, batch: Batch) -> torch.Tensor:
         lengths = torch.tensor(batch.lengths)
-        found = torch.zeros(batch.num_tokens, dtype=torch.bool)
-        found[(lengths.cumsum(0) - lengths)[lengths > 0]] = True
-        return found
+        result = torch.zeros(batch.num_tokens, dtype=torch.bool)
+        result[(lengths.cumsum(0) - lengths)[lengths > 0]] = True
+        return result
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
-        """Of a micro-batch; they carry the denominator of the whole batch."""
+        """The weights of a micro-batch, which include the denominator of the whole batch."""
         assert part.weights is not None
         return part.weights
 
     def divisor(self, num_parts: int) -> float:
-        """What a micro-batch's gradient is divided by: nothing, since the weights have done it."""
+        """Divisor of a micro-batch's gradient: 1, because the weights include the denominator."""
         return 1.0
 
     def tokens(self, batch: Batch) -> Tokens:
@@ -112,14 +111,14 @@ class ShiftedTwice(Bigram):
 
 
 class ScoresTheFirst(Bigram):
-    """The last token of one sequence scores the first of the next one that it is packed with."""
+    """The last token of one sequence scores the first of the next one in the pack."""
 
     def first(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(batch.num_tokens, dtype=torch.bool)
 
 
 class ReadsItsNeighbours(Bigram):
-    """Attention is not kept within a sequence: everything before it in the micro-batch changes a token's logits."""
+    """Attention crosses sequences: all earlier tokens of the micro-batch change a token's logits."""
 
     def score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies = super().score(batch)
@@ -131,13 +130,13 @@ class EosUntrained(Bigram):
     """The last token of a sequence is left out of the update."""
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
-        kept = super().weights(part, batch).clone()
-        kept[torch.tensor(part.lengths).cumsum(0) - 1] = 0
-        return kept
+        retained = super().weights(part, batch).clone()
+        retained[torch.tensor(part.lengths).cumsum(0) - 1] = 0
+        return retained
 
 
 class DenominatorOfTheMicroBatch(Bigram):
-    """Each micro-batch is a mean of its own."""
+    """Each micro-batch is averaged separately."""
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
         return part.trained.float() * 1024 / part.trained.sum().clamp(min=1)
@@ -151,28 +150,28 @@ class MeanOfMicroBatches(Bigram):
 
 
 class DenominatorOfTheShard(Bigram):
-    """Each rank divides by what it has itself."""
+    """Each rank divides by its own count."""
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
         return part.trained.float() * 1024 / batch.trained.sum().clamp(min=1)
 
 
 class CountsMaskedRows(Bigram):
-    """The denominator is a number of rows, those without a trained token among them."""
+    """The denominator counts rows, including those without a trained token."""
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
         return super().weights(part, batch) * 8 / len(batch.lengths)
 
 
 class CountsPadding(Bigram):
-    """Rows are padded to the longest one, and the denominator counts what they are padded to."""
+    """Rows are padded to the longest one, and the denominator counts padding."""
 
     def weights(self, part: Batch, batch: Batch) -> torch.Tensor:
         return super().weights(part, batch) * 8 / max(batch.lengths)
 
 
 class WhitensUntrainedAdvantages(Bigram):
-    """Advantages are normalised once more, over every token there is."""
+    """Advantages are normalised a second time, over all tokens."""
 
     def tokens(self, batch: Batch) -> Tokens:
         tokens = super().tokens(batch)
@@ -181,7 +180,7 @@ class WhitensUntrainedAdvantages(Bigram):
 
 
 class ForgetsOldLogprobs(Bigram):
-    """The ratio is always 1: what the proximal policy was is not read."""
+    """The ratio is always 1: old logprobs are not read."""
 
     def tokens(self, batch: Batch) -> Tokens:
         tokens = super().tokens(batch)

@@ -1,4 +1,4 @@
-"""Silent bugs, planted on purpose: each is one that was shipped somewhere, and each runs without complaint."""
+"""Silent bugs planted on purpose: each has been shipped somewhere, and each runs without an error."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from roll.algorithms import advantages, losses, shaping
-from roll.algorithms.objective import corrected, evaluate
+from roll.algorithms.objective import correction_factors, evaluate
 from roll.algorithms.recipe import Objective
 from roll.types import Batch, Tokens
 
@@ -15,7 +15,7 @@ Loss = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 def clean(tokens: Tokens) -> Tokens:
-    """Zeros where nothing is trained on, so that a bug shows by itself and not by garbage."""
+    """The tokens with zeros at untrained positions, so that a bug is detected by its own effect and not by garbage."""
     rows = ("logprobs", "old_logprobs", "sampler_logprobs", "advantages", "values", "old_values", "returns")
     return replace(tokens, **{name: torch.where(tokens.trained, getattr(tokens, name), 0.0) for name in rows})
 
@@ -25,10 +25,10 @@ def ratio_of(tokens: Tokens) -> Row:
 
 
 def row_mean(tokens: Tokens, row: Row) -> Row:
-    """Over the trained tokens of each sequence."""
+    """The mean over the trained tokens of each sequence."""
     size = int(tokens.row.max()) + 1 if len(tokens.row) else 0
-    kept = torch.where(tokens.trained, row, 0.0)
-    sums = torch.zeros(size).index_add(0, tokens.row, kept)
+    retained = torch.where(tokens.trained, row, 0.0)
+    sums = torch.zeros(size).index_add(0, tokens.row, retained)
     counts = torch.zeros(size).index_add(0, tokens.row, tokens.trained.float())
     return (sums / counts.clamp(min=1))[tokens.row]
 
@@ -119,8 +119,8 @@ def mean_over_the_micro_batch(tokens: Tokens) -> Loss:
 
 def advantages_whitened_in_the_loss(tokens: Tokens) -> Loss:
     tokens = clean(tokens)
-    kept = tokens.advantages[tokens.trained]
-    centred = tokens.advantages - kept.sum() / max(1, len(kept))
+    retained = tokens.advantages[tokens.trained]
+    centred = tokens.advantages - retained.sum() / max(1, len(retained))
     scaled = centred / (centred.square().mean().sqrt() + 1e-6)
     return -scaled * tokens.logprobs, {}
 
@@ -183,7 +183,7 @@ def entropy_as_a_penalty(tokens: Tokens, weights: Row, objective: Objective) -> 
 
 def kl_under_the_correction(tokens: Tokens, weights: Row, objective: Objective) -> Loss:
     assert objective.correction is not None
-    factor = torch.where(tokens.trained, corrected(tokens, objective.correction), 0.0)
+    factor = torch.where(tokens.trained, correction_factors(tokens, objective.correction), 0.0)
     return evaluate(tokens, weights * factor, replace(objective, correction=None))
 
 
@@ -223,12 +223,12 @@ def rows_of(batch: Batch) -> Row:
 
 
 def groups_by_row_order(batch: Batch) -> Row:
-    """Siblings are taken to be four neighbours."""
+    """Treats four adjacent trajectories as siblings."""
     return advantages.group_normalised(replace(batch, group=torch.arange(len(batch.rewards)) // 4))
 
 
 def normalised_after_duplication(batch: Batch) -> Row:
-    """A trajectory counts as often as it has rows."""
+    """A trajectory counts once per row."""
     rewards, group = batch.rewards[batch.trajectory], batch.group[batch.trajectory]
     each = replace(batch, rewards=rewards, group=group, trajectory=torch.arange(len(rewards)))
     return advantages.group_normalised(each)
@@ -239,23 +239,23 @@ def biased_for_unbiased(batch: Batch, *, unbiased: bool) -> Row:
 
 
 def nan_in_a_group_of_one(batch: Batch, *, unbiased: bool) -> Row:
-    found = torch.zeros(len(batch.rewards))
+    result = torch.zeros(len(batch.rewards))
     for own in batch.group.unique():
         rewards = batch.rewards[batch.group == own]
         centred = rewards - rewards.mean()
-        found[batch.group == own] = centred / ((centred.square().sum() / (len(rewards) - 1)).sqrt() + 1e-6)
-    return spread(batch, found)
+        result[batch.group == own] = centred / ((centred.square().sum() / (len(rewards) - 1)).sqrt() + 1e-6)
+    return spread(batch, result)
 
 
 def equal_rewards_amplified(batch: Batch) -> Row:
-    """Means in single precision are off in the last digit, and eps is all they are divided by."""
-    found = torch.zeros(len(batch.rewards))
+    """Means in single precision are off in the last digit, and are then divided by eps alone."""
+    result = torch.zeros(len(batch.rewards))
     for own in batch.group.unique():
         rewards = batch.rewards[batch.group == own]
         mean = rewards.cumsum(0)[-1] * (1 / torch.tensor(float(len(rewards))))
         deviation = (rewards - mean).square().mean().sqrt()
-        found[batch.group == own] = (rewards - mean) / (deviation + 1e-8)
-    return spread(batch, found)
+        result[batch.group == own] = (rewards - mean) / (deviation + 1e-8)
+    return spread(batch, result)
 
 
 def rewards_in_half_precision(batch: Batch) -> Row:
@@ -275,7 +275,7 @@ def whitened_over_all_tokens(batch: Batch) -> Row:
 
 
 def gae_past_the_last_trained_token(batch: Batch) -> Row:
-    """The value that follows is that of the next token, trained or not."""
+    """The next value is that of the next token, trained or not."""
     assert batch.values is not None
     values = torch.nan_to_num(batch.values, nan=1.0, posinf=1.0, neginf=1.0).clamp(-5, 5)
     after = torch.cat([values[1:], torch.zeros(1)])
@@ -302,13 +302,13 @@ def gae_bootstraps_unasked(batch: Batch) -> Row:
 
 
 def outcome_on_an_observation(batch: Batch, *, per: str) -> Row:
-    """A turn earns on its last token; where the environment has spoken after the reply, nobody is told."""
+    """A turn's reward goes to its last token; an observation after the response loses it."""
     if not batch.num_tokens:
         return torch.zeros(0)
     ends = torch.full((len(batch.turn_rewards),), -1)
     ends[batch.turn] = torch.arange(batch.num_tokens)
-    told = torch.where((ends >= 0) & batch.trained[ends.clamp(min=0)], batch.turn_rewards, 0.0)
-    return advantages.discounted(replace(batch, turn_rewards=told), per="token")
+    rewards = torch.where((ends >= 0) & batch.trained[ends.clamp(min=0)], batch.turn_rewards, 0.0)
+    return advantages.discounted(replace(batch, turn_rewards=rewards), per="token")
 
 
 def discount_per_token(batch: Batch, *, gamma: float) -> Row:
@@ -316,7 +316,7 @@ def discount_per_token(batch: Batch, *, gamma: float) -> Row:
 
 
 def states_across_tasks(batch: Batch) -> Row:
-    """The step's siblings are taken from all groups; the episode's are right."""
+    """Siblings of a step come from all groups; those of the episode are right."""
     episode = advantages.group_normalised(batch)
     mixed = replace(batch, group=torch.zeros_like(batch.group))
     return episode + advantages.gigpo(mixed) - advantages.group_normalised(mixed)
@@ -340,12 +340,12 @@ def last_trained(batch: Batch) -> Row:
 
 
 def first_row_of_turns(batch: Batch) -> Row:
-    found = torch.zeros_like(batch.turn_trajectory)
+    result = torch.zeros_like(batch.turn_trajectory)
     rows = torch.arange(len(batch.lengths))
     for turn, owner in enumerate(batch.turn_trajectory.tolist()):
-        found[turn] = rows[batch.trajectory == owner][0]
-    found[batch.turn] = rows_of(batch)
-    return found
+        result[turn] = rows[batch.trajectory == owner][0]
+    result[batch.turn] = rows_of(batch)
+    return result
 
 
 # Shapings

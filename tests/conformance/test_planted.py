@@ -1,4 +1,4 @@
-"""A kit that passes a planted bug is a failing test: each is reported, in words that say what is wrong."""
+"""Every planted bug is reported by the kit, with a message that names it."""
 
 import asyncio
 from typing import Any
@@ -17,17 +17,19 @@ from roll.conformance.laws import (
     check_shaping,
 )
 from roll.conformance.trainers import check_trainer
-from roll.types import Call
+from roll.types import Spec
 from tests.conformance import bigram, planted
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 
-CLIPPED = [Objective(loss=Call("clipped"))]
-CUT = "depends on how the batch is cut into micro-batches"
+CLIPPED = [Objective(loss=Spec("clipped"))]
+CUT = "depends on how the batch is split into micro-batches"
 ORDER = "depends on the order of sequences"
 OBSERVED = "depends on observation tokens"
 MASKED = "depends on empty or all-masked sequences"
-GARBAGE = "reads what stands at untrained tokens"
+GARBAGE = "reads values at untrained tokens"
 ROWS = "depends on how many rows a trajectory has"
 
 
@@ -64,7 +66,7 @@ def assert_reported(faults: list[str], *texts: str) -> None:
         (planted.mean_over_the_micro_batch, None, {}, [CUT]),
         (planted.advantages_whitened_in_the_loss, None, {}, [CUT, OBSERVED]),
         (planted.masked_by_multiplication, "policy_gradient", {}, [GARBAGE]),
-        (planted.one_number_for_all, None, {}, ["the loss must be one number a token"]),
+        (planted.one_number_for_all, None, {}, ["the loss must be one value per token"]),
     ],
 )
 def test_a_wrong_loss_is_reported(bug: Any, like: str | None, arguments: dict[str, Any], texts: list[str]) -> None:
@@ -96,9 +98,9 @@ def test_a_wrong_estimator_of_kl_is_reported() -> None:
 
 
 def test_a_wrong_objective_is_reported() -> None:
-    pulled = Objective(loss=Call("clipped"), kl=Call("k3"), kl_coefficient=0.3)
-    corrected = Objective(loss=Call("clipped"), correction=Call("truncate"), kl=Call("k3"), kl_coefficient=0.3)
-    lively = Objective(loss=Call("clipped"), entropy=0.3)
+    pulled = Objective(loss=Spec("clipped"), kl=Spec("k3"), kl_coefficient=0.3)
+    corrected = Objective(loss=Spec("clipped"), correction=Spec("truncate"), kl=Spec("k3"), kl_coefficient=0.3)
+    lively = Objective(loss=Spec("clipped"), entropy=0.3)
     assert_reported(check_objective(pulled, function=planted.kl_twice), "differs from the formula: the sum")
     assert_reported(check_objective(corrected, function=planted.kl_under_the_correction), "differs from the formula")
     assert_reported(check_objective(lively, function=planted.entropy_as_a_penalty), "differs from the formula")
@@ -107,10 +109,10 @@ def test_a_wrong_objective_is_reported() -> None:
 @pytest.mark.parametrize(
     ("bug", "like", "arguments", "texts"),
     [
-        (planted.mean_over_all_tokens, "token_mean", {}, [OBSERVED, MASKED, "weighs 0.607143 in all instead of 1"]),
+        (planted.mean_over_all_tokens, "token_mean", {}, [OBSERVED, MASKED, "weights sum to 0.607143 instead of 1"]),
         (planted.mask_only_in_the_advantage, None, {}, ["weighs untrained tokens"]),
         (planted.mean_over_empty_rows_too, None, {}, [MASKED]),
-        (planted.nan_when_nothing_is_trained, None, {}, ["gives nan where nothing is trained on"]),
+        (planted.nan_when_nothing_is_trained, None, {}, ["returns nan where no token is trained"]),
         (planted.constant_by_the_longest_row, "constant", {"tokens": 7}, [OBSERVED, formula("constant", "weight")]),
     ],
 )
@@ -126,8 +128,13 @@ def test_a_wrong_aggregation_is_reported(
         (planted.groups_by_row_order, None, {}, [ORDER]),
         (planted.normalised_after_duplication, None, {}, [MASKED, ROWS]),
         (planted.biased_for_unbiased, "group_normalised", {"unbiased": True}, [formula("group_normalised")]),
-        (planted.nan_in_a_group_of_one, "group_normalised", {"unbiased": True}, ["gives advantage nan", "group of 1"]),
-        (planted.equal_rewards_amplified, "group_normalised", {}, ["with equal rewards, instead of 0"]),
+        (
+            planted.nan_in_a_group_of_one,
+            "group_normalised",
+            {"unbiased": True},
+            ["returns advantage nan", "group of 1"],
+        ),
+        (planted.equal_rewards_amplified, "group_normalised", {}, ["with equal rewards, not 0"]),
         (planted.rewards_in_half_precision, "group_normalised", {}, ["8 added to all rewards", "the formula"]),
         (planted.leave_one_out_with_itself, "leave_one_out", {}, [formula("leave_one_out")]),
         (planted.batch_deviation_of_each_group, "group_centred_batch_scaled", {}, ["group_centred_batch_scaled"]),
@@ -160,10 +167,10 @@ def test_a_wrong_shaping_is_reported(bug: Any, like: str, arguments: dict[str, A
 @pytest.mark.parametrize(
     ("trainer", "texts"),
     [
-        (bigram.NoShift, ["wrong shift: the probabilities of all tokens at one place sum to"]),
+        (bigram.NoShift, ["wrong shift: the probabilities of all tokens at one position sum to"]),
         (bigram.ShiftedTwice, ["wrong shift: a token's logprob does not change with the token before it"]),
         (bigram.ScoresTheFirst, ["the first token of a sequence has"]),
-        (bigram.ReadsItsNeighbours, ["logprobs: depend on what a sequence is packed with"]),
+        (bigram.ReadsItsNeighbours, ["logprobs: depend on the sequences packed together"]),
         (bigram.EosUntrained, ["the last token of a sequence has no gradient"]),
         (bigram.DenominatorOfTheMicroBatch, ["clipped: the gradient depends on the micro-batch"]),
         (bigram.MeanOfMicroBatches, ["clipped: the gradient depends on the micro-batch"]),
@@ -172,7 +179,7 @@ def test_a_wrong_shaping_is_reported(bug: Any, like: str, arguments: dict[str, A
         (bigram.CountsPadding, ["the gradient depends on observation tokens after the last trained one"]),
         (
             bigram.WhitensUntrainedAdvantages,
-            ["depends on what stands at untrained tokens", "on the order of sequences"],
+            ["depends on values at untrained tokens", "on the order of sequences"],
         ),
         (bigram.ForgetsOldLogprobs, ["clipped: the objective falls"]),
     ],

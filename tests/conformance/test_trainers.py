@@ -1,4 +1,4 @@
-"""Trainers that get it right pass the kit, whatever they are made of."""
+"""Correct trainers pass the kit."""
 
 import asyncio
 
@@ -11,23 +11,25 @@ from roll.config.schema import Optimizer
 from roll.conformance.trainers import check_gradient, check_trainer
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.trainer import NativeTrainer
-from roll.types import Call
+from roll.types import Spec
 from tests.conformance.bigram import VOCAB, Bigram
 from tests.engines.models import config, small, trainer, twin
+
+pytestmark = pytest.mark.slow
 
 DECODER = small()
 SCORED = Decoder(config(), scored=True)
 SCORED.initialise(0)
 assert SCORED.score is not None
 SCORED.score.data.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
-SGD = Optimizer(kind="sgd", lr=1.0, clip_norm=None)
+SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
 
 
 def native(budget: int) -> NativeTrainer:
     return trainer(twin(DECODER), optimizer=SGD, budget=budget)
 
 
-def test_the_smallest_trainer_there_is_passes() -> None:
+def test_the_smallest_trainer_passes() -> None:
     assert asyncio.run(check_trainer(Bigram, vocab=VOCAB)) == []
 
 
@@ -37,7 +39,7 @@ def test_the_native_trainer_passes() -> None:
 
 @pytest.mark.parametrize("seed", [1, 7])
 def test_the_native_trainer_passes_on_other_batches_with_a_correction(seed: int) -> None:
-    objective = Objective(loss=Call("cispo"), correction=Call("truncate", {"level": "turn"}))
+    objective = Objective(loss=Spec("cispo"), correction=Spec("truncate", {"level": "turn"}))
     assert asyncio.run(check_gradient(native, objective, vocab=40, seed=seed)) == []
 
 
@@ -47,11 +49,11 @@ def critic(budget: int) -> NativeTrainer:
 
 @pytest.mark.parametrize("arguments", [{}, {"clip": 0.5}])
 def test_the_native_critic_passes(arguments: dict[str, float]) -> None:
-    objective = Objective(loss=Call("squared_value", arguments))
+    objective = Objective(loss=Spec("squared_value", arguments))
     assert asyncio.run(check_gradient(critic, objective, vocab=40)) == []
 
 
-def test_two_trainers_that_are_not_equal_are_found_out() -> None:
+def test_unequal_trainers_are_detected() -> None:
     noise = np.random.default_rng(0)
 
     def make(budget: int) -> Bigram:
@@ -60,14 +62,14 @@ def test_two_trainers_that_are_not_equal_are_found_out() -> None:
         fresh.table.data[0, 0] += float(noise.normal())
         return fresh
 
-    (fault,) = asyncio.run(check_gradient(make, Objective(loss=Call("policy_gradient")), vocab=VOCAB))
+    (fault,) = asyncio.run(check_gradient(make, Objective(loss=Spec("policy_gradient")), vocab=VOCAB))
     assert "two equal trainers differ" in fault
 
 
-def test_a_trainer_that_does_not_move_is_found_out() -> None:
+def test_a_trainer_that_does_not_move_is_detected() -> None:
     class Still(Bigram):
         def divisor(self, num_parts: int) -> float:
             return float("inf")
 
-    (fault,) = asyncio.run(check_gradient(Still, Objective(loss=Call("clipped")), vocab=VOCAB))
+    (fault,) = asyncio.run(check_gradient(Still, Objective(loss=Spec("clipped")), vocab=VOCAB))
     assert fault == "clipped: the gradient is 0 or not finite"

@@ -40,11 +40,11 @@ def test_answers_are_reversed_sums_of_unpadded_numbers():
         assert int(task.answer[::-1]) == int(left) + int(right)
 
 
-def test_answers_may_stand_the_usual_way_round():
+def test_answers_need_not_be_reversed():
     assert all(int(task.answer) == sum(map(int, task.id.split("+"))) for task in sums(reverse=False, count=20))
 
 
-def test_a_seed_decides_which_problems_and_their_order():
+def test_the_seed_determines_the_problems_and_their_order():
     assert sums(count=20, seed=1) == sums(count=20, seed=1) != sums(count=20, seed=2)
     assert [task.id for task in sums(count=3)] == ["54+6", "59+92", "5+39"]
 
@@ -55,6 +55,6 @@ def test_an_unknown_split_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [{"count": 0}, {"count": 5626}, {"digits": 0}, {"digits": 7}])
-def test_what_cannot_be_made_is_refused(wrong: dict[str, int]):
+def test_impossible_counts_and_digits_are_errors(wrong: dict[str, int]):
     with pytest.raises(ConfigError, match=r"arithmetic: .* must be between 1 and"):
         sums(**wrong)  # pyright: ignore[reportArgumentType]

@@ -50,7 +50,7 @@ GROUPS = [
 ]
 
 
-def test_rows_stand_by_group_sibling_and_segment():
+def test_rows_are_ordered_by_group_sibling_and_segment():
     found = collate(GROUPS)
     assert found.lengths == (3, 5, 2, 2)
     assert found.ids.tolist() == [9, 9, 10, 1, 3, 4, 5, 6, 7, 8, 1, 2]
@@ -59,7 +59,7 @@ def test_rows_stand_by_group_sibling_and_segment():
     torch.testing.assert_close(found.sampler_logprobs, -torch.tensor([0, 0, 1, 0, 0.3, 0.4, 0, 0.6, 0, 0.8, 0, 0.2]))
 
 
-def test_rows_know_their_trajectory_and_trajectories_their_group():
+def test_rows_have_the_index_of_their_trajectory_and_trajectories_of_their_group():
     found = collate(GROUPS)
     assert found.trajectory.tolist() == [0, 1, 1, 2]
     assert found.group.tolist() == [0, 1, 1]
@@ -71,7 +71,7 @@ def test_the_order_of_arrival_does_not_matter():
     assert there.ids.tolist() == back.ids.tolist() and there.rewards.tolist() == back.rewards.tolist()
 
 
-def test_every_row_has_its_own_kind_of_number():
+def test_every_row_has_its_dtype():
     found = collate(GROUPS)
     kinds = [row.dtype for row in (found.ids, found.trained, found.sampler_logprobs, found.versions, found.rewards)]
     assert kinds == [torch.int64, torch.bool, torch.float32, torch.int32, torch.float32]
@@ -89,7 +89,7 @@ def test_a_segment_that_begins_with_a_sampled_token_is_refused():
         collate([Group(id=1, birth=0, trajectories=(attempt(0, segment(turn([], [2]))),))])
 
 
-def test_supervised_batches_train_on_the_answers_alone():
+def test_supervised_batches_train_only_on_answers():
     found = supervised([([5, 6], [7, 1]), ([8], [9, 9, 1])])
     assert found.ids.tolist() == [5, 6, 7, 1, 8, 9, 9, 1]
     assert found.lengths == (4, 4)
@@ -116,7 +116,7 @@ def test_an_answer_without_a_prompt_is_refused(row: tuple[list[int], ...]):
         supervised([row])
 
 
-def test_turns_are_counted_over_the_batch_and_an_outcome_is_part_of_the_last():
+def test_turns_are_numbered_over_the_batch_and_a_score_is_part_of_the_last():
     found = collate(GROUPS)
     assert found.turn.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
     assert found.turn_trajectory.tolist() == [0, 1, 1, 1, 2]
@@ -133,7 +133,7 @@ def test_states_are_numbered_by_name_and_missing_if_one_is_not_named():
     assert collate([Group(id=0, birth=0, trajectories=(visiting(0, "start", ""),))]).turn_states is None
 
 
-def test_parts_of_scores_stand_by_name_and_truncation_is_known():
+def test_a_batch_has_the_parts_of_scores_and_truncation():
     one = replace(attempt(0, segment(turn([1], [2]))), score=Score(1.0, {"format": 1.0}))
     other = attempt(1, segment(turn([1], [2])), score=0.0, status=Status.TRUNCATED)
     found = collate([Group(id=0, birth=0, trajectories=(one, other))])
@@ -148,7 +148,7 @@ def test_the_last_row_of_each_trajectory_gets_one_token_more():
     assert not found.trained.any()
 
 
-def test_shards_hold_every_row_once_and_are_alike_in_tokens():
+def test_shards_have_every_row_once_and_are_balanced_by_tokens():
     whole = collate(GROUPS)
     assert sorted(row for rows in shards(whole, 2) for row in rows) == [0, 1, 2, 3]
     assert sorted(part.num_tokens for part in split(whole, 2)) == [5, 7]

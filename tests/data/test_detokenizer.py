@@ -9,6 +9,8 @@ from hypothesis import strategies as some
 from roll.data.detokenizer import detokenizer
 from roll.data.templates import character_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 def byte_level() -> Any:
     """A small tokenizer whose tokens are bytes, as those of most models are, with words and a special token."""
@@ -60,14 +62,14 @@ TOKENIZERS = {
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(data=some.data())
-def test_the_text_is_the_tokenizers_own(name: str, data: some.DataObject) -> None:
+def test_the_text_equals_that_of_the_tokenizer(name: str, data: some.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     ids = data.draw(some.lists(some.integers(0, len(tokenizer) - 1), max_size=30))
     theirs = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert detokenizer(tokenizer)(ids) == theirs
 
 
-def test_real_text_survives() -> None:
+def test_real_text_is_restored() -> None:
     tokenizer = TOKENIZERS["byte level"]
     text = "a naïve 🙂 <tool> in 東京\n\t!"
     assert detokenizer(tokenizer)(tokenizer.encode(text)) == text

@@ -7,6 +7,8 @@ from hypothesis import strategies as some
 from roll.data.encoder import encoder
 from tests.data.test_detokenizer import TOKENIZERS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("markup", [True, False])
@@ -16,13 +18,13 @@ from tests.data.test_detokenizer import TOKENIZERS
         some.sampled_from(["a", "bc ", "é", "東京", "<end>", "<eos>", "<tool>", "x\n", "<unk>"]), max_size=8
     )
 )
-def test_the_ids_are_the_tokenizers_own(name: str, markup: bool, parts: list[str]) -> None:
+def test_the_ids_equal_those_of_the_tokenizer(name: str, markup: bool, parts: list[str]) -> None:
     tokenizer, text = TOKENIZERS[name], "".join(parts)
     ours = list(encoder(tokenizer)(text, markup))
     assert ours == tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not markup)
 
 
-def test_what_others_did_with_the_tokenizer_does_not_matter() -> None:
+def test_other_uses_of_the_tokenizer_have_no_effect() -> None:
     tokenizer = TOKENIZERS["characters"]
     encode = encoder(tokenizer)
     wanted = list(encode("abcabc", False))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from roll.data.fields import Fields, look_up, task_from
+from roll.config.sources import Fields
+from roll.data.fields import look_up, task_from
 from roll.data.tasks import jsonl
 from roll.errors import ConfigError
 from roll.types import Message, Task
@@ -24,7 +25,7 @@ def fault(row: Any, **names: Any) -> str:
     return str(caught.value)
 
 
-def test_names_and_dotted_paths_lead_to_the_parts_of_a_task():
+def test_names_and_dotted_paths_map_to_the_fields_of_a_task():
     found = made(ROW, prompt="question", answer="solution.final", id="uid")
     assert found == Task(
         id="7",
@@ -46,7 +47,7 @@ def test_a_template_and_a_system_message_make_the_prompt():
     assert found.metadata["question"] == "1+1?"
 
 
-def test_metadata_may_be_renamed_to_what_a_reward_reads():
+def test_metadata_may_be_renamed_for_a_reward():
     found = made(
         ROW, prompt="question", answer="solution.final", metadata={"options": "choices", "why": "solution.text"}
     )
@@ -54,12 +55,12 @@ def test_metadata_may_be_renamed_to_what_a_reward_reads():
     assert "choices" not in found.metadata
 
 
-def test_constants_stand_in_every_row():
+def test_constants_are_in_every_row():
     found = made({"prompt": "p", "level": 1}, constants={"answer": "yes", "level": 5})
     assert (found.answer, found.metadata) == ("yes", {"level": 5})
 
 
-def test_a_field_that_is_mapped_past_stays_in_the_metadata():
+def test_an_unmapped_field_stays_in_the_metadata():
     found = made(
         {"prompt": [{"role": "user", "content": "p"}], "answer": "long", "gold": "2"}, messages="prompt", answer="gold"
     )
@@ -71,7 +72,7 @@ def test_an_empty_cell_of_a_table_is_no_field():
     assert (found.id, found.seed, found.messages) == ("3", 3, (Message("user", "p"),))
 
 
-def test_what_is_not_there_is_told_with_what_is():
+def test_the_error_about_a_missing_field_lists_the_available_ones():
     assert fault(ROW, prompt="question", answer="gold") == (
         "no field 'gold' (has uid, question, solution, choices); map it with tasks.fields"
     )
@@ -92,12 +93,12 @@ def test_a_template_takes_text_and_numbers_only():
     assert fault(ROW, template="{choices}", answer="uid").startswith("field 'choices' is neither text nor a number")
 
 
-def test_two_system_messages_are_one_too_many():
+def test_two_system_messages_are_an_error():
     row = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "answer": "2"}
-    assert fault(row, system="t").startswith("it has a system message of its own")
+    assert fault(row, system="t").startswith("it has a system message, and")
 
 
-def test_faults_of_mapping_are_told_with_file_and_line(tmp_path: Path):
+def test_faults_of_mapping_have_file_and_line(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ({"q": "a", "a": "1"}, {"q": "b"}, {"a": "2"})))
     with pytest.raises(ConfigError) as caught:

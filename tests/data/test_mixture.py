@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from roll.data.mixture import Mixture, Part
+from roll.data.mixture import Mixture, MixturePart
 from roll.data.tasks import seeds
 from roll.errors import ConfigError, RunStopped
 from roll.types import Task
@@ -18,8 +18,11 @@ def tasks(name: str, count: int) -> list[Task]:
 
 
 def mixture(seed: int = 0) -> Mixture:
-    parts = [Part(name="a", tasks=tasks("a", 5), share=0.4), Part(name="b", tasks=tasks("b", 3), share=0.3)]
-    return Mixture([*parts, Part(name="c", tasks=tasks("c", 4), share=0.3)], seed=seed)
+    parts = [
+        MixturePart(name="a", tasks=tasks("a", 5), share=0.4),
+        MixturePart(name="b", tasks=tasks("b", 3), share=0.3),
+    ]
+    return Mixture([*parts, MixturePart(name="c", tasks=tasks("c", 4), share=0.3)], seed=seed)
 
 
 def test_shares_hold_to_within_one_after_every_draw():
@@ -36,7 +39,7 @@ def test_shares_hold_however_unequal_they_are():
     unequal = [[20, 1, 20, 1, 2, 1, 1], [3, 1, 50, 50, 3, 20, 50, 1, 1, 1, 3]]  # furthest-behind-first strays here
     random_ones = [[random.Random(k).randint(1, 50) for _ in range(2 + k)] for k in range(6)]
     for shares in [*unequal, *random_ones]:
-        dealt = Mixture([Part(name=str(i), tasks=tasks("t", 2), share=s) for i, s in enumerate(shares)], seed=0)
+        dealt = Mixture([MixturePart(name=str(i), tasks=tasks("t", 2), share=s) for i, s in enumerate(shares)], seed=0)
         drawn = [0] * len(shares)
         for total in range(1, sum(shares) + 1):
             drawn[int(dealt.draw().source)] += 1
@@ -44,8 +47,8 @@ def test_shares_hold_however_unequal_they_are():
         assert drawn == shares
 
 
-def test_no_task_repeats_before_its_source_is_through():
-    dealt = Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0)
+def test_no_task_repeats_before_all_tasks_of_its_source_were_drawn():
+    dealt = Mixture([MixturePart(name="a", tasks=tasks("a", 5))], seed=0)
     draws = [dealt.draw() for _ in range(20)]
     for epoch in range(4):
         of_epoch = draws[5 * epoch : 5 * epoch + 5]
@@ -54,14 +57,14 @@ def test_no_task_repeats_before_its_source_is_through():
     assert len({tuple(draw.task.id for draw in draws[i : i + 5]) for i in (0, 5, 10, 15)}) > 1
 
 
-def test_the_order_of_a_source_does_not_depend_on_its_company():
-    alone = Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0)
+def test_the_order_of_a_source_does_not_depend_on_other_sources():
+    alone = Mixture([MixturePart(name="a", tasks=tasks("a", 5))], seed=0)
     together = mixture()
     of_a = [draw.task.id for draw in (together.draw() for _ in range(50)) if draw.source == "a"]
     assert of_a == [alone.draw().task.id for _ in of_a]
 
 
-def test_the_seed_decides_the_order():
+def test_the_seed_determines_the_order():
     def order(seed: int) -> list[str]:
         dealt = mixture(seed)
         return [dealt.draw().task.id for _ in range(30)]
@@ -69,7 +72,7 @@ def test_the_seed_decides_the_order():
     assert order(1) == order(1) != order(2)
 
 
-def test_a_restored_mixture_goes_on_where_the_other_stood():
+def test_a_restored_mixture_continues_the_sequence():
     for before in (0, 1, 7, 23):
         first = mixture()
         for _ in range(before):
@@ -80,14 +83,14 @@ def test_a_restored_mixture_goes_on_where_the_other_stood():
         assert [first.draw() for _ in range(40)] == [second.draw() for _ in range(40)]
 
 
-def test_other_sources_than_the_checkpoints_are_refused():
+def test_sources_other_than_the_checkpoints_are_an_error():
     state = mixture().state()
     with pytest.raises(ConfigError, match="resume with the same data"):
-        Mixture([Part(name="a", tasks=tasks("a", 5))], seed=0).restore(state)
+        Mixture([MixturePart(name="a", tasks=tasks("a", 5))], seed=0).restore(state)
 
 
-def test_a_million_seeds_are_not_made_to_draw_a_few():
-    dealt = Mixture([Part(name="game", tasks=seeds())], seed=0)
+def test_drawing_from_a_million_seeds_does_not_create_them():
+    dealt = Mixture([MixturePart(name="game", tasks=seeds())], seed=0)
     assert len({dealt.draw().task.seed for _ in range(100)}) == 100
 
 
@@ -99,13 +102,13 @@ class Short(list[Task]):
 
 
 def test_a_source_that_ends_early_stops_the_run_by_name() -> None:
-    dealt = Mixture([Part(name="a", tasks=Short(tasks("a", 3)))], seed=0)
-    with pytest.raises(RunStopped, match=r"source 'a' ended early: it said it has 5 tasks and has no number [34]"):
+    dealt = Mixture([MixturePart(name="a", tasks=Short(tasks("a", 3)))], seed=0)
+    with pytest.raises(RunStopped, match=r"source 'a' ended early: its length is 5, and it has no number [34]"):
         for _ in range(5):
             dealt.draw()
 
 
-def test_a_draw_that_comes_to_nothing_is_owed_to_its_source_also_after_a_restart() -> None:
+def test_a_source_gets_another_draw_for_a_forgone_one_also_after_a_restart() -> None:
     dealt = mixture()
     for _ in range(60):
         draw = dealt.draw()

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from roll.data.mixture import Draw, Mixture, Part
-from roll.data.orders import Curriculum, Difficulty
+from roll.config.sources import Curriculum, Difficulty
+from roll.data.mixture import Draw, Mixture, MixturePart
 from roll.errors import ConfigError
 from roll.types import Task
 
@@ -17,7 +17,7 @@ def tasks(count: int) -> list[Task]:
 
 def by_difficulty(count: int, *, target: float = 0.5, exploration: float = 0.2, seed: int = 0) -> Mixture:
     difficulty = Difficulty(target=target, exploration=exploration)
-    return Mixture([Part(name="d", tasks=tasks(count), difficulty=difficulty)], seed=seed)
+    return Mixture([MixturePart(name="d", tasks=tasks(count), difficulty=difficulty)], seed=seed)
 
 
 def rate(draw: Draw) -> float:
@@ -47,7 +47,7 @@ def test_the_target_may_be_set():
     assert found[2] > 1.6 * found[1] > 16 * found[0] > 0
 
 
-def test_exploration_reaches_every_task_however_hopeless():
+def test_exploration_reaches_every_task_regardless_of_pass_rate():
     mixture = by_difficulty(50, exploration=0.1)
     found: set[int] = set()
     for _ in range(1500):
@@ -57,7 +57,7 @@ def test_exploration_reaches_every_task_however_hopeless():
     assert len(found) == 50
 
 
-def test_unseen_tasks_come_before_hopeless_ones_and_none_comes_twice_unheard():
+def test_unseen_tasks_come_before_unsolvable_ones_and_none_is_repeated_unobserved():
     mixture = by_difficulty(20, exploration=1e-9)
     first = [mixture.draw() for _ in range(10)]
     assert len({draw.index for draw in first}) == 10
@@ -83,7 +83,7 @@ def test_a_new_pass_rate_outweighs_the_old_ones():
     assert {mixture.draw().index for _ in range(20)} == {1}
 
 
-def test_rewards_beyond_0_and_1_count_as_these():
+def test_rewards_are_clipped_to_0_and_1():
     mixture = by_difficulty(2, target=0.5, exploration=1e-9)
     draws = {draw.index: draw for draw in (mixture.draw(), mixture.draw())}
     mixture.observe(draws[0], [-8.0, 8.0])  # a mean of 1/2
@@ -91,14 +91,14 @@ def test_rewards_beyond_0_and_1_count_as_these():
     assert {mixture.draw().index for _ in range(20)} == {0}
 
 
-def test_an_attempt_number_is_never_given_twice():
+def test_an_attempt_number_is_unique():
     mixture = by_difficulty(3)
     draws = [mixture.draw() for _ in range(40)]
     assert len({(draw.index, draw.attempt) for draw in draws}) == 40
     assert all(draw.attempt == sum(other.index == draw.index for other in draws[:i]) for i, draw in enumerate(draws))
 
 
-def test_a_group_without_rewards_teaches_nothing():
+def test_a_group_without_rewards_changes_nothing():
     mixture = by_difficulty(3)
     before = mixture.state()
     mixture.observe(Draw(task=tasks(3)[0], source="d", attempt=0, index=0), [])
@@ -118,8 +118,8 @@ def test_draws_are_a_function_of_seed_and_observations():
     assert sequence(1) == sequence(1) != sequence(2)
 
 
-def test_a_restored_mixture_remembers_what_was_observed():
-    part = Part(name="d", tasks=tasks(9), difficulty=Difficulty(), curriculum=Curriculum(by="level", steps=40))
+def test_a_restored_mixture_has_the_observed_pass_rates():
+    part = MixturePart(name="d", tasks=tasks(9), difficulty=Difficulty(), curriculum=Curriculum(by="level", steps=40))
     first, second = Mixture([part], seed=0), Mixture([part], seed=0)
     for number in range(25):
         first.observe(first.draw(), [(number % 3) / 2])
@@ -132,15 +132,15 @@ def test_a_restored_mixture_remembers_what_was_observed():
         second.observe(other, [(number % 5) / 4])
 
 
-def test_a_checkpoint_of_shuffled_tasks_is_refused():
-    plain = Mixture([Part(name="d", tasks=tasks(3))], seed=0)
-    with pytest.raises(ConfigError, match="resume with the same sampling"):
+def test_restoring_a_shuffled_order_as_an_adaptive_one_is_an_error():
+    plain = Mixture([MixturePart(name="d", tasks=tasks(3))], seed=0)
+    with pytest.raises(ConfigError, match="resume with the same settings"):
         by_difficulty(3).restore(plain.state())
 
 
-def test_a_curriculum_opens_the_tasks_from_easy_to_hard():
+def test_a_curriculum_adds_tasks_from_easy_to_hard():
     # Task 9 has level 1, task 0 level 10; draw n of 20 may reach the easiest (n + 1) / 2 of ten, rounded up.
-    mixture = Mixture([Part(name="d", tasks=tasks(10), curriculum=Curriculum(by="level", steps=20))], seed=0)
+    mixture = Mixture([MixturePart(name="d", tasks=tasks(10), curriculum=Curriculum(by="level", steps=20))], seed=0)
     levels = [mixture.draw().task.metadata["level"] for _ in range(60)]
     assert all(level <= (number + 2) // 2 for number, level in enumerate(levels[:20]))
     assert levels[0] == 1 and levels[18] == 10  # an open task that was not drawn yet comes first
@@ -148,7 +148,7 @@ def test_a_curriculum_opens_the_tasks_from_easy_to_hard():
 
 
 def test_within_a_curriculum_pass_rates_belong_to_their_tasks():
-    part = Part(
+    part = MixturePart(
         name="d",
         tasks=tasks(5),
         difficulty=Difficulty(exploration=1e-9),
@@ -161,6 +161,6 @@ def test_within_a_curriculum_pass_rates_belong_to_their_tasks():
 
 
 def test_a_curriculum_without_numbers_is_refused():
-    part = Part(name="d", tasks=tasks(3), curriculum=Curriculum(by="hardness", steps=9))
+    part = MixturePart(name="d", tasks=tasks(3), curriculum=Curriculum(by="hardness", steps=9))
     with pytest.raises(ConfigError, match=r"task '0' of d: 'hardness' is not a number \(got None; it has level\)"):
         Mixture([part], seed=0)

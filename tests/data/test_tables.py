@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from roll.data.fields import Fields
+from roll.config.sources import Fields
 from roll.data.tables import hf, parquet
 from roll.errors import ConfigError
 from roll.types import Message, Task
+
+pytestmark = pytest.mark.slow
 
 ARROW = importlib.util.find_spec("pyarrow") is not None
 DATASETS = importlib.util.find_spec("datasets") is not None
@@ -52,27 +54,27 @@ def test_a_directory_of_parquet_files_is_read_in_the_order_of_their_names(tmp_pa
 
 
 @needs_arrow
-def test_faults_in_a_table_are_told_with_their_row(tmp_path: Path):
+def test_faults_in_a_table_have_the_row_number(tmp_path: Path):
     path = written(tmp_path / "t.parquet", [{"prompt": "p", "answer": "1"}, {"prompt": "q", "answer": None}])
     with pytest.raises(ConfigError, match=r"t\.parquet:2: no 'answer'"):
         parquet(path)
 
 
 @needs_arrow
-def test_what_is_no_parquet_file_is_told_in_one_line(tmp_path: Path):
+def test_an_invalid_parquet_file_is_a_one_line_error(tmp_path: Path):
     (tmp_path / "text.parquet").write_text("hello")
     with pytest.raises(ConfigError, match=r"text\.parquet: cannot be read .* it must be a Parquet file") as caught:
         parquet(str(tmp_path / "text.parquet"))
     assert "\n" not in str(caught.value)
 
 
-def test_a_parquet_file_that_is_not_there_is_the_users_to_fix(tmp_path: Path):
+def test_a_missing_parquet_file_is_a_config_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"nowhere\.parquet: no such file"):
         parquet(str(tmp_path / "nowhere.parquet"))
 
 
 @pytest.mark.skipif(DATASETS, reason="datasets is installed")
-def test_without_its_package_a_dataset_names_the_extra():
+def test_the_error_about_a_missing_package_names_the_extra():
     with pytest.raises(ConfigError, match=r"dataset 'x': needs the package 'datasets'; .*roll\[data\]"):
         hf("x")
 
@@ -106,7 +108,7 @@ def test_a_dataset_saved_as_one_split_has_no_other(tmp_path: Path):
 
 
 @needs_datasets
-def test_a_copy_of_a_dataset_of_the_hub_is_read_where_it_lies(tmp_path: Path):
+def test_a_local_copy_of_a_hub_dataset_is_read(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text('{"prompt": "p", "answer": "1"}\n{"prompt": "q", "answer": "2"}\n')
     found = hf(str(tmp_path), split="train")
     assert [(task.id, task.answer) for task in found] == [("1", "1"), ("2", "2")]
@@ -117,7 +119,7 @@ def test_a_copy_of_a_dataset_of_the_hub_is_read_where_it_lies(tmp_path: Path):
 
 
 @needs_datasets
-def test_a_directory_that_is_no_dataset_is_told_in_one_line(tmp_path: Path):
+def test_a_directory_without_a_dataset_is_a_one_line_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="cannot be loaded") as caught:
         hf(str(tmp_path))
     assert "\n" not in str(caught.value)

@@ -42,14 +42,14 @@ def test_a_row_becomes_a_task_and_its_further_fields_metadata(tmp_path: Path):
     ]
 
 
-def test_messages_may_stand_in_for_a_prompt(tmp_path: Path):
+def test_a_row_may_have_messages_instead_of_a_prompt(tmp_path: Path):
     messages = [{"role": "system", "content": "add"}, {"role": "user", "content": "1+1="}]
     found = jsonl(written(tmp_path, {"messages": messages, "answer": ["2", "two"]}))
     assert found[0].messages == (Message("system", "add"), Message("user", "1+1="))
     assert found[0].answer == ["2", "two"]
 
 
-def test_what_a_row_leaves_out_comes_from_its_place(tmp_path: Path):
+def test_id_seed_and_domain_default_to_line_and_file(tmp_path: Path):
     found = jsonl(written(tmp_path, "", {"prompt": "p", "answer": 0}, name="sums.jsonl.gz"))
     assert (found[0].id, found[0].domain, found[0].seed, found[0].answer) == ("2", "sums", 2, 0)
 
@@ -59,7 +59,7 @@ def test_line_separators_within_a_text_do_not_end_a_row(tmp_path: Path):
     assert jsonl(written(tmp_path, row))[0].messages[0].content == "one\u2028two\x85three"
 
 
-def test_all_faults_are_told_at_once_each_with_its_line(tmp_path: Path):
+def test_all_faults_are_raised_at_once_each_with_its_line(tmp_path: Path):
     found = faults(
         tmp_path,
         GOOD,
@@ -78,7 +78,7 @@ def test_all_faults_are_told_at_once_each_with_its_line(tmp_path: Path):
         "tasks.jsonl:3: neither 'prompt' nor 'messages'",
         "tasks.jsonl:4: no 'answer'",
         "tasks.jsonl:5: no 'answer'",
-        "tasks.jsonl:6: id 'a' is line 1's already",
+        "tasks.jsonl:6: id 'a' is that of line 1",
         "tasks.jsonl:7: not a JSON object (got list)",
         "tasks.jsonl:8: both 'prompt' and 'messages'",
         "tasks.jsonl:9: a message needs 'role' and 'content' as text (got {'role': 'user'})",
@@ -87,23 +87,23 @@ def test_all_faults_are_told_at_once_each_with_its_line(tmp_path: Path):
     assert all(";" in line for line in found)
 
 
-def test_only_the_first_ten_faults_are_spelled_out(tmp_path: Path):
+def test_only_the_first_ten_faults_are_listed(tmp_path: Path):
     found = faults(tmp_path, *["{"] * 14)
     assert len(found) == 11
     assert found[-1] == "tasks.jsonl: 4 more faults; fix these first"
 
 
 @pytest.mark.parametrize("field", ["tests", "instruction_id_list", "rg", "level", "receptacles"])
-def test_a_row_that_is_judged_by_other_means_needs_no_answer(tmp_path: Path, field: str):
+def test_a_row_with_another_reference_needs_no_answer(tmp_path: Path, field: str):
     found = jsonl(written(tmp_path, {"id": "a", "prompt": "p", field: ["x"]}))
     assert found[0].answer is None and found[0].metadata == {field: ["x"]}
 
 
-def test_a_row_with_a_world_in_it_needs_no_prompt(tmp_path: Path):
+def test_a_row_for_an_environment_needs_no_prompt(tmp_path: Path):
     assert jsonl(written(tmp_path, {"id": "a", "level": "#@$.#"}))[0].messages == ()
 
 
-def test_files_that_cannot_be_read_are_told_in_one_line(tmp_path: Path):
+def test_unreadable_files_are_one_line_errors(tmp_path: Path):
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe{")
     (tmp_path / "not.jsonl.gz").write_bytes(b"{}")
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(json.dumps(GOOD).encode())[:-9])
@@ -120,7 +120,7 @@ def test_files_that_cannot_be_read_are_told_in_one_line(tmp_path: Path):
         assert "\n" not in str(caught.value) and name in str(caught.value)
 
 
-def test_seeds_are_made_when_asked_for():
+def test_seeds_are_created_on_access():
     found = seeds()
     assert len(found) == 1_000_000
     assert found[7] == Task(id="seed-7", domain="seeds", seed=7)
@@ -129,7 +129,7 @@ def test_seeds_are_made_when_asked_for():
     assert [task.seed for task in seeds(9)[2:4]] == [2, 3]
 
 
-def test_no_seeds_are_refused():
+def test_an_empty_range_of_seeds_is_an_error():
     with pytest.raises(ConfigError, match="got count 0"):
         seeds(0)
 

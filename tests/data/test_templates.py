@@ -54,7 +54,7 @@ def test_every_character_is_one_token_after_the_special_ones():
     assert len(tokenizer) == 8
 
 
-def test_a_saved_character_tokenizer_comes_back_as_it_was(tmp_path: Path):
+def test_a_saved_character_tokenizer_is_loaded_equal(tmp_path: Path):
     tokenizer = character_tokenizer(Shape().alphabet)
     tokenizer.save_pretrained(str(tmp_path))
     text = "12 + 34 = ?\n\n  why , oh why ."
@@ -64,7 +64,7 @@ def test_a_saved_character_tokenizer_comes_back_as_it_was(tmp_path: Path):
 
 
 def test_a_character_twice_in_the_alphabet_is_refused():
-    with pytest.raises(ConfigError, match="'b' stands in it twice"):
+    with pytest.raises(ConfigError, match="it has 'b' twice"):
         character_tokenizer("abcb")
 
 
@@ -75,9 +75,9 @@ def test_a_directory_without_a_tokenizer_is_refused_in_one_line(tmp_path: Path):
         assert str(directory) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_plain_contents_stand_end_to_end():
+def test_plain_contents_are_joined():
     template = plain()
-    found = template.open([Message("system", "add. "), ASKED], place="task 't'")
+    found = template.open([Message("system", "add. "), ASKED], where="task 't'")
     assert spelled(template, found) == "add. 1+1="
     assert found.dtype == np.int32
 
@@ -90,36 +90,36 @@ def test_plain_opens_with_a_begin_token_only_if_the_tokenizer_adds_one_itself():
         single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
     )
     template = Template(tokenizer, "plain")
-    assert template.open([ASKED], place="task 't'").tolist()[0] == 2
-    assert template.open([ASKED], place="task 't'").tolist().count(1) == 0  # a prompt has not ended
-    assert 2 not in template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, place="task 't'").tolist()
+    assert template.open([ASKED], where="task 't'").tolist()[0] == 2
+    assert template.open([ASKED], where="task 't'").tolist().count(1) == 0  # a prompt has not ended
+    assert 2 not in template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, where="task 't'").tolist()
 
 
-def test_plain_extends_by_the_new_contents_alone():
+def test_plain_extends_by_the_new_contents_only():
     template = plain()
-    found = template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, place="task 't'")
+    found = template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=1, where="task 't'")
     assert found is not None
     assert spelled(template, found) == "2+2="
 
 
 def test_an_unknown_character_is_named_with_its_task():
     with pytest.raises(ConfigError, match=r"task 'euro': the tokenizer does not know '€'"):
-        plain().open([Message("user", "1€=")], place="task 'euro'")
+        plain().open([Message("user", "1€=")], where="task 'euro'")
 
 
-def test_the_name_of_a_special_token_in_a_plain_prompt_is_mere_text():
+def test_the_name_of_a_special_token_in_a_plain_prompt_is_text():
     with pytest.raises(ConfigError, match="does not know '<'"):
-        plain().open([Message("user", "1<eos>")], place="task 't'")
+        plain().open([Message("user", "1<eos>")], where="task 't'")
 
 
 def test_a_chat_opens_where_the_reply_begins():
     template = chatting()
     assert (
-        spelled(template, template.open([ASKED], place="task 't'")) == "<|begin|>user:1+1=<|end|>\n<|begin|>assistant:"
+        spelled(template, template.open([ASKED], where="task 't'")) == "<|begin|>user:1+1=<|end|>\n<|begin|>assistant:"
     )
 
 
-def test_the_token_after_a_reply_ends_it_beside_the_end_of_sequence():
+def test_the_token_after_a_reply_and_the_end_of_sequence_end_it():
     template = chatting()
     end = template.tokenizer.convert_tokens_to_ids("<|end|>")
     assert template.eos_id == end
@@ -127,42 +127,42 @@ def test_the_token_after_a_reply_ends_it_beside_the_end_of_sequence():
     assert plain().eos_ids == {1}
 
 
-def test_opening_and_extending_spell_the_rendered_conversation():
+def test_opening_and_extending_give_the_rendered_conversation():
     template = chatting()
     reply = Message("assistant", "2")
-    opened = template.open([ASKED], place="t").tolist()
-    sampled = template.answer("2", place="t").tolist()
-    appended = template.extend([ASKED, reply], [AGAIN], last=sampled[-1], place="t")
+    opened = template.open([ASKED], where="t").tolist()
+    sampled = template.answer("2", where="t").tolist()
+    appended = template.extend([ASKED, reply], [AGAIN], last=sampled[-1], where="t")
     assert appended is not None
-    assert [*opened, *sampled, *appended.tolist()] == template.open([ASKED, reply, AGAIN], place="t").tolist()
+    assert [*opened, *sampled, *appended.tolist()] == template.open([ASKED, reply, AGAIN], where="t").tolist()
 
 
-def test_a_reply_cut_by_its_length_is_closed_by_the_template():
+def test_a_truncated_reply_is_closed_by_the_template():
     template = chatting()
     before = [ASKED, Message("assistant", "22")]
-    cut = template.extend(before, [AGAIN], last=template.tokenizer.encode("2")[0], place="t")
-    whole = template.extend(before, [AGAIN], last=template.eos_id, place="t")
+    cut = template.extend(before, [AGAIN], last=template.tokenizer.encode("2")[0], where="t")
+    whole = template.extend(before, [AGAIN], last=template.eos_id, where="t")
     assert cut is not None and whole is not None
     assert cut.tolist() == [template.eos_id, *whole.tolist()]
 
 
 def test_spaces_around_a_reply_do_not_count_as_rewriting():
     template = chatting()
-    found = template.extend([ASKED, Message("assistant", " 2 ")], [AGAIN], last=template.eos_id, place="t")
+    found = template.extend([ASKED, Message("assistant", " 2 ")], [AGAIN], last=template.eos_id, where="t")
     assert found is not None
     assert spelled(template, found) == "\n<|begin|>user:2+2=<|end|>\n<|begin|>assistant:"
 
 
-def test_a_template_that_rewrites_a_reply_is_noticed():
+def test_a_template_that_rewrites_a_reply_is_detected():
     template = chatting(FORGETFUL)
     thought = Message("assistant", "<think>hm</think>2")
-    assert template.extend([ASKED, thought], [AGAIN], last=template.eos_id, place="t") is None
-    assert template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=template.eos_id, place="t") is not None
+    assert template.extend([ASKED, thought], [AGAIN], last=template.eos_id, where="t") is None
+    assert template.extend([ASKED, Message("assistant", "2")], [AGAIN], last=template.eos_id, where="t") is not None
 
 
-def test_a_template_that_refuses_a_role_is_the_users_to_fix():
+def test_a_template_that_refuses_a_role_is_a_config_error():
     with pytest.raises(ConfigError, match=r"task 't': the chat template refuses its messages.*no tools here"):
-        chatting().open([Message("tool", "4")], place="task 't'")
+        chatting().open([Message("tool", "4")], where="task 't'")
 
 
 def test_chat_without_a_template_is_refused():
@@ -172,16 +172,16 @@ def test_chat_without_a_template_is_refused():
 
 def test_plain_may_be_chosen_although_there_is_a_chat_template():
     template = Template(chatting().tokenizer, "plain")
-    assert spelled(template, template.open([ASKED], place="t")) == "1+1="
+    assert spelled(template, template.open([ASKED], where="t")) == "1+1="
 
 
 def test_decoding_leaves_special_tokens_out():
     assert plain().decode([*plain().tokenizer.encode("12 . 3"), 1, 0]) == "12 . 3"
 
 
-def test_a_template_of_the_last_message_shows_nothing_else_and_begins_anew_after_a_reply():
+def test_a_template_of_the_last_message_encodes_only_that_and_is_reopened_after_a_reply():
     template = Template(character_tokenizer(Shape().alphabet), "last")
     said = [ASKED, Message("assistant", "2")]
-    assert spelled(template, template.open([*said, AGAIN], place="t")) == "2+2="
-    assert template.open([AGAIN], place="t").tolist() == template.open([*said, AGAIN], place="t").tolist()
-    assert template.extend(said, [AGAIN], last=template.eos_id, place="t") is None
+    assert spelled(template, template.open([*said, AGAIN], where="t")) == "2+2="
+    assert template.open([AGAIN], where="t").tolist() == template.open([*said, AGAIN], where="t").tolist()
+    assert template.extend(said, [AGAIN], last=template.eos_id, where="t") is None

@@ -1,4 +1,4 @@
-"""Processes that tests of many ranks share."""
+"""Processes shared by tests of many ranks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def team() -> Iterator[Any]:
-    """Ranks, each started when a test first asks for it."""
+    """Ranks, each started on first use."""
     from tests.engines.fsdp_team import Team
 
-    found = Team()
-    yield found
-    found.close()
+    result = Team()
+    yield result
+    result.close()

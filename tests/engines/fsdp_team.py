@@ -1,4 +1,4 @@
-"""Ranks for the tests of the FSDP trainer: real processes, made once, each with any trainer that a test wants."""
+"""Ranks for tests of the FSDP trainer: real processes, started once, which can hold any trainer."""
 
 from __future__ import annotations
 
@@ -18,90 +18,89 @@ import torch
 import torch.distributed as dist
 
 from roll.algorithms.recipe import Objective
-from roll.cluster.host import Host
+from roll.cluster.process import ProcessWorker
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
-from roll.engines.fsdp.ranks import Ranks, Spread
+from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.fsdp.trainer import FsdpTrainer
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.mixed import Reading
-from roll.engines.native.model_spec import Head, Origin
-from roll.engines.native.trainer import NativeTrainer, Settings
+from roll.engines.native.mixed import Precision
+from roll.engines.native.model_spec import Head, ModelSpec
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
-from roll.types import Batch, Call, Digest, Sampling
+from roll.types import Batch, Digest, Sampling, Spec
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Shared
-from roll.weights.plan import Plan
 
 _RANKS = 4
 CPU = torch.device("cpu")
-ADAMW, PLAIN = Optimizer(lr=1e-2), Reading()
-SGD = Optimizer(kind="sgd", lr=1.0, clip_norm=None)
+ADAMW, PLAIN = Optimizer(lr=1e-2), Precision()
+SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A trainer and how it is spread; `url` of the spread is the team's to fill in."""
+class TrainerSpec:
+    """A trainer and its parallel layout; the team fills in the rendezvous."""
 
     path: Path
-    """Of the model."""
+    """Directory of the model."""
     size: int = 2
     tp: int = 1
     cp: int = 1
     offload: bool = False
     budget: int = 4096
     optimizer: Optimizer = ADAMW
-    reading: Reading = PLAIN
+    precision: Precision = PLAIN
     sampling_of: dict[str, Sampling] = field(default_factory=dict[str, Sampling])
-    channel: Call | None = None
+    channel: Spec | None = None
     head: Head = "logits"
     lora: Lora | None = None
 
-    def settings(self) -> Settings:
-        return Settings(
+    def settings(self) -> NativeTrainerSettings:
+        return NativeTrainerSettings(
             optimizer=self.optimizer,
             total_steps=100,
             tokens_per_microbatch=self.budget,
             sampling=Sampling(),
             sampling_of=self.sampling_of,
             device=CPU,
-            reading=self.reading,
+            precision=self.precision,
         )
 
-    def origin(self) -> Origin:
-        return Origin(model=Model(path=str(self.path)), head=self.head, lora=self.lora)
+    def model_spec(self) -> ModelSpec:
+        return ModelSpec(model=Model(path=str(self.path)), head=self.head, lora=self.lora)
 
 
-class _Kept(Ranks):
-    """Ranks that stay together when a trainer stops: to meet anew for every one would take most of the time."""
+class _PersistentRanks(Ranks):
+    """Ranks that stay joined when a trainer stops: joining again for every trainer would take most of the time."""
 
     def leave(self) -> None:
         pass
 
 
 class RankWorker:
-    """What lives in one of the processes."""
+    """The worker in each process."""
 
     def __init__(self, rank: int) -> None:
         torch.set_num_threads(1)
         self.rank = rank
-        self.ranks: _Kept | None = None
+        self.ranks: _PersistentRanks | None = None
         self.trainers: dict[str, FsdpTrainer] = {}
 
-    async def make(self, name: str, wanted: Wanted, spread: Spread) -> None:
-        if self.ranks is None or self.ranks.spread != spread:
+    async def make(self, name: str, spec: TrainerSpec, layout: ParallelLayout) -> None:
+        if self.ranks is None or self.ranks.layout != layout:
             if dist.is_initialized():
                 dist.destroy_process_group()
-            self.ranks = _Kept(spread, self.rank)
-        channel = wanted.channel
-        made = CHANNELS[channel.name](0, **channel.arguments) if channel and self.rank == 0 else Shared()
-        self.trainers[name] = FsdpTrainer(wanted.origin(), wanted.settings(), self.ranks, made)
+            self.ranks = _PersistentRanks(layout, self.rank)
+        channel = spec.channel
+        built = CHANNELS[channel.name](0, **channel.kwargs) if channel and self.rank == 0 else Shared()
+        self.trainers[name] = FsdpTrainer(spec.model_spec(), spec.settings(), self.ranks, built)
 
     async def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
         return await getattr(self.trainers[name], method)(*args, **kwargs)
 
     async def look(self, name: str, what: str) -> Any:
-        """Something of a trainer that is nobody's business but a test's."""
+        """Internal state of a trainer, for tests."""
         return LOOKS[what](self.trainers[name])
 
     async def drop(self, name: str) -> None:
@@ -122,9 +121,9 @@ def _dtypes(trainer: FsdpTrainer) -> set[str]:
 
 
 def _hold(trainer: FsdpTrainer) -> None:
-    """Let nothing be written behind the ranks' backs."""
+    """Block background saves."""
     HELD[trainer] = threading.Event()
-    trainer._writing.pool.submit(HELD[trainer].wait)
+    trainer._background_save.pool.submit(HELD[trainer].wait)
 
 
 def _dtypes_by_name(trainer: FsdpTrainer) -> dict[str, str]:
@@ -143,7 +142,7 @@ HELD: dict[FsdpTrainer, threading.Event] = {}
 
 
 def _serve(rank: int, wire: Connection) -> None:
-    """Do what is asked, one thing after the other, for as long as anybody asks."""
+    """Run requests one after the other until the connection closes."""
     worker = RankWorker(rank)
     while True:
         method, args, kwargs = wire.recv()
@@ -165,46 +164,46 @@ class Nursery:
             self._wires.append(ours)
 
     async def all(self, size: int, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """What each of so many ranks says."""
-        asked = [asyncio.to_thread(self._one, wire, (method, args, kwargs)) for wire in self._wires[:size]]
-        return list(await asyncio.gather(*asked))
+        """The results of this many ranks."""
+        layout = [asyncio.to_thread(self._one, wire, (method, args, kwargs)) for wire in self._wires[:size]]
+        return list(await asyncio.gather(*layout))
 
     def _one(self, wire: Connection, message: Any) -> Any:
         wire.send(message)
-        fine, found = wire.recv()
+        fine, result = wire.recv()
         if not fine:
-            raise found
-        return found
+            raise result
+        return result
 
 
 class Team:
-    """The ranks, and an event loop to talk to them."""
+    """The ranks, and an event loop to call them."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
         self.folder = Path(tempfile.mkdtemp(prefix="roll-fsdp-"))
-        self._host: Host[Nursery] | None = None
-        self._spread: Spread | None = None
+        self._host: ProcessWorker[Nursery] | None = None
+        self._layout: ParallelLayout | None = None
 
     def run(self, coroutine: Any) -> Any:
         return self.runner.run(coroutine)
 
-    def trainer(self, wanted: Wanted) -> SpreadTrainer:
-        return SpreadTrainer(self, wanted)
+    def trainer(self, spec: TrainerSpec) -> ShardedTrainer:
+        return ShardedTrainer(self, spec)
 
     async def ask(self, size: int, method: Any, *args: Any, **kwargs: Any) -> list[Any]:
         if self._host is None:
-            self._host = await Host.open(Call("tests.engines.fsdp_team:Nursery"), 0, name="ranks")
+            self._host = await ProcessWorker.start(Spec("tests.engines.fsdp_team:Nursery"), 0, name="ranks")
         async with asyncio.timeout(120):
-            return await self._host.ask(Nursery.all, size, method.__name__, *args, **kwargs)
+            return await self._host.call(Nursery.all, size, method.__name__, *args, **kwargs)
 
-    def spread(self, wanted: Wanted) -> Spread:
-        """The one that the processes are part of, or another where they should be."""
+    def layout(self, spec: TrainerSpec) -> ParallelLayout:
+        """The current layout of the processes, or a new one if the spec differs."""
         fresh = f"file://{self.folder}/{uuid.uuid4().hex}"
-        asked = Spread(url=fresh, size=wanted.size, tp=wanted.tp, cp=wanted.cp, offload=wanted.offload, timeout_s=120)
-        if self._spread is None or replace(asked, url=self._spread.url) != self._spread:
-            self._spread = asked
-        return self._spread
+        layout = ParallelLayout(url=fresh, size=spec.size, tp=spec.tp, cp=spec.cp, offload=spec.offload, timeout_s=120)
+        if self._layout is None or replace(layout, url=self._layout.url) != self._layout:
+            self._layout = layout
+        return self._layout
 
     def close(self) -> None:
         async def end() -> None:
@@ -216,19 +215,19 @@ class Team:
         shutil.rmtree(self.folder)
 
 
-class SpreadTrainer:
-    """`Trainer` that is all ranks, which must give the same answers."""
+class ShardedTrainer:
+    """`Trainer` over all ranks, which must return the same results."""
 
-    def __init__(self, team: Team, wanted: Wanted) -> None:
-        self.team, self.wanted, self.name = team, wanted, uuid.uuid4().hex
+    def __init__(self, team: Team, spec: TrainerSpec) -> None:
+        self.team, self.spec, self.name = team, spec, uuid.uuid4().hex
 
     async def start(self) -> None:
-        await self.team.ask(self.wanted.size, RankWorker.make, self.name, self.wanted, self.team.spread(self.wanted))
+        await self.team.ask(self.spec.size, RankWorker.make, self.name, self.spec, self.team.layout(self.spec))
         await self._same("start")
 
     async def stop(self) -> None:
         await self._same("stop")
-        await self.team.ask(self.wanted.size, RankWorker.drop, self.name)
+        await self.team.ask(self.spec.size, RankWorker.drop, self.name)
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
         return await self._same("logprobs", batch, sampling=sampling)
@@ -242,14 +241,14 @@ class SpreadTrainer:
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         return await self._same("update", batch, objective)
 
-    async def send(self, plan: Plan, version: int) -> Digest:
-        return await self._same("send", plan, version)
+    async def send(self, version: int) -> Digest:
+        return await self._same("send", version)
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
         await self._same("save", path, resumable=resumable, wait=wait)
 
-    async def written(self) -> bool:
-        return await self._same("written")
+    async def save_completed(self) -> bool:
+        return await self._same("save_completed")
 
     async def load(self, path: Path) -> None:
         await self._same("load", path)
@@ -261,10 +260,10 @@ class SpreadTrainer:
         await self._same("onload", parts)
 
     async def look(self, what: str) -> list[Any]:
-        return await self.team.ask(self.wanted.size, RankWorker.look, self.name, what)
+        return await self.team.ask(self.spec.size, RankWorker.look, self.name, what)
 
     async def _same(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        first, *others = await self.team.ask(self.wanted.size, RankWorker.call, self.name, method, *args, **kwargs)
+        first, *others = await self.team.ask(self.spec.size, RankWorker.call, self.name, method, *args, **kwargs)
         for other in others:
             same = torch.equal(first, other) if isinstance(first, torch.Tensor) else repr(first) == repr(other)
             assert same, f"ranks differ after {method}: {first} and {other}"
@@ -277,6 +276,6 @@ def written(decoder: Decoder, path: Path) -> Path:
     return path
 
 
-def alone(wanted: Wanted, decoder: Decoder) -> NativeTrainer:
+def alone(spec: TrainerSpec, decoder: Decoder) -> NativeTrainer:
     """The same trainer in this process."""
-    return NativeTrainer(decoder, wanted.settings(), Shared())
+    return NativeTrainer(decoder, spec.settings(), Shared())

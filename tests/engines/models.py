@@ -1,4 +1,4 @@
-"""Small models and what the tests of engines do with them."""
+"""Small models and helpers for tests of engines."""
 
 import copy
 from collections.abc import Sequence
@@ -11,25 +11,23 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Request
-from roll.engines.native.build import multiply_by_blas
+from roll.engines.native.build import prefer_blas
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator
-from roll.engines.native.generator import Settings as InferSettings
-from roll.engines.native.trainer import NativeTrainer
-from roll.engines.native.trainer import Settings as TrainSettings
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Batch, Finish, Sampling
+from roll.weights.channel import Channel
 from roll.weights.inline import Shared
-from roll.weights.plan import Channel
 
 torch.set_num_threads(1)
-multiply_by_blas()
+prefer_blas()
 
 CPU = torch.device("cpu")
 ANY = frozenset[int]()
 
 
 def config(architecture: str = "qwen3", **changes: Any) -> Any:
-    """Of a small model whose logits are far from flat."""
+    """Config of a small model with peaked logits."""
     numbers: dict[str, Any] = {
         "vocab_size": 40,
         "hidden_size": 32,
@@ -66,7 +64,7 @@ def peer(settings: Any, seed: int = 0) -> Any:
 
 
 def ours(model: Any) -> Decoder:
-    """Our decoder with the weights of a transformers model."""
+    """The decoder with the weights of a transformers model."""
     decoder = Decoder(model.config)
     decoder.load(model.state_dict().items(), where="peer")
     return decoder
@@ -81,8 +79,12 @@ def generator(
     flush_tokens: int = 64,
     channel: Channel | None = None,
 ) -> NativeGenerator:
-    settings = InferSettings(
-        slots=slots, context=context, prefill_tokens=prefill_tokens, flush_tokens=flush_tokens, device=CPU
+    settings = NativeGeneratorSettings(
+        max_num_seqs=slots,
+        max_seq_len=context,
+        max_num_batched_tokens=prefill_tokens,
+        progress_interval=flush_tokens,
+        device=CPU,
     )
     return NativeGenerator(decoder, settings, channel or Shared())
 
@@ -96,7 +98,7 @@ def trainer(
     channel: Channel | None = None,
     total_steps: int = 100,
 ) -> NativeTrainer:
-    settings = TrainSettings(
+    settings = NativeTrainerSettings(
         optimizer=optimizer or Optimizer(lr=1e-2),
         total_steps=total_steps,
         tokens_per_microbatch=budget,
@@ -107,7 +109,7 @@ def trainer(
 
 
 def twin(decoder: Decoder) -> Decoder:
-    """The same weights in another place."""
+    """A copy of the decoder."""
     return copy.deepcopy(decoder)
 
 
@@ -126,7 +128,7 @@ def prompts(count: int, *, vocab: int = 40, shortest: int = 1, longest: int = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All outputs of one request, joined, as plain numbers."""
+    """All outputs of one request, joined, as plain values."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -135,16 +137,16 @@ class Answer:
 
 
 async def collect(engine: Generator, num_requests: int) -> dict[str, Answer]:
-    """What came of so many requests; every wait is bounded."""
-    found: dict[str, Answer] = {}
+    """The answers of this many requests; every wait has a timeout."""
+    result: dict[str, Answer] = {}
     num_ended = 0
     for _ in range(10_000):
         for output in await engine.events(1.0):
-            before = found.get(output.id)
+            before = result.get(output.id)
             assert before is None or before.finish is None, f"{output.id} went on after its end"
             ids, logprobs = ((), ()) if before is None else (before.ids, before.logprobs)
             assert (output.ids.dtype, output.logprobs.dtype) == (np.int32, np.float32)
-            found[output.id] = Answer(
+            result[output.id] = Answer(
                 ids=(*ids, *output.ids.tolist()),
                 logprobs=(*logprobs, *output.logprobs.tolist()),
                 version=output.version,
@@ -152,18 +154,18 @@ async def collect(engine: Generator, num_requests: int) -> dict[str, Answer]:
             )
             num_ended += output.finish is not None
         if num_ended == num_requests:
-            return found
+            return result
     raise AssertionError(f"only {num_ended} of {num_requests} requests ended")
 
 
 async def serve(engine: Generator, requests: Sequence[Request]) -> dict[str, Answer]:
-    """What becomes of these requests, all submitted at once to a fresh engine."""
+    """The answers to these requests, all submitted at once to a new engine."""
     await engine.start()
     await engine.submit(requests)
-    found = await collect(engine, len(requests))
+    result = await collect(engine, len(requests))
     await engine.stop()
-    assert all(output.finish is not Finish.ABORT for output in found.values())
-    return found
+    assert all(output.finish is not Finish.ABORT for output in result.values())
+    return result
 
 
 def batch_of(rows: Sequence[Sequence[int]], *, prompt: int = 1, **changes: Any) -> Batch:

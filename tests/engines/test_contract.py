@@ -1,4 +1,4 @@
-"""Every engine, fake or native, keeps the contract of its protocol."""
+"""Every engine, fake or native, fulfils the contract of its protocol."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.engines import contract
 from tests.engines.models import generator, small, trainer
 
 GENERATORS: dict[str, Callable[[], Any]] = {
-    "fake": lambda: FakeGenerator(context=contract.CONTEXT),
+    "fake": lambda: FakeGenerator(max_seq_len=contract.CONTEXT),
     "native": lambda: generator(small(), slots=8, context=contract.CONTEXT),
 }
 TRAINERS: dict[str, Callable[[], Any]] = {"fake": FakeTrainer, "native": lambda: trainer(small())}
@@ -37,12 +37,12 @@ def every(engines: dict[str, Any]) -> Any:
         contract.a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
     ],
 )
-def test_every_generator_keeps_its_contract(make: Callable[[], Any], promise: Any) -> None:
+def test_every_generator_fulfils_its_contract(make: Callable[[], Any], promise: Any) -> None:
     asyncio.run(promise(make()))
 
 
 @every(GENERATORS)
-def test_every_generator_gives_room_and_takes_it_back(make: Callable[[], Any]) -> None:
+def test_every_generator_offloads_and_onloads(make: Callable[[], Any]) -> None:
     engine = make()
     asyncio.run(contract.replies_are_the_same_after_offload_and_onload(engine, engine))
 
@@ -58,21 +58,21 @@ def test_every_generator_can_be_probed(make: Callable[[], Any]) -> None:
     "promise",
     [contract.logprobs_are_about_their_own_token, contract.an_update_that_is_not_finite_changes_nothing],
 )
-def test_every_trainer_keeps_its_contract(make: Callable[[], Any], promise: Any) -> None:
+def test_every_trainer_fulfils_its_contract(make: Callable[[], Any], promise: Any) -> None:
     asyncio.run(promise(make()))
 
 
 @every(TRAINERS)
-def test_every_trainer_goes_on_from_what_it_saved(make: Callable[[], Any], tmp_path: Path) -> None:
+def test_every_trainer_resumes_from_its_save(make: Callable[[], Any], tmp_path: Path) -> None:
     asyncio.run(contract.a_loaded_trainer_goes_on_as_the_saved_one(make(), make(), tmp_path))
 
 
 @every(TRAINERS)
-def test_every_trainer_gives_room_and_takes_it_back(make: Callable[[], Any]) -> None:
+def test_every_trainer_offloads_and_onloads(make: Callable[[], Any]) -> None:
     engine = make()
     asyncio.run(contract.updates_are_the_same_after_offload_and_onload(engine, make(), engine))
 
 
-def test_a_trainer_without_a_value_head_says_so() -> None:
+def test_values_without_a_value_head_are_an_error() -> None:
     with pytest.raises(ConfigError, match="no value head"):
         asyncio.run(trainer(small()).values(contract.batch_of(contract.ROWS)))

@@ -1,4 +1,4 @@
-"""The native engines on a GPU: the same tokens and gradients as elsewhere, and a model that learns."""
+"""The native engines on a GPU: the tokens and gradients of the CPU, and a run that learns."""
 
 import asyncio
 import json
@@ -12,11 +12,9 @@ from roll.commands import train as commands
 from roll.config.load import load
 from roll.config.schema import Optimizer
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator
-from roll.engines.native.generator import Settings as InferSettings
-from roll.engines.native.trainer import NativeTrainer
-from roll.engines.native.trainer import Settings as TrainSettings
-from roll.types import Batch, Call, Sampling, Task
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.types import Batch, Sampling, Spec, Task
 from roll.weights.digest import digest
 from roll.weights.inline import Shared
 from tests.engines.models import CPU, batch_of, config, ours, peer, prompts, request, serve, small, twin
@@ -30,13 +28,15 @@ ROWS = prompts(24, shortest=4, longest=60, seed=8)
 
 
 def generator(decoder: Decoder) -> NativeGenerator:
-    settings = InferSettings(slots=16, context=128, prefill_tokens=512, flush_tokens=64, device=CUDA)
+    settings = NativeGeneratorSettings(
+        max_num_seqs=16, max_seq_len=128, max_num_batched_tokens=512, progress_interval=64, device=CUDA
+    )
     return NativeGenerator(decoder, settings, Shared())
 
 
 def trainer(decoder: Decoder, device: torch.device, *, budget: int = 400) -> NativeTrainer:
-    settings = TrainSettings(
-        optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+    settings = NativeTrainerSettings(
+        optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=None),
         total_steps=10,
         tokens_per_microbatch=budget,
         sampling=Sampling(),
@@ -49,7 +49,7 @@ def gradient(decoder: Decoder, batch: Batch, device: torch.device) -> torch.Tens
     async def step() -> None:
         engine = trainer(decoder, device)
         await engine.start()
-        assert (await engine.update(batch, Objective(loss=Call("clipped"))))["loss/refused"] == 0
+        assert (await engine.update(batch, Objective(loss=Spec("clipped"))))["loss/refused"] == 0
 
     before = [parameter.detach().cpu().clone() for parameter in decoder.parameters()]
     asyncio.run(step())
@@ -60,21 +60,21 @@ def gradient(decoder: Decoder, batch: Batch, device: torch.device) -> torch.Tens
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_greedy_tokens_equal_those_of_transformers(kind: str) -> None:
     model = peer(config(kind)).to(CUDA)
-    asked = [request(str(number), ids, 24, sampling=Sampling(temperature=0)) for number, ids in enumerate(ROWS)]
-    found = asyncio.run(serve(generator(ours(model.cpu())), asked))
+    contexts = [request(str(number), ids, 24, sampling=Sampling(temperature=0)) for number, ids in enumerate(ROWS)]
+    result = asyncio.run(serve(generator(ours(model.cpu())), contexts))
     model.to(CUDA)
-    for one in asked:
+    for one in contexts:
         ids = torch.tensor([one.ids], device=CUDA)
         seen = torch.ones_like(ids)  # else ids that equal the pad token would be hidden
-        wanted = model.generate(ids, attention_mask=seen, max_new_tokens=24, do_sample=False, pad_token_id=0)
-        assert found[one.id].ids == tuple(wanted[0, len(one.ids) :].tolist())
+        expected = model.generate(ids, attention_mask=seen, max_new_tokens=24, do_sample=False, pad_token_id=0)
+        assert result[one.id].ids == tuple(expected[0, len(one.ids) :].tolist())
 
 
-def test_sampler_and_trainer_agree_on_what_was_sampled() -> None:
+def test_sampler_and_trainer_agree_on_logprobs_of_samples() -> None:
     decoder = small()
-    asked = [request(str(number), ids, 20) for number, ids in enumerate(ROWS)]
-    found = asyncio.run(serve(generator(decoder), asked))
-    rows = [[*one.ids, *found[one.id].ids] for one in asked]
+    contexts = [request(str(number), ids, 20) for number, ids in enumerate(ROWS)]
+    result = asyncio.run(serve(generator(decoder), contexts))
+    rows = [[*one.ids, *result[one.id].ids] for one in contexts]
 
     async def scored() -> torch.Tensor:
         engine = trainer(decoder, CUDA)
@@ -82,8 +82,8 @@ def test_sampler_and_trainer_agree_on_what_was_sampled() -> None:
         return await engine.logprobs(batch_of(rows))
 
     logprobs = asyncio.run(scored()).split([len(row) for row in rows])
-    for one, row in zip(asked, logprobs, strict=True):
-        sampled = torch.tensor(found[one.id].logprobs)
+    for one, row in zip(contexts, logprobs, strict=True):
+        sampled = torch.tensor(result[one.id].logprobs)
         torch.testing.assert_close(row[-len(sampled) :], sampled, atol=1e-4, rtol=0)
 
 
@@ -95,7 +95,7 @@ def test_the_gradient_is_that_of_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-def test_a_fingerprint_is_that_of_the_cpu(kind: torch.dtype) -> None:
+def test_the_digest_equals_that_of_the_cpu(kind: torch.dtype) -> None:
     noise = torch.Generator().manual_seed(0)
     here = [torch.randn(rows, 777, generator=noise).mul(100).to(kind) for rows in (1, 300, 4001)]
     there = [tensor.to(CUDA) for tensor in here]
@@ -118,10 +118,10 @@ def test_a_run_learns(staleness: int, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(f"""\
 directory: {tmp_path}
 steps: 10
-model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, context: 32}}}}
+model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, max_seq_len: 32}}}}
 algorithm: ppo
 tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:sevens"}}]
-rollout: {{groups_per_step: 8, group_size: 8, context: 16, max_new_tokens: 4, max_staleness: {staleness}}}
+rollout: {{groups_per_step: 8, group_size: 8, max_seq_len: 16, max_new_tokens: 4, max_staleness: {staleness}}}
 actor_train: {{devices: cuda, optimizer: {{lr: 1e-2}}}}
 critic: {{optimizer: {{lr: 1e-2}}}}
 tracking: {{tensorboard: false}}
@@ -130,4 +130,4 @@ tracking: {{tensorboard: false}}
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     rewards = [line["reward/mean"] for line in lines if line["step"]]
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.25
-    assert max(line["gap/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 3)
+    assert max(line["sampler_mismatch/max"] for line in lines if line["step"]) < (1e-3 if staleness == 0 else 3)

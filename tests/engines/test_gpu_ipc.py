@@ -6,11 +6,11 @@ import uuid
 import pytest
 import torch
 
-from roll.cluster.processes import ProcessCluster
+from roll.cluster.process import ProcessCluster
 from roll.engines.native.decoder import Decoder
-from roll.types import Call, Digest
+from roll.types import Digest, Spec
 from roll.weights.digest import digest
-from roll.weights.ipc import IpcReceiver, IpcSender, Socket
+from roll.weights.ipc import IpcAddress, IpcReceiver, IpcSender
 from tests.engines.models import config
 
 pytestmark = [
@@ -18,14 +18,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 BUCKET = 16 * 1024
-"""So small that there are many, and that the embedding fits into none."""
+"""Small, so that there are many buckets and the embedding fits into none."""
 
 
 class Member:
-    """Rank 0 sends, all others receive; each has a model of its own."""
+    """Rank 0 sends, all others receive; each has a different model."""
 
     def __init__(self, rank: int, *, name: str) -> None:
-        socket = Socket(name=name, num_receivers=2, timeout_s=60)
+        socket = IpcAddress(name=name, num_receivers=2, timeout_s=60)
         self.rank = rank
         self.channel = IpcReceiver(socket) if rank else IpcSender(socket, bucket_bytes=BUCKET)
         self.decoder = Decoder(config(vocab_size=400))
@@ -41,15 +41,15 @@ class Member:
         return digest(self.decoder.parameters())
 
 
-def test_every_receiver_holds_what_was_sent() -> None:
+def test_every_receiver_gets_the_sent_tensors() -> None:
     async def published() -> list[list[Digest]]:
-        call = Call(f"{__name__}:Member", {"name": f"roll-{uuid.uuid4().hex}"})
+        call = Spec(f"{__name__}:Member", {"name": f"roll-{uuid.uuid4().hex}"})
         members = ProcessCluster[Member](call, 3, name="ipc")
         try:
             return [await members.each(Member.publish, version) for version in range(4)]
         finally:
             await members.stop()
 
-    found = asyncio.run(published())
-    assert all(each[0] == each[1] == each[2] for each in found)
-    assert len({str(each[0]) for each in found}) == 4
+    result = asyncio.run(published())
+    assert all(each[0] == each[1] == each[2] for each in result)
+    assert len({str(each[0]) for each in result}) == 4

@@ -1,4 +1,4 @@
-"""Adapters over a frozen model of 16 bits on a GPU: compiled, packed, with the gradient of 32 bits up to rounding.
+"""Adapters on a frozen 16-bit model on a GPU: compiled, packed, with the gradient of 32 bits up to rounding.
 
 With vLLM beside the trainer they are published to it, attested, and outlive its sleep.
 """
@@ -24,26 +24,24 @@ from roll.config.schema import Model, Optimizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.mixed import Reading
-from roll.engines.native.model_spec import Origin, build
-from roll.engines.native.trainer import NativeTrainer, Settings
-from roll.engines.vllm.generator import Settings as InferSettings
-from roll.engines.vllm.generator import VllmGenerator
-from roll.journal.events import Published
+from roll.engines.native.mixed import Precision
+from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.engines.vllm.generator import VllmGenerator, VllmSettings
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
 from roll.placement.kinds import GIB
 from roll.placement.machine import visible_gpus
 from roll.placement.memory import USABLE
 from roll.placement.records import Offload
-from roll.serving.canary import canary_of
+from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Batch, Call, Sampling
+from roll.types import Batch, Sampling, Spec
 from roll.weights.adapters import write_adapter
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Mailbox
-from roll.weights.plan import Plan
-from roll.wiring.placing import placed
+from roll.wiring.placing import plan_placement
 from tests.engines.models import CPU, Answer, batch_of, collect, prompts, request, small
 
 pytestmark = [
@@ -52,13 +50,13 @@ pytestmark = [
 ]
 CUDA = torch.device("cuda")
 LORA = Lora(rank=8, alpha=16)
-NARROW = Reading(dtype=torch.bfloat16)
+NARROW = Precision(dtype=torch.bfloat16)
 NEEDS_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 
 @pytest.fixture
-def origin(tmp_path: Path) -> Origin:
-    """A model whose numbers have 16 bits from the start, and an adapter that adds something."""
+def model_spec(tmp_path: Path) -> ModelSpec:
+    """A model with 16-bit weights, and an adapter that is not zero."""
     numbers = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
     named = {"architectures": ["Qwen3ForCausalLM"], "dtype": "bfloat16"}
     decoder = small("qwen3", vocab_size=500, intermediate_size=256, initializer_range=0.1, **numbers, **named)
@@ -66,42 +64,42 @@ def origin(tmp_path: Path) -> Origin:
         for parameter in decoder.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
     write_model(tmp_path / "model", decoder.config, dict(decoder.named_tensors()))
-    lora.begin(lora.attach(decoder, LORA), 0)
+    lora.initialise(lora.attach(decoder, LORA), 0)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, tensor in lora.adapter_tensors(decoder):
             if name.endswith("lora_B.weight"):
                 tensor.copy_(torch.randn(tensor.shape, generator=noise) * 0.05)
     write_adapter(tmp_path / "adapter", LORA, lora.adapter_tensors(decoder), base=None)
-    told = LORA.model_copy(update={"path": str(tmp_path / "adapter")})
-    return Origin(model=Model(path=str(tmp_path / "model")), lora=told)
+    lora_spec = LORA.model_copy(update={"path": str(tmp_path / "adapter")})
+    return ModelSpec(model=Model(path=str(tmp_path / "model")), lora=lora_spec)
 
 
-def settings(reading: Reading, device: torch.device) -> Settings:
-    return Settings(
-        optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+def settings(precision: Precision, device: torch.device) -> NativeTrainerSettings:
+    return NativeTrainerSettings(
+        optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=None),
         total_steps=10,
         tokens_per_microbatch=400,
         sampling=Sampling(),
         device=device,
-        reading=reading,
+        precision=precision,
     )
 
 
-def given() -> Batch:
+def example() -> Batch:
     return batch_of(prompts(24, vocab=500, shortest=4, longest=60, seed=3))
 
 
-def learned(decoder: Decoder, reading: Reading, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def learned(decoder: Decoder, precision: Precision, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient of all adapters, and the logprobs of the model without them."""
 
     async def step() -> torch.Tensor:
-        engine = NativeTrainer(decoder, settings(reading, device), Mailbox())
+        engine = NativeTrainer(decoder, settings(precision, device), Mailbox())
         await engine.start()
-        assert (await engine.update(given(), Objective(loss=Call("clipped"))))["loss/refused"] == 0
-        found = await engine.base_logprobs(given())
-        await engine.send(Plan(names=()), 1)
-        return found
+        assert (await engine.update(example(), Objective(loss=Spec("clipped"))))["loss/refused"] == 0
+        result = await engine.base_logprobs(example())
+        await engine.send(1)
+        return result
 
     before = [tensor.detach().cpu().clone() for _, tensor in lora.adapter_tensors(decoder)]
     reference = asyncio.run(step())
@@ -110,19 +108,19 @@ def learned(decoder: Decoder, reading: Reading, device: torch.device) -> tuple[t
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_gradient_of_adapters_is_that_of_32_bits_up_to_rounding(origin: Origin, checkpointing: bool) -> None:
-    wide, reference = learned(build(origin), Reading(), CPU)
-    narrow = Reading(dtype=torch.bfloat16, checkpointing=checkpointing)
-    held = build(replace(origin, frozen=torch.bfloat16), CUDA)
+def test_the_gradient_of_adapters_is_that_of_32_bits_up_to_rounding(model_spec: ModelSpec, checkpointing: bool) -> None:
+    wide, reference = learned(build(model_spec), Precision(), CPU)
+    narrow = Precision(dtype=torch.bfloat16, checkpointing=checkpointing)
+    held = build(replace(model_spec, frozen=torch.bfloat16), CUDA)
     assert held.device.type == "cuda" and held.embed.dtype == torch.bfloat16
-    found, plain = learned(held, narrow, CUDA)
-    assert float((found - wide).norm() / wide.norm()) < 0.05
+    result, plain = learned(held, narrow, CUDA)
+    assert float((result - wide).norm() / wide.norm()) < 0.05
     assert float((plain - reference).abs().mean()) < 0.02
     assert lora.frozen_digest(held).sums.keys() == {"torch.bfloat16"}
 
 
-def test_nothing_but_adapters_has_a_gradient_or_is_held_twice(origin: Origin) -> None:
-    held = build(replace(origin, frozen=torch.bfloat16), CUDA)
+def test_only_adapters_have_gradients_and_nothing_is_stored_twice(model_spec: ModelSpec) -> None:
+    held = build(replace(model_spec, frozen=torch.bfloat16), CUDA)
     learned(held, NARROW, CUDA)
     assert all(parameter.grad is None for parameter in held.parameters())
     frozen = [parameter for parameter in held.parameters() if not parameter.requires_grad]
@@ -130,23 +128,30 @@ def test_nothing_but_adapters_has_a_gradient_or_is_held_twice(origin: Origin) ->
 
 
 @NEEDS_VLLM
-def test_adapters_in_vllm_outlive_its_sleep_and_are_replaced_after_it(origin: Origin, tmp_path: Path) -> None:
+def test_adapters_in_vllm_survive_its_sleep_and_can_be_replaced_after_it(model_spec: ModelSpec, tmp_path: Path) -> None:
     rows = prompts(4, vocab=500)
-    asked = [request(str(at), ids, 12, sampling=Sampling(temperature=0)) for at, ids in enumerate(rows)]
+    contexts = [request(str(at), ids, 12, sampling=Sampling(temperature=0)) for at, ids in enumerate(rows)]
     channel = Mailbox()
-    learning = NativeTrainer(build(replace(origin, frozen=torch.bfloat16), CUDA), settings(NARROW, CUDA), channel)
-    kind = InferSettings(
-        context=96, slots=8, prefill_tokens=512, flush_tokens=64, dtype="bfloat16", kv_gib=2, eager=True, offload=True
+    learning = NativeTrainer(build(replace(model_spec, frozen=torch.bfloat16), CUDA), settings(NARROW, CUDA), channel)
+    kind = VllmSettings(
+        max_seq_len=96,
+        max_num_seqs=8,
+        max_num_batched_tokens=512,
+        progress_interval=64,
+        dtype="bfloat16",
+        kv_cache_gib=2,
+        enforce_eager=True,
+        offload=True,
     )
-    serving = VllmGenerator(origin, kind, channel)
+    serving = VllmGenerator(model_spec, kind, channel)
     generators = InlineCluster[Generator]([serving])
 
     async def replies() -> dict[str, Answer]:
-        await serving.submit(asked)
-        return await collect(serving, len(asked))
+        await serving.submit(contexts)
+        return await collect(serving, len(contexts))
 
     async def slept(work: Any = None) -> int:
-        """Bytes that were free meanwhile and were not before; the cache alone is asked to leave and to come back."""
+        """Bytes freed by offloading and loading only the cache."""
         before = torch.cuda.mem_get_info()[0]
         await serving.offload(["kv"])
         gained = torch.cuda.mem_get_info()[0] - before
@@ -164,18 +169,17 @@ def test_adapters_in_vllm_outlive_its_sleep_and_are_replaced_after_it(origin: Or
                 generators=generators,
                 router=Router(generators),
                 journal=journal,
-                plan=Plan(names=()),
-                canary=canary_of(vocab=500, context=96, exact=False),
+                canary=canary_for(vocab=500, max_seq_len=96, exact=False),
             )
             await publisher.publish(0)
-            found: list[Any] = [await replies(), await slept(), await replies()]
-            found.append(await slept(learning.update(given(), Objective(loss=Call("clipped")))))
+            result: list[Any] = [await replies(), await slept(), await replies()]
+            result.append(await slept(learning.update(example(), Objective(loss=Spec("clipped")))))
             await publisher.publish(1)
-            found.append(await replies())
+            result.append(await replies())
             journal.flush()
-            assert len({entry.event.digest for entry in journal.events(Published)}) == 2
+            assert len({entry.event.digest for entry in journal.events(WeightsPublished)}) == 2
         await serving.stop()
-        return found
+        return result
 
     before, gained, after, again, trained = asyncio.run(run())
     assert min(gained, again) > 1.5 * GIB
@@ -189,24 +193,25 @@ def remainder(task: Any, reply: str) -> float:
 
 @NEEDS_VLLM
 @pytest.mark.parametrize("offload", [False, True], ids=["both resident", "taking turns"])
-def test_a_run_trains_adapters_beside_vllm(offload: bool, tmp_path: Path) -> None:
-    """Turns are taken where the cache is so large that it and an update, as planned, do not fit the device together."""
+def test_a_run_trains_adapters_on_a_gpu_shared_with_vllm(offload: bool, tmp_path: Path) -> None:
+    """The GPU is shared in turn if cache and update, by the memory plan, do not fit together."""
     kv_gib = USABLE * visible_gpus()[0][1] / GIB - 10 if offload else 1
     letters = "0123456789+=" + "".join(map(chr, range(0x100, 0x400)))  # vLLM wants no fewer than `hidden` of them
-    shape = f'alphabet: "{letters}", hidden: 512, layers: 8, heads: 8, kv_heads: 8, mlp: 1024, context: 2048'
+    shape = f'alphabet: "{letters}", hidden: 512, layers: 8, heads: 8, kv_heads: 8, mlp: 1024, max_seq_len: 2048'
     (tmp_path / "run.yaml").write_text(f"""\
 directory: {tmp_path}
 steps: 3
 model: {{shape: {{{shape}}}}}
 algorithm: grpo
 tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:remainder"}}]
-rollout: {{groups_per_step: 8, group_size: 8, context: 2048, max_new_tokens: 16}}
+rollout: {{groups_per_step: 8, group_size: 8, max_seq_len: 2048, max_new_tokens: 16}}
 actor_train:
   {{devices: cuda, dtype: bfloat16, lora: {{rank: 8}}, tokens_per_microbatch: 131072, optimizer: {{lr: 1e-2}}}}
-actor_infer: {{backend: vllm, slots: 64, kv_gib: {kv_gib:.2f}, eager: true, offload: {str(offload).lower()}}}
+actor_infer:
+  {{backend: vllm, max_num_seqs: 64, kv_cache_gib: {kv_gib:.2f}, enforce_eager: true, offload: {str(offload).lower()}}}
 tracking: {{tensorboard: false}}
 """)
-    plan = placed(load(tmp_path / "run.yaml").run)
+    plan = plan_placement(load(tmp_path / "run.yaml").run)
     assert plan.offloads == ((Offload(role="actor_infer", phase="update", parts=("kv",)),) if offload else ())
     command = [sys.executable, "-m", "roll.cli", "train", str(tmp_path / "run.yaml")]
     beside = torch.empty(0 if offload else 40 * GIB, dtype=torch.uint8, device=CUDA)  # of another, who was there first
@@ -214,6 +219,6 @@ tracking: {{tensorboard: false}}
     del beside
     torch.cuda.empty_cache()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert max(line["gap/mean"] for line in lines if line["step"]) < 0.02
+    assert max(line["sampler_mismatch/mean"] for line in lines if line["step"]) < 0.02
     with closing(Journal(tmp_path / "run" / "journal.db")) as journal:
-        assert len({entry.event.digest for entry in journal.events(Published)}) == 4
+        assert len({entry.event.digest for entry in journal.events(WeightsPublished)}) == 4

@@ -1,4 +1,4 @@
-"""The trainer with 16 bits on a GPU: packed attention, compiled layers, logprobs in chunks."""
+"""The trainer in 16 bits on a GPU: packed attention, compiled layers, logprobs in chunks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from roll.config.schema import Optimizer
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.likelihood import likelihood
-from roll.engines.native.mixed import Reading
-from roll.engines.native.packed import Packed
-from roll.engines.native.trainer import NativeTrainer, Settings
-from roll.types import Batch, Call, Sampling
+from roll.engines.native.mixed import Precision
+from roll.engines.native.packed import PackedAttention
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.types import Batch, Sampling, Spec
 from roll.weights.inline import Mailbox
 from tests.engines.models import CPU, batch_of, prompts, small, twin
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 CUDA = torch.device("cuda")
-NARROW = Reading(dtype=torch.bfloat16)
+NARROW = Precision(dtype=torch.bfloat16)
 
 
 def wider(**changes: int) -> Decoder:
@@ -37,29 +37,29 @@ def rows(seed: int, longest: int = 60) -> list[list[int]]:
 
 
 def siblings(sizes: Sequence[int]) -> list[list[int]]:
-    """Groups of so many rows with a prompt of 21 tokens for each group."""
-    asked = prompts(len(sizes), vocab=500, shortest=21, longest=21, seed=1)
+    """Groups of these numbers of rows, with a prompt of 21 tokens per group."""
+    contexts = prompts(len(sizes), vocab=500, shortest=21, longest=21, seed=1)
     replies = iter(prompts(sum(sizes), vocab=500, shortest=1, longest=60, seed=2))
-    return [asked[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
+    return [contexts[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
 
 
-def trainer(decoder: Decoder, reading: Reading, device: torch.device) -> NativeTrainer:
-    settings = Settings(
-        optimizer=Optimizer(kind="sgd", lr=1.0, clip_norm=None),
+def trainer(decoder: Decoder, precision: Precision, device: torch.device) -> NativeTrainer:
+    settings = NativeTrainerSettings(
+        optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=None),
         total_steps=10,
         tokens_per_microbatch=400,
         sampling=Sampling(temperature=0.9),
         device=device,
-        reading=reading,
+        precision=precision,
     )
     return NativeTrainer(decoder, settings, Mailbox())
 
 
-def gradient(decoder: Decoder, batch: Batch, reading: Reading, device: torch.device) -> torch.Tensor:
+def gradient(decoder: Decoder, batch: Batch, precision: Precision, device: torch.device) -> torch.Tensor:
     async def step() -> None:
-        engine = trainer(decoder, reading, device)
+        engine = trainer(decoder, precision, device)
         await engine.start()
-        assert (await engine.update(batch, Objective(loss=Call("clipped"))))["loss/refused"] == 0
+        assert (await engine.update(batch, Objective(loss=Spec("clipped"))))["loss/refused"] == 0
 
     before = [parameter.detach().cpu().clone() for parameter in decoder.parameters()]
     asyncio.run(step())
@@ -72,14 +72,14 @@ def test_packed_attention_is_that_of_padded_sequences(heads: tuple[int, int]) ->
     lengths = [37, 5, 64, 1, 200]
     noise = torch.Generator(CUDA).manual_seed(0)
     sizes = (heads[0], heads[1], heads[1])
-    given = [torch.randn(sum(lengths), size, 64, device=CUDA, generator=noise) for size in sizes]
-    found: list[list[torch.Tensor]] = []
-    for kind in (Ragged, Packed):
-        q, k, v = (each.bfloat16().requires_grad_() for each in given)
+    example = [torch.randn(sum(lengths), size, 64, device=CUDA, generator=noise) for size in sizes]
+    result: list[list[torch.Tensor]] = []
+    for kind in (Ragged, PackedAttention):
+        q, k, v = (each.bfloat16().requires_grad_() for each in example)
         mixed = kind(lengths, device=CUDA).attend(0, q, k, v)
         (mixed.float() * torch.linspace(0, 1, mixed.numel(), device=CUDA).view_as(mixed)).sum().backward()
-        found.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
-    for padded, packed in zip(*found, strict=True):
+        result.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
+    for padded, packed in zip(*result, strict=True):
         assert float((packed - padded).norm() / padded.norm()) < 0.01
 
 
@@ -87,50 +87,50 @@ def test_packed_attention_is_that_of_padded_sequences(heads: tuple[int, int]) ->
 def test_packed_siblings_share_their_prompts_as_padded_ones_do(sizes: tuple[int, ...]) -> None:
     batch = batch_of(siblings(sizes), prompt=21)
     noise = torch.Generator(CUDA)
-    found: list[list[torch.Tensor]] = []
-    for kind in (Ragged, Packed):
-        laid = kind(batch.lengths, device=CUDA, shared=replace(sharing(batch), read=batch.lengths))
+    result: list[list[torch.Tensor]] = []
+    for kind in (Ragged, PackedAttention):
+        layout = kind(batch.lengths, device=CUDA, shared=replace(sharing(batch), read=batch.lengths))
         noise.manual_seed(0)
-        given = [torch.randn(len(laid.positions), size, 64, device=CUDA, generator=noise) for size in (4, 2, 2)]
-        q, k, v = (each.bfloat16().requires_grad_() for each in given)
-        mixed = laid.attend(0, q, k, v)
+        example = [torch.randn(len(layout.positions), size, 64, device=CUDA, generator=noise) for size in (4, 2, 2)]
+        q, k, v = (each.bfloat16().requires_grad_() for each in example)
+        mixed = layout.attend(0, q, k, v)
         (mixed.float() * torch.linspace(0, 1, mixed.numel(), device=CUDA).view_as(mixed)).sum().backward()
-        found.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
-    for padded, packed in zip(*found, strict=True):
+        result.append([each.detach().float() for each in (mixed, q.grad, k.grad, v.grad) if each is not None])
+    for padded, packed in zip(*result, strict=True):
         assert float((packed - padded).norm() / padded.norm()) < 0.01
 
 
 def test_the_gradient_of_siblings_is_that_of_the_cpu_up_to_rounding() -> None:
     decoder, batch = wider(), batch_of(siblings((8, 8, 8)), prompt=21)
-    wanted = gradient(twin(decoder), batch, Reading(), CPU)
-    found = gradient(decoder, batch, NARROW, CUDA)
-    assert wanted.norm() > 0.01
-    assert float((found - wanted).norm() / wanted.norm()) < 0.03
+    expected = gradient(twin(decoder), batch, Precision(), CPU)
+    result = gradient(decoder, batch, NARROW, CUDA)
+    assert expected.norm() > 0.01
+    assert float((result - expected).norm() / expected.norm()) < 0.03
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_gradient_is_that_of_the_cpu_up_to_rounding(*, checkpointing: bool) -> None:
     decoder, batch = wider(), batch_of(rows(8))
-    wanted = gradient(twin(decoder), batch, Reading(), CPU)
-    found = gradient(decoder, batch, Reading(dtype=torch.bfloat16, checkpointing=checkpointing), CUDA)
-    assert wanted.norm() > 0.01
-    assert float((found - wanted).norm() / wanted.norm()) < 0.03
+    expected = gradient(twin(decoder), batch, Precision(), CPU)
+    result = gradient(decoder, batch, Precision(dtype=torch.bfloat16, checkpointing=checkpointing), CUDA)
+    assert expected.norm() > 0.01
+    assert float((result - expected).norm() / expected.norm()) < 0.03
 
 
 def test_logprobs_are_those_of_the_cpu_up_to_rounding() -> None:
     decoder, batch = wider(), batch_of(rows(3))
 
-    async def scored(decoder: Decoder, reading: Reading, device: torch.device) -> torch.Tensor:
-        engine = trainer(decoder, reading, device)
+    async def scored(decoder: Decoder, precision: Precision, device: torch.device) -> torch.Tensor:
+        engine = trainer(decoder, precision, device)
         await engine.start()
         return await engine.logprobs(batch)
 
-    wanted = asyncio.run(scored(twin(decoder), Reading(), CPU))
-    found = asyncio.run(scored(decoder, NARROW, CUDA))
-    assert float((found - wanted).abs().mean()) < 0.02
+    expected = asyncio.run(scored(twin(decoder), Precision(), CPU))
+    result = asyncio.run(scored(decoder, NARROW, CUDA))
+    assert float((result - expected).abs().mean()) < 0.02
 
 
-def test_other_numbers_of_tokens_are_not_compiled_again() -> None:
+def test_another_number_of_tokens_is_not_compiled_again() -> None:
     decoder = wider()
     batches = [batch_of(rows(seed, longest=30 + 7 * seed)) for seed in range(6)]
     counted: list[int] = []
@@ -139,7 +139,7 @@ def test_other_numbers_of_tokens_are_not_compiled_again() -> None:
         engine = trainer(decoder, NARROW, CUDA)
         await engine.start()
         for batch in batches:
-            await engine.update(batch, Objective(loss=Call("clipped")))
+            await engine.update(batch, Objective(loss=Spec("clipped")))
             counted.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
     asyncio.run(steps())
@@ -152,6 +152,6 @@ def test_logits_are_not_rounded() -> None:
     ids = torch.arange(300, device=CUDA)
     logits = hidden.double() @ head.double().t()
     assert float(logits.abs().max()) > 200  # where bf16 knows whole numbers alone
-    wanted = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    found, _ = likelihood(hidden, head.float(), ids, 1.0)
-    torch.testing.assert_close(found.double(), wanted, atol=2e-3, rtol=0)
+    expected = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    result, _ = likelihood(hidden, head.float(), ids, 1.0)
+    torch.testing.assert_close(result.double(), expected, atol=2e-3, rtol=0)

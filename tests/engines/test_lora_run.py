@@ -1,4 +1,4 @@
-"""Whole runs with adapters: what a file may ask for, what is counted, resume to the last bit, and that they learn."""
+"""Whole runs with adapters: config, memory plan, bitwise resume, export, and learning."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,18 +11,18 @@ import torch
 
 from roll.cli import main
 from roll.commands import train as commands
-from roll.config.load import Loaded, load
+from roll.config.load import LoadedRun, load
 from roll.config.lora import TARGETS
 from roll.data.templates import character_tokenizer
 from roll.engines.native import lora
-from roll.engines.native.model_spec import Origin, build
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
-from roll.explain.placement import plan_in_words
+from roll.explain.placement import placement_report
 from roll.explain.run import explain
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Reader
 from roll.placement.facts import facts_of
-from roll.placement.machine import described
+from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
@@ -30,24 +30,26 @@ from roll.types import Task
 from roll.weights.huggingface import read_tensors, write_model
 from tests.engines.models import small
 
+pytestmark = pytest.mark.slow
+
 RUN = f"""\
 name: run
 deterministic: true
 threads: 1
 steps: 4
-model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, context: 64}}}}
-algorithm: {{recipe: grpo, kl: {{estimator: k3, coefficient: 0.05, place: loss}}}}
+model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, max_seq_len: 64}}}}
+algorithm: {{recipe: grpo, kl: {{estimator: k3, coefficient: 0.05, apply_to: loss}}}}
 tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:sevens"}}]
-rollout: {{groups_per_step: 4, group_size: 4, context: 16, max_new_tokens: 4}}
+rollout: {{groups_per_step: 4, group_size: 4, max_seq_len: 16, max_new_tokens: 4}}
 actor_train: {{tokens_per_microbatch: 64, optimizer: {{lr: 0.02}}, lora: {{rank: 4, alpha: 8}}}}
-actor_infer: {{slots: 8}}
+actor_infer: {{max_num_seqs: 8}}
 checkpoint: {{every: 2}}
 tracking: {{tensorboard: false}}
 """
 
 
 def sevens(task: Task, reply: str) -> float:
-    """A random model earns a little of it, and more with every seven."""
+    """Reward grows with the number of sevens; a random model gets a little."""
     return reply.count("7") / 4
 
 
@@ -60,10 +62,10 @@ def _settings_of_torch() -> Iterator[None]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., Loaded]:
-    """The run file, with changes laid over it."""
+def start(tmp_path: Path) -> Callable[..., LoadedRun]:
+    """The run file with overrides."""
 
-    def loaded(*changes: str) -> Loaded:
+    def loaded(*changes: str) -> LoadedRun:
         (tmp_path / "run.yaml").write_text(RUN)
         return load(tmp_path / "run.yaml", [f"directory={tmp_path}", *changes])
 
@@ -71,7 +73,7 @@ def start(tmp_path: Path) -> Callable[..., Loaded]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """Everything reported that is not about time."""
+    """All metrics that do not depend on time."""
     return [
         {name: value for name, value in line.items() if not name.startswith(("time", "speed/"))}
         for line in read_lines(run / "metrics.jsonl")
@@ -94,33 +96,35 @@ def test_a_resumed_run_equals_an_unbroken_one(start: Any, tmp_path: Path) -> Non
 
 def test_another_adapter_is_refused_on_resume(start: Any, tmp_path: Path) -> None:
     commands.train(start("steps=2"), overwrite=False)
-    for change, told in {
+    for change, message in {
         "actor_train.lora.rank=8": r"actor_train.lora.rank: the adapter in .*step-2 has 4 \(got 8\)",
-        "actor_train.lora.targets=[q_proj]": "actor_train.lora.targets: .* say the same here",
+        "actor_train.lora.target_modules=[q_proj]": "actor_train.lora.target_modules: .* set the same value here",
         "actor_train.lora=null": "actor_train.lora: .*step-2 was saved by a run that trains adapters; add it again",
     }.items():
-        with pytest.raises(ConfigError, match=told) as refused:
+        with pytest.raises(ConfigError, match=message) as refused:
             commands.resume(tmp_path / "run", ["steps=3", change])
         assert "\n" not in str(refused.value)
         torch.use_deterministic_algorithms(False)
 
 
-def test_the_export_is_a_whole_model_or_the_adapter_apart(start: Any, tmp_path: Path) -> None:
-    for name in ("merged", "apart"):
+def test_the_export_is_a_whole_model_or_the_adapter_alone(start: Any, tmp_path: Path) -> None:
+    for name in ("merged", "adapter"):
         commands.train(start("steps=2", f"name={name}", f"actor_train.lora.export={name}"), overwrite=False)
-    apart = tmp_path / "apart" / "model"
-    again = start(f"actor_train.lora.path={apart}").run
-    decoder = build(Origin(model=again.model, lora=again.actor_train.lora))
+    adapter = tmp_path / "adapter" / "model"
+    again = start(f"actor_train.lora.path={adapter}").run
+    decoder = build(ModelSpec(model=again.model, lora=again.actor_train.lora))
     pairs, whole = dict(lora.adapter_tensors(decoder)), dict(read_tensors(tmp_path / "merged" / "model"))
     assert any(bool(tensor.any()) for name, tensor in pairs.items() if "lora_B" in name)
-    for name, tensor in lora.merged(decoder.named_tensors(), pairs, 2.0):
+    for name, tensor in lora.merge(decoder.named_tensors(), pairs, 2.0):
         assert torch.equal(tensor, whole[name]), name
 
 
-def test_a_checkpoint_is_exported_either_way(start: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_can_be_exported_merged_or_as_adapter(
+    start: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     commands.train(start("steps=2"), overwrite=False)
     run, whole, apart = (str(tmp_path / name) for name in ("run", "whole", "apart"))
-    for arguments in ([run, "--output", whole], [run, "--output", apart, "--apart"]):
+    for arguments in ([run, "--output", whole], [run, "--output", apart, "--adapter-only"]):
         with pytest.raises(SystemExit) as ended:
             main(["export", *arguments])
         assert not ended.value.code
@@ -132,14 +136,14 @@ def test_a_checkpoint_is_exported_either_way(start: Any, tmp_path: Path, capsys:
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         main(["export", run, "--output", whole])
-    assert ended.value.code == 2 and "there already; name another" in capsys.readouterr().err
+    assert ended.value.code == 2 and "exists already; name another" in capsys.readouterr().err
 
 
-def test_adapters_travel_between_two_modules_of_one_process(start: Any, tmp_path: Path) -> None:
+def test_adapters_are_sent_between_two_modules_of_one_process(start: Any, tmp_path: Path) -> None:
     changes = ("deterministic=false", "rollout.max_staleness=1", "algorithm.correction={kind: truncate}")
     commands.train(start(*changes), overwrite=False)
     with closing(Reader(tmp_path / "run" / "journal.db")) as journal:
-        assert len({entry.event.digest for entry in journal.events(Published)}) == 5
+        assert len({entry.event.digest for entry in journal.events(WeightsPublished)}) == 5
 
 
 def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
@@ -156,7 +160,7 @@ def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             ["actor_train.lora.rank=17"],
@@ -164,11 +168,14 @@ def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
         ),
         (["actor_train.lora.rank=0"], r"actor_train.lora.rank: must be greater than 0 \(got 0\)"),
         (
-            ["actor_train.lora.targets=[q_porj]"],
-            "actor_train.lora.targets: a layer has no projection 'q_porj'; did you ",
+            ["actor_train.lora.target_modules=[q_porj]"],
+            "actor_train.lora.target_modules: a layer has no projection 'q_porj'; did you ",
         ),
-        (["actor_train.lora.targets=[lm_head]"], "no projection 'lm_head'; known: down_proj, gate_proj"),
-        (["actor_train.lora.targets=[q_proj,q_proj]"], "actor_train.lora.targets: a projection is named twice"),
+        (["actor_train.lora.target_modules=[lm_head]"], "no projection 'lm_head'; known: down_proj, gate_proj"),
+        (
+            ["actor_train.lora.target_modules=[q_proj,q_proj]"],
+            "actor_train.lora.target_modules: a projection is named twice",
+        ),
         (["actor_train.lora.rnak=4"], "unknown key 'actor_train.lora.rnak'; did you mean 'rank'"),
         (
             ["executor=ray", "reference.workers=2"],
@@ -185,13 +192,13 @@ def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(changes: list[str], told: str, start: Any) -> None:
-    with pytest.raises(ConfigError, match=told) as refused:
+def test_unsupported_combinations_are_refused_in_one_line(changes: list[str], message: str, start: Any) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
         start(*changes)
     assert "\n" not in str(refused.value)
 
 
-def test_a_rank_is_held_against_the_model_in_a_directory(start: Any, tmp_path: Path) -> None:
+def test_a_rank_is_checked_against_the_model_in_a_directory(start: Any, tmp_path: Path) -> None:
     commands.train(start("steps=1", "name=first"), overwrite=False)
     model = f"model={{path: {tmp_path / 'first' / 'model'}}}"
     preflight(start(model, "actor_train.lora.rank=16"))
@@ -200,21 +207,21 @@ def test_a_rank_is_held_against_the_model_in_a_directory(start: Any, tmp_path: P
     assert "no adapter_config.json" in str(refused.value)
 
 
-def test_explain_says_what_is_trained_and_where_the_reference_is(start: Any) -> None:
+def test_explain_shows_the_trained_parameters_and_the_reference(start: Any) -> None:
     run = start().run
-    told = " ".join(explain(run).split())
-    assert "rank 4 beside q_proj, k_proj" in told and "they alone are trained and published" in told
-    assert "none is started: the actor without its adapters" in told
+    text = " ".join(explain(run).split())
+    assert "rank 4 on q_proj, k_proj" in text and "only they are trained and published" in text
+    assert "not started: the actor without its adapters" in text
     one_layer = (32 + 32) + 2 * (32 + 16) + (32 + 32) + 2 * (32 + 64) + (64 + 32)
-    decoder = build(Origin(model=run.model, lora=run.actor_train.lora))
+    decoder = build(ModelSpec(model=run.model, lora=run.actor_train.lora))
     assert sum(each.numel() for each in decoder.parameters() if each.requires_grad) == 2 * 4 * one_layer
-    assert f"trained: {2 * 4 * one_layer:,} numbers of adapters" in plan_in_words(run)
+    assert f"trained: {2 * 4 * one_layer:,} adapter parameters" in placement_report(run)
 
 
-def test_memory_counts_adapters_and_a_base_without_gradients_in_its_own_bits(tmp_path: Path) -> None:
+def test_the_memory_plan_counts_adapters_and_a_frozen_model_in_its_dtype(tmp_path: Path) -> None:
     text = """\
 model: {path: models/Qwen3-0.6B}
-algorithm: {recipe: grpo, kl: {estimator: k3, coefficient: 0.05, place: loss}}
+algorithm: {recipe: grpo, kl: {estimator: k3, coefficient: 0.05, apply_to: loss}}
 tasks: [{name: sums, data: arithmetic, reward: exact}]
 executor: ray
 actor_train: {devices: [0], dtype: bfloat16, lora: {rank: 16}}
@@ -229,7 +236,7 @@ actor_infer: {backend: vllm, devices: [1]}
     # Qwen3-0.6B: 28 layers of width 1024, queries of 2048, keys of 1024 and a feed-forward of 3072 numbers
     one_layer = (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 2 * (1024 + 3072) + (3072 + 1024)
     assert actor.adapters == 28 * 16 * one_layer
-    shares = plan_devices(facts, described("2xH200")).shares
+    shares = plan_devices(facts, parse_cluster("2xH200")).shares
     held = {each.part: each.bytes for each in shares if (each.role, each.phase) == ("actor_train", "update")}
     assert held["weights"] == 2 * model.parameters
     assert held["adapters"] == held["gradients"] == 4 * actor.adapters
@@ -237,8 +244,11 @@ actor_infer: {backend: vllm, devices: [1]}
     assert "rounded" not in held
 
 
-def test_all_projections_are_targets_unless_said(start: Any) -> None:
+def test_all_projections_are_targets_by_default(start: Any) -> None:
     lora_of = start().run.actor_train.lora
-    assert lora_of.targets == TARGETS
-    assert start("actor_train.lora.targets=[v_proj, q_proj]").run.actor_train.lora.targets == ("q_proj", "v_proj")
+    assert lora_of.target_modules == TARGETS
+    assert start("actor_train.lora.target_modules=[v_proj, q_proj]").run.actor_train.lora.target_modules == (
+        "q_proj",
+        "v_proj",
+    )
     assert json.loads(lora_of.model_dump_json())["export"] == "merged"

@@ -1,4 +1,4 @@
-"""Engines that are not part of the core: their tests run where their packages are, and say so where they are not."""
+"""Optional engines: their tests run where their packages are installed, and are skipped elsewhere."""
 
 import asyncio
 from importlib.util import find_spec
@@ -10,11 +10,11 @@ import torch
 
 from roll.config.schema import Model
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.model_spec import Origin
-from roll.engines.vllm.generator import Settings, VllmGenerator
+from roll.engines.native.model_spec import ModelSpec
+from roll.engines.vllm.generator import VllmGenerator, VllmSettings
+from roll.weights.channel import Channel
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Shared
-from roll.weights.plan import Channel
 from tests.engines import contract
 from tests.engines.models import small
 
@@ -25,7 +25,7 @@ SHAPE: dict[str, Any] = {
     "dtype": "float32",
     "initializer_range": 0.15,
 }
-"""As small as vLLM's kernels allow."""
+"""The smallest model that vLLM's kernels allow."""
 
 
 NEEDS_VLLM = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; `make test-engines` has it")
@@ -42,28 +42,28 @@ def model(architecture: str = "qwen3", **changes: Any) -> Decoder:
     return decoder
 
 
-def settings(**changes: Any) -> Settings:
+def settings(**changes: Any) -> VllmSettings:
     numbers: dict[str, Any] = {
-        "context": contract.CONTEXT,
-        "slots": 8,
-        "prefill_tokens": 512,
-        "flush_tokens": 64,
+        "max_seq_len": contract.CONTEXT,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 512,
+        "progress_interval": 64,
         "dtype": "float32",
-        "kv_gib": 0.25,
-        "eager": True,
+        "kv_cache_gib": 0.25,
+        "enforce_eager": True,
     }
-    return Settings(**{**numbers, **changes})
+    return VllmSettings(**{**numbers, **changes})
 
 
 class Engines:
-    """Engines of vLLM by their settings, each started once: a start takes seconds."""
+    """vLLM engines by their settings, each started once, because a start takes seconds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.started: dict[str, Any] = {}
 
     def serving(self, decoder: Decoder, name: str, channel: Channel | None = None, **changes: Any) -> VllmGenerator:
-        """A fresh generator over the engine that was started for this model."""
+        """A new generator over the engine of this model."""
         engines, path = self.started, self.path / name
         if name not in engines:
             write_model(path, decoder.config, dict(decoder.named_tensors()))
@@ -78,7 +78,7 @@ class Engines:
             async def stop(self) -> None:
                 assert not self._engine.has_unfinished_requests()
 
-        return Reused(Origin(model=Model(path=str(path))), settings(**changes), channel or Shared())
+        return Reused(ModelSpec(model=Model(path=str(path))), settings(**changes), channel or Shared())
 
     async def stop(self) -> None:
         for engine in self.started.values():
@@ -87,6 +87,6 @@ class Engines:
 
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = Engines(tmp_path_factory.mktemp("models"))
-    yield made
-    asyncio.run(made.stop())
+    built = Engines(tmp_path_factory.mktemp("models"))
+    yield built
+    asyncio.run(built.stop())

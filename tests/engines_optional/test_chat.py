@@ -1,4 +1,4 @@
-"""Our chat with a real server: vLLM's own, over a model that knows nothing."""
+"""The chat client with a real server: vLLM's, over an untrained model."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ def wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None
     raise AssertionError(f"the server did not come up; {log.read_text(errors='replace')[-3000:]}")
 
 
-def test_a_chat_gets_the_servers_reply_the_same_for_the_same_question(url: str) -> None:
+def test_a_chat_gets_the_same_reply_for_the_same_question(url: str) -> None:
     chat = OpenAIChat(ChatSettings(url=url, model="nobody", max_tokens=12))
 
     async def ask() -> list[str]:

@@ -1,4 +1,4 @@
-"""vLLM for real: it keeps the contract of a generator, says what the trainer says, and serves what it was given."""
+"""The real vLLM: it fulfils the contract of a generator, agrees with the trainer, and serves the delivered weights."""
 
 import asyncio
 from contextlib import closing
@@ -15,24 +15,23 @@ from roll.config.load import load
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Output, Trainer
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.model_spec import Origin
+from roll.engines.native.model_spec import ModelSpec
 from roll.engines.vllm.generator import VllmGenerator
 from roll.errors import ConfigError, RunStopped
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.canary import canary_of
+from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Call, Finish, Sampling
+from roll.types import Finish, Sampling, Spec
 from roll.weights.inline import Mailbox, Shared
-from roll.weights.plan import Plan
 from roll.wiring.generators import build_canary, build_generator
 from tests.engines import contract
 from tests.engines.models import batch_of, collect, generator, prompts, request, serve, trainer, twin
 from tests.engines_optional.conftest import NEEDS_VLLM, Engines, model
 
 pytestmark = NEEDS_VLLM
-LOSS = Objective(loss=Call("policy_gradient"))
+LOSS = Objective(loss=Spec("policy_gradient"))
 GREEDY = Sampling(temperature=0)
 ROWS = prompts(12, shortest=3, longest=40, seed=4)
 PROMISES = [
@@ -48,7 +47,7 @@ PROMISES = [
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-def test_vllm_keeps_the_contract_of_a_generator(promise: Any, engines: Engines) -> None:
+def test_vllm_fulfils_the_contract_of_a_generator(promise: Any, engines: Engines) -> None:
     asyncio.run(promise(engines.serving(model(), "qwen3")))
 
 
@@ -57,18 +56,18 @@ def test_vllm_can_be_probed(engines: Engines) -> None:
     asyncio.run(contract.a_probe_speaks_of_every_token_and_leaves_nothing_behind(engine, engine))
 
 
-def test_vllm_gives_room_and_takes_it_back(engines: Engines) -> None:
+def test_vllm_offloads_and_onloads(engines: Engines) -> None:
     engine = engines.serving(model(), "qwen3")
     asyncio.run(contract.replies_are_the_same_after_offload_and_onload(engine, engine))
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama untied"])
-def test_greedy_tokens_are_the_native_generators_or_part_where_two_are_alike(kind: str, engines: Engines) -> None:
+def test_greedy_tokens_equal_the_native_generators_except_at_near_ties(kind: str, engines: Engines) -> None:
     decoder = model("llama", tie_word_embeddings=False) if kind == "llama untied" else model()
-    asked = [request(str(at), ids, 32, sampling=GREEDY) for at, ids in enumerate(ROWS)]
-    theirs = asyncio.run(serve(engines.serving(decoder, kind), asked))
-    ours = asyncio.run(serve(generator(decoder), asked))
-    for one in asked:
+    contexts = [request(str(at), ids, 32, sampling=GREEDY) for at, ids in enumerate(ROWS)]
+    theirs = asyncio.run(serve(engines.serving(decoder, kind), contexts))
+    ours = asyncio.run(serve(generator(decoder), contexts))
+    for one in contexts:
         pairs = list(zip(theirs[one.id].ids, ours[one.id].ids, strict=True))
         same = next((at for at, (their, our) in enumerate(pairs) if their != our), len(pairs))
         gaps = [abs(theirs[one.id].logprobs[at] - ours[one.id].logprobs[at]) for at in range(same)]
@@ -78,7 +77,7 @@ def test_greedy_tokens_are_the_native_generators_or_part_where_two_are_alike(kin
 
 
 def margin(decoder: Decoder, ids: list[int]) -> float:
-    """How much likelier the likeliest next token is than the second."""
+    """Difference between the two largest next-token logprobs."""
     rows = [[*ids, token] for token in range(decoder.shape.vocab)]
     scores = asyncio.run(scored(decoder, rows, Sampling()))
     first, second = torch.stack([row[-1] for row in scores]).topk(2).values.tolist()
@@ -95,25 +94,25 @@ async def scored(decoder: Decoder, rows: list[list[int]], sampling: Sampling) ->
     "sampling", [Sampling(), Sampling(temperature=0.7, top_k=12), Sampling(temperature=1.3, top_p=0.8)], ids=str
 )
 def test_logprobs_are_those_of_the_distribution_sampled_from(sampling: Sampling, engines: Engines) -> None:
-    asked = [request(str(at), ids, 24, sampling=sampling) for at, ids in enumerate(ROWS)]
-    found = asyncio.run(serve(engines.serving(model(), "qwen3"), asked))
-    rows = [[*one.ids, *found[one.id].ids] for one in asked]
-    for one, row in zip(asked, asyncio.run(scored(model(), rows, sampling)), strict=True):
-        sampled = torch.tensor(found[one.id].logprobs)
+    contexts = [request(str(at), ids, 24, sampling=sampling) for at, ids in enumerate(ROWS)]
+    result = asyncio.run(serve(engines.serving(model(), "qwen3"), contexts))
+    rows = [[*one.ids, *result[one.id].ids] for one in contexts]
+    for one, row in zip(contexts, asyncio.run(scored(model(), rows, sampling)), strict=True):
+        sampled = torch.tensor(result[one.id].logprobs)
         torch.testing.assert_close(row[-len(sampled) :], sampled, atol=1e-3, rtol=0)
 
 
-def test_progress_is_reported_and_a_resumed_request_goes_on_from_it(engines: Engines) -> None:
+def test_progress_is_reported_and_a_resumed_request_continues_from_it(engines: Engines) -> None:
     async def run() -> tuple[list[Output], Output]:
-        engine = engines.serving(model(), "qwen3", flush_tokens=5)
+        engine = engines.serving(model(), "qwen3", progress_interval=5)
         await engine.start()
         whole = request("whole", [1, 2, 3], 17, sampling=GREEDY)
         await engine.submit([whole])
         parts: list[Output] = []
         while not parts or parts[-1].finish is None:
             parts += await engine.events(1.0)
-        said = [token for part in parts[:2] for token in part.ids]
-        rest = request("rest", [*whole.ids, *said], 17 - len(said), sampling=GREEDY, produced=len(said))
+        reply = [token for part in parts[:2] for token in part.ids]
+        rest = request("rest", [*whole.ids, *reply], 17 - len(reply), sampling=GREEDY, produced=len(reply))
         await engine.submit([rest])
         return parts, (await collect(engine, 1))["rest"]
 
@@ -123,21 +122,23 @@ def test_progress_is_reported_and_a_resumed_request_goes_on_from_it(engines: Eng
     assert (*parts[0].ids, *parts[1].ids, *rest.ids) == tuple(token for part in parts for token in part.ids)
 
 
-def test_requests_that_were_pushed_out_of_memory_are_counted(engines: Engines) -> None:
+def test_preempted_requests_are_counted(engines: Engines) -> None:
     async def run() -> tuple[int, int]:
-        engine = engines.serving(model(), "crowded", kv_gib=12 * 32 * 2 * 2 * 2 * 32 * 4 / 2**30, prefix_cache=False)
+        engine = engines.serving(
+            model(), "crowded", kv_cache_gib=12 * 32 * 2 * 2 * 2 * 32 * 4 / 2**30, enable_prefix_caching=False
+        )
         await engine.start()
         before = (await engine.statistics()).preempted
         await engine.submit([request(str(at), [1, 2, at], 100) for at in range(8)])
-        found = await collect(engine, 8)
-        assert all(len(output.ids) == 100 for output in found.values())
+        result = await collect(engine, 8)
+        assert all(len(output.ids) == 100 for output in result.values())
         return before, (await engine.statistics()).preempted
 
     before, after = asyncio.run(run())
     assert after > before
 
 
-def test_nobody_counts_where_the_cache_has_room_for_all(engines: Engines) -> None:
+def test_statistics_are_off_if_the_cache_has_room_for_all(engines: Engines) -> None:
     async def run() -> tuple[Any, int]:
         engine = engines.serving(model(), "qwen3")
         await engine.start()
@@ -145,9 +146,9 @@ def test_nobody_counts_where_the_cache_has_room_for_all(engines: Engines) -> Non
         await collect(engine, 8)
         return engine._engine, (await engine.statistics()).preempted
 
-    found, preempted = asyncio.run(run())
-    cache = found.vllm_config.cache_config
-    assert (found.log_stats, preempted) == (False, 0)
+    result, preempted = asyncio.run(run())
+    cache = result.vllm_config.cache_config
+    assert (result.log_stats, preempted) == (False, 0)
     assert cache.num_gpu_blocks * cache.block_size > 8 * contract.CONTEXT
 
 
@@ -162,14 +163,13 @@ async def published(engine: VllmGenerator, decoder: Decoder, path: Path, channel
             generators=generators,
             router=Router(generators),
             journal=journal,
-            plan=Plan(names=()),
-            canary=canary_of(vocab=40, context=contract.CONTEXT),
+            canary=canary_for(vocab=40, max_seq_len=contract.CONTEXT),
         )
         for version in range(versions):
             await publisher.publish(version)
             await learning.update(batch_of(prompts(6, shortest=4, longest=12, seed=version)), LOSS)
         journal.flush()
-        return [entry.event for entry in journal.events(Published)]
+        return [entry.event for entry in journal.events(WeightsPublished)]
 
 
 @pytest.mark.parametrize(
@@ -185,20 +185,20 @@ def test_ten_publications_in_a_row_are_attested(
 ) -> None:
     decoder, channel = model(**changes), Mailbox()
     engine = engines.serving(decoder, name, channel)
-    found = asyncio.run(published(engine, decoder, tmp_path, channel, 10))
-    assert len(found) == 10 and all(one.digest != other.digest for one, other in pairwise(found))
+    result = asyncio.run(published(engine, decoder, tmp_path, channel, 10))
+    assert len(result) == 10 and all(one.digest != other.digest for one, other in pairwise(result))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() == 1, reason="two processes need two GPUs, or none at all")
 @pytest.mark.parametrize("heads", [2, 1])
 def test_shards_of_two_processes_are_attested_together(heads: int, engines: Engines, tmp_path: Path) -> None:
-    """With one head of keys both processes hold it, and it counts once."""
+    """With one key head both processes hold it, and it counts once."""
     decoder, channel = model(num_key_value_heads=heads), Mailbox()
     engine = engines.serving(decoder, f"tp2 {heads}", channel, tp=2)
     assert len(asyncio.run(published(engine, decoder, tmp_path, channel, 10))) == 10
 
 
-def test_weights_that_are_not_delivered_end_the_run(engines: Engines, tmp_path: Path) -> None:
+def test_undelivered_weights_end_the_run(engines: Engines, tmp_path: Path) -> None:
     decoder = model()
     engine = engines.serving(decoder, "undelivered", Shared())
     with pytest.raises(RunStopped, match=r"version 1: generator 0 .* nothing was delivered, it still holds version 0"):
@@ -213,23 +213,23 @@ def test_a_prefix_cache_that_is_not_reset_ends_the_run(engines: Engines, tmp_pat
         asyncio.run(published(engine, decoder, tmp_path, channel, 2))
 
 
-def test_heads_that_do_not_divide_are_refused_by_name(tmp_path: Path, engines: Engines) -> None:
+def test_heads_that_are_not_divisible_are_refused(tmp_path: Path, engines: Engines) -> None:
     engine = engines.serving(model(), "three", tp=3)
     with pytest.raises(ConfigError, match=r"actor_infer.parallel.tp: 4 attention heads do not divide by it \(got 3\)"):
         asyncio.run(engine.start())
 
 
-def test_a_file_that_names_vllm_builds_it_from_a_shape(tmp_path: Path) -> None:
+def test_a_config_with_vllm_builds_it_from_a_shape(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("""\
-model: {shape: {hidden: 64, heads: 2, kv_heads: 2, layers: 1, mlp: 64, alphabet: "0123456789+=", context: 128}}
+model: {shape: {hidden: 64, heads: 2, kv_heads: 2, layers: 1, mlp: 64, alphabet: "0123456789+=", max_seq_len: 128}}
 algorithm: grpo
 tasks: [{name: sums, data: {kind: arithmetic}, reward: exact}]
-rollout: {context: 96, max_new_tokens: 8}
-actor_infer: {backend: vllm, slots: 8, kv_gib: 0.25, eager: true}
+rollout: {max_seq_len: 96, max_new_tokens: 8}
+actor_infer: {backend: vllm, max_num_seqs: 8, kv_cache_gib: 0.25, enforce_eager: true}
 """)
     run = load(tmp_path / "run.yaml").run
-    engine = build_generator(run, Origin(model=run.model, seed=3), Shared())
+    engine = build_generator(run, ModelSpec(model=run.model, seed=3), Shared())
     canary = build_canary(run)
     assert canary is not None and len(canary.ids) == 64
-    found = asyncio.run(serve(engine, [request("r", [3, 4], 8)]))
-    assert len(found["r"].ids) == 8
+    result = asyncio.run(serve(engine, [request("r", [3, 4], 8)]))
+    assert len(result["r"].ids) == 8

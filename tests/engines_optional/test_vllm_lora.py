@@ -1,4 +1,4 @@
-"""Adapters in vLLM for real: served as the trainer computes with them, a new one a version, attested bit by bit."""
+"""Adapters in a real vLLM: served as the trainer computes, one per version, attested bit by bit."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,43 +16,43 @@ from roll.config.schema import Model, Optimizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.model_spec import Origin, build
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.vllm.generator import VllmGenerator
-from roll.engines.vllm.lora import Served
+from roll.engines.vllm.lora import ServedAdapter
 from roll.errors import RunStopped
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.canary import canary_of
+from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Call, Sampling
+from roll.types import Sampling, Spec
 from roll.weights.adapters import write_adapter
+from roll.weights.channel import Channel
 from roll.weights.huggingface import write_model
 from roll.weights.inline import Mailbox
-from roll.weights.plan import Channel, Plan
 from tests.engines import contract
 from tests.engines.models import batch_of, collect, generator, prompts, request, serve, trainer
 from tests.engines_optional.conftest import NEEDS_VLLM, model, settings
 
 pytestmark = NEEDS_VLLM
-LOSS = Objective(loss=Call("policy_gradient"))
+LOSS = Objective(loss=Spec("policy_gradient"))
 LORA = Lora(rank=6, alpha=9)
 GREEDY = Sampling(temperature=0)
 ROWS = prompts(6, shortest=3, longest=40, seed=4)
 
 
 class Held:
-    """One engine for all tests of this file: a start takes seconds."""
+    """One engine for all tests of this file, because a start takes seconds."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.engine, self.number = folder / "model", None, 0
         decoder = model()
         write_model(self.path, decoder.config, dict(decoder.named_tensors()))
 
-    def origin(self) -> Origin:
-        return Origin(model=Model(path=str(self.path)), lora=LORA)
+    def model_spec(self) -> ModelSpec:
+        return ModelSpec(model=Model(path=str(self.path)), lora=LORA)
 
-    def serving(self, channel: Channel, served: type[Served] = Served) -> VllmGenerator:
+    def serving(self, channel: Channel, served: type[ServedAdapter] = ServedAdapter) -> VllmGenerator:
         held = self
 
         class Reused(VllmGenerator):
@@ -67,20 +67,22 @@ class Held:
                 assert self._adapter is not None
                 self._adapter.drop()
 
-        return Reused(self.origin(), settings(), channel)
+        return Reused(self.model_spec(), settings(), channel)
 
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    made = Held(tmp_path_factory.mktemp("adapted"))
-    yield made
-    if made.engine is not None:
-        made.engine.engine_core.shutdown()
+    built = Held(tmp_path_factory.mktemp("adapted"))
+    yield built
+    if built.engine is not None:
+        built.engine.engine_core.shutdown()
 
 
-async def published(held: Held, path: Path, channel: Mailbox, served: type[Served] = Served) -> tuple[Any, Decoder]:
-    """Three versions of an adapter that is being trained; the generator, which goes on with the last one."""
-    decoder = build(held.origin())
+async def published(
+    held: Held, path: Path, channel: Mailbox, served: type[ServedAdapter] = ServedAdapter
+) -> tuple[Any, Decoder]:
+    """Publish three versions of a trained adapter; returns the generator with the last one."""
+    decoder = build(held.model_spec())
     learning = trainer(decoder, optimizer=Optimizer(lr=0.03), channel=channel)
     serving = held.serving(channel, served)
     generators = InlineCluster[Generator]([serving])
@@ -92,8 +94,7 @@ async def published(held: Held, path: Path, channel: Mailbox, served: type[Serve
             generators=generators,
             router=Router(generators),
             journal=journal,
-            plan=Plan(names=()),
-            canary=canary_of(vocab=40, context=contract.CONTEXT),
+            canary=canary_for(vocab=40, max_seq_len=contract.CONTEXT),
         )
         try:
             for version in range(3):
@@ -104,7 +105,7 @@ async def published(held: Held, path: Path, channel: Mailbox, served: type[Serve
             await serving.stop()
             raise
         journal.flush()
-        assert len({entry.event.digest for entry in journal.events(Published)}) == 3
+        assert len({entry.event.digest for entry in journal.events(WeightsPublished)}) == 3
     return serving, decoder
 
 
@@ -112,12 +113,12 @@ def test_every_version_is_attested_and_served_as_the_trainer_computes(held: Held
     async def run() -> tuple[Any, Any]:
         serving, decoder = await published(held, tmp_path, Mailbox())
         assert len(held.engine.list_loras()) == 1, "the version before is gone"
-        asked = [request(str(at), ids, 24, sampling=GREEDY) for at, ids in enumerate(ROWS)]
-        await serving.submit(asked)
-        theirs = await collect(serving, len(asked))
+        contexts = [request(str(at), ids, 24, sampling=GREEDY) for at, ids in enumerate(ROWS)]
+        await serving.submit(contexts)
+        theirs = await collect(serving, len(contexts))
         await serving.stop()
         assert held.engine.list_loras() == set()
-        return theirs, await serve(generator(decoder), asked)
+        return theirs, await serve(generator(decoder), contexts)
 
     theirs, ours = asyncio.run(run())
     for name, reply in ours.items():
@@ -129,8 +130,8 @@ def test_every_version_is_attested_and_served_as_the_trainer_computes(held: Held
 
 
 def test_an_adapter_that_is_pinned_is_refused(held: Held, tmp_path: Path) -> None:
-    class Pinned(Served):
-        """Keeps the first adapter that it was given, whatever comes (verl#7495)."""
+    class Pinned(ServedAdapter):
+        """Keeps its first adapter and ignores later ones."""
 
         def take(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
             if version == 0:
@@ -140,9 +141,9 @@ def test_an_adapter_that_is_pinned_is_refused(held: Held, tmp_path: Path) -> Non
         asyncio.run(published(held, tmp_path, Mailbox(), Pinned))
 
 
-def test_an_adapter_that_arrives_and_is_not_asked_for_is_refused(held: Held, tmp_path: Path) -> None:
-    class Unused(Served):
-        """Takes every adapter and serves the model as it is."""
+def test_an_adapter_that_arrives_and_is_not_used_is_refused(held: Held, tmp_path: Path) -> None:
+    class Unused(ServedAdapter):
+        """Accepts every adapter and serves the model without it."""
 
         def take(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
             super().take(tensors, version)
@@ -152,12 +153,12 @@ def test_an_adapter_that_arrives_and_is_not_asked_for_is_refused(held: Held, tmp
             self.request = getattr(self, "kept", None)
             super().drop()
 
-    with pytest.raises(RunStopped, match=r"version 1: generator 0 .* uses them otherwise"):
+    with pytest.raises(RunStopped, match=r"version 1: generator 0 .* computes differently"):
         asyncio.run(published(held, tmp_path, Mailbox(), Unused))
 
 
 def test_an_adapter_in_a_directory_is_served_from_the_start(held: Held, tmp_path: Path) -> None:
-    decoder = build(held.origin())
+    decoder = build(held.model_spec())
     with torch.no_grad():
         for name, tensor in lora.adapter_tensors(decoder):
             if name.endswith("lora_B.weight"):
@@ -167,12 +168,12 @@ def test_an_adapter_in_a_directory_is_served_from_the_start(held: Held, tmp_path
     async def run() -> Any:
         engine = held.serving(Mailbox())
         await engine.start()
-        engine._adapter = Served(held.engine, LORA.model_copy(update={"path": str(tmp_path)}), "float32")
-        asked = [request("r", ROWS[0], 12, sampling=GREEDY)]
-        await engine.submit(asked)
-        found = (await collect(engine, 1))["r"]
+        engine._adapter = ServedAdapter(held.engine, LORA.model_copy(update={"path": str(tmp_path)}), "float32")
+        contexts = [request("r", ROWS[0], 12, sampling=GREEDY)]
+        await engine.submit(contexts)
+        result = (await collect(engine, 1))["r"]
         await engine.stop()
-        return found, (await serve(generator(decoder), asked))["r"]
+        return result, (await serve(generator(decoder), contexts))["r"]
 
     theirs, ours = asyncio.run(run())
     assert theirs.ids == ours.ids

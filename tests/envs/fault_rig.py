@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.cluster.inline import InlineCluster
-from roll.data.mixture import Mixture, Part
+from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator
 from roll.engines.fake import FakeGenerator
@@ -15,9 +15,9 @@ from roll.journal.events import Event
 from roll.journal.store import Journal
 from roll.rollout.buffer import Buffer
 from roll.rollout.environments import Environments
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
-from roll.rollout.scheduler import Policy, Scheduler
-from roll.rollout.source import Source
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
+from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.source import TaskSource
 from roll.serving.router import Router
 from roll.types import Sampling, ServedVersion, Task, Trajectory
 from tests.envs.faulty import CONTEXT, FAULTY, MAX_TURNS
@@ -26,7 +26,7 @@ from tests.envs.faulty import CONTEXT, FAULTY, MAX_TURNS
 class Watched:
     """A source of which every trajectory is remembered, by task."""
 
-    def __init__(self, source: Source, found: dict[str, list[Trajectory]]) -> None:
+    def __init__(self, source: TaskSource, found: dict[str, list[Trajectory]]) -> None:
         self.source, self.found = source, found
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
@@ -55,20 +55,25 @@ async def _attempts(
     generators = InlineCluster[Generator]([FakeGenerator()])
     router = Router(generators, max_wait_s=0.05)
     template = Template(character_tokenizer("+=()?!0123456789"))  # ids 10 to 19, which the fake writes, are digits
-    limits = Limits(
-        sampling=Sampling(), context=CONTEXT, max_new_tokens=2, max_turns=MAX_TURNS, stop=frozenset({1}), env_s=0.4
+    limits = EpisodeLimits(
+        sampling=Sampling(),
+        max_seq_len=CONTEXT,
+        max_new_tokens=2,
+        max_turns=MAX_TURNS,
+        stop=frozenset({1}),
+        env_timeout_s=0.4,
     )
     envs, found = make(), dict[str, list[Trajectory]]()
-    source = Source(name="d", tasks=wanted, env=FAULTY, reward=None, make=envs.make)
+    source = TaskSource(name="d", tasks=wanted, env=FAULTY, reward=None, make_env=envs.make)
     sources: Any = {"d": Watched(source, found)}
     buffer = Buffer(num_slots=2 * len(wanted))
     scheduler = Scheduler(
-        mixture=Mixture([Part(name="d", tasks=wanted)], seed=0),
+        mixture=Mixture([MixturePart(name="d", tasks=wanted)], seed=0),
         sources=sources,
         runner=EpisodeRunner(router=router, template=template, limits=limits),
         buffer=buffer,
         journal=journal,
-        policy=Policy(group_size=2, max_retries=1, max_failed_groups=1000, seed=0),
+        config=SchedulerConfig(group_size=2, max_retries=1, max_failed_groups=1000, seed=0),
         serving=lambda: ServedVersion(0, 0),
     )
 

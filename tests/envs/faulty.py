@@ -1,4 +1,4 @@
-"""An environment that does whatever a task's metadata says is wrong with it. Imports little: processes load it."""
+"""An environment with the fault that a task's metadata names. Imports little: processes load it."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roll.envs.base import Reply
-from roll.types import Call, Message, Task
+from roll.envs.base import StepResult
+from roll.types import Message, Spec, Task
 
-FAULTY = Call(f"{__name__}:Faulty")
+FAULTY = Spec(f"{__name__}:Faulty")
 CONTEXT, MAX_TURNS = 48, 4
-GOOD = Reply(messages=(Message("user", "5"),), reward=1.0, metrics={"success": 1.0})
+GOOD = StepResult(messages=(Message("user", "5"),), reward=1.0, metrics={"success": 1.0})
 DONE = replace(GOOD, done=True)
 GARBAGE: dict[str, Any] = {
     "none": None,
@@ -52,8 +52,8 @@ class Faulty:
             return (Message("user", "5" * (CONTEXT + 1)),)
         return OPENINGS.get(self.fault, (Message("user", "5?"),))
 
-    async def step(self, reply: str) -> Any:
-        assert isinstance(reply, str)
+    async def step(self, response: str) -> Any:
+        assert isinstance(response, str)
         self.turn += 1
         if self.times is not None and not self.fires():
             self.fault = ""

@@ -1,4 +1,4 @@
-"""Environments as people write them for other libraries, without those libraries."""
+"""Environments written for other libraries, without those libraries."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Environments of other libraries, as they would be named in a file."""
+"""Environments of other libraries, named as in a config file."""
 
 import asyncio
 import json
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from roll.envs.base import Env, Reply
-from roll.envs.guarded import Guarded
+from roll.envs.base import Env, StepResult
+from roll.envs.guarded import GuardedEnv
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import ENVS
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 from tests.envs import strangers
 
 HERE = strangers.__name__
@@ -20,8 +20,8 @@ def env(kind: str, *, seed: int = 0, **arguments: Any) -> Any:
     return ENVS[kind](Task(id="t", domain="d", seed=seed), **arguments)
 
 
-def played(found: Env, *replies: str) -> tuple[tuple[Message, ...], list[Reply]]:
-    async def play() -> tuple[tuple[Message, ...], list[Reply]]:
+def played(found: Env, *replies: str) -> tuple[tuple[Message, ...], list[StepResult]]:
+    async def play() -> tuple[tuple[Message, ...], list[StepResult]]:
         opening = await found.start()
         heard = [await found.step(reply) for reply in replies]
         await found.close()
@@ -31,7 +31,7 @@ def played(found: Env, *replies: str) -> tuple[tuple[Message, ...], list[Reply]]
     return asyncio.run(play())
 
 
-def texts(replies: list[Reply]) -> list[str]:
+def texts(replies: list[StepResult]) -> list[str]:
     return [message.content for reply in replies for message in reply.messages]
 
 
@@ -91,16 +91,16 @@ def test_the_real_gymnasium_is_found_by_id_and_read_as_it_draws_itself() -> None
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"env": f"{HERE}:Ladder"}, "says nothing that can be read (observation 0, got None); name a function in"),
+        ({"env": f"{HERE}:Ladder"}, "has no text observation (observation 0, got None); name a function in"),
         ({"env": f"{HERE}:Ladder", "actions": ["up"]}, "has 2 actions (got 1); name each of them"),
         ({"env": f"{HERE}:Lader"}, "did you mean 'Ladder'?"),
         ({"env": "nowhere.at:All"}, "no module named 'nowhere.at'"),
         ({"env": f"{HERE}:Riddle"}, "unexpected keyword argument 'seed'"),
     ],
 )
-def test_what_does_not_fit_fails_with_its_reason(arguments: dict[str, Any], message: str) -> None:
+def test_an_unsuitable_environment_fails_with_a_reason(arguments: dict[str, Any], message: str) -> None:
     async def start() -> None:
-        await Guarded(Call("gymnasium", arguments), Task(id="t", domain="d")).start()
+        await GuardedEnv(Spec("gymnasium", arguments), Task(id="t", domain="d")).start()
 
     with pytest.raises(EnvFailed) as failed:
         asyncio.run(start())
@@ -150,6 +150,6 @@ def test_tasks_with_messages_need_no_dataset() -> None:
     assert opening == task.messages and texts(heard) == ["prime 1"] and heard[-1].reward == 1.0
 
 
-def test_what_is_no_verifiers_environment_is_refused() -> None:
+def test_an_object_that_is_no_verifiers_environment_is_rejected() -> None:
     with pytest.raises(ConfigError, match="has no 'env_response'"):
         env("verifiers", env=f"{HERE}:Riddle")

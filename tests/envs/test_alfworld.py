@@ -1,4 +1,4 @@
-"""A household played by hand, in the words of the original."""
+"""A household played by hand, in the original's wording."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roll.envs.alfworld.env import ALFWorld
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
@@ -54,8 +54,8 @@ def fits(tmp_path: Path) -> str:
     return str(path)
 
 
-def play(env: ALFWorld, *commands: str) -> list[Reply]:
-    async def game() -> list[Reply]:
+def play(env: ALFWorld, *commands: str) -> list[StepResult]:
+    async def game() -> list[StepResult]:
         return [await env.step(command) for command in commands]
 
     return asyncio.run(game())
@@ -81,7 +81,7 @@ def test_the_opening_names_the_room_and_the_task_after_a_system_message():
     )
 
 
-def test_receptacles_are_told_as_open_closed_or_a_surface():
+def test_receptacles_are_described_as_open_closed_or_a_surface():
     assert said(
         silent(), "go to countertop 1", "go to fridge 1", "open fridge 1", "close fridge 1", "examine fridge 1",
         "go to sinkbasin 1", "open fridge 1",
@@ -96,7 +96,7 @@ def test_receptacles_are_told_as_open_closed_or_a_surface():
     ]  # fmt: skip
 
 
-def test_one_place_is_gone_to_once_and_faces_all_that_stands_there():
+def test_a_location_is_listed_once_and_faces_all_receptacles_there():
     assert said(silent(), "go to cabinet 1", "go to cabinet 1", "go to cabinet 2", "look", "open cabinet 1") == [
         "You arrive at cabinet 1. The cabinet 1 is closed.",
         "Nothing happens.",
@@ -123,7 +123,7 @@ def test_one_object_is_carried_at_a_time():
     ]  # fmt: skip
 
 
-def test_what_is_in_a_closed_receptacle_is_out_of_reach():
+def test_objects_in_a_closed_receptacle_are_out_of_reach():
     assert said(
         silent(), "go to fridge 1", "take mug 1 from fridge 1", "examine mug 1", "open fridge 1", "examine mug 1",
         "take mug 1 from fridge 1", "close fridge 1", "move mug 1 to fridge 1",
@@ -158,7 +158,7 @@ def test_a_held_object_is_cleaned_heated_and_cooled_where_that_is_done():
     ]
 
 
-def test_a_knife_slices_what_is_at_hand():
+def test_a_knife_slices_objects_in_reach():
     assert said(
         silent(), "go to countertop 1", "slice apple 1 with knife 1", "take knife 1 from countertop 1",
         "slice apple 1 with knife 1", "examine apple 1", "go to sinkbasin 1", "slice apple 1 with knife 1",
@@ -192,7 +192,7 @@ def test_a_lamp_is_off_until_it_was_used():
     assert said(silent(), "use desklamp 1") == ["Nothing happens."]
 
 
-def test_an_object_shows_what_lies_in_it_and_others_have_nothing_special():
+def test_a_container_shows_its_contents_and_other_objects_have_nothing_special():
     assert said(silent(), "go to countertop 1", "examine plate 1", "examine knife 1")[1:] == [
         "This is a normal plate 1. In it, you see a egg 1.",
         "There's nothing special about knife 1.",
@@ -220,7 +220,7 @@ def test_an_object_in_two_receptacles_is_taken_from_one_of_them():
     ]  # fmt: skip
 
 
-def test_only_what_belongs_there_fits_where_a_file_says_so(fits: str):
+def test_a_file_of_fits_limits_what_a_receptacle_holds(fits: str):
     env = ALFWorld(task(), can_contain=fits, listed=False)
     play(env, "go to countertop 1", "take apple 1 from countertop 1", "go to sinkbasin 1")
     assert said(
@@ -249,7 +249,7 @@ def test_the_commands_of_a_turn_are_all_that_would_do_something_in_alphabetical_
     )
 
 
-def test_a_command_is_read_whatever_its_case_and_spaces_and_within_a_tag():
+def test_a_command_is_parsed_in_any_case_and_spacing_and_inside_a_tag():
     assert said(silent(), "  Go  TO fridge 1\n")[0].startswith("You arrive at fridge 1.")
     env = ALFWorld(task(), tag="action", listed=False)
     assert said(
@@ -296,7 +296,7 @@ def test_two_objects_must_be_in_the_same_receptacle():
     assert play(env, "move mug 1 to cabinet 1")[-1].reward == 1.0
 
 
-def test_light_falls_on_what_is_held_where_a_used_lamp_stands():
+def test_a_held_object_is_lit_at_the_location_of_a_used_lamp():
     goal = {"types": ["desklamp", "mug"], "preds": ["holds", "inReceptacle", "isToggled", "toggleable"]}
     env = silent(goal=goal)
     assert not play(env, "go to countertop 1", "use desklamp 1")[-1].done  # nothing is held
@@ -328,7 +328,10 @@ def test_the_state_is_where_everything_is_and_not_how_it_came_there():
     [
         ({"receptacles": None}, r"Expected `array`, got `null` - at `\$.receptacles`"),
         ({"objects": [{"name": "x", "type": "x", "in": ["moon 1"]}]}, r"object 'x' is in \['moon 1'\]"),
-        ({"objects": [{"name": "x", "type": "x", "in_object": "y"}]}, "object 'x' is in object 'y', and there is none"),
+        (
+            {"objects": [{"name": "x", "type": "x", "in_object": "y"}]},
+            "object 'x' is in object 'y', which does not exist",
+        ),
         ({"objects": [{"name": "fridge 1", "type": "x"}]}, "two things have the same name"),
         ({"objects": [{"name": "x", "type": "x", "flags": ["edible"]}]}, "Invalid enum value 'edible'"),
         ({"goal": {"types": ["mug"], "preds": ["inReceptacle"]}}, "neither two types nor the same two twice"),
@@ -336,24 +339,24 @@ def test_the_state_is_where_everything_is_and_not_how_it_came_there():
     ],
 )
 def test_a_row_that_is_no_game_is_refused_by_name(changes: dict[str, Any], fault: str):
-    with pytest.raises(ConfigError, match=rf"^alfworld: task 't' is no game \(.*{fault}.*\); correct its row$"):
+    with pytest.raises(ConfigError, match=rf"^alfworld: task 't': .*{fault}.*; correct its row$"):
         silent(**changes)
 
 
 def test_a_row_without_a_question_and_arguments_out_of_bounds_are_refused():
-    with pytest.raises(ConfigError, match="task 't' does not say what to do; give its row a 'prompt'"):
+    with pytest.raises(ConfigError, match="task 't' has no question; give its row a 'prompt'"):
         ALFWorld(Task(id="t", domain="d", metadata=KITCHEN))
     with pytest.raises(ConfigError, match="alfworld: max_turns must be a whole number, 1 or more"):
         ALFWorld(task(), max_turns=0)
 
 
-def test_a_file_of_what_fits_where_is_refused_with_its_place(tmp_path: Path):
+def test_a_malformed_file_of_fits_is_rejected_with_its_path(tmp_path: Path):
     path = tmp_path / "fits.json"
-    with pytest.raises(ConfigError, match=f"^{path}: no such file"):
+    with pytest.raises(ConfigError, match=f"^alfworld: can_contain: {path} cannot be read .*No such file"):
         ALFWorld(task(), can_contain=str(path))
     path.write_text('{"cabinet": ["mug"],\n oops}')
-    with pytest.raises(ConfigError, match=f"^{path}:2: broken JSON"):
+    with pytest.raises(ConfigError, match=f"^alfworld: can_contain: {path}: JSON is malformed"):
         ALFWorld(task(), can_contain=str(path))
     path.write_text('{"cabinet": "mug"}')
-    with pytest.raises(ConfigError, match=f"^{path}: is not lists of types"):
+    with pytest.raises(ConfigError, match=f"^alfworld: can_contain: {path}: Expected `array`, got `str`"):
         ALFWorld(task(), can_contain=str(path))

@@ -1,4 +1,4 @@
-"""Games of the package's examples, and ALFWorld's own where there are any."""
+"""Games of the examples, and ALFWorld's games if they are available."""
 
 import asyncio
 import os
@@ -64,7 +64,7 @@ def wander(task: Task, fits: str) -> int:
     return num_refused
 
 
-def test_what_is_offered_does_something_and_what_is_not_does_nothing():
+def test_listed_commands_have_an_effect_and_others_have_none():
     assert sum(wander(task, FITS) for task in examples()) > 20
 
 

@@ -1,4 +1,4 @@
-"""What every environment of the table promises, and what the runner may rely on."""
+"""The contract of every environment in the table."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roll.envs.base import Env, Reply
+from roll.envs.base import Env, StepResult
 from roll.registry import ENVS
 from roll.types import Message, Task
 
@@ -55,10 +55,10 @@ def fresh(name: str, seed: int = 3) -> Env:
     return make(replace(task, **ASKED.get(name, {})), **GIVEN.get(name, {}))
 
 
-async def play(env: Env) -> list[Reply]:
+async def play(env: Env) -> list[StepResult]:
     opening = await env.start()
     assert opening and all(isinstance(message, Message) for message in opening)
-    found: list[Reply] = []
+    found: list[StepResult] = []
     for turn in range(64):
         found.append(await env.step(REPLIES[turn % len(REPLIES)]))
         if found[-1].done:

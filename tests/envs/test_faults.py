@@ -1,4 +1,4 @@
-"""Whatever an environment does, it costs attempts and not the run, and every record says what, where and when."""
+"""Environment failures cost attempts and not the run, and every record names the fault, the task and the turn."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from roll.journal.events import Event, GroupFailed, Retried, TrajectoryEnded
-from roll.rollout.env_pool import EnvPool, HostLimits
+from roll.journal.events import AttemptRetried, Event, GroupFailed, TrajectoryEnded
+from roll.rollout.env_pool import EnvPool, EnvWorkerLimits
 from roll.rollout.environments import Environments, InlineEnvs
 from roll.types import Status, Trajectory
 from tests.envs import faulty
 from tests.envs.fault_rig import attempts, tasks
 from tests.envs.faulty import FAULTY, GARBAGE, OPENINGS
+
+pytestmark = pytest.mark.slow
 
 Found = tuple[Mapping[str, list[Trajectory]], list[Event]]
 FAILURES = {
@@ -20,25 +22,25 @@ FAILURES = {
     "start_raises": ", starting: OSError: no ice (its line)",
     "start_hangs": ", starting: TimeoutError: no answer within 0.4 s (rollout.env_timeout_s)",
     "opens_with_text": ", starting: not a tuple of messages (got '5'); give Message('user', ...)",
-    "opens_with_nothing": ", starting: said nothing (got no message); begin with one at least",
+    "opens_with_nothing": ", starting: returned no message; open with at least one",
     "opens_with_none": ", starting: not a tuple of messages (got None); give Message('user', ...)",
-    "opens_too_long": ", starting: what it opens with fills the context; raise rollout.context, or let it say less",
+    "opens_too_long": ", starting: its first messages fill the context; raise rollout.max_seq_len, or shorten them",
     "raises": ", turn 0: ValueError: the world ended (its line)",
     "leaves": ", turn 0: SystemExit: good bye (its line)",
     "cancels_itself": ", turn 0: cancelled itself; catch what it cancels",
     "hangs": ", turn 0: TimeoutError: no answer within 0.4 s (rollout.env_timeout_s)",
-    "none": ", turn 0: not a Reply (got None); return one from `step`",
-    "dict": ", turn 0: not a Reply (got {'done': True, 'messages': []}); return one from `step`",
+    "none": ", turn 0: not a StepResult (got None); return roll.envs.base.StepResult",
+    "dict": ", turn 0: not a StepResult (got {'done': True, 'messages': []}); return roll.envs.base.StepResult",
     "nan": ", turn 0: reward is no finite number of at most 1e+06 (got nan); give a float",
     "huge": ", turn 0: reward is no finite number of at most 1e+06 (got 1e+30); give a float",
     "word": ", turn 0: reward is no finite number of at most 1e+06 (got 'much'); give a float",
     "text": ", turn 0: not a tuple of messages (got '5'); give Message('user', ...)",
-    "number": ", turn 0: a message that is no text (got 5 from 'user'); give role and content",
-    "half": ", turn 0: a message that is no text (got '\\ud800' from 'user'); give role and content",
+    "number": ", turn 0: a message is not text (got 5 from 'user'); give role and content",
+    "half": ", turn 0: a message is not text (got '\\ud800' from 'user'); give role and content",
     "metric": ", turn 0: success is no finite number of at most 1e+06 (got inf); give a float",
     "metrics": ", turn 0: metrics are not numbers by name (got [1.0]); give a dict",
     "state": ", turn 0: `done` must be true or false and `state` a text (got done False, state 5); give them so",
-    "silent": ", turn 0: said nothing and is not done; give its Reply `messages`, or `done=True`",
+    "silent": ", turn 0: no message and not done; give the StepResult `messages`, or `done=True`",
     "close_raises": ", closing: OSError: the door is stuck (its line)",
 }
 KILLERS = ("sticks", "hangs_for_good", "dies", "is_killed")
@@ -60,7 +62,7 @@ def limited() -> Environments:
 
 
 def pooled() -> Environments:
-    return EnvPool(2, names=[FAULTY.name], limit_s=0.4, limits=HostLimits(grace_s=0.5))
+    return EnvPool(2, names=[FAULTY.name], limit_s=0.4, limits=EnvWorkerLimits(grace_s=0.5))
 
 
 @pytest.fixture(scope="module", params=[inline, limited, pooled])
@@ -80,7 +82,7 @@ def told(trajectory: Trajectory) -> str:
     return re.sub(rf"\({re.escape(faulty.__file__)}:\d+\)$", "(its line)", trajectory.reason)
 
 
-def test_a_failure_is_a_record_that_names_the_task_the_turn_and_what_it_got(run: Found) -> None:
+def test_a_failure_is_a_record_that_names_the_task_the_turn_and_the_bad_value(run: Found) -> None:
     found, _ = run
     assert set(FAILURES) >= set(GARBAGE) | set(OPENINGS)
     for fault, reason in FAILURES.items():
@@ -90,7 +92,7 @@ def test_a_failure_is_a_record_that_names_the_task_the_turn_and_what_it_got(run:
         assert any(told(trajectory).endswith(reason) for trajectory in found[fault]), fault
 
 
-def test_what_is_sound_in_the_same_run_comes_to_its_end(run: Found) -> None:
+def test_sound_environments_in_the_same_run_finish(run: Found) -> None:
     found, _ = run
     for name, (status, num_turns, reason) in VALID.items():
         ended = [trajectory for trajectory in found[name] if trajectory.status.valid]
@@ -100,20 +102,20 @@ def test_what_is_sound_in_the_same_run_comes_to_its_end(run: Found) -> None:
             assert (len(trajectory.turns), trajectory.reason) == (num_turns, cut), name
 
 
-def test_failures_are_tried_again_and_then_their_group_is_given_up(run: Found) -> None:
+def test_failures_are_retried_and_then_their_group_is_dropped(run: Found) -> None:
     _, events = run
     ended = [event for event in events if isinstance(event, TrajectoryEnded) and "'raises'" in event.reason]
-    retried = [event for event in events if isinstance(event, Retried) and "'raises'" in event.reason]
+    retried = [event for event in events if isinstance(event, AttemptRetried) and "'raises'" in event.reason]
     given_up = [event for event in events if isinstance(event, GroupFailed) and "'raises'" in event.reason]
     assert ended and retried and given_up
     assert all(event.status is Status.ENV_FAILED and event.reward is None for event in ended)
 
 
-def test_what_kills_or_blocks_its_process_costs_the_attempts_in_it_and_not_the_run(tmp_path: Path) -> None:
+def test_killing_or_blocking_a_process_costs_the_attempts_in_it_and_not_the_run(tmp_path: Path) -> None:
     pools: list[EnvPool] = []
 
     def make() -> Environments:
-        pools.append(EnvPool(2, names=[FAULTY.name], limit_s=0.4, limits=HostLimits(grace_s=0.5)))
+        pools.append(EnvPool(2, names=[FAULTY.name], limit_s=0.4, limits=EnvWorkerLimits(grace_s=0.5)))
         return pools[0]
 
     wanted = tasks([*KILLERS, "good"], times=2, witness=str(tmp_path))

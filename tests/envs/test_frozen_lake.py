@@ -1,4 +1,4 @@
-"""Lakes: always a way, never one that is held out, and every move does what it says."""
+"""Lakes are solvable, respect the split, and moves have the right effect."""
 
 import asyncio
 import random
@@ -8,11 +8,13 @@ from itertools import pairwise
 import pytest
 
 from roll.config.load import load
-from roll.envs.frozen_lake import FrozenLake, Lake, drawn, read, shortest_way
-from roll.envs.splits import belongs
+from roll.envs.frozen_lake import FrozenLake, Lake, draw_lake, parse_lake, shortest_path
+from roll.envs.splits import in_split
 from roll.errors import ConfigError, UnknownName
 from roll.types import Task
 from tests.envs.worlds import EXAMPLES, opening, openings, play
+
+pytestmark = pytest.mark.slow
 
 
 def lake(seed: int = 0, **arguments: object) -> FrozenLake:
@@ -31,15 +33,20 @@ CORNER = seed_of(".o\npg\n")
 
 def test_a_map_is_read_as_it_is_written():
     text = ".po\n..o\ng..\n"
-    found = read(f"Some words.\n{text}")
+    found = parse_lake(f"Some words.\n{text}")
     assert found == Lake(size=3, holes=frozenset({(0, 2), (1, 2)}), goal=(2, 0), player=(0, 1))
     assert str(found) == text
-    assert read("no map") is None and read("") is None and read("p.\n..\n") is None and read("pg\n") is None
+    assert (
+        parse_lake("no map") is None
+        and parse_lake("") is None
+        and parse_lake("p.\n..\n") is None
+        and parse_lake("pg\n") is None
+    )
 
 
 def test_the_shortest_way_leads_around_the_holes():
-    assert shortest_way(read("po.\n.og\n...\n")) == ["down", "down", "right", "right", "up"]  # type: ignore[arg-type]
-    assert shortest_way(read("pog\n.o.\n.o.\n")) is None  # type: ignore[arg-type]
+    assert shortest_path(parse_lake("po.\n.og\n...\n")) == ["down", "down", "right", "right", "up"]  # type: ignore[arg-type]
+    assert shortest_path(parse_lake("pog\n.o.\n.o.\n")) is None  # type: ignore[arg-type]
 
 
 def test_reaching_the_goal_earns_one_and_ends_the_attempt():
@@ -62,7 +69,7 @@ def test_the_edge_stops_a_move_and_words_that_are_none_cost_a_turn():
     assert replies[-1].metrics == {"success": 0.0, "turns": 4.0, "valid_actions": 0.5, "effective_actions": 0.0}
 
 
-def test_what_is_no_move_is_told_so_unless_it_is_terse():
+def test_a_response_that_is_no_move_is_reported_unless_terse():
     (wordy,) = play(lake(CORNER, size=2, holes=0.3, terse=False, tag="answer"), "up")
     assert "no move" in wordy.messages[0].content and "<answer>up</answer>" in wordy.messages[0].content
     assert wordy.messages[0].content.endswith("\n.o\npg\n")
@@ -78,8 +85,8 @@ def test_slippery_moves_go_aside_two_times_out_of_three_and_alike_for_siblings()
     steps: Counter[tuple[int, int]] = Counter()
     for seed in range(300):
         env = lake(seed, size=8, holes=0.0, slippery=True)
-        before, (reply,) = read(opening(env)), play(env, "up")
-        after = read(reply.state)  # None on the goal, which hides it
+        before, (reply,) = parse_lake(opening(env)), play(env, "up")
+        after = parse_lake(reply.state)  # None on the goal, which hides it
         assert before is not None
         if after is not None and before.player[0] > 0 and 0 < before.player[1] < 7:
             steps[after.player[0] - before.player[0], after.player[1] - before.player[1]] += 1
@@ -88,7 +95,7 @@ def test_slippery_moves_go_aside_two_times_out_of_three_and_alike_for_siblings()
     assert all(abs(share - 1 / 3) < 0.1 for share in shares.values())  # about 190 draws: a deviation is 0.034
 
 
-def test_the_same_turn_slips_alike_whatever_was_said_before():
+def test_the_same_turn_slips_alike_after_any_responses():
     compared = 0
     for seed in range(40):
         steps = [slips(seed, first) for first in ("nothing", "left")]
@@ -101,7 +108,7 @@ def test_the_same_turn_slips_alike_whatever_was_said_before():
 def slips(seed: int, first: str) -> list[tuple[int, int]]:
     """How three moves up went after another reply; empty where an edge or the goal came between."""
     found = play(lake(seed, size=12, holes=0.0, slippery=True, max_turns=64), first, "up", "up", "up")
-    cells = [seen.player for reply in found if (seen := read(reply.state)) is not None]
+    cells = [seen.player for reply in found if (seen := parse_lake(reply.state)) is not None]
     if len(cells) < 4 or not all(0 < row < 11 and 0 < column < 11 for row, column in cells):
         return []
     return [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(cells)]
@@ -110,15 +117,15 @@ def slips(seed: int, first: str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("size", "holes"), [(2, 0.5), (4, 0.2), (6, 0.4), (10, 0.3)])
 def test_every_lake_has_a_way_within_its_turns(size: int, holes: float):
     for seed in range(100):
-        found = read(opening(lake(seed, size=size, holes=holes, max_turns=20)))
+        found = parse_lake(opening(lake(seed, size=size, holes=holes, max_turns=20)))
         assert found is not None
-        way = shortest_way(found)
+        way = shortest_path(found)
         assert way is not None and 1 <= len(way) <= 20
 
 
-def test_holes_are_as_many_as_was_said():
+def test_the_number_of_holes_follows_the_argument():
     draws = random.Random(0)
-    found = sum(len(drawn(draws, 6, 0.3).holes) for _ in range(400)) / (400 * 34)  # player and goal stand on ice
+    found = sum(len(draw_lake(draws, 6, 0.3).holes) for _ in range(400)) / (400 * 34)  # player and goal stand on ice
     assert abs(found - 0.3) < 0.02
 
 
@@ -126,13 +133,13 @@ def test_held_out_maps_of_the_example_are_distinct_and_in_no_training():
     run = load(EXAMPLES / "frozen_lake.yaml").run
     (training,), (held_out,) = run.tasks, run.validation.tasks
     assert held_out.data is not None
-    start, count = held_out.data.arguments["start"], held_out.data.arguments["count"]
+    start, count = held_out.data.kwargs["start"], held_out.data.kwargs["count"]
     assert count == 300 and training.data is None  # seeds from 0 to 999,999
-    unseen = openings(lake(seed, **held_out.env.arguments) for seed in range(start, start + count))
+    unseen = openings(lake(seed, **held_out.env.kwargs) for seed in range(start, start + count))
     assert len(set(unseen)) == 300
-    assert set(openings(lake(seed, **training.env.arguments) for seed in range(1500))).isdisjoint(unseen)
-    everything = openings(lake(seed, **{**training.env.arguments, "split": "all"}) for seed in range(100))
-    assert any(belongs(text, "held_out") for text in everything)  # or the split would keep nothing apart
+    assert set(openings(lake(seed, **training.env.kwargs) for seed in range(1500))).isdisjoint(unseen)
+    everything = openings(lake(seed, **{**training.env.kwargs, "split": "all"}) for seed in range(100))
+    assert any(in_split(text, "held_out") for text in everything)  # or the split would keep nothing apart
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def test_held_out_maps_of_the_example_are_distinct_and_in_no_training():
         ({"split": "test"}, "no split named 'test'"),
     ],
 )
-def test_a_lake_nobody_can_make_is_refused_in_one_line(wrong: dict[str, object], says: str):
+def test_an_impossible_lake_is_rejected_in_one_line(wrong: dict[str, object], says: str):
     with pytest.raises(ConfigError) as found:
         lake(**wrong)
     assert says in str(found.value) and "\n" not in str(found.value)

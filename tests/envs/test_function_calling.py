@@ -1,4 +1,4 @@
-"""Function calling by the published rules: on rows of our own, and on every row of BFCL where that is at hand."""
+"""Function calling by the published rules: on rows written here, and on all rows of BFCL if available."""
 
 import asyncio
 import functools
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from roll.data.tasks import jsonl
-from roll.data.tools import ToolCall, written
-from roll.envs.base import Reply
+from roll.data.tools import ToolCall, format_call
+from roll.envs.base import StepResult
 from roll.envs.function_calling import FunctionCalling
-from roll.envs.function_match import fits
-from roll.envs.guarded import unfit
-from roll.types import Call, Message, Task
+from roll.envs.function_match import arguments_match
+from roll.envs.guarded import unusable_reason
+from roll.types import Message, Spec, Task
 
 DATA = os.environ.get("ROLL_DATA")
 WEATHER = {
@@ -51,12 +51,12 @@ def task(answer: Any, *, tools: Any = (WEATHER, CLOCK), **more: Any) -> Task:
     )
 
 
-def said(task: Task, reply: str, **options: Any) -> Reply:
+def said(task: Task, reply: str, **options: Any) -> StepResult:
     return asyncio.run(FunctionCalling(task, **options).step(reply))
 
 
 def score(answer: Any, *calls: tuple[str, dict[str, Any]]) -> float:
-    return said(task(answer), "".join(written(ToolCall(*call)) for call in calls)).reward
+    return said(task(answer), "".join(format_call(ToolCall(*call)) for call in calls)).reward
 
 
 def allowed(**choices: list[Any]) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def allowed(**choices: list[Any]) -> list[dict[str, Any]]:
 
 
 def fit(choices: dict[str, list[Any]], **given: Any) -> bool:
-    return fits(
+    return arguments_match(
         {"place": "Oslo", **given},
         {"place": ["Oslo"], **choices},
         WEATHER["parameters"],  # pyright: ignore[reportArgumentType]
@@ -107,22 +107,22 @@ def test_quotes_of_both_kinds_are_one() -> None:
         ("place", [None, "Oslo"], [None, "Oslo"], ["oslo", ""]),  # a null before it: then text is compared exactly
     ],
 )  # fmt: skip
-def test_what_counts_as_right_depends_on_the_type(
-    name: str, choices: list[Any], right: list[Any], wrong: list[Any]
-) -> None:
+def test_the_comparison_depends_on_the_type(name: str, choices: list[Any], right: list[Any], wrong: list[Any]) -> None:
     for value in right:
         assert fit({name: choices}, **{name: value}), value
     for value in wrong:
         assert not fit({name: choices}, **{name: value}), value
 
 
-def test_what_the_schema_requires_has_to_be_given_even_where_the_answer_lets_it_be_left_out() -> None:
+def test_required_arguments_must_be_given_even_if_the_answer_makes_them_optional() -> None:
     schema: dict[str, Any] = {"properties": {"place": {"type": "string"}}, "required": ["place"]}
-    assert fits({"place": "Oslo"}, {"place": ["Oslo", ""]}, schema) and not fits({}, {"place": ["Oslo", ""]}, schema)
-    assert fits({}, {"place": ["Oslo", ""]}, {**schema, "required": []})
+    assert arguments_match({"place": "Oslo"}, {"place": ["Oslo", ""]}, schema) and not arguments_match(
+        {}, {"place": ["Oslo", ""]}, schema
+    )
+    assert arguments_match({}, {"place": ["Oslo", ""]}, {**schema, "required": []})
 
 
-def test_what_nobody_wants_is_wrong_even_where_the_schema_has_it() -> None:
+def test_an_unexpected_argument_is_wrong_even_if_the_schema_has_it() -> None:
     assert not fit({}, days=3) and not fit({"colour": ["red"]}, colour="red")
 
 
@@ -139,13 +139,13 @@ def test_calls_may_come_in_any_order_and_each_counts_once() -> None:
 def test_where_nothing_is_to_be_called_silence_is_right_and_a_broken_call_is_not() -> None:
     assert said(task([]), "I cannot tell.").reward == 1.0
     assert score([], ("clock", {})) == 0.0
-    for broken in ("<tool_call>clock", written(ToolCall("sundial", {}))):
+    for broken in ("<tool_call>clock", format_call(ToolCall("sundial", {}))):
         found = said(task([]), broken, format_penalty=0.25)
         assert found.reward == -0.25 and found.metrics["tools/faults"] == 1
     assert found.metrics["tools/faults/unknown_tool"] == 1
 
 
-def test_the_policy_is_told_of_types_that_json_has() -> None:
+def test_the_policy_sees_json_types() -> None:
     weather, clock = FunctionCalling(task([])).tools
     about = weather.parameters["properties"]
     assert weather.parameters["type"] == clock.parameters["type"] == "object" and weather.name == "weather.get"
@@ -167,8 +167,8 @@ def test_the_policy_is_told_of_types_that_json_has() -> None:
         (task([], messages=()), "task 't': no 'messages'"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_told_by_its_id_and_field(broken: Task, says: str) -> None:
-    assert says in asyncio.run(unfit(Call("function_calling"), broken))
+def test_an_unusable_row_is_reported_by_id_and_field(broken: Task, says: str) -> None:
+    assert says in asyncio.run(unusable_reason(Spec("function_calling"), broken))
 
 
 # Over the real rows.
@@ -237,12 +237,12 @@ def changed(value: Any) -> Iterator[Any]:
 
 async def reward(row: Task, calls: list[ToolCall]) -> float:
     """Through the environment's own reading of a reply."""
-    text = "\n".join(written(call) for call in calls) or "There is nothing to call."
+    text = "\n".join(format_call(call) for call in calls) or "There is nothing to call."
     return (await FunctionCalling(row).step(text)).reward
 
 
 @needs_data
-def test_gold_calls_of_every_row_are_right_whatever_is_chosen_and_left_out_and_in_any_order() -> None:
+def test_gold_calls_of_every_row_are_right_with_any_choice_and_order() -> None:
     draws, tasks = random.Random(0), rows()
     assert len(tasks) == 1198 and sum(not task.answer for task in tasks) == 192
 
@@ -302,7 +302,7 @@ def test_no_call_an_extra_one_or_one_left_out_is_wrong_in_every_row() -> None:
 
 
 @needs_data
-def test_every_row_can_be_told_to_a_policy_as_json() -> None:
+def test_every_row_can_be_shown_to_a_policy_as_json() -> None:
     for row in rows():
         told = json.dumps([tool.schema for tool in FunctionCalling(row).tools])
         assert not any(f'"type": "{kind}"' in told for kind in ("dict", "float", "tuple", "any")), row.id

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from roll.envs.base import Reply
-from roll.envs.guarded import Guarded
+from roll.envs.base import StepResult
+from roll.envs.guarded import GuardedEnv
 from roll.errors import EnvFailed
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 
 
 class Slow:
@@ -17,7 +17,7 @@ class Slow:
     async def start(self) -> tuple[Message, ...]:
         return (Message("user", "1+1="),)
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         await self._closed.wait()
         raise OSError("the door is shut")
 
@@ -25,9 +25,9 @@ class Slow:
         self._closed.set()
 
 
-async def asked() -> tuple[Guarded, asyncio.Task[Reply]]:
+async def asked() -> tuple[GuardedEnv, asyncio.Task[StepResult]]:
     """One that has started, and its answer under way."""
-    env = Guarded(Call(f"{__name__}:Slow"), Task(id="t", domain="d"))
+    env = GuardedEnv(Spec(f"{__name__}:Slow"), Task(id="t", domain="d"))
     await env.start()
     answer = asyncio.create_task(env.step("2"))
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roll.config.schema import Shape
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.envs.guess_number import GuessNumber
 from roll.envs.single_turn import SingleTurn
 from roll.errors import ConfigError
@@ -21,17 +21,17 @@ def seed_of(secret: int) -> int:
     raise AssertionError(f"{secret} is never the secret")
 
 
-def play(secret: int, *guesses: str, max_turns: int = 4) -> list[Reply]:
+def play(secret: int, *guesses: str, max_turns: int = 4) -> list[StepResult]:
     env = GuessNumber(Task(id="t", domain="d", seed=seed_of(secret)), max_turns=max_turns)
 
-    async def game() -> list[Reply]:
+    async def game() -> list[StepResult]:
         await env.start()
         return [await env.step(guess) for guess in guesses]
 
     return asyncio.run(game())
 
 
-def said(replies: list[Reply]) -> list[str]:
+def said(replies: list[StepResult]) -> list[str]:
     return [reply.messages[0].content for reply in replies]
 
 
@@ -52,7 +52,7 @@ def test_a_reply_that_is_no_number_of_the_range_costs_a_turn():
 
 def test_the_last_turn_may_still_win():
     assert play(7, "1", "2", "3", "7")[-1].reward == 1.0
-    assert play(7, "1", max_turns=1)[-1] == Reply(
+    assert play(7, "1", max_turns=1)[-1] == StepResult(
         messages=(Message("user", "higher"),),
         done=True,
         state="2-9 after 1",
@@ -81,8 +81,8 @@ def test_all_it_says_is_within_the_default_alphabet_of_a_small_model():
 
 
 @pytest.mark.parametrize("wrong", [{"low": 9, "high": 1}, {"low": -1}, {"max_turns": 0}])
-def test_a_game_nobody_can_play_is_refused(wrong: dict[str, int]):
-    with pytest.raises(ConfigError, match="guess_number: needs"):
+def test_an_impossible_game_is_rejected(wrong: dict[str, int]):
+    with pytest.raises(ConfigError, match=r"guess_number: (needs 0 <= low < high|max_turns must be)"):
         GuessNumber(Task(id="t", domain="d"), **wrong)
 
 
@@ -90,4 +90,4 @@ def test_a_single_turn_asks_the_tasks_question_and_ends():
     task = Task(id="t", domain="d", messages=(Message("user", "1+1="),))
     env = SingleTurn(task)
     assert asyncio.run(env.start()) == task.messages
-    assert asyncio.run(env.step("2")) == Reply(done=True)
+    assert asyncio.run(env.step("2")) == StepResult(done=True)

@@ -1,4 +1,4 @@
-"""An environment behind a real server on this machine, and servers that do not behave."""
+"""An environment behind a real local server, and servers that misbehave."""
 
 import asyncio
 import contextlib
@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from roll.envs.base import Reply
-from roll.envs.guarded import Guarded
+from roll.envs.base import StepResult
+from roll.envs.guarded import GuardedEnv
 from roll.envs.guess_number import GuessNumber
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import ENVS
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 from tests.chat.server import Said, nobody, server
 
 TASK = Task(id="t", domain="d", seed=3)
 
 
 class Games:
-    """What a server has to do: hold one game for each start."""
+    """The server's part: one game per start."""
 
     def __init__(self) -> None:
         self.open: dict[str, GuessNumber] = {}
@@ -35,9 +35,9 @@ class Games:
         return {"id": name, "messages": plain(await self.open[name].start())}
 
     async def step(self, id: str, reply: str) -> dict[str, Any]:
-        found = await self.open[id].step(reply)
-        told = {"reward": found.reward, "done": found.done, "state": found.state, "metrics": found.metrics}
-        return {"messages": plain(found.messages), **told}
+        result = await self.open[id].step(reply)
+        fields = {"reward": result.reward, "done": result.done, "state": result.state, "metrics": result.metrics}
+        return {"messages": plain(result.messages), **fields}
 
     async def close(self, id: str) -> dict[str, Any]:
         del self.open[id]
@@ -60,7 +60,7 @@ def served(games: Games) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     service = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     service.daemon_threads = True
@@ -74,12 +74,12 @@ def served(games: Games) -> Iterator[str]:
         service.server_close()
 
 
-async def play(env: Any, *replies: str) -> tuple[tuple[Message, ...], list[Reply]]:
+async def play(env: Any, *replies: str) -> tuple[tuple[Message, ...], list[StepResult]]:
     opening = await env.start()
-    heard = [await env.step(reply) for reply in replies]
+    results = [await env.step(reply) for reply in replies]
     await env.close()
     await env.close()
-    return opening, heard
+    return opening, results
 
 
 def test_a_game_behind_http_is_the_game_itself() -> None:
@@ -104,10 +104,10 @@ OPEN = Said(body={"id": "1", "messages": [{"role": "user", "content": "?"}]})
 
 
 def reason(*answers: Said, steps: int = 1, **arguments: Any) -> tuple[str, list[str]]:
-    """Why an attempt at this server fails, and what it was asked for."""
+    """Why an attempt at this server fails, and the requested paths."""
 
     async def attempt(url: str) -> None:
-        env = Guarded(Call("http", {"url": url, **arguments}), TASK)
+        env = GuardedEnv(Spec("http", {"url": url, **arguments}), TASK)
         try:
             await env.start()
             for _ in range(steps):
@@ -137,7 +137,7 @@ def test_a_start_is_asked_for_again_and_a_step_never() -> None:
         (Said(body={"messages": []}), "no 'reward', or no 'done'"),
         (Said(body={"messages": [], "reward": 0.0, "done": False, "extra": 1}), "unknown field 'extra'"),
         (Said(body=[1]), "not an object"),
-        (Said(raw=b"hello"), "not HTTP"),
+        (Said(raw=b"hello"), "ClientResponseError"),
         (Said(status=404, body={}), "nothing answers there"),
         (Said(body={}, after_s=5.0), "no answer within 0.2 s"),
     ],
@@ -149,9 +149,9 @@ def test_a_server_that_answers_strangely_costs_the_attempt_and_says_so(said: Sai
 
 def test_a_server_that_is_not_there_is_named() -> None:
     async def start() -> None:
-        await Guarded(Call("http", {"url": nobody(), "max_retries": 0}), TASK).start()
+        await GuardedEnv(Spec("http", {"url": nobody(), "max_retries": 0}), TASK).start()
 
-    with pytest.raises(EnvFailed, match=r"starting: Unanswered: http://127.0.0.1:\d+/start: "):
+    with pytest.raises(EnvFailed, match=r"starting: RequestFailed: http://127.0.0.1:\d+/start: "):
         asyncio.run(start())
 
 

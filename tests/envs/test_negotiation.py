@@ -1,4 +1,4 @@
-"""Negotiation: what is agreed on is divided, each values it in its own way, and nothing is told of the other's."""
+"""Negotiation: deals are divided, each agent uses its own values, and the other's stay hidden."""
 
 import asyncio
 import random
@@ -9,8 +9,8 @@ import pytest
 
 from roll.commands import train as commands
 from roll.config.load import load
-from roll.envs.base import Reply
-from roll.envs.negotiation import AGENTS, WORTH, Negotiation, drawn
+from roll.envs.base import StepResult
+from roll.envs.negotiation import AGENTS, WORTH, Negotiation, draw_game
 from roll.errors import ConfigError
 from roll.tracking.sinks import read_lines
 from roll.types import Task
@@ -23,8 +23,8 @@ def table(seed: int = 0, **arguments: object) -> Negotiation:
     return env
 
 
-def play(env: Negotiation, replies: Sequence[str]) -> list[Reply]:
-    async def go() -> list[Reply]:
+def play(env: Negotiation, replies: Sequence[str]) -> list[StepResult]:
+    async def go() -> list[StepResult]:
         await env.start()
         return [await env.step(reply) for reply in replies]
 
@@ -33,14 +33,14 @@ def play(env: Negotiation, replies: Sequence[str]) -> list[Reply]:
 
 def test_all_things_are_worth_the_same_to_both_and_the_seed_decides_the_rest() -> None:
     for seed in range(50):
-        counts, values = drawn(random.Random(seed), 3)
-        assert (counts, values) == drawn(random.Random(seed), 3)
+        counts, values = draw_game(random.Random(seed), 3)
+        assert (counts, values) == draw_game(random.Random(seed), 3)
         assert all(1 <= number <= 3 for number in counts) and values["first"] != values["second"]
         for agent in AGENTS:
             assert sum(number * value for number, value in zip(counts, values[agent], strict=True)) == WORTH
 
 
-def test_a_deal_gives_each_the_worth_of_its_own_part() -> None:
+def test_a_deal_gives_each_agent_the_value_of_its_part() -> None:
     assert play(table(), ["2", "a"])[1].rewards == {"first": 0.2}, "what is not named is left to the other"
     offer, deal = play(table(), ["013", "accept"])
     assert not offer.done and (offer.reward, offer.rewards, offer.to) == (0.0, {}, "second")
@@ -48,7 +48,7 @@ def test_a_deal_gives_each_the_worth_of_its_own_part() -> None:
     assert deal.metrics == {"success": 1.0, "turns": 2.0, "offers": 1.0, "worth": 1.8}
 
 
-def test_each_hears_what_there_is_and_its_own_values_once_then_offers() -> None:
+def test_each_agent_gets_the_counts_and_its_own_values_once_then_offers() -> None:
     env = table()
     opening = asyncio.run(env.start())
     assert opening[0].content == "213:1,2,2\n-\n"
@@ -57,24 +57,24 @@ def test_each_hears_what_there_is_and_its_own_values_once_then_offers() -> None:
     assert [reply.to for reply in (first, second, third)] == ["second", "first", "second"]
 
 
-def test_nobody_can_accept_an_offer_of_its_own_or_one_that_is_not_there() -> None:
+def test_no_agent_can_accept_its_own_or_a_missing_offer() -> None:
     early, offer, nonsense, own = play(table(format_penalty=0.25), ["a", "200", "maybe", "a"])
     assert not early.done and early.reward == -0.25 == nonsense.reward == own.reward
     assert offer.reward == 0.0 and not own.done and own.metrics["success"] == 0.0
 
 
 @pytest.mark.parametrize("said", ["310", "3", "2000", "", "-1 0 0", "two books"])
-def test_more_than_there_is_or_no_numbers_are_no_offer(said: str) -> None:
+def test_too_many_items_or_no_numbers_are_no_offer(said: str) -> None:
     (reply,) = play(table(format_penalty=0.5), [said])
     assert reply.reward == -0.5 and reply.metrics["offers"] == 0.0 and reply.messages[0].content.endswith("-\n")
 
 
-def test_without_a_deal_in_time_nobody_gets_anything() -> None:
+def test_without_a_deal_in_time_both_get_nothing() -> None:
     *_, last = play(table(max_turns=4), ["111"] * 4)
     assert last.done and last.reward == 0.0 and not last.rewards and last.metrics["success"] == 0.0
 
 
-def test_in_words_neither_is_told_the_others_values() -> None:
+def test_the_long_form_does_not_reveal_the_others_values() -> None:
     env = table(terse=False, tag="offer")
     opening = asyncio.run(env.start())[0].content
     assert "1 for each of the books, 2 for each of the hats, 2 for each of the balls" in opening
@@ -94,5 +94,5 @@ def test_the_example_trains_both_agents(tmp_path: Path) -> None:
     loaded = load(EXAMPLES / "negotiation.yaml", [*small, "deterministic=false", "tracking.tensorboard=false"])
     commands.train(loaded, overwrite=False)
     lines = read_lines(tmp_path / "negotiation" / "metrics.jsonl")
-    assert {"reward/table/first", "reward/table/second", "env/table/worth"} <= lines[-1].keys()
+    assert {"domain/table/reward/first", "domain/table/reward/second", "env/table/worth"} <= lines[-1].keys()
     assert 2 <= lines[-1]["env/table/turns"] <= 4 and max(line.get("loss/grad_norm", 0) for line in lines) > 0

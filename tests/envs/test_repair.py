@@ -1,4 +1,4 @@
-"""Software repair: the files, the tests in the sandbox, what a policy is told, and the programs of QuixBugs."""
+"""Software repair: files, tests in the sandbox, messages to the policy, and the programs of QuixBugs."""
 
 import asyncio
 import dataclasses
@@ -9,24 +9,27 @@ from typing import Any
 import pytest
 
 from roll.data.tasks import jsonl
-from roll.envs.base import Reply
-from roll.envs.oracles import Repair as Oracle
-from roll.envs.oracles import called
+from roll.envs.base import StepResult
+from roll.envs.oracles import RepairOracle as Oracle
+from roll.envs.oracles import tool_call
 from roll.envs.repair.env import Repair
-from roll.envs.repair.examination import Bounds, Broken, Case, faults, same
+from roll.envs.repair.testing import ExecutionLimits, FaultyProgram, ProgramTest, run_tests, values_equal
 from roll.errors import ConfigError, EnvFailed
-from roll.sandbox.base import Ended, Limits, Outcome, Program
-from roll.sandbox.level import Level, why_not
+from roll.sandbox.base import ExitReason, Program, ProgramResult, ResourceLimits
+from roll.sandbox.level import SandboxLevel, unavailable_reason
 from roll.types import Message, Task
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(unavailable_reason()), reason=f"untrusted code is not run here: {unavailable_reason()}"),
+]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 DOUBLE = {
     "entry_point": "double",
     "buggy_code": "def double(x):\n    y = x\n    return y + y + 1\n",
     "tests": [{"args": [x], "expected": 2 * x} for x in (1, 2, 3, 4)],
 }
-MEND = called("edit_file", path="double.py", old=" + 1", new="")
+MEND = tool_call("edit_file", path="double.py", old=" + 1", new="")
 WITH_DATA = pytest.mark.skipif("ROLL_DATA" not in os.environ, reason="ROLL_DATA names no folder with data")
 
 
@@ -35,7 +38,7 @@ def task_of(**changes: Any) -> Task:
     return Task(id="t7", domain="d", messages=(Message("user", "double(x) is 2 x."),), metadata=row)
 
 
-async def replies(env: Repair, *said: str) -> list[Reply]:
+async def replies(env: Repair, *said: str) -> list[StepResult]:
     await env.start()
     return [await env.step(text) for text in said]
 
@@ -44,22 +47,28 @@ def told(env: Repair, *said: str) -> list[str]:
     return [message.content for reply in asyncio.run(replies(env, *said)) for message in reply.messages]
 
 
-async def handed_in(task: Task, *, mended: bool) -> Reply:
+async def handed_in(task: Task, *, mended: bool) -> StepResult:
     """The end of an attempt by who knows the answer, or of one that hands in what was given."""
     env, oracle = Repair(task, test_s=5.0 if mended else 0.2), Oracle(task)
     await env.start()
-    reply = await env.step(oracle(()) if mended else called("submit"))
+    reply = await env.step(oracle(()) if mended else tool_call("submit"))
     while not reply.done:
         reply = await env.step(oracle(()))
     return reply
 
 
-def test_a_program_is_listed_read_with_line_numbers_tested_mended_and_handed_in() -> None:
+def test_a_program_is_listed_read_with_line_numbers_tested_fixed_and_submitted() -> None:
     env = Repair(task_of())
     opening, *_ = asyncio.run(env.start())
     assert opening.content.startswith("double(x) is 2 x.\n\nThe function double in double.py should do this")
-    said = [called("list_files"), called("read_file", path="double.py"), called("run_tests"), MEND, called("run_tests")]
-    *before, last = asyncio.run(replies(env, *said, called("submit")))
+    said = [
+        tool_call("list_files"),
+        tool_call("read_file", path="double.py"),
+        tool_call("run_tests"),
+        MEND,
+        tool_call("run_tests"),
+    ]
+    *before, last = asyncio.run(replies(env, *said, tool_call("submit")))
     listed, read, failing, edited, passing = (reply.messages[0].content for reply in before)
     assert listed == "double.py (3 lines)"
     assert read == "   1  def double(x):\n   2      y = x\n   3      return y + y + 1"
@@ -71,9 +80,9 @@ def test_a_program_is_listed_read_with_line_numbers_tested_mended_and_handed_in(
     assert last.metrics["valid_actions"] == last.metrics["effective_actions"] == 1.0
 
 
-def test_a_program_that_passes_what_can_be_seen_and_not_what_is_hidden_is_not_mended() -> None:
-    cheat = called("edit_file", path="double.py", old="y + y + 1", new="{1: 2, 3: 6}[y]")
-    shown, _, last = asyncio.run(replies(Repair(task_of()), cheat, called("run_tests"), called("submit")))
+def test_a_program_that_passes_the_visible_tests_but_not_the_hidden_ones_is_not_fixed() -> None:
+    cheat = tool_call("edit_file", path="double.py", old="y + y + 1", new="{1: 2, 3: 6}[y]")
+    shown, _, last = asyncio.run(replies(Repair(task_of()), cheat, tool_call("run_tests"), tool_call("submit")))
     assert not shown.done and (last.reward, last.done) == (0.0, True)
     assert "2 of 4 tests fail." in last.messages[0].content
 
@@ -81,33 +90,34 @@ def test_a_program_that_passes_what_can_be_seen_and_not_what_is_hidden_is_not_me
 @pytest.mark.parametrize(
     ("old", "says"),
     [
-        ("z", "error: 'old' is not in double.py; give text that stands there exactly once, without line numbers"),
-        ("", "error: 'old' is not in double.py; give text that stands there exactly once, without line numbers"),
-        ("y", "error: 'old' stands 3 times in double.py; give text that stands there exactly once"),
+        ("z", "error: 'old' is not in double.py; give text that occurs there exactly once, without line numbers"),
+        ("", "error: 'old' is not in double.py; give text that occurs there exactly once, without line numbers"),
+        ("y", "error: 'old' occurs 3 times in double.py; give text that occurs there exactly once"),
     ],
 )
-def test_an_edit_needs_text_that_stands_there_exactly_once(old: str, says: str) -> None:
+def test_an_edit_needs_text_that_occurs_exactly_once(old: str, says: str) -> None:
     env = Repair(task_of())
-    edit = called("edit_file", path="double.py", old=old, new="q")
+    edit = tool_call("edit_file", path="double.py", old=old, new="q")
     (wrong, *_), (after, *_) = (
-        [m.content for m in r.messages] for r in asyncio.run(replies(env, edit, called("list_files")))
+        [m.content for m in r.messages] for r in asyncio.run(replies(env, edit, tool_call("list_files")))
     )
     assert wrong.startswith(says) and after == "double.py (3 lines)"
 
 
-def test_a_file_that_is_not_there_and_half_a_character_are_told() -> None:
-    half = called("edit_file", path="double.py", old="+ 1", new="\ud800")
-    first, second = told(Repair(task_of()), called("read_file", path="/etc/passwd"), half)
+def test_a_missing_file_and_half_a_character_are_reported() -> None:
+    half = tool_call("edit_file", path="double.py", old="+ 1", new="\ud800")
+    first, second = told(Repair(task_of()), tool_call("read_file", path="/etc/passwd"), half)
     assert (
-        first == "error: no file '/etc/passwd'; there are double.py" and second == "error: 'new' holds half a character"
+        first == "error: no file '/etc/passwd'; there are double.py"
+        and second == "error: 'new' contains half a character"
     )
 
 
-def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_counted() -> None:
+def test_an_unknown_tool_and_wrong_arguments_are_reported_and_counted() -> None:
     said = (
-        called("compile"),
-        called("read_file", path=3),
-        called("edit_file", path="double.py"),
+        tool_call("compile"),
+        tool_call("read_file", path=3),
+        tool_call("edit_file", path="double.py"),
         "<tool_call>{broken</tool_call>",
         "I think it is fine.",
     )
@@ -128,10 +138,10 @@ def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_c
     assert metrics["valid_actions"] == 0.0 and sum(reply.reward for reply in found) == -1.25
 
 
-def test_a_program_that_does_not_end_fails_and_what_comes_after_it_is_not_run() -> None:
-    loop = called("edit_file", path="double.py", old="    y = x", new="    y = x\n    while x == 1: pass")
+def test_a_program_that_does_not_end_fails_and_later_tests_are_not_run() -> None:
+    loop = tool_call("edit_file", path="double.py", old="    y = x", new="    y = x\n    while x == 1: pass")
     env = Repair(task_of(), hidden=0, test_s=0.1)
-    _, shown, last = asyncio.run(replies(env, loop, called("run_tests"), called("submit")))
+    _, shown, last = asyncio.run(replies(env, loop, tool_call("run_tests"), tool_call("submit")))
     assert shown.messages[0].content == (
         "0 of 4 tests pass.\ndouble(1): did not end within 0.1 s\n"
         "double(2): not run\ndouble(3): not run\ndouble(4): not run"
@@ -140,8 +150,8 @@ def test_a_program_that_does_not_end_fails_and_what_comes_after_it_is_not_run() 
 
 
 def test_a_program_that_sleeps_for_ever_is_ended_by_the_clock() -> None:
-    sleep = called("edit_file", path="double.py", old="    y = x", new="    import time; time.sleep(99)")
-    found = told(Repair(task_of(), hidden=0, timeout_s=1.5), sleep, called("run_tests"))
+    sleep = tool_call("edit_file", path="double.py", old="    y = x", new="    import time; time.sleep(99)")
+    found = told(Repair(task_of(), hidden=0, timeout_s=1.5), sleep, tool_call("run_tests"))
     assert found[1].startswith("0 of 4 tests pass.\ndouble(1): did not end within 1.5 s\ndouble(2): not run")
 
 
@@ -159,10 +169,10 @@ def test_a_program_that_sleeps_for_ever_is_ended_by_the_clock() -> None:
         ("print(2); return 2.5", "gave 2.5, not 2"),
     ],
 )
-def test_whatever_a_program_does_its_test_fails_and_says_how(body: str, says: str) -> None:
+def test_a_misbehaving_program_fails_its_test_with_a_reason(body: str, says: str) -> None:
     code = f"def double(x):\n    {body}\n"
     task = task_of(buggy_code=code, tests=[{"args": [1], "expected": 2}])
-    shown, last = told(Repair(task, hidden=0, test_s=0.2), called("run_tests"), called("submit"))
+    shown, last = told(Repair(task, hidden=0, test_s=0.2), tool_call("run_tests"), tool_call("submit"))
     assert shown.startswith(f"0 of 1 tests pass.\ndouble(1): {says}") and last == "1 of 1 tests fail."
 
 
@@ -187,12 +197,12 @@ def double(x):
 @pytest.mark.parametrize("code", [FORGED, UNBOUNDED])
 def test_a_program_can_neither_spoil_its_result_nor_stop_the_clock(code: str) -> None:
     task = task_of(buggy_code=code, tests=[{"args": [1], "expected": 3}])
-    assert told(Repair(task, test_s=0.2), called("submit")) == ["1 of 1 tests fail."]
+    assert told(Repair(task, test_s=0.2), tool_call("submit")) == ["1 of 1 tests fail."]
 
 
-def test_what_a_program_prints_does_not_matter() -> None:
+def test_the_output_of_a_program_does_not_matter() -> None:
     code = "import os\ndef double(x):\n    os.write(1, b'hm\\n')\n    os.write(2, b'hm')\n    return 2 * x\n"
-    assert told(Repair(task_of(buggy_code=code)), called("submit")) == ["0 of 4 tests fail."]
+    assert told(Repair(task_of(buggy_code=code)), tool_call("submit")) == ["0 of 4 tests fail."]
 
 
 def test_iterators_are_lists_tuples_are_lists_and_floats_are_near() -> None:
@@ -201,7 +211,7 @@ def test_iterators_are_lists_tuples_are_lists_and_floats_are_near() -> None:
     )
     tests = [{"args": [0], "expected": [0, 0.33335]}, {"args": [1], "expected": {"a": [1, [2]]}}]
     task = task_of(entry_point="make", buggy_code=code, tests=tests)
-    (last,) = asyncio.run(replies(Repair(task), called("submit")))
+    (last,) = asyncio.run(replies(Repair(task), tool_call("submit")))
     assert last.reward == 1.0
 
 
@@ -215,17 +225,17 @@ def test_iterators_are_lists_tuples_are_lists_and_floats_are_near() -> None:
         (10**400, 1.0, False), ([], {}, False), ({}, None, False),
     ],
 )  # fmt: skip
-def test_results_are_compared_as_json_has_them(found: Any, expected: Any, alike: bool) -> None:
-    assert same(found, expected) is alike
+def test_results_are_compared_as_json_values(found: Any, expected: Any, alike: bool) -> None:
+    assert values_equal(found, expected) is alike
 
 
 def test_the_last_turn_ends_it_without_a_reward() -> None:
-    *_, last = asyncio.run(replies(Repair(task_of(), max_turns=2), MEND, called("run_tests")))
+    *_, last = asyncio.run(replies(Repair(task_of(), max_turns=2), MEND, tool_call("run_tests")))
     assert last.done and last.reward == 0.0 and last.metrics["success"] == 0.0
 
 
 def test_calls_after_handing_in_are_left_alone() -> None:
-    (last,) = asyncio.run(replies(Repair(task_of()), called("submit") + MEND))
+    (last,) = asyncio.run(replies(Repair(task_of()), tool_call("submit") + MEND))
     assert last.done and len(last.messages) == 1
 
 
@@ -239,28 +249,30 @@ def test_calls_after_handing_in_are_left_alone() -> None:
         ({"tests": [{"args": []}]}, "missing required field `expected` - at `$.tests[0]`"),
     ],
 )
-def test_a_row_that_lacks_something_is_told_in_one_line(changes: dict[str, Any], says: str) -> None:
+def test_a_row_with_a_missing_field_is_reported_in_one_line(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         Repair(task_of(**changes))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_row_without_a_question_is_told_too() -> None:
-    with pytest.raises(ConfigError, match="task 't7' does not say what to do; give its row a 'prompt'"):
+def test_a_row_without_a_question_is_reported_too() -> None:
+    with pytest.raises(ConfigError, match="task 't7' has no question; give its row a 'prompt'"):
         Repair(dataclasses.replace(task_of(), messages=()))
 
 
 def test_a_sandbox_that_does_not_start_is_no_zero() -> None:
-    async def silent(program: Program, limits: Limits) -> Outcome:
-        return Outcome(ended=Ended.EXITED, exit_code=1, signal=None, stdout=b"", stderr=b"no python", wall_s=0.0)
+    async def silent(program: Program, limits: ResourceLimits) -> ProgramResult:
+        return ProgramResult(
+            reason=ExitReason.EXITED, exit_code=1, signal=None, stdout=b"", stderr=b"no python", wall_s=0.0
+        )
 
-    program = Broken(buggy_code="", entry_point="f", tests=(Case(args=(), expected=1),))
-    bounds = Bounds(cpu_s=1, wall_s=1.0)
+    program = FaultyProgram(buggy_code="", entry_point="f", tests=(ProgramTest(args=(), expected=1),))
+    bounds = ExecutionLimits(cpu_s=1, wall_s=1.0)
     with pytest.raises(EnvFailed, match=r"did not start \(python3 said 'no python'\)"):
-        asyncio.run(faults(program, {}, program.tests, bounds, Level(name="silent", run=silent)))
+        asyncio.run(run_tests(program, {}, program.tests, bounds, SandboxLevel(name="silent", run=silent)))
 
 
-def test_the_programs_of_the_examples_can_be_mended_and_are_broken() -> None:
+def test_the_programs_of_the_examples_are_faulty_and_can_be_fixed() -> None:
     tasks = [task for name in ("repair", "repair_held_out") for task in jsonl(str(EXAMPLES / f"{name}.jsonl"))]
 
     async def both(task: Task) -> tuple[float, float]:

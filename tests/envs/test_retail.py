@@ -1,4 +1,4 @@
-"""Customer service: the rules of the shop, the customer, how it is scored, and the tasks of tau-bench."""
+"""Customer service: rules of the shop, the customer, scoring, and the tasks of tau-bench."""
 
 import asyncio
 import dataclasses
@@ -12,17 +12,17 @@ import pytest
 
 from roll.chat.fake import FakeChat
 from roll.data.tasks import jsonl
-from roll.data.tools import CallFault, read
-from roll.envs.base import Reply
-from roll.envs.guarded import Guarded
-from roll.envs.oracles import Retail as Oracle
-from roll.envs.oracles import called
-from roll.envs.retail.customers import CONSENT, STOP, customer_of
-from roll.envs.retail.desk import TOOLS, use
+from roll.data.tools import CallFault, parse_response
+from roll.envs.base import StepResult
+from roll.envs.guarded import GuardedEnv
+from roll.envs.oracles import RetailOracle as Oracle
+from roll.envs.oracles import tool_call
+from roll.envs.retail.customers import CONSENT, STOP, build_customer
+from roll.envs.retail.desk import TOOLS, call_tool
 from roll.envs.retail.env import Retail
-from roll.envs.retail.shop import Shop, tables_of
+from roll.envs.retail.shop import Shop, read_tables
 from roll.errors import ConfigError, EngineFailed, EnvFailed
-from roll.types import Call, Message, Task
+from roll.types import Message, Spec, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 DATABASE = str(EXAMPLES / "retail_{table}.json")
@@ -44,7 +44,7 @@ def env_of(task: Task, **arguments: Any) -> Retail:
     return Retail(task, **({"database": DATABASE} | arguments))
 
 
-async def replies(env: Retail, *said: str) -> list[Reply]:
+async def replies(env: Retail, *said: str) -> list[StepResult]:
     await env.start()
     return [await env.step(text) for text in said]
 
@@ -56,12 +56,12 @@ def score(env: Retail, *said: str) -> float:
 
 
 def shop() -> Shop:
-    return Shop(tables_of(DATABASE))
+    return Shop(read_tables(DATABASE))
 
 
 def after(name: str, world: Shop | None = None, **arguments: Any) -> Any:
     """What a call that goes through shows."""
-    found = use(world or shop(), name, arguments)
+    found = call_tool(world or shop(), name, arguments)
     assert found.fault is None, found.text
     return json.loads(found.text)
 
@@ -69,7 +69,7 @@ def after(name: str, world: Shop | None = None, **arguments: Any) -> Any:
 def refused(name: str, world: Shop | None = None, **arguments: Any) -> str:
     world = world or shop()
     before = world.digest()
-    found = use(world, name, arguments)
+    found = call_tool(world, name, arguments)
     assert found.fault is not None and world.digest() == before, "what is refused changes nothing"
     return found.text.removeprefix("error: ")
 
@@ -90,18 +90,18 @@ def test_there_is_a_schema_for_each_of_the_sixteen_tools() -> None:
         "user_id",
         *("address1", "address2", "city", "state", "country", "zip"),
     ]
-    assert read(called("list_all_product_types"), TOOLS).fault is None
+    assert parse_response(tool_call("list_all_product_types"), TOOLS).fault is None
 
 
 def test_users_are_found_by_email_or_by_name_and_zip() -> None:
     world = shop()
-    assert use(world, "find_user_id_by_email", {"email": "Ann.Lee@Example.com"}).text == "ann_lee_1"
+    assert call_tool(world, "find_user_id_by_email", {"email": "Ann.Lee@Example.com"}).text == "ann_lee_1"
     name = {"first_name": "ben", "last_name": "ODE", "zip": "97301"}
-    assert use(world, "find_user_id_by_name_zip", name).text == "ben_ode_2"
+    assert call_tool(world, "find_user_id_by_name_zip", name).text == "ben_ode_2"
     assert refused("find_user_id_by_name_zip", **(name | {"zip": "1"})) == refused("find_user_id_by_email", email="x")
 
 
-def test_users_orders_and_products_are_shown_and_what_is_not_there_is_said() -> None:
+def test_users_orders_and_products_are_shown_and_missing_ones_are_reported() -> None:
     assert after("get_user_details", user_id="ann_lee_1")["payment_methods"]["gift_card_1"]["balance"] == 20
     assert after("get_order_details", order_id="#W1")["items"][1]["item_id"] == "2001"
     assert after("get_product_details", product_id="P1")["variants"]["1003"]["available"] is False
@@ -115,7 +115,7 @@ def test_users_orders_and_products_are_shown_and_what_is_not_there_is_said() -> 
     ("expression", "result"), [("(2 + 3) * 4", "20.0"), ("-1/3", "-0.33"), ("10.5 - 0.25", "10.25")]
 )
 def test_expressions_are_worked_out_to_two_decimals(expression: str, result: str) -> None:
-    assert use(shop(), "calculate", {"expression": expression}).text == result
+    assert call_tool(shop(), "calculate", {"expression": expression}).text == result
 
 
 @pytest.mark.parametrize("expression", ["9**9**9", "9**1000", "1/0", "__import__('os')", "", "1 +", "(" * 250 + "1"])
@@ -230,8 +230,8 @@ def test_attempts_do_not_see_each_others_changes_and_undoing_one_is_no_change() 
     assert one.digest() == other.digest()
 
 
-def test_a_conversation_is_scored_by_the_database_and_by_what_was_said() -> None:
-    act, sorry = called("cancel_pending_order", **CANCEL), "<think>9.50</think>Sorry."
+def test_a_conversation_is_scored_by_the_database_and_by_the_stated_outputs() -> None:
+    act, sorry = tool_call("cancel_pending_order", **CANCEL), "<think>9.50</think>Sorry."
     task = task_of(outputs=["1009.5", "Mug"])
     assert score(env_of(task), act, "MUG, 1,009.50 dollars.") == 1.0
     assert score(env_of(task), act, "The mug? 1009.5?", sorry) == 1.0
@@ -239,7 +239,7 @@ def test_a_conversation_is_scored_by_the_database_and_by_what_was_said() -> None
     assert score(env_of(task_of(outputs=["9.5"])), act, sorry) == 0.0, "what is thought is not said"
     assert score(env_of(task), "The mug costs 1009.5.") == 0.0
     assert score(env_of(task_of()), act, "Done.") == 1.0
-    twice = called("modify_user_address", user_id="ann_lee_1", **ADDRESS)
+    twice = tool_call("modify_user_address", user_id="ann_lee_1", **ADDRESS)
     assert score(env_of(task_of()), act, twice, "Done.") == 0.0
 
 
@@ -255,12 +255,14 @@ def test_the_scripted_customer_says_all_at_once_agrees_and_leaves() -> None:
 def test_a_handover_ends_the_conversation() -> None:
     hand = {"summary": "all"}
     task = task_of([{"name": "transfer_to_human_agents", "kwargs": hand}])
-    assert score(env_of(task), called("transfer_to_human_agents", **hand)) == 1.0
-    assert score(env_of(task_of()), called("transfer_to_human_agents", **hand)) == 0.0
+    assert score(env_of(task), tool_call("transfer_to_human_agents", **hand)) == 1.0
+    assert score(env_of(task_of()), tool_call("transfer_to_human_agents", **hand)) == 0.0
 
 
 def test_the_last_turn_ends_it_without_a_reward() -> None:
-    *_, last = asyncio.run(replies(env_of(task_of(), max_turns=2), called("cancel_pending_order", **CANCEL), "Done?"))
+    *_, last = asyncio.run(
+        replies(env_of(task_of(), max_turns=2), tool_call("cancel_pending_order", **CANCEL), "Done?")
+    )
     assert last.done and last.reward == 0.0
 
 
@@ -268,39 +270,46 @@ def test_a_model_plays_the_customer_until_it_says_stop() -> None:
     chat = FakeChat(["Hi, my mug.", "<think>hm</think>Yes, #W2.", f"Thanks {STOP}"])
     env = env_of(dataclasses.replace(task_of(), seed=5), user=chat)
     assert asyncio.run(env.start()) == (Message("user", "Hi, my mug."),)
-    act = called("cancel_pending_order", **CANCEL)
+    act = tool_call("cancel_pending_order", **CANCEL)
     first, _, last = asyncio.run(_steps(env, "Which order?", act, "Done."))
     assert first.messages == (Message("user", "Yes, #W2."),) and (last.done, last.reward) == (True, 1.0)
-    assert "You are Ann." in chat.asked[0][0].content and chat.options[0] == {"seed": 5}
-    assert [message.role for message in chat.asked[2]] == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert [message.content for message in chat.asked[2][3::2]] == ["Which order?", "Done."], "no calls, no results"
+    assert "You are Ann." in chat.requests[0][0].content and chat.options[0] == {"seed": 5}
+    assert [message.role for message in chat.requests[2]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert [message.content for message in chat.requests[2][3::2]] == ["Which order?", "Done."], "no calls, no results"
 
 
-async def _steps(env: Retail, *said: str) -> list[Reply]:
+async def _steps(env: Retail, *said: str) -> list[StepResult]:
     return [await env.step(text) for text in said]
 
 
 def test_a_customer_that_does_not_answer_costs_the_attempt() -> None:
-    guarded = Guarded(Call("retail", {"database": DATABASE, "user": FakeChat([EngineFailed("gone")])}), task_of())
+    guarded = GuardedEnv(Spec("retail", {"database": DATABASE, "user": FakeChat([EngineFailed("gone")])}), task_of())
     with pytest.raises(EnvFailed, match="environment 'retail' of task 't7', starting: EngineFailed: gone"):
         asyncio.run(guarded.start())
 
 
-def test_customers_of_one_section_share_their_chat_and_wrong_ones_are_told() -> None:
+def test_customers_of_one_section_share_their_chat_and_wrong_ones_are_reported() -> None:
     section = {"url": "http://127.0.0.1:9/v1", "model": "customer"}
-    first, second = (vars(customer_of(section, "x", 0))["_chat"] for _ in range(2))
+    first, second = (vars(build_customer(section, "x", 0))["_chat"] for _ in range(2))
     assert first is second and first.name == "customer"
     with pytest.raises(ConfigError, match="retail: user: unknown key 'modle'; did you mean 'model'"):
-        customer_of({"url": "http://a", "modle": "b"}, "x", 0)
-    with pytest.raises(ConfigError, match=r"retail: user: no such user \(got 'someone'\)"):
-        customer_of("someone", "x", 0)
+        build_customer({"url": "http://a", "modle": "b"}, "x", 0)
+    with pytest.raises(ConfigError, match=r"retail: user: unknown \(got 'someone'\)"):
+        build_customer("someone", "x", 0)
 
 
-def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_counted() -> None:
+def test_an_unknown_tool_and_wrong_arguments_are_reported_and_counted() -> None:
     said = (
-        called("refund_everything"),
-        called("cancel_pending_order", order_id="#W2", reason="bored"),
-        called("get_order_details", order_id=2),
+        tool_call("refund_everything"),
+        tool_call("cancel_pending_order", order_id="#W2", reason="bored"),
+        tool_call("get_order_details", order_id=2),
         "<tool_call>get_order_details</tool_call>",
         "<think>what now",
     )
@@ -327,21 +336,19 @@ def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_c
         ({"outputs": [1]}, "Expected `str`, got `int` - at `$.outputs[0]`"),
     ],
 )
-def test_a_row_that_lacks_something_is_told_in_one_line(changes: dict[str, Any], says: str) -> None:
+def test_a_row_with_a_missing_field_is_reported_in_one_line(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         env_of(task_of(**changes))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
-def test_files_that_are_not_there_or_not_right_are_told(tmp_path: Path) -> None:
+def test_missing_and_malformed_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"retail: database has no \{table\} in it"):
         env_of(task_of(), database="orders.json")
-    with pytest.raises(ConfigError, match=r"orders\.json: cannot be read .* check retail's database"):
+    with pytest.raises(ConfigError, match=r"retail: database: .*orders\.json cannot be read .* check the path"):
         env_of(task_of(), database=str(tmp_path / "{table}.json"))
     (tmp_path / "orders.json").write_text('{"#W1": {"order_id": "#W1"}}')
-    with pytest.raises(
-        ConfigError, match=r"orders.json: is no such table .*missing required field `user_id` - at `\$\[\.\.\.\]`"
-    ):
+    with pytest.raises(ConfigError, match=r"orders.json: .*missing required field `user_id` - at `\$\[\.\.\.\]`"):
         env_of(task_of(), database=str(tmp_path / "{table}.json"))
     with pytest.raises(ConfigError, match=r"retail: policy: .* cannot be read"):
         env_of(task_of(), policy=str(tmp_path / "no.md"))
@@ -365,9 +372,9 @@ def without(task: Task, index: int) -> Task:
 async def lacking(task: Task, database: str) -> list[tuple[str, bool, float]]:
     """Each action of a tool that writes: its name, whether the shop refuses it, and the score without it."""
     found: list[tuple[str, bool, float]] = []
-    world = Shop(tables_of(database))
+    world = Shop(read_tables(database))
     for index, action in enumerate(task.metadata["actions"]):
-        refused_now = use(world, action["name"], action["kwargs"]).fault is not None
+        refused_now = call_tool(world, action["name"], action["kwargs"]).fault is not None
         if action["name"] in WRITES:
             env, oracle = Retail(task, database=database, max_turns=100), Oracle(without(task, index))
             await env.start()

@@ -1,4 +1,4 @@
-"""Rooms that can be solved, moves as everybody knows them, and levels from files."""
+"""Solvable levels, standard moves, and levels from files."""
 
 import gzip
 import json
@@ -9,8 +9,8 @@ import pytest
 
 from roll.config.load import load
 from roll.envs.sokoban import Sokoban
-from roll.envs.sokoban_levels import after, drawn, listed, read, solution
-from roll.envs.splits import belongs
+from roll.envs.sokoban_levels import apply_move, draw_listing, list_cells, parse_level, solve
+from roll.envs.splits import in_split
 from roll.errors import ConfigError
 from roll.types import Task
 from tests.envs.worlds import EXAMPLES, opening, openings, play
@@ -34,8 +34,8 @@ def staged(level: str, **arguments: object) -> Sokoban:
 
 def test_a_level_is_shown_as_it_was_drawn():
     assert opening(staged(LEVEL)) == LEVEL
-    assert str(read("# _\n@*$\n.--\n")) == "#--\n@*$\n.--\n"
-    assert str(read("+$\n")) == "+$\n"
+    assert str(parse_level("# _\n@*$\n.--\n")) == "#--\n@*$\n.--\n"
+    assert str(parse_level("+$\n")) == "+$\n"
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_a_level_is_shown_as_it_was_drawn():
     ],
 )
 def test_every_move_walks_pushes_or_does_nothing(level: str, move: str, then: str):
-    assert str(after(read(level), move)) == then
+    assert str(apply_move(parse_level(level), move)) == then
 
 
 def test_a_ragged_level_ends_where_its_rows_end():
-    level = read("@-\n--$.\n")
-    assert after(level, "right").player == (0, 1)
-    assert after(after(level, "right"), "right").player == (0, 1)
+    level = parse_level("@-\n--$.\n")
+    assert apply_move(level, "right").player == (0, 1)
+    assert apply_move(apply_move(level, "right"), "right").player == (0, 1)
 
 
 def test_the_last_box_on_its_goal_earns_one_and_ends_the_attempt():
@@ -80,7 +80,7 @@ def test_a_listed_level_says_where_everything_is():
 @pytest.mark.parametrize("level", ["@$.\n--#\n", "+$-\n---\n", "*@$\n-.#\n", "#--\n*+$\n---\n"])
 def test_a_listed_level_can_be_drawn_again(level: str):
     rows = level.splitlines()
-    assert drawn(listed(read(level)), len(rows), len(rows[0])) == level
+    assert draw_listing(list_cells(parse_level(level)), len(rows), len(rows[0])) == level
 
 
 def test_one_box_of_two_on_its_goal_is_not_the_end():
@@ -88,7 +88,7 @@ def test_one_box_of_two_on_its_goal_is_not_the_end():
     assert not any(reply.done or reply.reward for reply in replies)
 
 
-def test_turns_run_out_and_what_is_no_move_costs_its_penalty():
+def test_turns_run_out_and_an_invalid_move_costs_the_penalty():
     replies = play(staged(LEVEL, max_turns=3, format_penalty=0.5), "left", "", "up")
     assert [reply.reward for reply in replies] == [0.0, -0.5, 0.0]
     assert [reply.done for reply in replies] == [False, False, True]
@@ -96,24 +96,24 @@ def test_turns_run_out_and_what_is_no_move_costs_its_penalty():
 
 
 def test_the_fewest_moves_are_found():
-    assert solution(read(LEVEL)) == ("right",)
-    assert solution(read("@--\n-$.\n")) == ("down", "right")
-    found = solution(read(TWO))
+    assert solve(parse_level(LEVEL)) == ("right",)
+    assert solve(parse_level("@--\n-$.\n")) == ("down", "right")
+    found = solve(parse_level(TWO))
     assert found is not None
-    level = read(TWO)
+    level = parse_level(TWO)
     for move in found:
-        level = after(level, move)
+        level = apply_move(level, move)
     assert level.solved and len(found) == 5  # right; then around by down and left, and down and right
-    assert solution(read("$@.\n---\n")) is None  # in a corner
-    assert solution(read("@--\n-$.\n"), most_states=1) is None
+    assert solve(parse_level("$@.\n---\n")) is None  # in a corner
+    assert solve(parse_level("@--\n-$.\n"), most_states=1) is None
 
 
 @pytest.mark.parametrize(("size", "boxes", "pulls"), [(3, 1, 2), (5, 1, 6), (5, 2, 4), (6, 1, 12)])
 def test_every_level_that_is_made_can_be_solved_and_is_not_solved_yet(size: int, boxes: int, pulls: int):
     for seed in range(60 if boxes == 1 else 15):
-        level = read(opening(room(seed, size=size, boxes=boxes, pulls=pulls)))
+        level = parse_level(opening(room(seed, size=size, boxes=boxes, pulls=pulls)))
         assert len(level.boxes) == boxes and len(level.floor) == size == len(level.floor[0])
-        found = solution(level)
+        found = solve(level)
         assert found is not None and len(found) >= 1
 
 
@@ -126,13 +126,15 @@ def test_held_out_levels_of_the_example_are_distinct_and_in_no_training():
     run = load(EXAMPLES / "sokoban.yaml").run
     (training,), (held_out,) = run.tasks, run.validation.tasks
     assert held_out.data is not None
-    start, count = held_out.data.arguments["start"], held_out.data.arguments["count"]
+    start, count = held_out.data.kwargs["start"], held_out.data.kwargs["count"]
     assert count == 300 and training.data is None
-    unseen = set(openings(room(seed, **held_out.env.arguments | DRAWN) for seed in range(start, start + count)))
+    unseen = set(openings(room(seed, **held_out.env.kwargs | DRAWN) for seed in range(start, start + count)))
     assert len(unseen) == 300
-    seen = set(openings(room(seed, **training.env.arguments | DRAWN) for seed in range(400)))
+    seen = set(openings(room(seed, **training.env.kwargs | DRAWN) for seed in range(400)))
     assert seen.isdisjoint(unseen)
-    assert all(belongs(level, "held_out") for level in unseen) and not any(belongs(level, "held_out") for level in seen)
+    assert all(in_split(level, "held_out") for level in unseen) and not any(
+        in_split(level, "held_out") for level in seen
+    )
 
 
 def test_levels_of_a_file_are_taken_in_order_of_seeds(tmp_path: Path):
@@ -147,16 +149,16 @@ def test_levels_of_a_file_are_taken_in_order_of_seeds(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ('{"level": "@$."}\n{"level": "@$"}', ":2: a level has as many boxes as goals, one at least (got 1 and 0)"),
+        ('{"level": "@$."}\n{"level": "@$"}', ":2: a level has as many boxes as goals, at least one (got 1 and 0)"),
         ('\n{"level": "@@$."}', ":2: a level has one player (got 2)"),
-        ('{"level": "@$x"}', ":1: no level has 'x' in it"),
+        ('{"level": "@$x"}', ":1: a level cannot contain 'x'"),
         ('{"room": "@$."}', ":1: no 'level' as text"),
         ("[1]", ":1: no 'level' as text"),
         ('{"level": ', ":1: broken JSON"),
         ("", ": no levels in it"),
     ],
 )
-def test_a_malformed_file_of_levels_is_told_by_its_lines(tmp_path: Path, content: str, says: str):
+def test_a_malformed_file_of_levels_is_reported_by_line(tmp_path: Path, content: str, says: str):
     path = tmp_path / "levels.jsonl"
     path.write_text(content)
     with pytest.raises(ConfigError) as found:
@@ -164,7 +166,7 @@ def test_a_malformed_file_of_levels_is_told_by_its_lines(tmp_path: Path, content
     assert f"{path}{says}" in str(found.value) and "\n" not in str(found.value)
 
 
-def test_a_file_of_levels_that_is_not_there_or_no_text_is_told_so(tmp_path: Path):
+def test_a_missing_or_binary_file_of_levels_is_reported(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"nowhere.jsonl: no such file; check the path"):
         room(levels=str(tmp_path / "nowhere.jsonl"))
     (tmp_path / "levels.jsonl.gz").write_bytes(b"not gzip")
@@ -172,7 +174,7 @@ def test_a_file_of_levels_that_is_not_there_or_no_text_is_told_so(tmp_path: Path
         room(levels=str(tmp_path / "levels.jsonl.gz"))
 
 
-def test_a_task_with_a_broken_level_is_told_by_its_name():
+def test_a_task_with_a_broken_level_is_reported_by_name():
     with pytest.raises(ConfigError, match=r"sokoban: task 't': a level has one player \(got 0\)"):
         staged("$.")
 
@@ -191,7 +193,7 @@ def test_a_task_with_a_broken_level_is_told_by_its_name():
         ({"split": "test"}, "no split named 'test'"),
     ],
 )
-def test_a_room_nobody_can_make_is_refused_in_one_line(wrong: dict[str, object], says: str):
+def test_an_impossible_room_is_rejected_in_one_line(wrong: dict[str, object], says: str):
     with pytest.raises(ConfigError) as found:
         room(**wrong)
     assert says in str(found.value) and "\n" not in str(found.value)
@@ -200,6 +202,6 @@ def test_a_room_nobody_can_make_is_refused_in_one_line(wrong: dict[str, object],
 @pytest.mark.skipif(not ROLL_DATA, reason="ROLL_DATA is not set: it names the folder with Boxoban's levels")
 def test_boxobans_levels_can_be_loaded():
     path = Path(ROLL_DATA, "agentic", "boxoban_unfiltered_valid.jsonl.gz")
-    level = read(opening(room(299, levels=str(path))))
+    level = parse_level(opening(room(299, levels=str(path))))
     assert len(level.boxes) == 4 and len(level.floor) == 10
     assert opening(room(0, levels=str(path))) != opening(room(1, levels=str(path)))

@@ -1,4 +1,4 @@
-"""SQL: the database and its bounds, how answers are compared, what a policy is told, and the rows of DBBench."""
+"""SQL: the database and its limits, comparison of answers, messages to the policy, and the rows of DBBench."""
 
 import asyncio
 import dataclasses
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from roll.data.tasks import jsonl
-from roll.envs.base import Reply
-from roll.envs.oracles import Sql as Oracle
-from roll.envs.oracles import called
-from roll.envs.rows import row_of
+from roll.envs.base import StepResult
+from roll.envs.oracles import SqlOracle as Oracle
+from roll.envs.oracles import tool_call
+from roll.envs.rows import parse_row
 from roll.envs.sql.compare import same_answer
 from roll.envs.sql.database import Database
-from roll.envs.sql.env import SQL, Wanted
-from roll.envs.sql.mysql import in_sqlite
+from roll.envs.sql.env import SQL, SqlTask
+from roll.envs.sql.mysql import to_sqlite
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
@@ -37,7 +37,7 @@ def task_of(answer: Any = ("Bo",), check: str = "answer", **changes: Any) -> Tas
     return Task(id="t7", domain="d", messages=(Message("user", "Who?"),), answer=answer, metadata=row)
 
 
-async def replies(env: SQL, *said: str) -> list[Reply]:
+async def replies(env: SQL, *said: str) -> list[StepResult]:
     try:
         await env.start()
         return [await env.step(text) for text in said]
@@ -46,7 +46,7 @@ async def replies(env: SQL, *said: str) -> list[Reply]:
 
 
 def asked(env: SQL, *queries: str) -> list[str]:
-    found = asyncio.run(replies(env, *(called("execute_sql", query=query) for query in queries)))
+    found = asyncio.run(replies(env, *(tool_call("execute_sql", query=query) for query in queries)))
     return [reply.messages[0].content for reply in found]
 
 
@@ -60,8 +60,8 @@ def test_a_question_is_looked_up_and_answered() -> None:
     env = SQL(task_of(add_description="The table is called My people."))
     (opening,) = asyncio.run(env.start())
     assert opening.content == "The table is called My people.\nWho?"
-    query = called("execute_sql", query='SELECT Name, Age FROM "My people" WHERE Age > 9 ORDER BY Age LIMIT 1')
-    first, last = asyncio.run(replies(env, query, called("answer", values=["Bo"])))
+    query = tool_call("execute_sql", query='SELECT Name, Age FROM "My people" WHERE Age > 9 ORDER BY Age LIMIT 1')
+    first, last = asyncio.run(replies(env, query, tool_call("answer", values=["Bo"])))
     assert first.messages[0].content == '["Name", "Age"]\n["Bo", 10]'
     assert (last.reward, last.done, last.metrics["success"]) == (1.0, True, 1.0)
 
@@ -77,13 +77,13 @@ def test_numbers_are_kept_as_numbers_where_they_still_read_as_they_were_written(
     assert sums == '["max(Age)"]\n[10]' and text == '["typeof(Age)", "typeof(Fee)"]\n["integer", "text"]'
 
 
-def test_a_change_is_compared_with_what_the_right_statement_makes_of_the_table() -> None:
+def test_a_change_is_compared_with_the_table_after_the_right_statement() -> None:
     task = task_of(["UPDATE `My people` SET `Age` = '11' WHERE `Name` = \"Bo\";"], check="state")
-    done = called("answer", values=[])
-    right = called("execute_sql", query="UPDATE \"My people\" SET Age = 11 WHERE Fee = '2.25'")
-    wrong = called("execute_sql", query='UPDATE "My people" SET Age = 11')
-    dropped = called("execute_sql", query='DROP TABLE "My people"')
-    again = called("execute_sql", query='INSERT INTO "My people" SELECT * FROM "My people" LIMIT 1')
+    done = tool_call("answer", values=[])
+    right = tool_call("execute_sql", query="UPDATE \"My people\" SET Age = 11 WHERE Fee = '2.25'")
+    wrong = tool_call("execute_sql", query='UPDATE "My people" SET Age = 11')
+    dropped = tool_call("execute_sql", query='DROP TABLE "My people"')
+    again = tool_call("execute_sql", query='INSERT INTO "My people" SELECT * FROM "My people" LIMIT 1')
     assert [score(task, *said, done) for said in ([right], [wrong], [dropped], [right, again], [])] == [1, 0, 0, 0, 0]
 
 
@@ -94,7 +94,10 @@ def test_the_order_of_rows_does_not_matter_to_a_change() -> None:
         "INSERT INTO \"My people\" VALUES ('Di', '1', 'x')",
         "INSERT INTO \"My people\" VALUES ('Ada', 9, '1.50')",
     ]
-    assert score(task, *(called("execute_sql", query=query) for query in turned), called("answer", values=["ok"])) == 1
+    assert (
+        score(task, *(tool_call("execute_sql", query=query) for query in turned), tool_call("answer", values=["ok"]))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,17 +125,17 @@ def test_answers_are_compared_by_the_published_rules(given: list[Any], wanted: l
         "SELECT zeroblob(200000)", "SELECT '\ud800'",
     ],
 )  # fmt: skip
-def test_what_a_statement_may_not_do_is_told_and_nothing_comes_of_it(query: str, tmp_path: Path) -> None:
+def test_a_forbidden_statement_is_reported_and_has_no_effect(query: str, tmp_path: Path) -> None:
     statement = query.replace("{file}", str(tmp_path / "x.db"))
-    (found,) = asyncio.run(replies(SQL(task_of()), called("execute_sql", query=statement)))
+    (found,) = asyncio.run(replies(SQL(task_of()), tool_call("execute_sql", query=statement)))
     (message,) = found.messages
     assert message.content.startswith("error: ") and message.content.isascii() and not found.done
     assert found.metrics["tools/faults/failed"] == 1.0 and not any(tmp_path.iterdir())
 
 
-def test_a_statement_that_never_ends_is_stopped_and_told() -> None:
+def test_a_statement_that_never_ends_is_stopped_and_reported() -> None:
     env = SQL(task_of(), statement_s=0.05)
-    found = asyncio.run(replies(env, called("execute_sql", query=ENDLESS), called("answer", values=["Bo"])))
+    found = asyncio.run(replies(env, tool_call("execute_sql", query=ENDLESS), tool_call("answer", values=["Bo"])))
     assert found[0].messages[0].content == "error: the statement was stopped after 0.05 s; it takes too long"
     assert found[0].metrics["tools/faults/timed_out"] == 1.0 and found[1].reward == 1.0
 
@@ -158,7 +161,7 @@ def test_a_database_does_not_grow_without_end() -> None:
     assert full == "error: database or disk is full" and left.endswith("[3]")
 
 
-def test_many_rows_are_cut_and_said_to_be() -> None:
+def test_many_rows_are_cut_with_a_note() -> None:
     many = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
     (found,) = asked(SQL(task_of(), max_rows=2), many)
     assert found == '["x"]\n[1]\n[2]\nmore than 2 rows; the others are not shown'
@@ -170,8 +173,14 @@ def test_chance_comes_from_the_task() -> None:
     assert asked(SQL(task_of()), *draw) == asked(SQL(task_of()), *draw) != asked(SQL(other), *draw)
 
 
-def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_counted() -> None:
-    said = (called("drop"), called("answer"), called("answer", values="Bo"), called("execute_sql", sql="x"), "Bo.")
+def test_an_unknown_tool_and_wrong_arguments_are_reported_and_counted() -> None:
+    said = (
+        tool_call("drop"),
+        tool_call("answer"),
+        tool_call("answer", values="Bo"),
+        tool_call("execute_sql", sql="x"),
+        "Bo.",
+    )
     found = asyncio.run(replies(SQL(task_of(), max_turns=5, format_penalty=0.25), *said))
     assert [reply.messages[0].content for reply in found] == [
         "error: no tool named 'drop'",
@@ -194,10 +203,10 @@ def test_a_tool_that_does_not_exist_and_arguments_that_do_not_fit_are_told_and_c
         ({"table": {"table_name": "a"}}, "missing required field `table_info`"),
         ({"answer": "Bo"}, "Expected `array`, got `str` - at `$.answer`"),
         ({"check": "state", "answer": ["a", "b"]}, "'answer' is not one statement"),
-        ({"table": TABLE | {"table_info": TABLE["table_info"] | {"rows": [["a"]]}}}, "its table cannot be made"),
+        ({"table": TABLE | {"table_info": TABLE["table_info"] | {"rows": [["a"]]}}}, "its table cannot be created"),
     ],
 )
-def test_a_row_that_lacks_something_is_told_in_one_line(changes: dict[str, Any], says: str) -> None:
+def test_a_row_with_a_missing_field_is_reported_in_one_line(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         SQL(task_of(**changes))
     assert says in str(error.value) and "\n" not in str(error.value)
@@ -205,7 +214,7 @@ def test_a_row_that_lacks_something_is_told_in_one_line(changes: dict[str, Any],
 
 def test_a_reference_that_cannot_be_executed_is_the_rows_fault() -> None:
     with pytest.raises(ConfigError, match="task 't7': its 'answer' cannot be executed"):
-        score(task_of(["UPDATE nothing SET x = 1"], check="state"), called("answer", values=[]))
+        score(task_of(["UPDATE nothing SET x = 1"], check="state"), tool_call("answer", values=[]))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +226,7 @@ def test_a_reference_that_cannot_be_executed_is_the_rows_fault() -> None:
     ],
 )
 def test_strings_of_references_mean_what_they_mean_in_mysql(mysql: str, sqlite: str) -> None:
-    assert in_sqlite(mysql) == sqlite
+    assert to_sqlite(mysql) == sqlite
 
 
 async def scored(task: Task, *said: str) -> float:
@@ -232,11 +241,11 @@ async def gold(task: Task) -> float:
 async def wrong(task: Task) -> float:
     """Of an answer with one value changed; of changing nothing where a change is wanted."""
     if task.metadata["check"] == "state":
-        return await scored(task, called("answer", values=["ok"]))
+        return await scored(task, tool_call("answer", values=["ok"]))
     first, *rest = task.answer
     number = first.replace(".", "").replace(",", "").isdigit()
     other = str(float(first.replace(",", "")) + 1) if number else "7" if first == "none" else f"{first} not"
-    return await scored(task, called("answer", values=[other, *rest]))
+    return await scored(task, tool_call("answer", values=[other, *rest]))
 
 
 def right_and_wrong(tasks: list[Task]) -> list[tuple[float, float]]:
@@ -270,12 +279,12 @@ def in_mysql(contents: str) -> str:
 
 
 @WITH_DATA
-def test_tables_hold_after_a_reference_what_they_held_in_mysql() -> None:
+def test_tables_after_a_reference_statement_equal_those_of_mysql() -> None:
     agree = disagree = 0
     for task in dbbench():
         if task.metadata["check"] == "state":
-            database = Database(row_of(task, Wanted, "sql").tables, place="here")
-            database.run(in_sqlite(task.answer[0]), max_rows=1)
+            database = Database(parse_row(task, SqlTask, "sql").tables, where="here")
+            database.run(to_sqlite(task.answer[0]), max_rows=1)
             found = in_mysql(database.contents()) in task.metadata["answer_md5"]
             agree, disagree = agree + found, disagree + (not found)
             database.close()

@@ -1,12 +1,12 @@
-"""Tic-tac-toe: every game ends as the rules say, and each side gets what it earned."""
+"""Tic-tac-toe: games end by the rules, and each side gets its reward."""
 
 import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from roll.envs.base import Reply
-from roll.envs.tic_tac_toe import EMPTY, TicTacToe, free, over, played, won
+from roll.envs.base import StepResult
+from roll.envs.tic_tac_toe import EMPTY, TicTacToe, free_cells, game_over, place_mark, winner_of
 from roll.errors import ConfigError, UnknownName
 from roll.types import Task
 
@@ -15,8 +15,8 @@ def game(seed: int = 0, **arguments: object) -> TicTacToe:
     return TicTacToe(Task(id="t", domain="d", seed=seed), **{"terse": True, **arguments})  # type: ignore[arg-type]
 
 
-def play(env: TicTacToe, moves: Sequence[str]) -> list[Reply]:
-    async def go() -> list[Reply]:
+def play(env: TicTacToe, moves: Sequence[str]) -> list[StepResult]:
+    async def go() -> list[StepResult]:
         await env.start()
         return [await env.step(move) for move in moves]
 
@@ -28,13 +28,13 @@ def opening(env: TicTacToe) -> str:
 
 
 def test_a_board_shows_the_moves_that_are_left() -> None:
-    board = played(played(EMPTY, 4, "x"), 0, "o")
-    assert board == "o123x5678" and free(board) == "1235678"
-    assert won("xxx3oo678") == "x" and won("o1xo4xo7x") == "x" and won("o1xoxx6o8") == ""
-    assert over("xoxxoxoxo") and not over("xoxxoxox8")
+    board = place_mark(place_mark(EMPTY, 4, "x"), 0, "o")
+    assert board == "o123x5678" and free_cells(board) == "1235678"
+    assert winner_of("xxx3oo678") == "x" and winner_of("o1xo4xo7x") == "x" and winner_of("o1xoxx6o8") == ""
+    assert game_over("xoxxoxoxo") and not game_over("xoxxoxox8")
 
 
-def test_each_side_is_shown_the_board_with_its_own_mark_and_told_whose_turn_it_is() -> None:
+def test_each_side_sees_the_board_with_its_own_mark_and_the_side_to_move() -> None:
     env = game()
     assert env.agents == ("x", "o") and opening(env) == "x012345678"
     first, second = (asyncio.run(env.step(move)) for move in ("4", "0"))
@@ -57,7 +57,7 @@ def test_a_full_board_without_a_line_is_a_draw() -> None:
 
 
 @pytest.mark.parametrize("said", ["4", "x", "", "9", "44", "²"])
-def test_what_is_no_move_loses_and_nobody_gains_by_it(said: str) -> None:
+def test_an_illegal_move_loses_and_the_other_side_gains_nothing(said: str) -> None:
     _, last = play(game(), ["4", said])
     assert last.done and last.reward == -1.0 and not last.rewards
     assert last.metrics["illegal"] == 1.0 and last.metrics["drawn"] == 0.0
@@ -69,7 +69,7 @@ def test_against_chance_there_is_one_agent_and_either_side_may_be_its() -> None:
     for seed in range(20):
         env = game(seed, opponent="random")
         shown = opening(env)
-        assert shown[0] == env.agents[0] and len(free(shown[1:])) == (9 if env.agents == ("x",) else 8)
+        assert shown[0] == env.agents[0] and len(free_cells(shown[1:])) == (9 if env.agents == ("x",) else 8)
         while not (reply := asyncio.run(env.step(env.actions[0]))).done:
             assert reply.to == env.agents[0]
         counts = reply.metrics
@@ -77,15 +77,15 @@ def test_against_chance_there_is_one_agent_and_either_side_may_be_its() -> None:
         assert reply.reward == counts["won"] - counts["lost"] and not reply.rewards
 
 
-def test_openings_are_drawn_by_the_seed_and_nobody_has_won_in_them() -> None:
+def test_openings_are_drawn_by_the_seed_and_have_no_winner() -> None:
     boards = [opening(game(seed, opening=4)) for seed in range(30)]
     assert boards == [opening(game(seed, opening=4)) for seed in range(30)] and len(set(boards)) > 20
-    assert all(board[0] == "x" and len(free(board[1:])) == 5 and not over(board[1:]) for board in boards)
+    assert all(board[0] == "x" and len(free_cells(board[1:])) == 5 and not game_over(board[1:]) for board in boards)
     odd = game(3, opening=3)
     assert odd.agents == ("o", "x") and opening(odd)[0] == "o"
 
 
-def test_rules_are_told_once_to_each_side() -> None:
+def test_each_side_gets_the_rules_once() -> None:
     env = game(terse=False, tag="move")
     assert "as x" in opening(env) and "<move>4</move>" in opening(game(terse=False, tag="move"))
     first, second = (asyncio.run(env.step(f"I take <move>{move}</move>")) for move in ("4", "0"))

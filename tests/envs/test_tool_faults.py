@@ -1,8 +1,8 @@
-"""Whatever goes wrong with a tool is on the record of the attempt, which comes to its end, and so does the run."""
+"""Tool failures are recorded on the attempt, which finishes, and so does the run."""
 
 from pathlib import Path
 
-from roll.journal.events import GroupFailed, Retried, TrajectoryEnded
+from roll.journal.events import AttemptRetried, GroupFailed, TrajectoryEnded
 from tests.envs.clumsy import BLUNDERS, ClumsyEnvs
 from tests.envs.fault_rig import attempts, tasks
 
@@ -17,4 +17,4 @@ def test_every_fault_of_a_tool_is_counted_by_kind_and_ends_neither_the_attempt_n
             assert counted == {"tools/faults": 1, f"tools/faults/{kind}": 1}
     ended = [event for event in events if isinstance(event, TrajectoryEnded)]
     assert len(ended) >= 4 * len(BLUNDERS) and all(event.status.valid for event in ended)
-    assert not [event for event in events if isinstance(event, Retried | GroupFailed)]
+    assert not [event for event in events if isinstance(event, AttemptRetried | GroupFailed)]

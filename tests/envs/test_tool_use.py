@@ -1,4 +1,4 @@
-"""Tools on the way to an answer: alone, through an episode, in a run whose tools do everything wrong."""
+"""Multi-turn tool use: alone, in an episode, and in a run with misbehaving tools."""
 
 import asyncio
 import json
@@ -9,38 +9,38 @@ from typing import Any
 import pytest
 
 from roll.config.load import load
-from roll.data.tools import CallFault, ToolCall, written
-from roll.envs.base import Reply
-from roll.envs.guarded import unfit
+from roll.data.tools import CallFault, ToolCall, format_call
+from roll.envs.base import StepResult
+from roll.envs.guarded import unusable_reason
 from roll.envs.tool_use import ToolUse
 from roll.errors import ConfigError
 from roll.preflight import preflight
-from roll.registry import PLAYERS
+from roll.registry import SCRIPTED_AGENTS
 from roll.rollout.env_pool import EnvPool
-from roll.rollout.environments import make_env
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
-from roll.rollout.source import Source
+from roll.rollout.environments import make_inline_env
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
+from roll.rollout.source import TaskSource
 from roll.tools.base import ToolFault
 from roll.tools.usage import FAULTS
 from roll.tracking.glossary import describe
-from roll.types import Call, Message, Sampling, Status, Task, Trajectory
+from roll.types import Message, Sampling, Spec, Status, Task, Trajectory
 from tests.data.chat_templates import family
 from tests.envs.worlds import play
 from tests.rollout.sampler import Sampler
 
-OWN = "tests.tools.own"
+OWN = "tests.tools.custom_tools"
 TASK = Task(id="t", domain="d", messages=(Message("user", "12*34="),), answer="408")
 
 
 def calling(name: str, **arguments: Any) -> str:
-    return written(ToolCall(name, arguments))
+    return format_call(ToolCall(name, arguments))
 
 
 def env(*tools: Any, **options: Any) -> ToolUse:
     return ToolUse(TASK, list(tools) or ["calculator"], **{"exact": True, **options})
 
 
-def faults(reply: Reply) -> dict[str, float]:
+def faults(reply: StepResult) -> dict[str, float]:
     """Those that there were."""
     kinds = {str(fault): reply.metrics[f"tools/faults/{fault}"] for fault in FAULTS}
     assert sum(kinds.values()) == reply.metrics["tools/faults"]
@@ -75,7 +75,7 @@ def test_several_calls_in_one_reply_are_answered_in_their_order() -> None:
         (calling("burn"), ToolFault.GONE, "error: ashes"),
     ],
 )
-def test_every_fault_is_told_and_counted_and_the_attempt_goes_on(reply: str, fault: str, says: str) -> None:
+def test_every_fault_is_reported_and_counted_and_the_attempt_continues(reply: str, fault: str, says: str) -> None:
     tools = ["calculator", f"{OWN}:hangs", f"{OWN}:raises", {"kind": f"{OWN}:Diary", "owner": "a"}]
     world = env(*tools, timeout_s=0.05, format_penalty=0.25)
     first, last = play(world, reply, "408")
@@ -98,40 +98,42 @@ def test_a_wrong_answer_gets_nothing_and_one_of_several_right_ones_is_right() ->
     assert play(several, "408")[0].reward == 1.0
 
 
-def test_equal_calls_come_to_equal_states_whatever_was_said_around_them() -> None:
+def test_equal_calls_lead_to_equal_states_with_any_text_around_them() -> None:
     call = calling("calculator", expression="1")
     (plain,), (chatty,) = play(env(), call), play(env(), f"Let me see. {call}")
     (other,) = play(env(), calling("calculator", expression="1+0"))
     assert plain.state == chatty.state != other.state
 
 
-def test_every_metric_has_a_meaning_of_its_own() -> None:
+def test_every_metric_has_a_separate_meaning() -> None:
     (reply,) = play(env(), "408")
     meanings = {describe(f"env/d/{name}") for name in reply.metrics if name.startswith("tools/")}
     assert len(meanings) == 3 and None not in meanings and describe("env/d/turns") not in meanings
 
 
-def attempt(words: Any, replies: list[str], source: Source) -> Trajectory:
-    sampler = Sampler([words.answer(reply, place="t").tolist() for reply in replies])
+def attempt(words: Any, replies: list[str], source: TaskSource) -> Trajectory:
+    sampler = Sampler([words.answer(reply, where="t").tolist() for reply in replies])
     runner = EpisodeRunner(
         router=sampler,  # pyright: ignore[reportArgumentType]
         template=words,
-        limits=Limits(sampling=Sampling(), context=4000, max_new_tokens=200, max_turns=8, stop=words.eos_ids),
+        limits=EpisodeLimits(
+            sampling=Sampling(), max_seq_len=4000, max_new_tokens=200, max_turns=8, stop=words.eos_ids
+        ),
     )
     return asyncio.run(source.attempt(runner, Attempt(task=TASK, sibling=0, number=0, purpose="train", seed=1)))
 
 
 @pytest.mark.parametrize(("name", "form"), [("chatml", "hermes"), ("thinking", "hermes"), ("llama", "llama")])
 def test_an_episode_calls_in_the_form_of_its_template_and_the_source_rewards_the_answer(name: str, form: Any) -> None:
-    source = Source(
+    source = TaskSource(
         name="d",
         tasks=[TASK],
-        env=Call("tool_use", {"tools": ["calculator"]}),
-        reward=Call("exact"),
-        make=make_env,
+        env=Spec("tool_use", {"tools": ["calculator"]}),
+        reward=Spec("exact"),
+        make_env=make_inline_env,
     )
     words = family(name)
-    call = written(ToolCall("calculator", {"expression": "12*34"}), form)
+    call = format_call(ToolCall("calculator", {"expression": "12*34"}), form)
     found = attempt(words, [call, "408"], source)
     assert (found.status, found.reward, len(found.segments)) == (Status.FINISHED, 1.0, 1), found.reason
     assert "408" in words.tokenizer.decode(found.turns[1].observation.tolist())
@@ -140,18 +142,18 @@ def test_an_episode_calls_in_the_form_of_its_template_and_the_source_rewards_the
 
 
 def test_tools_that_are_known_late_and_tools_in_processes_are_called_all_the_same() -> None:
-    call = Call("tool_use", {"tools": [{"kind": f"{OWN}:Diary", "owner": "b"}], "exact": True})
+    call = Spec("tool_use", {"tools": [{"kind": f"{OWN}:Diary", "owner": "b"}], "exact": True})
 
-    async def use() -> Reply:
+    async def use() -> StepResult:
         pool = EnvPool(1, names=["tool_use"])
         try:
             await pool.start()
             env: Any = await pool.make(call, TASK)
             await env.start()
             assert [tool.name for tool in env.tools] == ["note", "burn"]
-            from roll.data.tools import read
+            from roll.data.tools import parse_response
 
-            found = await env.call(read(calling("note", line="x"), env.tools))
+            found = await env.call(parse_response(calling("note", line="x"), env.tools))
             await env.close()
             return found
         finally:
@@ -163,25 +165,25 @@ def test_tools_that_are_known_late_and_tools_in_processes_are_called_all_the_sam
 @pytest.mark.parametrize(
     ("task", "arguments", "says"),
     [
-        (TASK, {"tools": []}, "tool_use: 'tools' is not a list with some in it (got [])"),
-        (TASK, {"tools": "calculator"}, "tool_use: 'tools' is not a list with some in it"),
+        (TASK, {"tools": []}, "tool_use: 'tools' must be a non-empty list (got [])"),
+        (TASK, {"tools": "calculator"}, "tool_use: 'tools' must be a non-empty list"),
         (TASK, {"tools": ["calculater"]}, "no set of tools named 'calculater'; did you mean 'calculator'?"),
         (TASK, {"tools": ["calculator"], "max_turns": 0}, "tool_use: max_turns must be a whole number"),
         (replace(TASK, messages=()), {"tools": ["calculator"]}, "task 't': no 'prompt' or 'messages'"),
         (replace(TASK, answer=None), {"tools": ["calculator"], "exact": True}, "task 't': no 'answer' to compare with"),
     ],
 )
-def test_what_cannot_be_played_is_told_before_the_first_attempt(
+def test_unusable_arguments_are_reported_before_the_first_attempt(
     task: Task, arguments: dict[str, Any], says: str
 ) -> None:
-    assert says in asyncio.run(unfit(Call("tool_use", arguments), task))
+    assert says in asyncio.run(unusable_reason(Spec("tool_use", arguments), task))
 
 
 def checked(folder: Path, env: dict[str, Any], **more: Any) -> None:
     run = {
         "name": "r",
         "model": {"shape": {"hidden": 16}},
-        "rollout": {"context": 256, "max_new_tokens": 64},
+        "rollout": {"max_seq_len": 256, "max_new_tokens": 64},
         "algorithm": "grpo",
         "tasks": [{"name": "sums", "data": "arithmetic", "env": {"kind": "tool_use", **env}, **more}],
     }
@@ -202,7 +204,7 @@ def test_the_check_finds_tools_that_do_not_exist_and_arguments_that_they_do_not_
     ]
 
 
-def test_a_source_says_who_judges_the_answer_and_only_once(tmp_path: Path) -> None:
+def test_a_source_has_exactly_one_scorer_of_the_answer(tmp_path: Path) -> None:
     checked(tmp_path, {"tools": ["calculator"]}, reward="exact")
     for env, more in (({}, {}), ({"exact": True}, {"reward": "exact"})):
         with pytest.raises(ConfigError, match="needs 'reward', or `exact: true` in its 'env', and not both"):
@@ -214,7 +216,7 @@ def test_the_player_of_the_calculator_earns_every_point_and_with_noise_it_errs()
         world, messages = ToolUse(task, ["calculator"], exact=True), task.messages
         await world.start()
         while True:
-            said = PLAYERS["calculator"](messages, **arguments)
+            said = SCRIPTED_AGENTS["calculator"](messages, **arguments)
             reply = await world.step(said)
             if reply.done:
                 return reply.reward

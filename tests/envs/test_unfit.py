@@ -1,4 +1,4 @@
-"""Arguments that no environment can be made from are told before the first step, all at once."""
+"""Arguments that no environment accepts are reported before the first step, all at once."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from roll.cli import main
-from roll.envs.guarded import unfit
+from roll.envs.guarded import unusable_reason
 from roll.errors import ConfigError
 from roll.rollout.environments import InlineEnvs
-from roll.rollout.source import Source, check_environments
-from roll.types import Call, Task
+from roll.rollout.source import TaskSource, check_environments
+from roll.types import Spec, Task
 
 SIZE = "frozen_lake: size must be a whole number, from 2 to 64 (got 1); change it"
 
@@ -38,58 +38,71 @@ class Unnamed(Particular):
 
     tools = ({"description": "?"},)
 
-    async def call(self, said: Any) -> Any: ...
+    async def call(self, response: Any) -> Any: ...
 
 
-def particular(**arguments: Any) -> Call:
-    return Call(f"{__name__}:Particular", arguments)
+def particular(**arguments: Any) -> Spec:
+    return Spec(f"{__name__}:Particular", arguments)
 
 
-def source(name: str, env: Call, *ids: str) -> Source:
-    return Source(name=name, tasks=[Task(id=id, domain=name) for id in ids or ("a",)], env=env, reward=None)
+def source(name: str, env: Spec, *ids: str) -> TaskSource:
+    return TaskSource(name=name, tasks=[Task(id=id, domain=name) for id in ids or ("a",)], env=env, reward=None)
 
 
-def refusal(*sources: Source) -> list[str]:
+def refusal(*sources: TaskSource) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         asyncio.run(check_environments(InlineEnvs(), sources))
     return str(caught.value).splitlines()
 
 
-def test_what_a_constructor_says_of_its_arguments_is_passed_on() -> None:
-    found = asyncio.run(unfit(Call("frozen_lake", {"size": 1}), Task(id="t", domain="d")))
+def test_the_error_of_a_constructor_is_passed_on() -> None:
+    found = asyncio.run(unusable_reason(Spec("frozen_lake", {"size": 1}), Task(id="t", domain="d")))
     assert found == SIZE
-    unknown = asyncio.run(unfit(particular(height=3), Task(id="t", domain="d")))
+    unknown = asyncio.run(unusable_reason(particular(height=3), Task(id="t", domain="d")))
     assert unknown.startswith("TypeError: ") and unknown.endswith("unexpected keyword argument 'height'")
-    assert "no environment named 'lake'" in asyncio.run(unfit(Call("lake"), Task(id="t", domain="d")))
+    assert "no environment named 'lake'" in asyncio.run(unusable_reason(Spec("lake"), Task(id="t", domain="d")))
 
 
-def test_tools_that_cannot_be_called_or_read_are_told() -> None:
+def test_tools_that_cannot_be_called_or_parsed_are_reported() -> None:
     task = Task(id="t", domain="d")
-    assert asyncio.run(unfit(Call("calculator"), task)) == ""
-    assert "has no way to call one" in asyncio.run(unfit(Call("calculator"), task, tools=False))
-    assert asyncio.run(unfit(Call("frozen_lake"), task, tools=False)) == ""
-    found = asyncio.run(unfit(Call(f"{__name__}:Unnamed"), task))
+    assert asyncio.run(unusable_reason(Spec("calculator"), task)) == ""
+    assert "has no way to call one" in asyncio.run(unusable_reason(Spec("calculator"), task, tools=False))
+    assert asyncio.run(unusable_reason(Spec("frozen_lake"), task, tools=False)) == ""
+    found = asyncio.run(unusable_reason(Spec(f"{__name__}:Unnamed"), task))
     assert found.startswith("tools: a function without a name (got {'description': '?'})")
 
 
-def test_what_fits_is_closed_again() -> None:
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("roll.envs.base", "Reply", "StepResult"), ("roll.data.tools", "Spoken", "ParsedResponse")],
+)
+def test_importing_an_old_name_gives_an_error_with_the_new_one(module: str, old: str, new: str) -> None:
+    with pytest.raises(ImportError, match=f"it is called {new}"):
+        exec(f"from {module} import {old}")
+    reason = asyncio.run(unusable_reason(Spec(f"{module}:{old}"), Task(id="t", domain="d")))
+    assert f"it is called {new}" in reason and "\n" not in reason
+    with pytest.raises(ImportError, match="cannot import name 'Other'"):
+        exec(f"from {module} import Other")
+
+
+def test_a_usable_environment_is_closed_again() -> None:
     before = Particular.closed
-    assert asyncio.run(unfit(particular(), Task(id="t", domain="d"))) == ""
+    assert asyncio.run(unusable_reason(particular(), Task(id="t", domain="d"))) == ""
     assert Particular.closed == before + 1
 
 
-def test_what_may_be_better_the_next_time_refuses_nothing() -> None:
-    assert asyncio.run(unfit(particular(), Task(id="weather", domain="d"))) == ""
+def test_a_transient_error_rejects_nothing() -> None:
+    assert asyncio.run(unusable_reason(particular(), Task(id="weather", domain="d"))) == ""
 
 
-def test_all_sources_that_cannot_be_attempted_are_told_at_once() -> None:
+def test_all_unusable_sources_are_reported_at_once() -> None:
     line = Path(__file__).read_text().splitlines().index('            raise ValueError(f"too deep for {task.id}")') + 1
     assert refusal(
-        source("lake", Call("frozen_lake", {"size": 1})), source("fine", particular()), source("p", particular(depth=9))
+        source("lake", Spec("frozen_lake", {"size": 1})), source("fine", particular()), source("p", particular(depth=9))
     ) == [
-        f"tasks: source 'lake': environment 'frozen_lake' cannot be used: {SIZE}; mend that first",
+        f"tasks: source 'lake': environment 'frozen_lake' cannot be used: {SIZE}; fix that first",
         f"tasks: source 'p': environment '{__name__}:Particular' cannot be used: ValueError: too deep for a "
-        f"({__file__}:{line}); mend that first",
+        f"({__file__}:{line}); fix that first",
     ]
 
 
@@ -106,7 +119,7 @@ def test_a_run_with_bad_arguments_ends_before_its_first_attempt(
         "model": {"shape": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "mlp": 16}},
         "algorithm": "grpo",
         "tasks": [{"name": "lake", "env": {"kind": "frozen_lake", "size": 4, "holes": 1.5}}],
-        "rollout": {"context": 200, "max_new_tokens": 4},
+        "rollout": {"max_seq_len": 200, "max_new_tokens": 4},
         "threads": 1,
     }
     (tmp_path / "run.yaml").write_text(json.dumps(run))

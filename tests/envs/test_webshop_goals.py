@@ -1,4 +1,4 @@
-"""A scripted player that knows what is wanted, in the shop of the examples and in a large one where there is one."""
+"""A scripted shopper that knows the goal, in the shop of the examples and in a large one if available."""
 
 import asyncio
 import os
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from roll.data.tasks import jsonl
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.envs.webshop.env import WebShop
 from roll.types import Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 
 
-async def shopping(task: Task, catalogue: str, words: str) -> Reply:
+async def shopping(task: Task, catalogue: str, words: str) -> StepResult:
     """Searches, turns pages until the product is there, chooses what is wanted, buys it."""
     goal, env = task.answer, WebShop(task, catalogue=catalogue)
     await env.start()

@@ -1,4 +1,4 @@
-"""The worlds of tools as a policy plays them: through an episode, in the form of each template, and from a process."""
+"""Environments with tools as a policy plays them: in an episode, in each tool format, and in a process."""
 
 import asyncio
 import json
@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from roll.data.tasks import jsonl
-from roll.data.tools import Spoken, ToolCall
-from roll.envs.base import Reply
+from roll.data.tools import ParsedResponse, ToolCall
+from roll.envs.base import StepResult
 from roll.errors import EnvFailed
 from roll.rollout.env_pool import EnvPool
-from roll.rollout.environments import make_env
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
-from roll.sandbox.level import why_not
-from roll.types import Call, Message, Sampling, Status, Task, Trajectory
+from roll.rollout.environments import make_inline_env
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
+from roll.sandbox.level import unavailable_reason
+from roll.types import Message, Sampling, Spec, Status, Task, Trajectory
 from tests.chat.server import server, words
 from tests.data.chat_templates import family
 from tests.rollout.sampler import Sampler
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
 DATABASE = str(EXAMPLES / "retail_{table}.json")
@@ -27,7 +29,9 @@ SQL = [
     ("execute_sql", {"query": "SELECT Name FROM Boats ORDER BY Length DESC LIMIT 1"}),
     ("answer", {"values": ["Swan"]}),
 ]
-ISOLATED = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+ISOLATED = pytest.mark.skipif(
+    bool(unavailable_reason()), reason=f"untrusted code is not run here: {unavailable_reason()}"
+)
 REPAIR = [
     ("read_file", {"path": "mean.py"}),
     ("edit_file", {"path": "mean.py", "old": "(len(numbers) - 1)", "new": "len(numbers)"}),
@@ -54,15 +58,17 @@ def test_a_world_is_played_in_the_form_of_the_template(
     name: str, form: str, world: str, key: str, calls: list[tuple[str, dict[str, Any]]], hears: str
 ) -> None:
     template, task = family(name), task_of(world, key)
-    sampler = Sampler([template.answer(written(call, form), place="t").tolist() for call in calls])
+    sampler = Sampler([template.answer(written(call, form), where="t").tolist() for call in calls])
     runner = EpisodeRunner(
         router=sampler,  # pyright: ignore[reportArgumentType]
         template=template,
-        limits=Limits(sampling=Sampling(), context=8000, max_new_tokens=400, max_turns=8, stop=template.eos_ids),
+        limits=EpisodeLimits(
+            sampling=Sampling(), max_seq_len=8000, max_new_tokens=400, max_turns=8, stop=template.eos_ids
+        ),
     )
 
     async def run() -> Trajectory:
-        env = await make_env(Call(world), task)
+        env = await make_inline_env(Spec(world), task)
         return (await runner.run(Attempt(task=task, sibling=0, number=0, purpose="train", seed=1), env))[0]
 
     found = asyncio.run(run())
@@ -80,7 +86,7 @@ def test_a_row_that_lacks_a_field_fails_its_attempts_and_names_itself(
 ) -> None:
     task = Task(id="row-9", domain="d", messages=(Message("user", "?"),), answer=[], metadata={"entry_point": "f"})
     with pytest.raises(EnvFailed) as error:
-        asyncio.run(make_env(Call(world, arguments), task))
+        asyncio.run(make_inline_env(Spec(world, arguments), task))
     place = f"environment '{world}' of task 'row-9': ConfigError: {world}: task 'row-9'"
     assert str(error.value).startswith(f"{place}: Object missing required field `{field}`")
 
@@ -88,17 +94,17 @@ def test_a_row_that_lacks_a_field_fails_its_attempts_and_names_itself(
 def test_worlds_live_in_a_process_and_a_model_elsewhere_plays_the_customer() -> None:
     cancel = ToolCall("cancel_pending_order", {"order_id": "#W2", "reason": "no longer needed"})
 
-    async def use(url: str) -> Reply:
+    async def use(url: str) -> StepResult:
         pool = EnvPool(1, names=["retail", "sql"])
         try:
             await pool.start()
             user = {"url": url, "model": "customer", "max_retries": 0}
-            call = Call("retail", {"database": DATABASE, "user": user})
+            call = Spec("retail", {"database": DATABASE, "user": user})
             env: Any = await pool.make(call, task_of("retail", "cancel"))
             (opening,) = await env.start()
             assert opening.content == "Hello, my mug." and len(env.tools) == 16
-            await env.call(Spoken(text="", calls=(cancel,)))
-            found = await env.call(Spoken(text="It is cancelled."))
+            await env.call(ParsedResponse(text="", calls=(cancel,)))
+            found = await env.call(ParsedResponse(text="It is cancelled."))
             await env.close()
             return found
         finally:

@@ -1,10 +1,10 @@
-"""Environments opened and played by hand."""
+"""Helpers that build and play environments."""
 
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from roll.envs.base import Env, Reply
+from roll.envs.base import Env, StepResult
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -23,12 +23,12 @@ def openings(envs: Iterable[Env]) -> list[str]:
     return asyncio.run(start())
 
 
-def play(env: Env, *replies: str) -> list[Reply]:
+def play(env: Env, *replies: str) -> list[StepResult]:
     """Its answers, until it is done."""
 
-    async def attempt() -> list[Reply]:
+    async def attempt() -> list[StepResult]:
         await env.start()
-        found: list[Reply] = []
+        found: list[StepResult] = []
         for reply in replies:
             found.append(await env.step(reply))
             if found[-1].done:

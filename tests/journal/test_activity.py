@@ -1,19 +1,19 @@
 from pathlib import Path
 
 from roll.journal.activity import Activity
-from roll.journal.records import Span, merge
+from roll.journal.records import ActivitySpan, merge
 from roll.journal.store import Journal
 
 
-def span(worker: str, doing: str, began: float, ended: float) -> Span:
-    return Span(worker=worker, doing=doing, began=began, ended=ended)
+def span(worker: str, name: str, start: float, end: float) -> ActivitySpan:
+    return ActivitySpan(worker=worker, activity=name, start=start, end=end)
 
 
-def test_spans_follow_each_other_without_a_gap_and_the_same_goes_on(tmp_path: Path):
+def test_spans_have_no_gaps_and_entering_the_current_activity_continues_it(tmp_path: Path):
     journal, times = Journal(tmp_path / "journal.db"), iter([1.0, 2.5, 4.0, 9.0])
     activity = Activity(journal, "generator 0", clock=lambda: next(times))
-    for doing in ("generate", "generate", "idle: slots", "generate"):
-        activity.enter(doing)
+    for name in ("generate", "generate", "idle: slots", "generate"):
+        activity.enter(name)
     activity.close()
     assert list(journal.spans()) == [
         span("generator 0", "generate", 1.0, 2.5),
@@ -33,23 +33,23 @@ def test_nothing_is_recorded_between_close_and_the_next_enter(tmp_path: Path):
     assert list(journal.spans()) == [span("trainer", "update", 1.0, 2.0), span("trainer", "update", 5.0, 6.0)]
 
 
-def test_spans_of_the_same_that_touch_are_one_also_over_batches(tmp_path: Path):
+def test_adjacent_spans_of_one_activity_are_merged_also_across_batches(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    for began in range(4):
-        journal.span("a", "x", began, began + 1)
-        journal.span("b", "x" if began % 2 else "y", began, began + 1)
-        if began == 1:
+    for start in range(4):
+        journal.record_span("a", "x", start, start + 1)
+        journal.record_span("b", "x" if start % 2 else "y", start, start + 1)
+        if start == 1:
             journal.flush()
-    journal.span("a", "x", 4.5, 5)
-    found = sorted(journal.spans(), key=lambda each: (each.worker, each.began))
+    journal.record_span("a", "x", 4.5, 5)
+    found = sorted(journal.spans(), key=lambda each: (each.worker, each.start))
     assert found == [
         span("a", "x", 0, 4),
         span("a", "x", 4.5, 5),
-        *(span("b", "x" if began % 2 else "y", began, began + 1) for began in range(4)),
+        *(span("b", "x" if start % 2 else "y", start, start + 1) for start in range(4)),
     ]
 
 
-def test_merging_loses_no_second_and_keeps_each_workers_order():
+def test_merging_loses_no_time_and_keeps_the_order_of_each_worker():
     given = [
         span("a", "x", 0, 1),
         span("b", "x", 0, 2),

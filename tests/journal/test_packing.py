@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roll.journal.packing import Texts, pack, unpack, version_runs
+from roll.journal.packing import TaskTexts, pack, unpack, version_runs
 from roll.types import Finish, Message, Segment, Status, Task, Trajectory, Turn
 
 
@@ -22,7 +22,7 @@ def attempt(ids: list[int], *, text: str = "1+1=") -> Trajectory:
 @pytest.mark.parametrize(
     ("highest", "width"), [(0, 2), (2**16 - 1, 2), (2**16, 3), (2**24 - 1, 3), (2**24, 4), (2**31 - 1, 4), (-200, 4)]
 )
-def test_ids_come_back_whatever_their_width_and_take_no_more_room_than_that(highest: int, width: int):
+def test_ids_of_any_width_survive_a_round_trip_in_the_fewest_bytes(highest: int, width: int):
     given = attempt([1, highest] * 500)
     found = unpack(pack(given).body)
     for name in ("observation", "sampled", "sampler_logprobs", "versions"):
@@ -32,12 +32,12 @@ def test_ids_come_back_whatever_their_width_and_take_no_more_room_than_that(high
     assert len(pack(given).body) < 1000 * (2 * width + 4) + 200
 
 
-def test_a_turn_without_tokens_comes_back():
+def test_a_turn_without_tokens_survives_a_round_trip():
     assert len(unpack(pack(attempt([])).body).turns[0].sampled) == 0
     assert pack(attempt([])).versions == {}
 
 
-def test_arrays_that_are_views_come_back():
+def test_arrays_that_are_views_survive_a_round_trip():
     turn = attempt(list(range(100))).turns[0]
     turn = replace(
         turn, sampled=turn.sampled[::2], sampler_logprobs=turn.sampler_logprobs[::2], versions=turn.versions[::2]
@@ -53,14 +53,14 @@ def test_versions_are_runs():
     assert version_runs(np.zeros(0, np.int32)) == []
 
 
-def test_long_texts_are_deflated_and_come_back():
+def test_long_texts_are_deflated_and_survive_a_round_trip():
     given = attempt([1], text="the same words again and " * 400)
     packed = pack(given).body
     assert len(packed) < 1000 and unpack(packed).task == given.task
 
 
-def test_attempts_that_share_texts_are_packed_as_each_alone():
+def test_a_shared_text_cache_does_not_change_the_packed_bytes():
     one, other = attempt([1, 2], text="1+1="), attempt([3], text="2+2=")
-    given, texts = [one, other, replace(one, sibling=1)], Texts()
+    given, texts = [one, other, replace(one, sibling=1)], TaskTexts()
     assert [pack(each, texts).body for each in given] == [pack(each).body for each in given]
     assert unpack(pack(other, texts).body).task == other.task

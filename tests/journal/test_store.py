@@ -14,20 +14,23 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.journal.batch import MARK_TAKEN, PRUNE
+from roll.journal.batch import INSERT_STEP_GROUP, PRUNE
+from roll.journal.database import check_format
 from roll.journal.events import (
-    Admitted,
+    GroupAdmitted,
     GroupFailed,
     GroupReady,
-    Published,
-    Released,
     RolledBack,
-    Taken,
+    SlotsReleased,
+    StepStarted,
     TrajectoryEnded,
+    WeightsPublished,
 )
-from roll.journal.records import Chunk, Wanted
+from roll.journal.records import Chunk, TrajectoryQuery
 from roll.journal.store import Journal, Reader
 from roll.types import Finish, Message, Score, Segment, Status, Task, Trajectory, Turn
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,14 +79,14 @@ def within(seconds: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-def test_events_come_back_typed_in_order_and_by_kind(tmp_path: Path):
+def test_events_are_read_back_typed_in_order_and_by_kind(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     first = journal.record(GroupReady(group=1))
-    journal.record(Taken(step=1, groups=(1, 2)))
+    journal.record(StepStarted(step=1, groups=(1, 2)))
     journal.record(GroupReady(group=3))
     assert [entry.event for entry in journal.events()] == [
         GroupReady(group=1),
-        Taken(step=1, groups=(1, 2)),
+        StepStarted(step=1, groups=(1, 2)),
         GroupReady(group=3),
     ]
     assert [entry.event.group for entry in journal.events(GroupReady, after=first)] == [3]
@@ -93,13 +96,13 @@ def test_events_come_back_typed_in_order_and_by_kind(tmp_path: Path):
 
 def test_step_version_and_group_are_columns(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.record(Published(version=7, step=6, digest="x"))
-    journal.record(Admitted(group=9, task="t", domain="math", birth=7))
+    journal.record(WeightsPublished(version=7, step=6, digest="x"))
+    journal.record(GroupAdmitted(group=9, task="t", domain="math", birth=7))
     journal.close()
     rows = (
         sqlite3.connect(tmp_path / "journal.db").execute('SELECT kind, step, version, "group" FROM events').fetchall()
     )
-    assert rows == [("Published", 6, 7, None), ("Admitted", None, None, 9)]
+    assert rows == [("WeightsPublished", 6, 7, None), ("GroupAdmitted", None, None, 9)]
 
 
 def test_a_journal_is_continued_where_it_ended(tmp_path: Path):
@@ -115,10 +118,10 @@ def test_a_journal_is_continued_where_it_ended(tmp_path: Path):
     assert reader.position() == 2
 
 
-def test_a_trajectory_comes_back_to_the_bit(tmp_path: Path):
+def test_a_trajectory_is_read_back_bit_for_bit(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     given = attempt(2, metadata={"level": 3, "tags": ["a"]})
-    journal.keep(11, given)
+    journal.record_trajectory(11, given)
     kept = next(journal.trajectories())
     found = kept.trajectory
     assert found is not None
@@ -139,11 +142,11 @@ def test_a_trajectory_comes_back_to_the_bit(tmp_path: Path):
     assert (turn.finish, turn.generated_s, turn.queued_s, turn.waited_s) == (Finish.STOP, 3.0, 0.5, 1.5)
 
 
-def test_an_attempt_that_is_kept_is_the_event_of_its_end(tmp_path: Path):
+def test_a_stored_trajectory_is_also_the_event_of_its_end(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    first = journal.record(Admitted(group=4, task="t-1", domain="math", birth=3))
-    assert journal.keep(4, attempt(1)) == first + 1
-    journal.keep(4, replace(attempt(2, status=Status.ENV_FAILED), segments=(), reason="boom"))
+    first = journal.record(GroupAdmitted(group=4, task="t-1", domain="math", birth=3))
+    assert journal.record_trajectory(4, attempt(1)) == first + 1
+    journal.record_trajectory(4, replace(attempt(2, status=Status.ENV_FAILED), segments=(), reason="boom"))
     last = journal.record(GroupReady(group=4))
     assert journal.position() == last == 4
     found = list(journal.events())
@@ -164,30 +167,30 @@ def test_an_attempt_that_is_kept_is_the_event_of_its_end(tmp_path: Path):
 
 def test_a_failure_has_no_reward(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(status=Status.REWARD_FAILED))
+    journal.record_trajectory(1, attempt(status=Status.REWARD_FAILED))
     assert next(journal.trajectories()).reward is None
 
 
 def test_a_task_that_cannot_be_recorded_is_named(tmp_path: Path):
     for name, metadata, fault in (("z", {"z": 1j}, "got a complex"), ("big", {"big": 2**70}, "64 bits")):
         journal = Journal(tmp_path / f"{name}.db")
-        journal.record(Released(step=1))
-        journal.keep(1, attempt(metadata=metadata))
-        journal.record(Released(step=2))
+        journal.record(SlotsReleased(step=1))
+        journal.record_trajectory(1, attempt(metadata=metadata))
+        journal.record(SlotsReleased(step=2))
         with pytest.raises(ConfigError, match=rf"task 't-1': .*{fault}"):
             journal.flush()
-        assert [entry.event.step for entry in Reader(tmp_path / f"{name}.db").events(Released)] == [1]
+        assert [entry.event.step for entry in Reader(tmp_path / f"{name}.db").events(SlotsReleased)] == [1]
 
 
 def test_trajectories_are_found_by_step_domain_status_and_number(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(0))
-    journal.keep(1, attempt(1, status=Status.TRUNCATED))
-    journal.keep(2, attempt(0, domain="code"))
-    journal.record(Taken(step=4, groups=(1,)))
+    journal.record_trajectory(1, attempt(0))
+    journal.record_trajectory(1, attempt(1, status=Status.TRUNCATED))
+    journal.record_trajectory(2, attempt(0, domain="code"))
+    journal.record(StepStarted(step=4, groups=(1,)))
 
     def found(**wanted: Any) -> list[tuple[int, int]]:
-        return [(kept.group, kept.sibling) for kept in journal.trajectories(Wanted(**wanted))]
+        return [(kept.group, kept.sibling) for kept in journal.trajectories(TrajectoryQuery(**wanted))]
 
     assert found() == [(1, 0), (1, 1), (2, 0)]
     assert found(step=4) == [(1, 0), (1, 1)]
@@ -198,22 +201,22 @@ def test_trajectories_are_found_by_step_domain_status_and_number(tmp_path: Path)
 
 def test_only_the_attempt_that_replaced_a_failed_one_counts_as_trained(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(0, status=Status.ENV_FAILED))
-    journal.keep(1, attempt(0))
-    journal.record(Taken(step=2, groups=(1,)))
+    journal.record_trajectory(1, attempt(0, status=Status.ENV_FAILED))
+    journal.record_trajectory(1, attempt(0))
+    journal.record(StepStarted(step=2, groups=(1,)))
     assert [(kept.status, kept.step) for kept in journal.trajectories()] == [
         (Status.ENV_FAILED, None),
         (Status.FINISHED, 2),
     ]
 
 
-def test_attempts_to_spare_and_failed_ones_of_a_taken_group_are_not_trained(tmp_path: Path):
+def test_surplus_and_failed_attempts_of_a_group_in_training_are_not_trained(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for sibling, status in enumerate((Status.FINISHED, Status.ENV_FAILED, Status.TRUNCATED, Status.FINISHED)):
-        journal.keep(1, attempt(sibling, status=status))
+        journal.record_trajectory(1, attempt(sibling, status=status))
     journal.record(GroupReady(group=1, siblings=(0, 2)))
-    journal.record(Taken(step=3, groups=(1,)))
-    assert [(kept.step, kept.spare) for kept in journal.trajectories()] == [
+    journal.record(StepStarted(step=3, groups=(1,)))
+    assert [(kept.step, kept.surplus) for kept in journal.trajectories()] == [
         (3, False),
         (None, True),
         (3, False),
@@ -224,50 +227,50 @@ def test_attempts_to_spare_and_failed_ones_of_a_taken_group_are_not_trained(tmp_
 def test_a_rollback_undoes_later_steps_and_deletes_nothing(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for group in (1, 2):
-        journal.keep(group, attempt())
-        journal.record(Taken(step=group, groups=(group,)))
-    journal.record(RolledBack(to_step=1, why="killed"))
-    journal.keep(2, attempt())
-    journal.record(Taken(step=2, groups=(2,)))
-    assert [(kept.group, kept.step, kept.undone) for kept in journal.trajectories()] == [
+        journal.record_trajectory(group, attempt())
+        journal.record(StepStarted(step=group, groups=(group,)))
+    journal.record(RolledBack(to_step=1, reason="killed"))
+    journal.record_trajectory(2, attempt())
+    journal.record(StepStarted(step=2, groups=(2,)))
+    assert [(kept.group, kept.step, kept.rolled_back) for kept in journal.trajectories()] == [
         (1, 1, False),
         (2, None, True),
         (2, 2, False),
     ]
     kinds = [type(entry.event).__name__ for entry in journal.events()]
-    assert kinds == ["TrajectoryEnded", "Taken"] * 2 + ["RolledBack"] + ["TrajectoryEnded", "Taken"]
+    assert kinds == ["TrajectoryEnded", "StepStarted"] * 2 + ["RolledBack"] + ["TrajectoryEnded", "StepStarted"]
 
 
-def test_a_group_that_is_taken_again_after_a_rollback_is_trained_again(tmp_path: Path):
+def test_a_group_used_again_after_a_rollback_counts_as_trained(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt())
-    journal.record(Taken(step=2, groups=(1,)))
-    journal.record(RolledBack(to_step=1, why="killed"))
-    journal.record(Taken(step=2, groups=(1,)))
-    assert [(kept.step, kept.undone) for kept in journal.trajectories()] == [(2, False)]
+    journal.record_trajectory(1, attempt())
+    journal.record(StepStarted(step=2, groups=(1,)))
+    journal.record(RolledBack(to_step=1, reason="killed"))
+    journal.record(StepStarted(step=2, groups=(1,)))
+    assert [(kept.step, kept.rolled_back) for kept in journal.trajectories()] == [(2, False)]
 
 
-def test_pruning_drops_old_tokens_and_keeps_events_and_what_is_not_yet_trained(tmp_path: Path):
+def test_pruning_drops_old_tokens_and_keeps_events_and_untrained_groups(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for group in (1, 2, 3):
-        journal.keep(group, attempt(0))
-        journal.keep(group, attempt(1, status=Status.ENGINE_FAILED))
-        journal.keep(group, attempt(1))
-        journal.record(Taken(step=group, groups=(group,)))
-    journal.keep(4, attempt())
+        journal.record_trajectory(group, attempt(0))
+        journal.record_trajectory(group, attempt(1, status=Status.ENGINE_FAILED))
+        journal.record_trajectory(group, attempt(1))
+        journal.record(StepStarted(step=group, groups=(group,)))
+    journal.record_trajectory(4, attempt())
     for group in (2, 3, 4):
-        journal.note(chunk(group, 9))  # of attempts that never ended
+        journal.record_progress(chunk(group, 9))  # of attempts that never ended
     journal.prune(before_step=3)
     assert [(each.group, each.sibling) for each in journal.progress()] == [(3, 9), (4, 9)]
     assert [kept.group for kept in journal.trajectories() if kept.trajectory] == [3, 3, 3, 4]
     assert [kept.group for kept in journal.trajectories()] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
-    assert len(list(journal.events(Taken))) == 3 and len(list(journal.events(TrajectoryEnded))) == 10
+    assert len(list(journal.events(StepStarted))) == 3 and len(list(journal.events(TrajectoryEnded))) == 10
 
 
-def test_pruning_and_marking_look_at_no_more_than_they_change(tmp_path: Path):
+def test_pruning_and_marking_scan_only_the_rows_they_change(tmp_path: Path):
     Journal(tmp_path / "journal.db").close()
     connection = sqlite3.connect(tmp_path / "journal.db")
-    for statement in (*PRUNE, MARK_TAKEN):
+    for statement in (*PRUNE, INSERT_STEP_GROUP):
         values = {"step": 1, "group": 2}
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
         assert not [step for step in plan if step.startswith(("SCAN trajectories", "SCAN taken"))], (statement, plan)
@@ -276,9 +279,9 @@ def test_pruning_and_marking_look_at_no_more_than_they_change(tmp_path: Path):
 def test_events_reach_the_file_without_a_flush(tmp_path: Path):
     journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
     for step in range(1000):
-        journal.record(Released(step=step))
+        journal.record(SlotsReleased(step=step))
     assert within(10, lambda: reader.position() == 1000)
-    journal.record(Released(step=1000))  # alone in its batch
+    journal.record(SlotsReleased(step=1000))  # alone in its batch
     assert within(10, lambda: reader.position() == 1001)
 
 
@@ -286,11 +289,11 @@ def test_a_reader_always_sees_a_prefix(tmp_path: Path):
     journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
     seen = set[int]()
     for group in range(6000):
-        journal.keep(group, attempt())
+        journal.record_trajectory(group, attempt())
         assert journal.record(GroupReady(group=group)) == 2 * group + 2
         if group % 200 == 0:
-            with reader.steady():
-                kept = [found.group for found in reader.trajectories(Wanted(bodies=False))]
+            with reader.snapshot():
+                kept = [found.group for found in reader.trajectories(TrajectoryQuery(bodies=False))]
                 ready = [entry.event.group for entry in reader.events(GroupReady)]
             assert kept == list(range(len(kept))) and ready == list(range(len(ready)))
             assert len(kept) - len(ready) in (0, 1)
@@ -300,32 +303,32 @@ def test_a_reader_always_sees_a_prefix(tmp_path: Path):
     assert [entry.id for entry in reader.events()] == list(range(1, 12001))
 
 
-def test_what_a_reader_left_half_read_does_not_hide_what_comes_later(tmp_path: Path):
+def test_an_unfinished_read_does_not_hide_later_events(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for step in range(600):
-        journal.record(Released(step=step))
+        journal.record(SlotsReleased(step=step))
     half_read = journal.events()
     assert next(half_read).id == 1
-    journal.record(Released(step=600))
+    journal.record(SlotsReleased(step=600))
     assert [entry.id for entry in journal.events()][-1] == 601
     assert [entry.id for entry in half_read][-1] == 601
 
 
-def test_within_a_steady_block_nothing_changes(tmp_path: Path):
+def test_reads_within_a_snapshot_see_no_changes(tmp_path: Path):
     journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
-    journal.record(Released(step=1))
+    journal.record(SlotsReleased(step=1))
     journal.flush()
-    with reader.steady():
+    with reader.snapshot():
         assert reader.position() == 1
-        journal.record(Released(step=2))
+        journal.record(SlotsReleased(step=2))
         journal.flush()
         assert reader.position() == 1
     assert reader.position() == 2
 
 
-def test_closing_twice_is_closing_once(tmp_path: Path):
+def test_a_second_close_does_nothing(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.record(Released(step=1))
+    journal.record(SlotsReleased(step=1))
     before = threading.active_count()
     journal.close()
     journal.close()
@@ -335,7 +338,7 @@ def test_closing_twice_is_closing_once(tmp_path: Path):
 
 def test_another_process_reads_while_the_run_writes(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.record(Released(step=1))
+    journal.record(SlotsReleased(step=1))
     journal.flush(durable=True)
     code = """
 import sys
@@ -350,7 +353,7 @@ print(reader.position(), flush=True)
     assert other.stdin and other.stdout
     assert other.stdout.readline() == "1\n"
     for step in range(2, 600):
-        journal.record(Released(step=step))
+        journal.record(SlotsReleased(step=step))
     journal.flush(durable=True)
     other.stdin.write("\n")
     other.stdin.flush()
@@ -359,38 +362,38 @@ print(reader.position(), flush=True)
     journal.close()
 
 
-def test_what_was_flushed_survives_a_kill_and_the_journal_goes_on(tmp_path: Path):
+def test_flushed_events_survive_a_kill_and_the_journal_can_be_continued(tmp_path: Path):
     code = """
 import os, signal
 from pathlib import Path
-from roll.journal.events import Published, Released, Taken
+from roll.journal.events import SlotsReleased, StepStarted
 from roll.journal.store import Journal
 from test_store import attempt
 journal = Journal(Path("journal.db"))
-journal.keep(1, attempt())
-journal.record(Taken(step=1, groups=(1,)))
+journal.record_trajectory(1, attempt())
+journal.record(StepStarted(step=1, groups=(1,)))
 journal.flush(durable=True)
-journal.record(Released(step=1))
+journal.record(SlotsReleased(step=1))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert start_python(code, tmp_path).wait(timeout=60) == -signal.SIGKILL
     journal = Journal(tmp_path / "journal.db")
-    assert [entry.event for entry in journal.events()][1:] == [Taken(step=1, groups=(1,))]
+    assert [entry.event for entry in journal.events()][1:] == [StepStarted(step=1, groups=(1,))]
     assert [(kept.step, kept.trajectory is not None) for kept in journal.trajectories()] == [(1, True)]
-    assert journal.record(Released(step=1)) == 3
+    assert journal.record(SlotsReleased(step=1)) == 3
     journal.close()
 
 
-def test_a_durable_flush_without_news_still_reaches_the_disk(tmp_path: Path):
+def test_a_durable_flush_without_new_events_still_syncs_the_disk(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.record(Released(step=1))
+    journal.record(SlotsReleased(step=1))
     journal.flush()
     journal.flush(durable=True)
     other = sqlite3.connect(tmp_path / "journal.db")
     assert other.execute("SELECT position FROM durable").fetchone() == (1,)
 
 
-def test_a_full_disk_stops_the_run_and_keeps_what_was_there(tmp_path: Path):
+def test_a_full_disk_stops_the_run_and_keeps_earlier_events(tmp_path: Path):
     code = """
 import resource
 from pathlib import Path
@@ -425,7 +428,7 @@ os._exit(0)
     assert [entry.event.group for entry in Reader(tmp_path / "journal.db").events(GroupFailed)] == [1]
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path):
     path = tmp_path / "journal.db"
     with pytest.raises(ConfigError, match="no journal here"):
         Reader(path)
@@ -436,11 +439,13 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path):
         Journal(path)
 
 
-def test_a_journal_of_another_format_is_refused(tmp_path: Path):
+def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path):
     path = tmp_path / "journal.db"
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 99")
+    connection.execute("PRAGMA user_version = 5")
     connection.close()
-    for opened in (Reader, Journal):
-        with pytest.raises(ConfigError, match=r"format 5 expected \(got 99\)"):
-            opened(path)
+    before = path.read_bytes()
+    for open_journal in (Reader, Journal, check_format):
+        with pytest.raises(ConfigError, match=r"format 5 \(.* format 6\); use the release that wrote it"):
+            open_journal(path)
+    assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["journal.db"]

@@ -8,7 +8,7 @@ import pytest
 
 from roll.cli import main
 
-pytestmark = pytest.mark.learns
+pytestmark = [pytest.mark.xdist_group("arithmetic"), pytest.mark.learns]
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "arithmetic.yaml")
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from roll.commands import train as commands
-from roll.config.load import Loaded, load
+from roll.config.load import LoadedRun, load
 from roll.engines.native.decoder import Decoder
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.preflight import preflight
 from roll.types import Task
 from roll.weights.huggingface import read_tensors, write_model
-from roll.wiring.models import build_model
+from roll.wiring.models import build_tokenizer
 
 pytestmark = pytest.mark.learns
 EXAMPLE = Path(__file__).parents[2] / "examples" / "arithmetic.yaml"
@@ -36,10 +37,10 @@ RUN = f"""\
 deterministic: true
 threads: 2
 model:
-  shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, context: 32}}
+  shape: {{alphabet: "0123456789+=", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, max_seq_len: 32}}
 algorithm: grpo
 tasks: [{{name: sums, data: {{kind: arithmetic, digits: 1}}, reward: "{__name__}:sevens"}}]
-rollout: {{groups_per_step: 8, group_size: 8, context: 16, max_new_tokens: 4}}
+rollout: {{groups_per_step: 8, group_size: 8, max_seq_len: 16, max_new_tokens: 4}}
 actor_train: {{optimizer: {{lr: 1e-2}}}}
 critic: {{optimizer: {{lr: 1e-2}}}}
 tracking: {{tensorboard: false}}
@@ -59,7 +60,7 @@ def train(folder: Path, name: str, *overrides: str) -> list[dict[str, float]]:
     return _trained(load(path, [f"directory={folder}", f"name={name}", *overrides]), folder / name)
 
 
-def _trained(loaded: Loaded, directory: Path) -> list[dict[str, float]]:
+def _trained(loaded: LoadedRun, directory: Path) -> list[dict[str, float]]:
     preflight(loaded)
     try:
         commands.train(loaded, overwrite=False)
@@ -86,8 +87,8 @@ def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tm
         "rollout.groups_per_step=6",
         f"tasks.0.reward='{__name__}:sevens'",
         "validation.tasks=[]",
-        "sft.stop_at=null",
-        "actor_train.optimizer={kind: sgd, lr: 2e-2, clip_norm: null}",
+        "sft.stop_at_accuracy=null",
+        "actor_train.optimizer={kind: sgd, lr: 2e-2, max_grad_norm: null}",
     ]
     if recipe == "opd":
         changes.append(f"teacher={{path: {_other_model(tmp_path / 'teacher')}}}")
@@ -97,7 +98,7 @@ def test_a_recipe_trains_the_demo_model_however_its_batch_is_cut(recipe: str, tm
         run = loaded.run.model_copy(
             update={"actor_train": loaded.run.actor_train.model_copy(update={"tokens_per_microbatch": budget})}
         )
-        before = dict(build_model(run.model, seed=run.seed)[1].named_tensors())
+        before = dict(build(ModelSpec(model=run.model, seed=run.seed)).named_tensors())
         _took_steps(_trained(replace(loaded, run=run), tmp_path / name))
         after = dict(read_tensors(tmp_path / name / "model"))
         moved.append({key: after[key] - before[key].detach() for key in after})
@@ -117,7 +118,8 @@ def test_distillation_brings_a_student_to_its_teacher(tmp_path: Path) -> None:
 def test_a_reward_model_is_learned_from(tmp_path: Path) -> None:
     """A classifier with random weights says nothing sensible, but a policy can learn to please it."""
     (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
-    tokenizer, body = build_model(load(tmp_path / "run.yaml").run.model, seed=0)
+    model = load(tmp_path / "run.yaml").run.model
+    tokenizer, body = build_tokenizer(model), build(ModelSpec(model=model))
     judge = Decoder(body.config, scored=True)
     score = torch.randn(1, body.shape.hidden, generator=torch.Generator().manual_seed(3))
     judge.load([*body.named_tensors(), ("score.weight", score)], where="test")
@@ -133,7 +135,8 @@ def test_a_reward_model_is_learned_from(tmp_path: Path) -> None:
 
 def _other_model(directory: Path) -> Path:
     """The demo's shape with other weights."""
-    tokenizer, decoder = build_model(load(EXAMPLE).run.model, seed=1)
+    model = load(EXAMPLE).run.model
+    tokenizer, decoder = build_tokenizer(model), build(ModelSpec(model=model, seed=1))
     directory.mkdir()
     write_model(directory, decoder.config, dict(decoder.named_tensors()))
     tokenizer.save_pretrained(directory)

@@ -8,7 +8,7 @@ import torch
 
 from roll.commands import train as commands
 from roll.config.load import load
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.preflight import preflight
 from roll.types import Message, Task
 
@@ -19,10 +19,10 @@ deterministic: true
 threads: 2
 steps: 12
 model:
-  shape: {{alphabet: "0123456789?", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, context: 32}}
+  shape: {{alphabet: "0123456789?", hidden: 32, layers: 1, heads: 2, kv_heads: 2, mlp: 64, max_seq_len: 32}}
 algorithm: step_reinforce
 tasks: [{{name: sevens, env: "{__name__}:Sevens"}}]
-rollout: {{groups_per_step: 8, group_size: 8, context: 32, max_new_tokens: 2, segment_per: turn}}
+rollout: {{groups_per_step: 8, group_size: 8, max_seq_len: 32, max_new_tokens: 2, segment_per: turn}}
 actor_train: {{optimizer: {{lr: 1e-2}}}}
 tracking: {{tensorboard: false}}
 checkpoint: {{every: 0}}
@@ -38,11 +38,11 @@ class Sevens:
     async def start(self) -> tuple[Message, ...]:
         return (Message("user", "?"),)
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         self._turn += 1
-        return Reply(
+        return StepResult(
             messages=(Message("user", "?"),),
-            reward=float("7" in reply) / TURNS,
+            reward=float("7" in response) / TURNS,
             done=self._turn == TURNS,
             state=str(self._turn),
         )

@@ -1,4 +1,4 @@
-"""Checkpoints of trainers that write while they go on: whole or not there, and never two at once."""
+"""Asynchronous checkpoints: complete or absent, and never two at once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from roll.algorithms.credit import Memory
+from roll.algorithms.credit import AlgorithmState
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
 from roll.data.templates import character_tokenizer
 from roll.engines.base import Trainer
 from roll.engines.fake import FakeTrainer
 from roll.errors import RunStopped
-from roll.journal.events import Checkpointed
+from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
-from roll.pipelines.checkpointer import Keeper
+from roll.pipelines.checkpointer import Checkpointer
+from roll.rollout.inflight import SchedulerState
 
 
 class Slow(FakeTrainer):
-    """Has a copy at once; writes it when it is let go, or fails to."""
+    """Copies at once; writes the copy when `go` is set, or fails if the disk is `full`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,56 +33,59 @@ class Slow(FakeTrainer):
         assert not wait and self._copy is None, "one at a time"
         self._copy = path, self.num_updates
 
-    async def written(self) -> bool:
+    async def save_completed(self) -> bool:
         if not self.go.is_set() or self._copy is None:
             return False
-        (path, held), self._copy = self._copy, None
+        (path, num_updates), self._copy = self._copy, None
         if self.full:
             raise OSError(28, "No space left on device")
-        (path / "model.safetensors").write_text(str(held))
+        (path / "model.safetensors").write_text(str(num_updates))
         return True
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal(tmp_path / "journal.db")) as found:
-        yield found
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        yield journal
 
 
-def keeper(tmp_path: Path, trainer: Slow, journal: Journal) -> Keeper:
-    return Keeper(
+EMPTY = SchedulerState(mixture={})
+
+
+def build(tmp_path: Path, trainer: Slow, journal: Journal) -> Checkpointer:
+    return Checkpointer(
         directory=tmp_path,
         checkpoints=Checkpoints(tmp_path / "checkpoints", keep=2),
-        trainers=InlineCluster[Trainer]([trainer]),
+        trainers={"": InlineCluster[Trainer]([trainer])},
         critic=None,
         journal=journal,
         tokenizer=character_tokenizer("01"),
         best="validation/reward",
-        aside=True,
+        async_save=True,
     )
 
 
-async def first(kept: Keeper, trainer: Slow) -> None:
-    """A checkpoint of step 1 that is on disk."""
+async def first(checkpointer: Checkpointer, trainer: Slow) -> None:
+    """Write a checkpoint of step 1."""
     trainer.go.set()
-    await kept.save(1, {}, Memory(), {})
-    await kept.finish()
+    await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+    await checkpointer.finish()
     trainer.go.clear()
 
 
-def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path, journal: Journal) -> None:
+def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = Slow()
-        kept = keeper(tmp_path, trainer, journal)
-        await first(kept, trainer)
-        await kept.save(2, {}, Memory(), {})
+        checkpointer = build(tmp_path, trainer, journal)
+        await first(checkpointer, trainer)
+        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
         trainer.num_updates = 7  # after the copy
-        assert kept.checkpoints.steps() == [1]
+        assert checkpointer.checkpoints.steps() == [1]
         trainer.go.set()
-        await kept.finish()
-        assert kept.checkpoints.steps() == [1, 2]
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 2]
         assert (tmp_path / "checkpoints/step-2/model.safetensors").read_text() == "0"
-        assert [entry.event.step for entry in journal.events(Checkpointed)] == [1, 2]
+        assert [entry.event.step for entry in journal.events(CheckpointSaved)] == [1, 2]
 
     asyncio.run(run())
 
@@ -89,35 +93,33 @@ def test_steps_go_on_while_a_checkpoint_is_written(tmp_path: Path, journal: Jour
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = Slow()
-        kept = keeper(tmp_path, trainer, journal)
-        await first(kept, trainer)
-        await kept.save(2, {}, Memory(), {})
+        checkpointer = build(tmp_path, trainer, journal)
+        await first(checkpointer, trainer)
+        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
         leftovers = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".tmp-")]
-        assert leftovers, "it was under way"
+        assert leftovers, "the save was in progress"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(run())
-    found = Checkpoints(tmp_path / "checkpoints", keep=2)
-    found.recover()
-    assert found.steps() == [1]
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    checkpoints.recover()
+    assert checkpoints.steps() == [1]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-1"]
     assert (tmp_path / "checkpoints/step-1/state.json").is_file()
 
 
-def test_what_cannot_be_written_is_said_at_the_next_save_and_leaves_the_one_before(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_a_failed_write_is_raised_at_the_next_save_and_leaves_the_one_before(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = Slow()
-        kept = keeper(tmp_path, trainer, journal)
-        await first(kept, trainer)
+        checkpointer = build(tmp_path, trainer, journal)
+        await first(checkpointer, trainer)
         trainer.full = True
-        await kept.save(2, {}, Memory(), {})
+        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
         trainer.go.set()
         with pytest.raises(RunStopped, match="No space left"):
-            await kept.save(3, {}, Memory(), {})
-        assert kept.checkpoints.steps() == [1]
+            await checkpointer.save(3, EMPTY, {"": AlgorithmState()}, {})
+        assert checkpointer.checkpoints.steps() == [1]
 
     asyncio.run(run())
 
@@ -125,14 +127,14 @@ def test_what_cannot_be_written_is_said_at_the_next_save_and_leaves_the_one_befo
 def test_a_save_waits_for_the_one_before(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = Slow()
-        kept = keeper(tmp_path, trainer, journal)
-        await kept.save(1, {}, Memory(), {})
-        later = asyncio.create_task(kept.save(2, {}, Memory(), {}))
+        checkpointer = build(tmp_path, trainer, journal)
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        later = asyncio.create_task(checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {}))
         await asyncio.sleep(0.05)
         assert not later.done()
         trainer.go.set()
         await later
-        await kept.finish()
-        assert kept.checkpoints.steps() == [1, 2]
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 2]
 
     asyncio.run(run())

@@ -1,10 +1,10 @@
-"""A wait that lasts is told of, again and again, until it is over."""
+"""Reminders during long waits."""
 
 import asyncio
 
 import pytest
 
-from roll.pipelines.reminders import told
+from roll.pipelines.reminders import await_with_reminders
 
 
 async def _after(seconds: float) -> str:
@@ -12,26 +12,26 @@ async def _after(seconds: float) -> str:
     return "here"
 
 
-def test_a_wait_that_lasts_is_told_of_until_it_is_over() -> None:
-    heard: list[float] = []
-    assert asyncio.run(told(_after(0.25), heard.append, every_s=0.1)) == "here"
-    assert len(heard) == 2 and 0.1 <= heard[0] < heard[1]
+def test_a_long_wait_is_reported_until_it_is_over() -> None:
+    reminders: list[float] = []
+    assert asyncio.run(await_with_reminders(_after(0.25), reminders.append, every_s=0.1)) == "here"
+    assert len(reminders) == 2 and 0.1 <= reminders[0] < reminders[1]
 
 
-def test_a_short_wait_is_not_told_of() -> None:
-    heard: list[float] = []
-    assert asyncio.run(told(_after(0.0), heard.append, every_s=10.0)) == "here" and not heard
+def test_a_short_wait_is_not_reported() -> None:
+    reminders: list[float] = []
+    assert asyncio.run(await_with_reminders(_after(0.0), reminders.append, every_s=10.0)) == "here" and not reminders
 
 
-def test_what_the_wait_raises_is_raised() -> None:
+def test_an_error_of_the_wait_is_raised() -> None:
     async def _failing() -> None:
         raise ValueError("the reason")
 
     with pytest.raises(ValueError, match="the reason"):
-        asyncio.run(told(_failing(), lambda _: None))
+        asyncio.run(await_with_reminders(_failing(), lambda _: None))
 
 
-def test_who_waits_no_longer_takes_the_wait_with_it() -> None:
+def test_cancelling_cancels_the_wait() -> None:
     ended: list[str] = []
 
     async def _waiting() -> None:
@@ -41,7 +41,7 @@ def test_who_waits_no_longer_takes_the_wait_with_it() -> None:
             ended.append("ended")
 
     async def _cancelled() -> None:
-        task = asyncio.create_task(told(_waiting(), lambda _: None))
+        task = asyncio.create_task(await_with_reminders(_waiting(), lambda _: None))
         await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait([task])
@@ -51,7 +51,7 @@ def test_who_waits_no_longer_takes_the_wait_with_it() -> None:
     assert ended == ["ended"]
 
 
-def test_nothing_runs_between_the_end_of_a_wait_and_what_follows_on_it() -> None:
+def test_nothing_runs_between_the_end_of_a_wait_and_its_caller() -> None:
     order: list[str] = []
 
     async def race() -> None:
@@ -61,8 +61,8 @@ def test_nothing_runs_between_the_end_of_a_wait_and_what_follows_on_it() -> None
             await event.wait()
             order.append("over")
 
-        async def goes_on() -> None:
-            await told(waits(), lambda _: None)
+        async def continues() -> None:
+            await await_with_reminders(waits(), lambda _: None)
             order.append("follows")
 
         async def another() -> None:
@@ -70,7 +70,7 @@ def test_nothing_runs_between_the_end_of_a_wait_and_what_follows_on_it() -> None
             order.append("another")
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(goes_on())
+            group.create_task(continues())
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             group.create_task(another())

@@ -5,7 +5,7 @@ from pathlib import Path
 from roll.config.load import load
 from roll.config.schema import Run
 from roll.placement.facts import facts_of
-from roll.placement.machine import described
+from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
 from roll.placement.records import Placement
 
@@ -13,7 +13,7 @@ TEXT = """\
 model: {path: models/Qwen2.5-7B}
 algorithm: grpo
 tasks: [{name: sums, data: arithmetic, reward: exact}]
-rollout: {context: 4096, max_new_tokens: 2048, groups_per_step: 64}
+rollout: {max_seq_len: 4096, max_new_tokens: 2048, groups_per_step: 64}
 executor: ray
 actor_train: {tokens_per_microbatch: 8192}
 """
@@ -27,7 +27,7 @@ def run_of(folder: Path, *changes: str) -> Run:
 
 
 def plan_of(folder: Path, cluster: str, *changes: str) -> Placement:
-    return plan_devices(facts_of(run_of(folder, *changes)), described(cluster))
+    return plan_devices(facts_of(run_of(folder, *changes)), parse_cluster(cluster))
 
 
 def devices(placement: Placement, role: str) -> list[tuple[int, ...]]:

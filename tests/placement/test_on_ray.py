@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.cluster.ray.environment import settle_ray
+from roll.cluster.ray.environment import set_ray_environment
 from roll.errors import ConfigError
-from roll.wiring.placing import placed
+from roll.wiring.placing import plan_placement
 from tests.placement.training import EVERYTHING, assert_equal, run_of, trained
 
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-settle_ray()
+set_ray_environment()
 pytestmark = pytest.mark.slow
 
 
@@ -39,29 +39,29 @@ def _settings_of_torch() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_devices_are_those_that_ray_names(address: str, tmp_path: Path) -> None:
+def test_devices_are_those_of_the_ray_cluster(address: str, tmp_path: Path) -> None:
     named = ["executor=ray", f"ray.address={address}", "actor_infer.devices=2-3"]
-    found = placed(run_of(tmp_path, *named))
+    found = plan_placement(run_of(tmp_path, *named))
     assert found.inventory.nodes[0].id and found.inventory.num_devices >= 8
     assert [worker.devices for worker in found.workers_of("actor_infer")] == [(2,), (3,)]
     assert all(worker.pinned for worker in found.workers_of("actor_infer"))
-    slots = placed(run_of(tmp_path, *named, "ray.cpu_slots=4"))
+    slots = plan_placement(run_of(tmp_path, *named, "ray.cpu_slots=4"))
     assert slots.inventory.num_devices == 4
     with pytest.raises(ConfigError, match=r"there is no device 3 .*or set ray.cpu_slots"):
-        placed(run_of(tmp_path, *named, "ray.cpu_slots=3", "ray.start_timeout_s=0.1"))
+        plan_placement(run_of(tmp_path, *named, "ray.cpu_slots=3", "ray.start_timeout_s=0.1"))
 
 
-def test_processes_that_take_turns_equal_one_that_need_not(address: str, tmp_path: Path) -> None:
+def test_processes_that_alternate_equal_one_process(address: str, tmp_path: Path) -> None:
     inline = run_of(tmp_path, "deterministic=true")
     ray = run_of(
         tmp_path,
         *("deterministic=true", "executor=ray", f"ray.address={address}"),
         *("actor_train.devices=[1]", "actor_infer.devices=1-2"),
     )
-    placement = replace(placed(ray), offloads=EVERYTHING)
+    placement = replace(plan_placement(ray), offloads=EVERYTHING)
     assert placement.shared("actor_train", "actor_infer") == (1,)
     found = trained(ray, tmp_path / "ray", placement)
     assert ("actor_infer", "offload", ("kv", "weights")) in found.moves
     # the generator on device 2 has no neighbour and keeps what it has
     assert sum(role == "actor_infer" for role, _, _ in found.moves) == 2 * 3
-    assert_equal(found, trained(inline, tmp_path / "inline", placed(inline)))
+    assert_equal(found, trained(inline, tmp_path / "inline", plan_placement(inline)))

@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.placement.records import Worker
+from roll.placement.records import WorkerPlacement
 from tests.placement.runs import SMALL, VLLM, devices, plan_of
 
 
-def test_a_range_of_generators_is_cut_into_groups_of_tp(tmp_path: Path) -> None:
+def test_a_range_of_devices_is_split_into_groups_of_tp(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "8xH200", SMALL, f"{VLLM}, devices: 2-7, parallel: {{tp: 2}}}}", "actor_train.devices=[0]")
     assert devices(plan, "actor_infer") == [(2, 3), (4, 5), (6, 7)]
     assert devices(plan, "actor_train") == [(0,)]
     assert plan.shared("actor_train", "actor_infer") == ()
 
 
-def test_a_worker_knows_its_node_and_what_its_process_may_see(tmp_path: Path) -> None:
+def test_a_worker_has_its_node_and_its_visible_devices(tmp_path: Path) -> None:
     changes = f"{VLLM}, devices: '4-7,12-13', parallel: {{tp: 2}}}}"
     plan = plan_of(tmp_path, "2x8xH200", SMALL, changes, "actor_train.devices=[8]")
-    assert plan.workers_of("actor_infer")[2] == Worker(rank=2, node=1, devices=(12, 13), visible=(4, 5))
-    assert plan.workers_of("actor_train") == (Worker(rank=0, node=1, devices=(8,), visible=(0,)),)
+    assert plan.workers_of("actor_infer")[2] == WorkerPlacement(rank=2, node=1, devices=(12, 13), visible=(4, 5))
+    assert plan.workers_of("actor_train") == (WorkerPlacement(rank=0, node=1, devices=(8,), visible=(0,)),)
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,20 @@ def test_a_worker_knows_its_node_and_what_its_process_may_see(tmp_path: Path) ->
     ],
 )
 def test_lists_counts_and_all_are_devices_too(tmp_path: Path, named: str, groups: list[tuple[int, ...]]) -> None:
-    plan = plan_of(tmp_path, "8xH200", SMALL, f"{VLLM}, devices: {named}, memory: 0.5}}", "actor_train.devices=[0]")
+    plan = plan_of(
+        tmp_path, "8xH200", SMALL, f"{VLLM}, devices: {named}, gpu_memory_utilization: 0.5}}", "actor_train.devices=[0]"
+    )
     assert devices(plan, "actor_infer") == groups
 
 
-def test_a_count_that_leaves_nobody_alone_shares(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "4xH200", SMALL, f"{VLLM}, devices: 4, memory: 0.5}}", "actor_train.devices=[0]")
+def test_a_count_that_exceeds_the_free_devices_shares_them(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path, "4xH200", SMALL, f"{VLLM}, devices: 4, gpu_memory_utilization: 0.5}}", "actor_train.devices=[0]"
+    )
     assert plan.shared("actor_train", "actor_infer") == (0,)
 
 
-def test_groups_of_uneven_sets_stay_on_their_nodes(tmp_path: Path) -> None:
+def test_groups_of_uneven_nodes_do_not_span_nodes(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "1x4xH200+1x2xH200", SMALL, f"{VLLM}, devices: '2-5', parallel: {{tp: 2}}}}")
     assert devices(plan, "actor_infer") == [(2, 3), (4, 5)]
 
@@ -68,33 +72,37 @@ def test_groups_of_uneven_sets_stay_on_their_nodes(tmp_path: Path) -> None:
         (
             "8xH200",
             ["model={path: models/Qwen2.5-7B}", f"{VLLM}, devices: 0-6, parallel: {{tp: 7}}}}"],
-            "4 heads of keys and values do not divide by it .got 7.; choose one of 1, 2, 4",
+            "4 KV heads do not divide by it .got 7.; choose one of 1, 2, 4",
         ),
         (
             "2x3xH200",
             [f"{VLLM}, devices: 0-5, parallel: {{tp: 2}}}}"],
-            r"node 0 has 3 of them \(0, 1, 2\), no multiple of parallel.tp x cp \(2\); a group stays on one node",
+            r"node 0 has 3 of them \(0, 1, 2\), no multiple of parallel.tp x cp \(2\); a group cannot span nodes",
         ),
         ("2x3xH200", [f"{VLLM}, devices: 6, parallel: {{tp: 2}}}}"], "6 devices in groups of 2 do not fit the nodes"),
         (
             "2xcpu",
-            ["publication.transport=ipc"],
-            r"publication.transport: there are no GPUs \(got 'ipc'\); choose 'gloo'",
+            ["weight_sync.transport=ipc"],
+            r"weight_sync.transport: there are no GPUs \(got 'ipc'\); choose 'gloo'",
         ),
         (
             "8xH200",
-            ["publication.transport=ipc", "actor_train.devices=[0]", "actor_infer.devices=[1]"],
+            ["weight_sync.transport=ipc", "actor_train.devices=[0]", "actor_infer.devices=[1]"],
             r"ipc is for one GPU, and actor_train is on \[0\], actor_infer on \[1\]; choose 'nccl'",
         ),
         (
             "8xH200",
-            ["publication.transport=nccl", "actor_train.devices=[0]", f"{VLLM}, devices: '0-1', memory: 0.4}}"],
+            [
+                "weight_sync.transport=nccl",
+                "actor_train.devices=[0]",
+                f"{VLLM}, devices: '0-1', gpu_memory_utilization: 0.4}}",
+            ],
             r"nccl needs a GPU for each member, and actor_train and actor_infer share \[0\]; choose 'gloo'",
         ),
         ("8xH200", [f"{VLLM}, devices: all, workers: 3}}"], r"make 8 processes \(got 3\); leave it out"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line_that_says_what_to_do(
+def test_an_impossible_placement_is_an_error_with_a_remedy(
     tmp_path: Path, cluster: str, changes: list[str], fault: str
 ) -> None:
     with pytest.raises(ConfigError, match=fault) as raised:
@@ -103,20 +111,20 @@ def test_what_cannot_be_is_refused_in_a_line_that_says_what_to_do(
 
 
 def test_without_gpus_devices_are_slots_and_more_workers_than_slots_share_them(tmp_path: Path) -> None:
-    tiny = "model={shape: {context: 4096}}"
-    plan = plan_of(tmp_path, "2xcpu", tiny, "actor_infer.workers=3", "actor_infer.slots=4")
+    tiny = "model={shape: {max_seq_len: 4096}}"
+    plan = plan_of(tmp_path, "2xcpu", tiny, "actor_infer.workers=3", "actor_infer.max_num_seqs=4")
     assert devices(plan, "actor_train") == [(0,)]
     assert devices(plan, "actor_infer") == [(1,), (0,), (1,)]
     assert all(worker.visible is None and not worker.pinned for worker in plan.workers_of("actor_infer"))
 
 
-def test_a_word_leaves_a_process_to_find_its_device_and_a_cpu_beside_gpus_hides_them(tmp_path: Path) -> None:
+def test_a_word_leaves_devices_visible_and_cpu_hides_the_gpus(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "8xH200", SMALL, "actor_train.devices=cuda:3", "actor_infer.devices=cpu")
-    assert plan.workers_of("actor_train") == (Worker(rank=0, node=0, devices=(3,), visible=None),)
-    assert plan.workers_of("actor_infer") == (Worker(rank=0, node=0, devices=(), visible=(), pinned=False),)
+    assert plan.workers_of("actor_train") == (WorkerPlacement(rank=0, node=0, devices=(3,), visible=None),)
+    assert plan.workers_of("actor_infer") == (WorkerPlacement(rank=0, node=0, devices=(), visible=(), pinned=False),)
 
 
-def test_models_beside_the_actor_are_with_the_trainer_unless_they_say_otherwise(tmp_path: Path) -> None:
+def test_auxiliary_models_are_with_the_trainer_by_default(tmp_path: Path) -> None:
     kl = "algorithm={recipe: grpo, kl: {coefficient: 0.1}}"
     changes = [SMALL, kl, "actor_train.devices=[2]", "actor_infer.devices=[3]"]
     assert devices(plan_of(tmp_path, "8xH200", *changes), "reference") == [(2,)]

@@ -1,4 +1,4 @@
-"""Roles that take turns on a device compute what roles that need not compute, to the last bit."""
+"""Roles that alternate on a device compute the same bits as roles that do not."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,12 +11,14 @@ import torch
 from roll.config.schema import Run
 from roll.engines.native.generator import NativeGenerator
 from roll.placement.facts import facts_of
-from roll.placement.machine import described
+from roll.placement.machine import parse_cluster
 from roll.placement.memory import bytes_on
 from roll.placement.planner import plan_devices
 from roll.placement.records import Inventory, Offload, Placement
 from roll.wiring.models import build_roles
 from tests.placement.training import EVERYTHING, assert_equal, run_of, trained
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +29,11 @@ def _settings_of_torch() -> Iterator[None]:
 
 
 def roomy(run: Run) -> Placement:
-    return plan_devices(facts_of(run), described("1xcpu"))
+    return plan_devices(facts_of(run), parse_cluster("1xcpu"))
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_a_run_that_gives_its_device_up_and_takes_it_back_equals_one_that_keeps_it(
-    tmp_path: Path, staleness: int
-) -> None:
+def test_a_run_with_offloading_equals_one_without(tmp_path: Path, staleness: int) -> None:
     run = run_of(tmp_path, f"rollout.max_staleness={staleness}")
     plain, turns = roomy(run), replace(roomy(run), offloads=EVERYTHING)
     kept, given_up = trained(run, tmp_path / "kept", plain), trained(run, tmp_path / "given_up", turns)
@@ -53,7 +53,7 @@ def test_a_run_that_gives_its_device_up_and_takes_it_back_equals_one_that_keeps_
     assert len({line["loss/grad_norm"] for line in given_up.metrics if "loss/grad_norm" in line}) == 3, "it learns"
 
 
-def test_a_reference_that_comes_and_goes_says_the_same(tmp_path: Path) -> None:
+def test_an_offloaded_reference_gives_the_same_logprobs(tmp_path: Path) -> None:
     run = run_of(tmp_path, "algorithm={recipe: grpo, kl: {coefficient: 0.1}}")
     plain = roomy(run)
     moving = Offload(role="reference", phase="rollout", parts=("weights",))
@@ -64,10 +64,10 @@ def test_a_reference_that_comes_and_goes_says_the_same(tmp_path: Path) -> None:
     assert_equal(found, trained(run, tmp_path / "kept", plain))
 
 
-def test_a_device_that_is_too_small_makes_the_cache_go_and_come_back(tmp_path: Path) -> None:
+def test_the_kv_cache_is_offloaded_if_the_device_is_too_small(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     whole = roomy(run)
-    node = described("1xcpu").nodes[0]
+    node = parse_cluster("1xcpu").nodes[0]
     tight = Inventory(nodes=(replace(node, memory=bytes_on(whole, 0, "update", at_once=False)),))
     placement = plan_devices(facts_of(run), tight)
     assert placement.offloads == (Offload(role="actor_infer", phase="update", parts=("kv",)),)
@@ -76,10 +76,10 @@ def test_a_device_that_is_too_small_makes_the_cache_go_and_come_back(tmp_path: P
     assert_equal(found, trained(run, tmp_path / "roomy", whole))
 
 
-def test_a_cache_that_is_put_aside_is_gone_and_comes_back_empty(tmp_path: Path) -> None:
+def test_an_offloaded_kv_cache_is_freed_and_restored_empty(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     roles = build_roles(run, run.actor_train.optimizer, 1)
-    (generator,) = roles.generators._workers  # type: ignore[attr-defined]
+    (generator,) = roles.first.generators._workers  # type: ignore[attr-defined]
     assert isinstance(generator, NativeGenerator)
 
     async def work() -> None:

@@ -11,7 +11,7 @@ import torch
 from roll.cluster.handle import Cluster
 from roll.config.load import load
 from roll.config.schema import Run
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.placement.records import Offload, Placement
@@ -20,24 +20,24 @@ from roll.types import Task
 from roll.weights.huggingface import read_tensors
 from roll.wiring.data import build_data
 from roll.wiring.models import Roles, build_roles
-from roll.wiring.run import Books, build_keeper, build_loop, build_reporter
+from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
 
 RUN = f"""\
 name: run
 threads: 1
 seed: 5
 steps: 3
-model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, context: 64}}}}
+model: {{shape: {{alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, max_seq_len: 64}}}}
 algorithm: grpo
 tasks: [{{name: sums, data: arithmetic, reward: "{__name__}:even"}}]
-rollout: {{groups_per_step: 3, group_size: 3, context: 32, max_new_tokens: 8}}
+rollout: {{groups_per_step: 3, group_size: 3, max_seq_len: 32, max_new_tokens: 8}}
 actor_train: {{tokens_per_microbatch: 64, optimizer: {{lr: 0.01}}}}
-actor_infer: {{slots: 64, prefill_tokens: 16}}
+actor_infer: {{max_num_seqs: 64, max_num_batched_tokens: 16}}
 tracking: {{tensorboard: false}}
 """
 EVERYTHING = (
     Offload(role="actor_train", phase="rollout", parts=("optimizer", "weights")),
-    Offload(role="actor_train", phase="publication", parts=("optimizer",)),
+    Offload(role="actor_train", phase="weight_sync", parts=("optimizer",)),
     Offload(role="actor_infer", phase="update", parts=("kv", "weights")),
 )
 
@@ -66,7 +66,7 @@ class Finished:
         self.metrics: list[dict[str, float]] = []
         self.moves: list[tuple[str, str, tuple[str, ...]]] = []
         self.weights: dict[str, torch.Tensor] = {}
-        self.published: list[Published] = []
+        self.published: list[WeightsPublished] = []
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         self.metrics.append({name: value for name, value in metrics.items() if not name.startswith(("time", "speed"))})
@@ -90,20 +90,20 @@ def trained(run: Run, folder: Path, placement: Placement) -> Finished:
             closing(build_reporter(run, directory, None)) as reporter,
             Interrupt() as interrupt,
         ):
-            keeper = build_keeper(run, directory, roles, journal)
-            await train(roles, data, directory, Books(journal, keeper, reporter, interrupt))
+            checkpointer = build_checkpointer(run, directory, roles, journal)
+            await train(roles, data, directory, RunServices(journal, checkpointer, reporter, interrupt))
 
-    async def train(roles: Roles, data: Any, directory: RunDirectory, books: Books) -> None:
+    async def train(roles: Roles, data: Any, directory: RunDirectory, services: RunServices) -> None:
         await roles.start()
-        loop = build_loop(run, roles, data, books)
+        loop = build_loop(run, roles, data, services)
         loop.report = found.report
-        if loop.publisher.turns is not None:
-            turns = loop.publisher.turns
-            turns.clusters = {role: Heard(each, role, found.moves) for role, each in turns.clusters.items()}  # type: ignore[assignment]
+        sharing = loop.publishers.by_policy[""].device_sharing
+        if sharing is not None:
+            sharing.clusters = {role: Heard(each, role, found.moves) for role, each in sharing.clusters.items()}  # type: ignore[assignment]
         await loop.run()
-        await books.keeper.export()
+        await services.checkpointer.export()
         found.weights = dict(read_tensors(directory.path / "model"))
-        found.published = [entry.event for entry in books.journal.events(Published)]
+        found.published = [entry.event for entry in services.journal.events(WeightsPublished)]
         await roles.stop()
 
     asyncio.run(work())

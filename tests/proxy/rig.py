@@ -13,12 +13,12 @@ from roll.cluster.inline import InlineCluster
 from roll.data.templates import Template
 from roll.engines.base import Generator, Output, Request
 from roll.engines.fake import FakeGenerator
-from roll.journal.events import ProxyRefused
+from roll.journal.events import ProxyRequestRefused
 from roll.journal.store import Journal
-from roll.proxy.server import Proxy, Settings
+from roll.proxy.server import Proxy, ProxySettings
 from roll.proxy.session import Session
-from roll.rollout.episode.conversation import Cuts
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.rollout.episode.conversation import SegmentBreaks
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.serving.router import Router
 from roll.types import Finish, Message, Sampling, Task
 
@@ -31,7 +31,7 @@ class Scripted(FakeGenerator):
     """`Generator` that gives prepared replies in turn, each in two pieces; None never ends, an error is raised."""
 
     def __init__(self, replies: Iterable[Prepared] = ()) -> None:
-        super().__init__(context=100_000)
+        super().__init__(max_seq_len=100_000)
         self.replies, self.asked, self.given = list(replies), list[Request](), list[list[int]]()
         self.aborted: list[str] = []
 
@@ -87,11 +87,11 @@ class Served:
         self._clients.append(AsyncOpenAI(base_url=self.proxy.url, api_key=key, **options))
         return self._clients[-1]
 
-    def refused(self) -> list[ProxyRefused]:
+    def refused(self) -> list[ProxyRequestRefused]:
         """What the journal says was refused."""
         self.proxy.refusals.flush()
         self.journal.flush()
-        return [entry.event for entry in self.journal.events(ProxyRefused)]
+        return [entry.event for entry in self.journal.events(ProxyRequestRefused)]
 
     async def close(self) -> None:
         for client in self._clients:
@@ -111,13 +111,18 @@ async def serving(
     """A proxy for the replies to come; `limits` are those of an attempt."""
     generator = Scripted(replies)
     router = Router(InlineCluster[Generator]([generator]), max_wait_s=0.05)
-    numbers = {"context": 50_000, "max_new_tokens": 1000, "max_turns": 100, "stop": template.eos_ids, **limits}
-    runner = EpisodeRunner(router=router, template=template, limits=Limits(sampling=Sampling(), **numbers), cuts=Cuts())
-    proxy = Proxy(Settings(models=(MODEL, "alias"), **{"requests_per_s": 1000.0, **(settings or {})}), token)
+    numbers = {"max_seq_len": 50_000, "max_new_tokens": 1000, "max_turns": 100, "stop": template.eos_ids, **limits}
+    runner = EpisodeRunner(
+        router=router,
+        template=template,
+        limits=EpisodeLimits(sampling=Sampling(), **numbers),
+        segment_breaks=SegmentBreaks(),
+    )
+    proxy = Proxy(ProxySettings(models=(MODEL, "alias"), **{"requests_per_s": 1000.0, **(settings or {})}), token)
     routing = asyncio.create_task(router.run())
     await router.release(0)
     await proxy.start()
-    with closing(Journal(folder / "journal.db")) as journal, proxy.writing(journal):
+    with closing(Journal(folder / "journal.db")) as journal, proxy.record_refusals(journal):
         served = Served(proxy, router, runner, generator, journal)
         try:
             yield served

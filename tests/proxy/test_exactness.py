@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from roll.data.templates import Template
-from roll.data.tools import declared, read
+from roll.data.tools import parse_response, parse_tools
 from roll.types import Segment
 from tests.data.chat_templates import ALPHABET, FAMILIES, family
 from tests.proxy.rig import MODEL, Served, serving
+
+pytestmark = pytest.mark.slow
 
 TURNS, FORKED, EDITED = 10, 2, 2
 TEXT = "".join(letter for letter in ALPHABET if letter not in "<>")
@@ -84,7 +86,7 @@ class Talk:
     def _compare(self, found: dict[str, Any], ids: list[int]) -> None:
         template = self.served.runner.template
         text, form = template.decode(ids), template.tool_form
-        calls = read(text, declared([TOOL]), form).calls if form else ()
+        calls = parse_response(text, parse_tools([TOOL]), form).calls if form else ()
         seen = [(call["function"]["name"], call["function"]["arguments"]) for call in found["tool_calls"] or []]
         assert seen == [(call.name, '{"a":1}') for call in calls]
         assert text.startswith(found["content"] or "") and (calls or found["content"] == text)
@@ -143,10 +145,10 @@ async def converse(served: Served, data: st.DataObject) -> None:
         edited.append(await talk.ask(edited))
         edited += after(edited[-1], said.pop())
     assert len(served.generator.given) == TURNS + FORKED + EDITED
-    segments = session.conversations.segments()
+    segments = session.tree.segments()
     check_exact(served, segments)
     assert sum(len(segment.turns) for segment in segments) == TURNS + FORKED + EDITED
-    if served.runner.cuts.rewritten == 0:  # always so with a template that leaves replies alone
+    if served.runner.segment_breaks.rewritten == 0:  # always so with a template that leaves replies alone
         assert sorted(len(segment.turns) for segment in segments) == [EDITED, FORKED, TURNS]
     served.proxy.close(session)
 
@@ -154,7 +156,7 @@ async def converse(served: Served, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(data=st.data())
-def test_ten_turns_with_tools_a_fork_an_edited_history_and_retries_are_trained_as_they_were_seen(
+def test_ten_turns_with_tools_a_fork_an_edited_history_and_retries_are_trained_exactly(
     name: str, data: st.DataObject
 ) -> None:
     async def work() -> None:
@@ -162,7 +164,7 @@ def test_ten_turns_with_tools_a_fork_an_edited_history_and_retries_are_trained_a
             prepared = data.draw(replies(name, TURNS + FORKED + EDITED))
             async with serving(Path(folder), words(name), prepared) as served:
                 await converse(served, data)
-                assert name != "chatml" or served.runner.cuts.rewritten == 0
+                assert name != "chatml" or served.runner.segment_breaks.rewritten == 0
                 assert served.refused() == []
 
     asyncio.run(work())

@@ -9,7 +9,7 @@ import pytest
 
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Output
-from roll.rollout.episode.runner import checksum
+from roll.rollout.episode.conversation import checksum
 from roll.types import Segment
 from tests.data.chat_templates import family
 from tests.proxy.rig import MODEL, Served, serving
@@ -38,7 +38,7 @@ def talked(
     **limits: Any,
 ) -> tuple[Segment, ...]:
     """The segments of an attempt in which that was done; `ask` gives the assistant's message."""
-    ids = [template.answer(text, place="a test").tolist() for text in replies]
+    ids = [template.answer(text, where="a test").tolist() for text in replies]
 
     async def inside() -> tuple[Segment, ...]:
         async with asyncio.timeout(20), serving(folder, template, ids, **limits) as served:
@@ -50,7 +50,7 @@ def talked(
                 return (await create(**given)).choices[0].message
 
             await work(served, ask)
-            return session.conversations.segments()
+            return session.tree.segments()
 
     return asyncio.run(inside())
 
@@ -59,7 +59,7 @@ def spoken(template: Template, segment: Segment) -> list[str]:
     return [template.decode(turn.sampled) for turn in segment.turns]
 
 
-def test_a_call_is_given_as_one_and_its_result_goes_on_in_the_same_segment(tmp_path: Path, template: Template) -> None:
+def test_a_tool_call_is_parsed_and_its_result_continues_the_same_segment(tmp_path: Path, template: Template) -> None:
     async def work(served: Served, ask: Any) -> None:
         first = await ask(user("1+1"), tools=[TOOL])
         (call,) = first.tool_calls
@@ -75,7 +75,7 @@ def test_a_call_is_given_as_one_and_its_result_goes_on_in_the_same_segment(tmp_p
 
 
 @pytest.mark.parametrize("said", ["<tool_call>{", '<tool_call>{"name": "sub", "arguments": {}}</tool_call>', "add(1)"])
-def test_a_call_that_cannot_be_read_is_text(tmp_path: Path, template: Template, said: str) -> None:
+def test_a_malformed_call_is_text(tmp_path: Path, template: Template, said: str) -> None:
     async def work(served: Served, ask: Any) -> None:
         found = await ask(user("1+1"), tools=[TOOL])
         assert (found.content, found.tool_calls) == (said, None)
@@ -90,7 +90,7 @@ def test_with_tool_choice_none_a_call_is_text(tmp_path: Path, template: Template
     talked(tmp_path, template, work, CALL)
 
 
-def test_a_fork_has_what_stood_before_as_context_with_the_ids_it_had(tmp_path: Path, template: Template) -> None:
+def test_a_fork_has_the_earlier_ids_as_context(tmp_path: Path, template: Template) -> None:
     async def work(served: Served, ask: Any) -> None:
         first = (await ask(user("go"))).model_dump(exclude_none=True)
         await ask(user("go"), first, user("left"))
@@ -103,7 +103,7 @@ def test_a_fork_has_what_stood_before_as_context_with_the_ids_it_had(tmp_path: P
     assert not fork.trained[:shared].any() and main.trained[:shared].any()
 
 
-def test_continuations_asked_at_once_are_branches_each_of_its_own(tmp_path: Path, template: Template) -> None:
+def test_concurrent_continuations_are_separate_branches(tmp_path: Path, template: Template) -> None:
     async def work(served: Served, ask: Any) -> None:
         first = (await ask(user("go"))).model_dump(exclude_none=True)
         found = await asyncio.gather(*(ask(user("go"), first, user(where)) for where in "xyz"))
@@ -117,7 +117,7 @@ def test_continuations_asked_at_once_are_branches_each_of_its_own(tmp_path: Path
     assert spoken(template, segments[-1])[-1] == "4", "the branch that was added to last is the last"
 
 
-def test_an_edited_history_keeps_the_ids_of_what_stands_before_it(tmp_path: Path, template: Template) -> None:
+def test_an_edited_history_keeps_the_ids_before_the_edit(tmp_path: Path, template: Template) -> None:
     async def work(served: Served, ask: Any) -> None:
         said = [user("go")]
         for text in ("on", "more"):
@@ -140,21 +140,19 @@ def test_other_tools_are_another_conversation(tmp_path: Path, template: Template
     assert [len(segment.turns) for segment in talked(tmp_path, template, work, "a", "b")] == [1, 1]
 
 
-def test_what_is_written_down_on_the_way_names_the_context_it_was_sampled_after(
-    tmp_path: Path, template: Template
-) -> None:
+def test_recorded_progress_has_the_checksum_of_its_context(tmp_path: Path, template: Template) -> None:
     contexts: dict[int, int] = {}
 
-    class Scribe:
-        def part(self, turn: int, context: int, output: Output) -> None:
+    class ProgressRecorder:
+        def record_output(self, turn: int, context: int, output: Output) -> None:
             contexts[turn] = context
 
-        def diverged(self, turn: int) -> None: ...
+        def record_divergence(self, turn: int) -> None: ...
 
     async def inside() -> None:
-        ids = [template.answer(text, place="a test").tolist() for text in "abc"]
+        ids = [template.answer(text, where="a test").tolist() for text in "abc"]
         async with asyncio.timeout(20), serving(tmp_path, template, ids) as served:
-            create = served.client(served.open(scribe=Scribe())).chat.completions.create
+            create = served.client(served.open(recorder=ProgressRecorder())).chat.completions.create
             said = [user("go")]
             for text in ("on", "left"):
                 found = await create(model=MODEL, messages=said)  # pyright: ignore[reportArgumentType]
@@ -166,7 +164,7 @@ def test_what_is_written_down_on_the_way_names_the_context_it_was_sampled_after(
     asyncio.run(inside())
 
 
-def test_every_turn_is_a_segment_where_the_run_says_so(tmp_path: Path, template: Template) -> None:
+def test_with_per_turn_every_turn_is_a_segment(tmp_path: Path, template: Template) -> None:
     async def work(served: Served, ask: Any) -> None:
         first = (await ask(user("go"))).model_dump(exclude_none=True)
         await ask(user("go"), first, user("on"))
@@ -175,13 +173,13 @@ def test_every_turn_is_a_segment_where_the_run_says_so(tmp_path: Path, template:
     assert two.ids[: len(one.ids)].tolist() == one.ids.tolist() and two.trained.sum() == one.trained.sum() == 2
 
 
-def test_a_template_that_shows_the_last_message_alone_begins_anew_each_time(tmp_path: Path) -> None:
+def test_a_template_that_shows_only_the_last_message_starts_a_segment_every_time(tmp_path: Path) -> None:
     template = Template(character_tokenizer("abcdefgho n"), "last")
 
     async def work(served: Served, ask: Any) -> None:
         first = (await ask(user("go"))).model_dump(exclude_none=True)
         await ask(user("go"), first, user("on"))
-        assert served.runner.cuts.rewritten == 0
+        assert served.runner.segment_breaks.rewritten == 0
 
     one, two = talked(tmp_path, template, work, "a", "b")
     assert [template.decode(segment.ids) for segment in (one, two)] == ["goa", "onb"]

@@ -13,10 +13,12 @@ import pytest
 
 from roll.data.templates import Template, character_tokenizer
 from roll.errors import EngineFailed
-from roll.proxy.limits import Rate
-from roll.proxy.server import GONE, SESSION_HEADER
+from roll.proxy.limits import RateLimiter
+from roll.proxy.server import DISCONNECTED, SESSION_HEADER
 from tests.data.chat_templates import family
 from tests.proxy.rig import MODEL, Served, serving
+
+pytestmark = pytest.mark.slow
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 
@@ -34,7 +36,7 @@ def served(
     **options: Any,
 ) -> None:
     """Do some work with a proxy that has these replies."""
-    ids = [template.answer(each, place="a test").tolist() if isinstance(each, str) else each for each in replies]
+    ids = [template.answer(each, where="a test").tolist() if isinstance(each, str) else each for each in replies]
 
     async def inside() -> None:
         async with asyncio.timeout(20), serving(folder, template, ids, **options) as found:
@@ -49,7 +51,7 @@ async def post(served: Served, body: bytes, **headers: str) -> httpx.Response:
         return await client.post(f"{served.proxy.url}/chat/completions", content=body, headers=headers)
 
 
-def test_an_answer_has_what_the_protocol_says(tmp_path: Path, template: Template) -> None:
+def test_a_completion_has_the_fields_of_the_protocol(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         client = served.client(served.open())
         assert [model.id async for model in await client.models.list()] == [MODEL, "alias"]
@@ -70,7 +72,7 @@ def test_an_answer_has_what_the_protocol_says(tmp_path: Path, template: Template
     served(tmp_path, template, work, "ab12")
 
 
-def test_a_stream_comes_in_pieces_and_ends_with_its_usage(tmp_path: Path, template: Template) -> None:
+def test_a_stream_has_several_events_and_ends_with_its_usage(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         client = served.client(served.open())
         stream = await client.chat.completions.create(
@@ -85,9 +87,7 @@ def test_a_stream_comes_in_pieces_and_ends_with_its_usage(tmp_path: Path, templa
     served(tmp_path, template, work, "one two.!")
 
 
-def test_a_request_asked_twice_is_sampled_once_at_the_same_time_and_afterwards(
-    tmp_path: Path, template: Template
-) -> None:
+def test_a_repeated_request_is_sampled_once_concurrently_and_afterwards(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         client = served.client(session := served.open())
         ask = client.chat.completions.create
@@ -97,15 +97,13 @@ def test_a_request_asked_twice_is_sampled_once_at_the_same_time_and_afterwards(
         assert len({answer.id for answer in found}) == 1 and len(served.generator.asked) == 1
         other = await ask(model=MODEL, messages=HELLO, seed=2)
         assert other.choices[0].message.content == "second", "another seed asks for another reply"
-        assert [len(segment.turns) for segment in session.conversations.segments()] == [1, 1]
+        assert [len(segment.turns) for segment in session.tree.segments()] == [1, 1]
 
     served(tmp_path, template, work, "first", "second")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_aborts_what_is_sampled_for_it(
-    tmp_path: Path, template: Template, stream: bool
-) -> None:
+def test_sampling_is_aborted_when_its_client_disconnects(tmp_path: Path, template: Template, stream: bool) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         with pytest.raises(openai.APITimeoutError):
@@ -115,17 +113,15 @@ def test_a_client_that_goes_away_aborts_what_is_sampled_for_it(
         while not served.generator.aborted:
             await asyncio.sleep(0.01)
         (event,) = served.refused()
-        assert (event.status, event.session) == (GONE, "train/d/t1/0/0") and "went away" in event.why
+        assert (event.status, event.session) == (DISCONNECTED, "train/d/t1/0/0") and "disconnected" in event.reason
         found = await served.client(session).chat.completions.create(model=MODEL, messages=HELLO)
         assert found.choices[0].message.content == "back", "it may come back, and is sampled for anew"
-        assert len(session.conversations.segments()) == 1
+        assert len(session.tree.segments()) == 1
 
     served(tmp_path, template, work, None, "back")
 
 
-def test_of_two_that_wait_for_one_reply_the_first_to_leave_does_not_abort_it(
-    tmp_path: Path, template: Template
-) -> None:
+def test_a_response_with_two_waiting_clients_survives_the_first_disconnect(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         leaving = served.client(session, timeout=0.2).chat.completions.create(model=MODEL, messages=HELLO)
@@ -155,7 +151,7 @@ def test_a_wrong_token_an_unknown_session_and_another_sessions_key_are_refused(
         headers = {SESSION_HEADER: "s99"}
         with pytest.raises(openai.NotFoundError, match="no session 's99'"):
             await served.client(key=token, default_headers=headers).chat.completions.create(model=MODEL, messages=HELLO)
-        with pytest.raises(openai.NotFoundError, match="no session is named"):
+        with pytest.raises(openai.NotFoundError, match="names no session"):
             await served.client(key=token).chat.completions.create(model=MODEL, messages=HELLO)
         headers = {SESSION_HEADER: mine.id}
         found = await served.client(key=token, default_headers=headers).chat.completions.create(
@@ -165,16 +161,16 @@ def test_a_wrong_token_an_unknown_session_and_another_sessions_key_are_refused(
         served.proxy.close(mine)
         with pytest.raises(openai.NotFoundError, match="has ended"):
             await served.client(mine).chat.completions.create(model=MODEL, messages=HELLO)
-        statuses = {(event.status, event.times) for event in served.refused()}
+        statuses = {(event.status, event.count) for event in served.refused()}
         assert statuses == {(401, 1), (401, 3), (404, 1), (404, 2)}
-        told = " ".join(event.why for event in served.refused())
+        told = " ".join(event.reason for event in served.refused())
         assert token not in told and signature not in told
 
     served(tmp_path, template, work, "fine", token=token)
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b"\xff\xfe", b'{"messages": ' + b"[" * 100_000, b""])
-def test_what_is_not_json_is_refused(tmp_path: Path, template: Template, body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(tmp_path: Path, template: Template, body: bytes) -> None:
     async def work(served: Served) -> None:
         found = await post(served, body, Authorization=f"Bearer {served.proxy.key_of(served.open())}")
         assert found.status_code == 400 and "JSON object" in found.json()["error"]["message"]
@@ -186,18 +182,18 @@ def test_what_is_not_json_is_refused(tmp_path: Path, template: Template, body: b
 @pytest.mark.parametrize(
     ("changes", "status", "named"),
     [
-        ({"model": "gpt-9"}, 404, "no model 'gpt-9'; ask for tiny, alias"),
-        ({"temperature": 0.5}, 400, "temperature: replies of this run are drawn at 1"),
-        ({"n": 3}, 400, "n: 3 is not supported; ask once for each reply"),
+        ({"model": "gpt-9"}, 404, "no model 'gpt-9'; use tiny, alias"),
+        ({"temperature": 0.5}, 400, "temperature: this run samples at 1"),
+        ({"n": 3}, 400, "n: 3 is not supported; send one request per response"),
         ({"top_k": 5, "beams": 2}, 400, "unsupported parameters: 'beams', 'top_k'"),
         ({"response_format": {"type": "json_object"}}, 400, "response_format"),
         ({"tool_choice": "required"}, 400, "tool_choice"),
         ({"stop": ["."]}, 400, "rollout.stop"),
         ({"messages": []}, 400, "send at least one"),
         ({"messages": "hello"}, 400, "no list of messages"),
-        ({"messages": [{"role": "king", "content": ""}]}, 400, "no role that is known"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "so"}]}, 400, "the last is the assistant's"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text alone"),
+        ({"messages": [{"role": "king", "content": ""}]}, 400, "no known role"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "so"}]}, 400, "the last one is the assistant's"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "only text is supported"),
         ({"messages": [{"role": "user", "content": "\u00e4"}]}, 400, "the tokenizer does not know"),
         ({"tools": [{"type": "function"}]}, 400, "a function without a name"),
         ({"max_tokens": 0}, 400, "at least 1"),
@@ -205,7 +201,7 @@ def test_what_is_not_json_is_refused(tmp_path: Path, template: Template, body: b
         ({"stream": 1}, 400, "stream"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
+def test_unsupported_requests_are_refused_by_name(
     tmp_path: Path, template: Template, changes: dict[str, Any], status: int, named: str
 ) -> None:
     async def work(served: Served) -> None:
@@ -252,12 +248,12 @@ def test_a_hundred_megabytes_are_refused_before_they_are_read(tmp_path: Path, te
     served(tmp_path, template, work, "still here", settings={"max_bytes": 100_000})
 
 
-def test_more_requests_than_allowed_are_told_to_wait(tmp_path: Path, template: Template) -> None:
+def test_requests_above_the_rate_limit_are_told_to_wait(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         client = served.client(served.open())
         for number in range(2):
             await client.chat.completions.create(model=MODEL, messages=HELLO, seed=number)
-        with pytest.raises(openai.RateLimitError, match="1 requests a second") as refused:
+        with pytest.raises(openai.RateLimitError, match="1 requests per second") as refused:
             await client.chat.completions.create(model=MODEL, messages=HELLO)
         assert refused.value.response.headers["Retry-After"] == "1"
         assert (await served.client(served.open()).chat.completions.create(model=MODEL, messages=HELLO)).choices
@@ -265,24 +261,24 @@ def test_more_requests_than_allowed_are_told_to_wait(tmp_path: Path, template: T
     served(tmp_path, template, work, "a", "b", "c", settings={"requests_per_s": 1.0})
 
 
-def test_a_rate_lets_through_what_it_says() -> None:
-    rate = Rate(2.0, 100.0)
+def test_a_rate_limiter_admits_its_rate() -> None:
+    rate = RateLimiter(2.0, 100.0)
     assert [rate.wait_s(100.0) for _ in range(5)] == [0.0, 0.0, 0.0, 0.0, 0.5]
     assert rate.wait_s(100.25) == 0.25
     assert rate.wait_s(100.5) == 0.0
 
 
-def test_too_many_requests_at_once_are_told_to_wait(tmp_path: Path, template: Template) -> None:
+def test_too_many_concurrent_requests_are_told_to_wait(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         client = served.client(served.open())
         first = asyncio.ensure_future(client.chat.completions.create(model=MODEL, messages=HELLO))
         while not served.generator.asked:
             await asyncio.sleep(0.01)
-        with pytest.raises(openai.RateLimitError, match="1 requests are under way"):
+        with pytest.raises(openai.RateLimitError, match="1 requests are in flight"):
             await client.chat.completions.create(model=MODEL, messages=HELLO, seed=2)
         first.cancel()
 
-    served(tmp_path, template, work, None, settings={"max_under_way": 1})
+    served(tmp_path, template, work, None, settings={"max_inflight": 1})
 
 
 def test_a_flood_of_refusals_does_not_fill_the_journal(tmp_path: Path, template: Template) -> None:
@@ -291,17 +287,17 @@ def test_a_flood_of_refusals_does_not_fill_the_journal(tmp_path: Path, template:
             for number in range(60):
                 await client.get(f"{served.proxy.url}/models", headers={"Authorization": f"Bearer {number}"})
         events = served.refused()
-        assert [event.times for event in events] == [1, 59]
+        assert [event.count for event in events] == [1, 59]
         assert served.proxy.drain_counts()["proxy/refused"] == 60.0
 
     served(tmp_path, template, work)
 
 
-def test_a_full_context_and_the_last_turn_are_told_as_such(tmp_path: Path, template: Template) -> None:
+def test_a_full_context_and_the_turn_limit_are_errors_with_their_reason(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         client = served.client(session)
-        with pytest.raises(openai.BadRequestError, match="no room for a reply") as refused:
+        with pytest.raises(openai.BadRequestError, match="no room for a response") as refused:
             await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 300}])
         assert refused.value.code == "context_length_exceeded" and session.cut == "the context is full"
         await client.chat.completions.create(model=MODEL, messages=HELLO)
@@ -309,24 +305,22 @@ def test_a_full_context_and_the_last_turn_are_told_as_such(tmp_path: Path, templ
             await client.chat.completions.create(model=MODEL, messages=HELLO, seed=7)
         assert session.cut == "1 turns are over"
 
-    served(tmp_path, template, work, "a", context=200, max_turns=1)
+    served(tmp_path, template, work, "a", max_seq_len=200, max_turns=1)
 
 
-def test_an_engine_that_gives_up_is_told_and_may_be_asked_again(tmp_path: Path, template: Template) -> None:
+def test_an_engine_failure_is_an_error_and_the_request_can_be_repeated(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         with pytest.raises(openai.InternalServerError, match="does not fit") as refused:
             await served.client(session).chat.completions.create(model=MODEL, messages=HELLO)
-        assert refused.value.status_code == 503 and "does not fit" in session.failed
+        assert refused.value.status_code == 503 and "does not fit" in session.engine_error
         found = await served.client(session).chat.completions.create(model=MODEL, messages=HELLO)
         assert found.choices[0].message.content == "now"
 
     served(tmp_path, template, work, EngineFailed("it does not fit"), "now")
 
 
-def test_a_reply_is_carried_over_a_change_of_version_and_says_which_weights_sampled_it(
-    tmp_path: Path, template: Template
-) -> None:
+def test_a_response_survives_a_weight_update_and_reports_its_version(tmp_path: Path, template: Template) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         ask = served.client(session).chat.completions.create
@@ -339,21 +333,21 @@ def test_a_reply_is_carried_over_a_change_of_version_and_says_which_weights_samp
         after = await waiting
         assert after.choices[0].message.content == "new", "the client has not noticed"
         assert (before.system_fingerprint, after.system_fingerprint) == ("version-0", "version-1")
-        turns = [turn for segment in session.conversations.segments() for turn in segment.turns]
+        turns = [turn for segment in session.tree.segments() for turn in segment.turns]
         assert [set(turn.versions.tolist()) for turn in turns] == [{0}, {1}]
         assert served.refused() == []
 
     served(tmp_path, template, work, "old", None, "new")
 
 
-def test_a_model_without_a_chat_template_is_served_as_well(tmp_path: Path) -> None:
+def test_a_model_without_a_chat_template_is_served_too(tmp_path: Path) -> None:
     async def work(served: Served) -> None:
         session = served.open()
         client, talk = served.client(session), [{"role": "user", "content": "1+1="}]
         for _ in range(2):
             found = await client.chat.completions.create(model=MODEL, messages=talk)  # pyright: ignore
             talk += [found.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "+2="}]
-        (segment,) = session.conversations.segments()
+        (segment,) = session.tree.segments()
         decode = served.runner.template.tokenizer.decode
         assert decode(segment.ids.tolist()).replace(" ", "") == "1+1=2<eos>+2=4<eos>"
         assert segment.trained.tolist() == [False] * 4 + [True] * 2 + [False] * 3 + [True] * 2

@@ -12,10 +12,12 @@ from roll.cli import main
 from roll.config.load import load
 from roll.errors import ConfigError
 from roll.explain.run import explain
-from roll.journal.events import ProxyRefused
-from roll.journal.records import Wanted
+from roll.journal.events import ProxyRequestRefused
+from roll.journal.records import TrajectoryQuery
 from roll.journal.store import Reader
 from roll.preflight import preflight
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, AGENT = ROOT / "examples" / "agent.yaml", ROOT / "examples" / "agents" / "count.py"
@@ -60,7 +62,7 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
     return [line for line in lines if line["step"]]
 
 
-def test_a_black_box_agent_trains_a_model_and_a_run_that_was_ended_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_black_box_agent_trains_a_model_and_a_resumed_run_is_identical(tmp_path: Path) -> None:
     given = [str(EXAMPLE), f"tasks.0.agent.command=[python, {AGENT}]", *SMALL, "rollout.groups_per_step=1"]
     roll(tmp_path, "train", *given, "name=whole", "steps=3")
     found = metrics_of(tmp_path / "runs" / "whole")
@@ -70,9 +72,11 @@ def test_a_black_box_agent_trains_a_model_and_a_run_that_was_ended_goes_on_as_if
         (3, 6, 0),
     ], "two attempts with three replies each"
     assert all(line["env/count/branches"] == 1 for line in found), "a conversation that goes on is one segment"
-    assert all(line["gap/max"] < 1e-3 for line in found), "the trainer finds the tokens as likely as the sampler did"
+    assert all(line["sampler_mismatch/max"] < 1e-3 for line in found), (
+        "the trainer finds the tokens as likely as the sampler did"
+    )
     with closing(Reader(tmp_path / "runs" / "whole" / "journal.db")) as journal:
-        kept = list(journal.trajectories(Wanted()))
+        kept = list(journal.trajectories(TrajectoryQuery()))
     assert len(kept) == 6 and all(each.status.valid and each.reward is not None for each in kept)
     roll(tmp_path, "train", *given, "name=parted", "steps=2")
     roll(tmp_path, "resume", "runs/parted", "steps=3")
@@ -81,7 +85,7 @@ def test_a_black_box_agent_trains_a_model_and_a_run_that_was_ended_goes_on_as_if
     assert [[line.get(key) for key in same] for line in again] == [[line.get(key) for key in same] for line in found]
 
 
-def test_whatever_an_agent_sends_is_written_down_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_invalid_requests_of_an_agent_are_recorded_and_the_run_continues(tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)
     agent = "{command: [python, hostile.py], result: reward, timeout_s: 30}"
     held_out = f"validation.tasks=[{{name: count, limit: 1, agent: {agent}}}]"
@@ -89,21 +93,21 @@ def test_whatever_an_agent_sends_is_written_down_and_the_run_goes_on(tmp_path: P
     (line,) = metrics_of(tmp_path / "runs" / "agent")
     assert line["proxy/refused"] >= 4 * 6 and "validation/count/reward" in line
     with closing(Reader(tmp_path / "runs" / "agent" / "journal.db")) as journal:
-        events = [entry.event for entry in journal.events(ProxyRefused)]
+        events = [entry.event for entry in journal.events(ProxyRequestRefused)]
     assert {event.status for event in events} >= {400, 401, 404, 413}
     assert {event.session.partition("/")[0] for event in events} == {"", "train", "validate"}
-    assert len(events) < sum(event.times for event in events), "the same again is a number"
+    assert len(events) < sum(event.count for event in events), "the same again is a number"
     kept = [path.read_bytes() for path in (tmp_path / "runs" / "agent").rglob("*") if path.is_file()]
     assert not any(re.search(rb"s[0-9]+\.[0-9a-f]{64}", body) for body in kept), "no key is left in a file"
 
 
-def test_attempts_of_an_agent_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attempts_of_an_agent_have_transcripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = HOSTILE.partition("assert")[0] + 'ask(body()); print(json.dumps({"reward": 0.5}))'
     (tmp_path / "once.py").write_text(code)
     agent = "{command: [python, once.py], result: reward}"
     roll(tmp_path, "rollout", str(EXAMPLE), f"tasks.0.agent={agent}", "--num", "2")
     told = capsys.readouterr().out
-    assert "[heard] 1\n[assistant]" in told and "2 attempts: success 0.000, reward 0.500, 1.0 turns" in told
+    assert "[observation] 1\n[assistant]" in told and "2 attempts: success 0.000, reward 0.500, 1.0 turns" in told
 
 
 def test_the_page_has_the_files_as_they_are() -> None:

@@ -10,26 +10,26 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.journal.events import (
-    Admitted,
-    Generated,
+    GroupAdmitted,
     GroupFailed,
     GroupFiltered,
     GroupReady,
     GroupStale,
-    Published,
-    Resumed,
+    RequestsResumed,
     RolledBack,
     RunEnded,
     RunStarted,
-    Taken,
-    Updated,
-    Validated,
+    StepStarted,
+    TokensGenerated,
+    ValidationFinished,
+    WeightsPublished,
+    WeightsUpdated,
 )
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
-from roll.report.ledger import Ledger, ledger
-from roll.report.outcomes import Fate
-from roll.report.report import report
+from roll.report.ledger import Ledger, read_ledger
+from roll.report.outcomes import SampleOutcome
+from roll.report.report import format_report
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 
 VALID = (Status.FINISHED, Status.TRUNCATED)
@@ -64,12 +64,12 @@ class Script:
         self.journal.record(RunStarted(config_digest=""))
 
     def admit(self, group: int, birth: int = 0, domain: str = "math") -> None:
-        self.journal.record(Admitted(group=group, task="t", domain=domain, birth=birth))
+        self.journal.record(GroupAdmitted(group=group, task="t", domain=domain, birth=birth))
 
     def note(self, group: int, sibling: int, versions: list[int]) -> None:
         for version, count in Counter(versions).items():
             ids, logprobs = np.zeros(count, np.int32), np.zeros(count, np.float32)
-            self.journal.note(
+            self.journal.record_progress(
                 Chunk(
                     group=group,
                     sibling=sibling,
@@ -83,28 +83,30 @@ class Script:
             )
 
     def end(self, group: int, sibling: int, versions: list[int], status: Status = Status.FINISHED) -> None:
-        self.journal.keep(group, attempt(sibling, versions, status))
+        self.journal.record_trajectory(group, attempt(sibling, versions, status))
 
     def publish(self, version: int, step: int) -> None:
-        self.journal.record(Published(version=version, step=step, digest="", seconds={"hold": 0.5, "send": 0.25}))
+        self.journal.record(
+            WeightsPublished(version=version, step=step, digest="", seconds={"hold": 0.5, "send": 0.25})
+        )
 
     def train(self, step: int, *groups: int, refused: bool = False) -> None:
-        self.journal.record(Taken(step=step, groups=groups))
-        self.journal.record(Updated(step=step, refused=refused))
+        self.journal.record(StepStarted(step=step, groups=groups))
+        self.journal.record(WeightsUpdated(step=step, refused=refused))
 
     def generated(self, tokens: int, aborted: int = 0) -> None:
-        self.journal.record(Generated(step=0, tokens=tokens, aborted=aborted, late=0, bad=0, redispatched=0))
+        self.journal.record(TokensGenerated(step=0, tokens=tokens, aborted=aborted, late=0, bad=0, redispatched=0))
 
     def read(self) -> Ledger:
         self.journal.flush()
-        return ledger(self.directory)
+        return read_ledger(self.directory)
 
 
-def some(**fates: int) -> dict[Fate, int]:
-    return dict.fromkeys(Fate, 0) | {Fate(name): count for name, count in fates.items()}
+def some(**outcomes: int) -> dict[SampleOutcome, int]:
+    return dict.fromkeys(SampleOutcome, 0) | {SampleOutcome(name): count for name, count in outcomes.items()}
 
 
-def test_every_token_attempt_and_group_has_one_fate(tmp_path: Path):
+def test_every_token_attempt_and_group_has_one_outcome(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     for group in range(7):
@@ -121,17 +123,17 @@ def test_every_token_attempt_and_group_has_one_fate(tmp_path: Path):
     script.end(5, 0, [0] * 40)
     script.note(5, 1, [0] * 7)
     script.note(2, 1, [0] * 6)  # broken off with its group: among the aborted below
-    script.journal.record(Validated(step=0, version=0, metrics={}, num_tokens=100))
+    script.journal.record(ValidationFinished(step=0, version=0, metrics={}, num_tokens=100))
     script.generated(200, aborted=9)
     script.generated(50)
     found = script.read()
-    assert found.tokens.fates == some(
+    assert found.tokens.outcomes == some(
         trained=30, refused=10, filtered=10, failed=13, aborted=9, stale=10, waiting=47, validation=100
     )
     assert (found.tokens.total, found.tokens.unaccounted) == (250, 250 - 229)
-    assert found.trajectories.fates == some(trained=2, refused=1, filtered=1, failed=2, stale=1, waiting=1)
+    assert found.trajectories.outcomes == some(trained=2, refused=1, filtered=1, failed=2, stale=1, waiting=1)
     assert (found.trajectories.total, found.trajectories.unaccounted) == (8, 0)
-    assert found.groups.fates == some(trained=1, refused=1, filtered=1, failed=1, stale=1, waiting=2)
+    assert found.groups.outcomes == some(trained=1, refused=1, filtered=1, failed=1, stale=1, waiting=2)
     assert (found.groups.total, found.groups.unaccounted) == (7, 0)
 
 
@@ -140,23 +142,23 @@ def test_a_group_that_is_being_trained_on_still_waits(tmp_path: Path):
     script.publish(0, 0)
     script.admit(0)
     script.end(0, 0, [0] * 4)
-    script.journal.record(Taken(step=1, groups=(0,)))
-    assert script.read().tokens.fates == some(waiting=4)
-    script.journal.record(Updated(step=1, refused=False))
-    assert script.read().tokens.fates == some(trained=4)
+    script.journal.record(StepStarted(step=1, groups=(0,)))
+    assert script.read().tokens.outcomes == some(waiting=4)
+    script.journal.record(WeightsUpdated(step=1, refused=False))
+    assert script.read().tokens.outcomes == some(trained=4)
 
 
-def test_more_than_there_was_shows_as_a_negative_rest(tmp_path: Path):
+def test_an_excess_shows_as_a_negative_remainder(tmp_path: Path):
     script = Script(tmp_path)
     script.journal.record(GroupFailed(group=3, reason="never admitted"))
-    script.journal.keep(3, attempt(0, [0] * 5))
-    script.journal.record(RunEnded(step=0, why="finished"))
+    script.journal.record_trajectory(3, attempt(0, [0] * 5))
+    script.journal.record(RunEnded(step=0, reason="finished"))
     found = script.read()
     assert [each.unaccounted for each in (found.tokens, found.trajectories, found.groups)] == [-5, 0, -1]
-    assert report(found).count("unaccounted") == 1 and "-5" in report(found)
+    assert format_report(found).count("unaccounted") == 1 and "-5" in format_report(found)
 
 
-def test_what_a_killed_process_had_not_counted_is_counted_by_what_it_left(tmp_path: Path):
+def test_tokens_that_a_killed_process_did_not_count_are_counted_from_its_records(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     for group in range(2):
@@ -170,13 +172,13 @@ def test_what_a_killed_process_had_not_counted_is_counted_by_what_it_left(tmp_pa
     script.note(1, 1, [0] * 10)
     script.end(1, 1, [0] * 12)
     script.generated(10)
-    script.journal.record(RunEnded(step=0, why="finished"))
+    script.journal.record(RunEnded(step=0, reason="finished"))
     for found, total in ((while_it_runs, 9), (script.read(), 19)):
         assert (found.tokens.total, found.tokens.unaccounted, found.uncounted) == (total, 0, 5)
-        assert "5 tokens are of a process that was killed" in report(found)
+        assert "5 tokens belong to a process that was killed" in format_report(found)
 
 
-def test_attempts_to_spare_are_aborted(tmp_path: Path):
+def test_surplus_attempts_count_as_aborted(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     script.admit(0)
@@ -184,10 +186,10 @@ def test_attempts_to_spare_are_aborted(tmp_path: Path):
         script.end(0, sibling, [0] * 10)
     script.journal.record(GroupReady(group=0, siblings=(0, 2)))
     script.train(1, 0)
-    assert script.read().tokens.fates == some(trained=20, aborted=10)
+    assert script.read().tokens.outcomes == some(trained=20, aborted=10)
 
 
-def test_a_rollback_makes_void_what_later_weights_sampled(tmp_path: Path):
+def test_a_rollback_makes_tokens_of_later_weights_void(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     script.admit(0)  # trained, and again after the rollback
@@ -195,7 +197,7 @@ def test_a_rollback_makes_void_what_later_weights_sampled(tmp_path: Path):
     script.admit(1)  # filtered after version 1, so not any more
     script.admit(2)  # half of it is void
     script.note(2, 0, [0] * 3)
-    script.admit(3)  # void in part, and sampled anew from there
+    script.admit(3)  # partly void, and sampled again from there
     script.train(1, 0)
     script.publish(1, 1)
     script.admit(4, birth=1)  # void altogether
@@ -208,9 +210,9 @@ def test_a_rollback_makes_void_what_later_weights_sampled(tmp_path: Path):
     script.end(3, 0, [0] * 6 + [1] * 2)
     script.generated(40)
     script.start()
-    script.journal.record(RolledBack(to_step=0, why="killed"))
+    script.journal.record(RolledBack(to_step=0, reason="killed"))
     script.publish(2, 0)
-    assert script.read().tokens.fates == some(stale=7 + 4 + 2, waiting=10 + 8 + 3 + 6)
+    assert script.read().tokens.outcomes == some(stale=7 + 4 + 2, waiting=10 + 8 + 3 + 6)
     script.note(3, 0, [2] * 9)
     script.end(3, 0, [0] * 6 + [2] * 9)
     script.train(1, 0, 3)
@@ -218,13 +220,13 @@ def test_a_rollback_makes_void_what_later_weights_sampled(tmp_path: Path):
     script.end(2, 0, [0] * 3 + [2])
     script.generated(10)
     found = script.read()
-    assert found.tokens.fates == some(trained=10 + 15, stale=7 + 4 + 2, waiting=8 + 4)
+    assert found.tokens.outcomes == some(trained=10 + 15, stale=7 + 4 + 2, waiting=8 + 4)
     assert found.tokens.unaccounted == 0
-    assert found.groups.fates == some(trained=2, stale=1, waiting=2)
-    assert found.trajectories.fates == some(trained=2, stale=2, waiting=2) and found.trajectories.unaccounted == 0
+    assert found.groups.outcomes == some(trained=2, stale=1, waiting=2)
+    assert found.trajectories.outcomes == some(trained=2, stale=2, waiting=2) and found.trajectories.unaccounted == 0
 
 
-def test_what_was_broken_off_and_goes_on_after_a_rollback_is_counted_once(tmp_path: Path):
+def test_aborted_tokens_that_continue_after_a_rollback_are_counted_once(tmp_path: Path):
     script = Script(tmp_path)
     for group in range(2):
         script.publish(group, group)
@@ -238,14 +240,14 @@ def test_what_was_broken_off_and_goes_on_after_a_rollback_is_counted_once(tmp_pa
     script.note(4, 0, [0] * 5)
     script.journal.record(GroupReady(group=4, siblings=(1,)))
     script.generated(45, aborted=25)
-    assert script.read().tokens.fates == some(aborted=25, waiting=20)
+    assert script.read().tokens.outcomes == some(aborted=25, waiting=20)
     script.start()
-    script.journal.record(RolledBack(to_step=0, why="killed"))
+    script.journal.record(RolledBack(to_step=0, reason="killed"))
     found = script.read()
-    assert found.tokens.fates == some(waiting=25, stale=20) and found.tokens.unaccounted == 0
+    assert found.tokens.outcomes == some(waiting=25, stale=20) and found.tokens.unaccounted == 0
 
 
-def test_what_ran_beside_a_complete_group_is_aborted_and_does_not_wait(tmp_path: Path):
+def test_an_attempt_still_running_in_a_complete_group_counts_as_aborted(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     script.admit(0)
@@ -254,41 +256,41 @@ def test_what_ran_beside_a_complete_group_is_aborted_and_does_not_wait(tmp_path:
     script.journal.record(GroupReady(group=0, siblings=(0,)))
     script.generated(14, aborted=4)
     found = script.read()
-    assert found.tokens.fates == some(waiting=10, aborted=4) and found.tokens.unaccounted == 0
+    assert found.tokens.outcomes == some(waiting=10, aborted=4) and found.tokens.unaccounted == 0
 
 
-def test_ages_count_steps_between_weights_and_training_whatever_the_versions_are_called(tmp_path: Path):
+def test_staleness_counts_steps_between_weights_and_training_not_versions(tmp_path: Path):
     script = Script(tmp_path)
     for version, step in ((0, 0), (1, 1), (2, 2), (7, 2)):
         script.publish(version, step)
     script.admit(0)
     script.end(0, 0, [0] * 2 + [1] * 3 + [2] * 5 + [7] * 7)
     script.train(3, 0)
-    assert script.read().ages == {0: 12, 1: 3, 2: 2}
+    assert script.read().staleness == {0: 12, 1: 3, 2: 2}
 
 
 def test_publications_are_summed_by_part(tmp_path: Path):
     script = Script(tmp_path)
     for version in range(3):
         script.publish(version, version)
-        script.journal.record(Resumed(version=version, requests=version, tokens=100 * version))
-    found = script.read().versions
+        script.journal.record(RequestsResumed(version=version, num_requests=version, num_tokens=100 * version))
+    found = script.read().publications
     assert (found.count, found.seconds) == (3, {"hold": 1.5, "send": 0.75})
     assert (found.resumed_requests, found.prefilled_again) == (3, 300)
 
 
-def test_profiles_show_who_is_trained_on_and_who_waits(tmp_path: Path):
+def test_profiles_describe_trained_and_waiting_attempts(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)
     for group, (domain, length) in enumerate((("math", 10), ("code", 30), ("code", 80))):
         script.admit(group, domain=domain)
-        script.journal.keep(group, attempt(0, [0] * length, domain=domain))
+        script.journal.record_trajectory(group, attempt(0, [0] * length, domain=domain))
     script.train(1, 0, 1)
     profiles = script.read().profiles
-    assert (profiles[Fate.TRAINED].count, profiles[Fate.TRAINED].length) == (2, 20.0)
-    assert profiles[Fate.TRAINED].domains == {"code": 0.5, "math": 0.5}
-    assert (profiles[Fate.WAITING].length, profiles[Fate.WAITING].domains) == (80.0, {"code": 1.0})
-    assert profiles[Fate.WAITING].reward == 1.0
+    assert (profiles[SampleOutcome.TRAINED].count, profiles[SampleOutcome.TRAINED].length) == (2, 20.0)
+    assert profiles[SampleOutcome.TRAINED].domains == {"code": 0.5, "math": 0.5}
+    assert (profiles[SampleOutcome.WAITING].length, profiles[SampleOutcome.WAITING].domains) == (80.0, {"code": 1.0})
+    assert profiles[SampleOutcome.WAITING].reward == 1.0
 
 
 class World:
@@ -296,8 +298,12 @@ class World:
 
     def __init__(self, seed: int, script: Script) -> None:
         self.chance, self.script = random.Random(seed), script
-        self.tokens, self.trajectories, self.groups = Counter[Fate](), Counter[Fate](), Counter[Fate]()
-        self.ages = Counter[int]()
+        self.tokens, self.trajectories, self.groups = (
+            Counter[SampleOutcome](),
+            Counter[SampleOutcome](),
+            Counter[SampleOutcome](),
+        )
+        self.staleness = Counter[int]()
         self.generated = 0
         self.step = self.version = 0
         self.step_of = {0: 0}
@@ -329,33 +335,39 @@ class World:
         versions = self.partial.pop((group, sibling))
         if (group, sibling) in self.remade:
             self.remade.remove((group, sibling))
-            self.trajectories[Fate.STALE] += 1
+            self.trajectories[SampleOutcome.STALE] += 1
         if self.chance.random() < 0.2:
             self.script.end(group, sibling, versions, Status.REWARD_FAILED)
-            self.tokens[Fate.FAILED] += len(versions)
-            self.trajectories[Fate.FAILED] += 1
-            self.partial[group, sibling] = []  # made anew
+            self.tokens[SampleOutcome.FAILED] += len(versions)
+            self.trajectories[SampleOutcome.FAILED] += 1
+            self.partial[group, sibling] = []  # starts again
             return
         self.script.end(group, sibling, versions, self.chance.choice(VALID))
         self.whole[group][sibling] = versions
 
     def lose(self) -> None:
-        """One group is filtered, given up or stale; what still ran of it is broken off."""
+        """One group is filtered, failed or stale; its running attempts are aborted."""
         group = self.chance.choice(sorted(self.whole))
-        event, fate = self.chance.choice(
-            [(GroupFiltered, Fate.FILTERED), (GroupFailed, Fate.FAILED), (GroupStale, Fate.STALE)]
+        event, outcome = self.chance.choice(
+            [
+                (GroupFiltered, SampleOutcome.FILTERED),
+                (GroupFailed, SampleOutcome.FAILED),
+                (GroupStale, SampleOutcome.STALE),
+            ]
         )
         self.script.journal.record(event(group=group, reason=""))
-        self.settle(group, fate)
+        self.settle(group, outcome)
         aborted = sum(len(self.partial.pop((group, sibling), [])) for sibling in range(2))
-        self.tokens[Fate.ABORTED] += aborted
+        self.tokens[SampleOutcome.ABORTED] += aborted
         self.script.generated(0, aborted=aborted)
 
-    def settle(self, group: int, fate: Fate, ended: dict[int, list[int]] | None = None, sign: int = 1) -> None:
+    def settle(
+        self, group: int, outcome: SampleOutcome, ended: dict[int, list[int]] | None = None, sign: int = 1
+    ) -> None:
         ended = self.whole.pop(group) if ended is None else ended
-        self.groups[fate] += sign
-        self.trajectories[fate] += sign * len(ended)
-        self.tokens[fate] += sign * sum(map(len, ended.values()))
+        self.groups[outcome] += sign
+        self.trajectories[outcome] += sign * len(ended)
+        self.tokens[outcome] += sign * sum(map(len, ended.values()))
 
     def train(self) -> None:
         ready = [group for group, ended in self.whole.items() if len(ended) == 2][:2]
@@ -363,37 +375,37 @@ class World:
             return
         self.step += 1
         for group in ready:
-            self.ages.update(self.ages_of(self.whole[group]))
+            self.staleness.update(self.staleness_of(self.whole[group]))
         self.script.train(self.step, *ready)
         self.trained[self.step] = {group: self.whole[group] for group in ready}
         for group in ready:
-            self.settle(group, Fate.TRAINED)
+            self.settle(group, SampleOutcome.TRAINED)
         self.version += 1
         self.step_of[self.version] = self.step
         self.script.publish(self.version, self.step)
 
-    def ages_of(self, ended: dict[int, list[int]]) -> list[int]:
+    def staleness_of(self, ended: dict[int, list[int]]) -> list[int]:
         return [self.step - 1 - self.step_of[version] for versions in ended.values() for version in versions]
 
     def crash(self) -> None:
-        """The process dies, and another goes on from an earlier step."""
+        """The process dies, and another resumes from an earlier step."""
         back, void = self.chance.randint(max(0, self.step - 2), self.step), set[int]()
         while self.step > back:
             for group, ended in self.trained.pop(self.step).items():
-                self.ages.subtract(self.ages_of(ended))
-                self.settle(group, Fate.TRAINED, ended, sign=-1)
+                self.staleness.subtract(self.staleness_of(ended))
+                self.settle(group, SampleOutcome.TRAINED, ended, sign=-1)
                 self.whole[group] = ended
             void |= {version for version, step in self.step_of.items() if step == self.step}
             self.step -= 1
         for group in [group for group in self.whole if self.births[group] in void]:
             for sibling in range(2):
-                self.tokens[Fate.STALE] += len(self.partial.pop((group, sibling), []))
-                self.trajectories[Fate.STALE] += (group, sibling) in self.remade
+                self.tokens[SampleOutcome.STALE] += len(self.partial.pop((group, sibling), []))
+                self.trajectories[SampleOutcome.STALE] += (group, sibling) in self.remade
                 self.remade.discard((group, sibling))
-            self.settle(group, Fate.STALE)
+            self.settle(group, SampleOutcome.STALE)
         self.keep_what_is_sound(void)
         self.script.start()
-        self.script.journal.record(RolledBack(to_step=back, why="killed"))
+        self.script.journal.record(RolledBack(to_step=back, reason="killed"))
         self.version += 1
         self.step_of = {version: step for version, step in self.step_of.items() if step <= back} | {self.version: back}
         self.script.publish(self.version, back)
@@ -401,26 +413,26 @@ class World:
     def keep_what_is_sound(self, void: set[int]) -> None:
         for key, versions in self.partial.items():
             sound = [version for version in versions if version not in void]
-            self.tokens[Fate.STALE] += len(versions) - len(sound)
+            self.tokens[SampleOutcome.STALE] += len(versions) - len(sound)
             self.partial[key] = sound
         for group, ended in self.whole.items():
             for sibling in [sibling for sibling, versions in ended.items() if void & set(versions)]:
                 versions = ended.pop(sibling)
                 self.partial[group, sibling] = [version for version in versions if version not in void]
-                self.tokens[Fate.STALE] += len(versions) - len(self.partial[group, sibling])
+                self.tokens[SampleOutcome.STALE] += len(versions) - len(self.partial[group, sibling])
                 self.remade.add((group, sibling))
 
     def finish(self) -> None:
-        self.trajectories[Fate.WAITING] += len(self.remade)
+        self.trajectories[SampleOutcome.WAITING] += len(self.remade)
         self.script.generated(self.generated)
         for group in list(self.whole):
-            self.settle(group, Fate.WAITING)
-        self.tokens[Fate.WAITING] += sum(map(len, self.partial.values()))
+            self.settle(group, SampleOutcome.WAITING)
+        self.tokens[SampleOutcome.WAITING] += sum(map(len, self.partial.values()))
 
 
 @pytest.mark.parametrize("fault", ["lose", "crash"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_account_of_a_run_by_chance_is_what_happened(seed: int, fault: str, tmp_path: Path):
+def test_the_account_of_a_random_run_is_exact(seed: int, fault: str, tmp_path: Path):
     script = Script(tmp_path)
     world = World(seed, script)
     moves: list[Callable[[], None]] = [world.admit, world.admit, world.sample, world.sample, world.sample, world.train]
@@ -433,15 +445,15 @@ def test_the_account_of_a_run_by_chance_is_what_happened(seed: int, fault: str, 
     world.finish()
     found = script.read()
     if fault == "crash":  # some tokens are both: void, and of an attempt that failed
-        for tokens in (found.tokens.fates, world.tokens):
-            assert tokens[Fate.STALE] > 0
-            tokens[Fate.FAILED] += tokens.pop(Fate.STALE)
-    assert some(**found.tokens.fates) == some(**dict(world.tokens))
-    assert found.trajectories.fates == some(**dict(world.trajectories))
-    assert found.groups.fates == some(**dict(world.groups))
+        for tokens in (found.tokens.outcomes, world.tokens):
+            assert tokens[SampleOutcome.STALE] > 0
+            tokens[SampleOutcome.FAILED] += tokens.pop(SampleOutcome.STALE)
+    assert some(**found.tokens.outcomes) == some(**dict(world.tokens))
+    assert found.trajectories.outcomes == some(**dict(world.trajectories))
+    assert found.groups.outcomes == some(**dict(world.groups))
     assert [each.unaccounted for each in (found.tokens, found.trajectories, found.groups)] == [0, 0, 0]
-    assert found.ages == dict(sorted((+world.ages).items()))
-    assert found.ages or fault != "lose"
+    assert found.staleness == dict(sorted((+world.staleness).items()))
+    assert found.staleness or fault != "lose"
 
 
 def test_the_account_is_one_json_object(tmp_path: Path):
@@ -451,11 +463,11 @@ def test_the_account_is_one_json_object(tmp_path: Path):
     script.end(0, 0, [0] * 4)
     script.train(1, 0)
     plain = json.loads(msgspec.json.encode(script.read()))
-    assert plain["tokens"]["fates"]["trained"] == 4 and plain["uncounted"] == 4
-    assert plain["ages"] == {"0": 4}
+    assert plain["tokens"]["outcomes"]["trained"] == 4 and plain["uncounted"] == 4
+    assert plain["staleness"] == {"0": 4}
 
 
-def test_a_journal_without_events_is_told(tmp_path: Path):
+def test_a_journal_without_events_is_refused(tmp_path: Path):
     Journal(tmp_path / "journal.db").close()
     with pytest.raises(ConfigError, match="nothing has happened"):
-        ledger(tmp_path)
+        read_ledger(tmp_path)

@@ -1,11 +1,20 @@
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from roll.cli import main
-from roll.journal.events import Admitted, Generated, Published, RunStarted, Taken, Updated
+from roll.journal.events import (
+    GroupAdmitted,
+    RunStarted,
+    StepStarted,
+    TokensGenerated,
+    WeightsPublished,
+    WeightsUpdated,
+)
 from roll.journal.store import Journal
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 
@@ -15,11 +24,11 @@ def run(directory: Path) -> None:
     journal = Journal(directory / "journal.db")
     journal.record(RunStarted(config_digest=""))
     began = next(journal.events()).time
-    journal.span("generator 0", "generate", began, began + 3)
-    journal.span("generator 0", "idle: groups", began + 3, began + 3.5)
-    journal.span("trainer", "update", began + 1, began + 4)
-    journal.record(Published(version=0, step=0, digest="", seconds={"hold": 0.25}))
-    journal.record(Admitted(group=0, task="t", domain="math", birth=0))
+    journal.record_span("generator 0", "generate", began, began + 3)
+    journal.record_span("generator 0", "idle: groups", began + 3, began + 3.5)
+    journal.record_span("trainer", "update", began + 1, began + 4)
+    journal.record(WeightsPublished(version=0, step=0, digest="", seconds={"hold": 0.25}))
+    journal.record(GroupAdmitted(group=0, task="t", domain="math", birth=0))
     turn = Turn(
         observation=np.zeros(2, np.int32),
         sampled=np.zeros(8, np.int32),
@@ -34,10 +43,10 @@ def run(directory: Path) -> None:
         status=Status.FINISHED,
         score=Score(0.5),
     )
-    journal.keep(0, trajectory)
-    journal.record(Taken(step=1, groups=(0,)))
-    journal.record(Updated(step=1, refused=False))
-    journal.record(Generated(step=1, tokens=10, aborted=1, late=0, bad=0, redispatched=0))
+    journal.record_trajectory(0, trajectory)
+    journal.record(StepStarted(step=1, groups=(0,)))
+    journal.record(WeightsUpdated(step=1, refused=False))
+    journal.record(TokensGenerated(step=1, tokens=10, aborted=1, late=0, bad=0, redispatched=0))
     journal.close()
 
 
@@ -65,15 +74,15 @@ def test_a_report_accounts_for_time_tokens_attempts_and_groups(tmp_path: Path, c
     assert "trained 1 0.500 8.0 100.0 %" in lines
 
 
-def test_a_report_is_one_json_object_if_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_report_with_the_json_option_is_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(tmp_path)
     found = json.loads(said(capsys, "report", str(tmp_path), "--json"))
     assert (found["tokens"]["total"], found["tokens"]["unaccounted"]) == (10, 1)
-    assert found["hours"]["total"]["doing_s"] == {"generate": 3.0, "update": 3.0, "idle: groups": 0.5}
-    assert found["hours"]["total"]["unaccounted_s"] == pytest.approx(1.5)
+    assert found["time"]["total"]["activity_s"] == {"generate": 3.0, "update": 3.0, "idle: groups": 0.5}
+    assert found["time"]["total"]["unaccounted_s"] == pytest.approx(1.5)
 
 
-def test_a_timeline_is_written_where_it_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_timeline_is_written_to_the_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(tmp_path)
     target = tmp_path / "trace.json"
     assert said(capsys, "timeline", str(tmp_path), "--output", str(target)) == f"1 attempts: {target}\n"
@@ -81,8 +90,31 @@ def test_a_timeline_is_written_where_it_is_wanted(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("command", ["report", "timeline"])
-def test_a_place_without_a_run_is_told_in_a_line(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_directory_without_a_run_is_refused_in_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     with pytest.raises(SystemExit) as left:
         main([command, str(tmp_path / "nowhere")])
     assert left.value.code == 2
     assert "no journal here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["resume", "report", "samples", "timeline", "export"])
+def test_a_run_of_an_older_journal_format_is_refused_in_one_line_and_left_unchanged(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The format is checked before the configuration, whose keys may have other names by now."""
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE taken (id INTEGER PRIMARY KEY); PRAGMA user_version = 5")
+    (tmp_path / "config.yaml").write_text("rollout: {context: 512, slots: 4}\n")
+    before = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as left:
+        main([command, str(tmp_path)])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"{path}: written in journal format 5 (this release reads format 6); "
+        "use the release that wrote it, or start a new run"
+    ]
+    after = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != ".lock"}
+    assert after == before

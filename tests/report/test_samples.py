@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.journal.events import GroupFailed, RolledBack, Taken, Updated
+from roll.journal.events import GroupFailed, RolledBack, StepStarted, WeightsUpdated
 from roll.journal.store import Journal
 from roll.report.samples import show
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
@@ -33,11 +33,11 @@ def attempt(*turns: Turn, status: Status = Status.FINISHED, domain: str = "math"
     )
 
 
-def test_a_transcript_says_what_was_said_earned_and_done_with_it(tmp_path: Path):
+def test_a_transcript_shows_the_conversation_the_reward_and_the_outcome(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(4, attempt(turn([1, 2], [3]), turn([4], [5, 6], version=4, reward=0.25)))
-    journal.record(Taken(step=9, groups=(4,)))
-    journal.record(Updated(step=9, refused=False))
+    journal.record_trajectory(4, attempt(turn([1, 2], [3]), turn([4], [5, 6], version=4, reward=0.25)))
+    journal.record(StepStarted(step=9, groups=(4,)))
+    journal.record(WeightsUpdated(step=9, refused=False))
     journal.close()
     (text,) = show(tmp_path)
     assert text.splitlines() == [
@@ -55,15 +55,17 @@ def test_a_transcript_says_what_was_said_earned_and_done_with_it(tmp_path: Path)
     ]
 
 
-def test_a_transcript_says_how_long_a_reply_waited_for_a_generator(tmp_path: Path):
+def test_a_transcript_shows_how_long_a_reply_was_queued(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(4, attempt(replace(turn([1], [3]), queued_s=1.26), replace(turn([4], [5]), queued_s=0.01)))
+    journal.record_trajectory(
+        4, attempt(replace(turn([1], [3]), queued_s=1.26), replace(turn([4], [5]), queued_s=0.01))
+    )
     journal.close()
     (text,) = show(tmp_path)
     assert "sampled (1 tokens, stop, queued 1.3 s)" in text and text.count("queued") == 1  # moments are not worth it
 
 
-def test_the_runs_own_tokenizer_gives_the_text(tmp_path: Path):
+def test_text_is_decoded_with_the_saved_tokenizer(tmp_path: Path):
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -71,58 +73,58 @@ def test_the_runs_own_tokenizer_gives_the_text(tmp_path: Path):
     characters.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=characters, unk_token="?").save_pretrained(tmp_path / "tokenizer")
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(turn([0, 1, 0, 2], [3])))
+    journal.record_trajectory(1, attempt(turn([0, 1, 0, 2], [3])))
     journal.close()
     (text,) = show(tmp_path)
     assert "\n1+1=\n" in text and text.endswith("\n2")
 
 
-def test_what_is_not_trained_says_why(tmp_path: Path):
+def test_an_untrained_attempt_shows_the_reason(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(status=Status.ENV_FAILED, reason="env maze: KeyError: 'x'"))
-    journal.keep(2, attempt(turn([1], [2]), status=Status.ABORTED))
+    journal.record_trajectory(1, attempt(status=Status.ENV_FAILED, reason="env maze: KeyError: 'x'"))
+    journal.record_trajectory(2, attempt(turn([1], [2]), status=Status.ABORTED))
     journal.record(GroupFailed(group=2, reason="3 attempts failed"))
-    journal.keep(3, attempt(turn([1], [2])))
-    journal.keep(4, attempt(turn([1], [2])))
-    journal.record(Taken(step=5, groups=(4,)))
-    journal.record(RolledBack(to_step=4, why="killed"))
+    journal.record_trajectory(3, attempt(turn([1], [2])))
+    journal.record_trajectory(4, attempt(turn([1], [2])))
+    journal.record(StepStarted(step=5, groups=(4,)))
+    journal.record(RolledBack(to_step=4, reason="killed"))
     journal.close()
     first, second, third, fourth = show(tmp_path)
     assert "env_failed | no reward | reason: env maze: KeyError: 'x' | no tokens" in first
     assert "not trained: env_failed" in first
-    assert "not trained: the group was given up: 3 attempts failed" in second
-    assert "not trained: its group has not been taken" in third
+    assert "not trained: the group was abandoned: 3 attempts failed" in second
+    assert "not trained: no step has used its group yet" in third
     assert "not trained: its step was rolled back" in fourth
 
 
 def test_a_step_that_has_not_ended_has_trained_on_nothing_yet(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for step in (1, 2):
-        journal.keep(step, attempt(turn([1], [2])))
-        journal.record(Taken(step=step, groups=(step,)))
+        journal.record_trajectory(step, attempt(turn([1], [2])))
+        journal.record(StepStarted(step=step, groups=(step,)))
         if step == 1:
-            journal.record(Updated(step=step, refused=False))
+            journal.record(WeightsUpdated(step=step, refused=False))
     journal.close()
     first, second = show(tmp_path)
     assert "trained in step 1" in first
-    assert "taken by step 2, which has not ended" in second
+    assert "in training: step 2 has not ended" in second
 
 
-def test_pruned_tokens_are_said_to_be_gone(tmp_path: Path):
+def test_pruned_tokens_are_reported_as_pruned(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.keep(1, attempt(turn([1], [2])))
-    journal.record(Taken(step=1, groups=(1,)))
-    journal.record(Updated(step=1, refused=False))
+    journal.record_trajectory(1, attempt(turn([1], [2])))
+    journal.record(StepStarted(step=1, groups=(1,)))
+    journal.record(WeightsUpdated(step=1, refused=False))
     journal.prune(before_step=2)
     journal.close()
     (text,) = show(tmp_path)
     assert "reward 1" in text and "trained in step 1" in text and "pruned" in text
 
 
-def test_filters_choose_and_the_newest_come_last(tmp_path: Path):
+def test_filters_select_and_the_newest_come_last(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     for group in range(1, 9):
-        journal.keep(group, attempt(turn([1], [2]), domain="code" if group == 2 else "math"))
+        journal.record_trajectory(group, attempt(turn([1], [2]), domain="code" if group == 2 else "math"))
     journal.close()
 
     def groups(**wanted: object) -> list[str]:
@@ -134,7 +136,7 @@ def test_filters_choose_and_the_newest_come_last(tmp_path: Path):
     assert groups(status="truncated") == []
 
 
-def test_a_place_without_a_run_is_a_config_error(tmp_path: Path):
+def test_a_directory_without_a_run_is_a_config_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"journal.db: no journal here"):
         list(show(tmp_path / "nowhere"))
 
@@ -144,11 +146,11 @@ def test_an_unknown_status_names_the_known_ones(tmp_path: Path):
         list(show(tmp_path, status="finish"))
 
 
-def test_a_transcript_of_several_agents_says_whose_each_turn_is_and_what_each_earned(tmp_path: Path):
+def test_a_transcript_of_several_agents_names_the_agent_of_each_turn_and_its_reward(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     ann = Segment(turns=(turn([1], [2], reward=1.0), turn([3], [4], reward=-0.5)), agent="ann")
     bob = Segment(turns=(turn([5], [6], reward=0.25),), agent="bob")
-    journal.keep(4, replace(attempt(), segments=(ann, bob), score=None))
+    journal.record_trajectory(4, replace(attempt(), segments=(ann, bob), score=None))
     journal.close()
     (text,) = show(tmp_path)
     said = text.splitlines()

@@ -1,4 +1,4 @@
-"""A trace as a picture: every span and phase is there, in its place and colour."""
+"""A trace as a picture: every span and phase is drawn at its time and in its colour."""
 
 import re
 from xml.etree import ElementTree
@@ -16,7 +16,7 @@ def mark(kind: str, name: str, attempt: int, when: int) -> dict[str, object]:
     return {"ph": kind, "name": name, "pid": 2, "tid": 0, "id": attempt, "ts": when}
 
 
-def test_spans_and_phases_stand_where_they_belong() -> None:
+def test_spans_and_phases_are_drawn_at_their_times() -> None:
     events = [
         NAMED,
         span("generate", 0, 500_000),
@@ -38,7 +38,7 @@ def test_spans_and_phases_stand_where_they_belong() -> None:
     assert "generator-0 <&>" in words and "1 attempts" in words and "1 s" in words
 
 
-def test_of_many_attempts_some_are_shown_evenly() -> None:
+def test_of_many_attempts_an_even_selection_is_drawn() -> None:
     events = [mark(kind, "ready", number, 10 * number + (kind == "e")) for number in range(1000) for kind in "be"]
     found = re.findall(r"<title>ready", draw(events))
     assert 50 <= len(found) <= 64

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.journal.events import Admitted, Published, RunStarted, Taken
+from roll.journal.events import GroupAdmitted, RunStarted, StepStarted, WeightsPublished
 from roll.journal.store import Journal
 from roll.report.timeline import write
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
@@ -42,18 +42,18 @@ def run(directory: Path, num_groups: int = 3) -> None:
     """Group g is trained in step g + 1; each has a failed attempt before the good one."""
     journal = Journal(directory / "journal.db")
     journal.record(RunStarted(config_digest=""))
-    journal.record(Published(version=0, step=0, digest=""))
+    journal.record(WeightsPublished(version=0, step=0, digest=""))
     for group in range(num_groups):
         began = time.time()
-        journal.record(Admitted(group=group, task="t", domain="math", birth=0))
+        journal.record(GroupAdmitted(group=group, task="t", domain="math", birth=0))
         time.sleep(0.02)
-        journal.keep(group, attempt((0.005, 0.0), status=Status.ENV_FAILED))
+        journal.record_trajectory(group, attempt((0.005, 0.0), status=Status.ENV_FAILED))
         time.sleep(0.03)
-        journal.keep(group, attempt((0.010, 0.004), (0.006, 0.0)))
-        journal.record(Taken(step=group + 1, groups=(group,)))
-        journal.span("generator 0", "generate", began, time.time())
-        journal.span("trainer 0", "idle: groups", began, time.time())
-        journal.record(Published(version=group + 1, step=group + 1, digest=""))
+        journal.record_trajectory(group, attempt((0.010, 0.004), (0.006, 0.0)))
+        journal.record(StepStarted(step=group + 1, groups=(group,)))
+        journal.record_span("generator 0", "generate", began, time.time())
+        journal.record_span("trainer 0", "idle: groups", began, time.time())
+        journal.record(WeightsPublished(version=group + 1, step=group + 1, digest=""))
     journal.close()
 
 
@@ -69,7 +69,7 @@ def tracks(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def test_a_trace_is_what_viewers_read(tmp_path: Path):
+def test_a_trace_has_the_format_of_the_viewers(tmp_path: Path):
     run(tmp_path)
     assert write(tmp_path, tmp_path / "trace.json") == 6
     events = read(tmp_path / "trace.json")
@@ -124,11 +124,11 @@ def test_each_attempt_shows_its_phases_in_order(tmp_path: Path):
     }
 
 
-def test_what_a_request_waited_for_a_generator_is_a_phase_of_its_own(tmp_path: Path):
+def test_queueing_for_a_generator_is_a_separate_phase(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
-    journal.record(Admitted(group=0, task="t", domain="math", birth=0))
+    journal.record(GroupAdmitted(group=0, task="t", domain="math", birth=0))
     time.sleep(0.03)
-    journal.keep(0, attempt((0.010, 0.004), (0.006, 0.0), queued_s=0.003))
+    journal.record_trajectory(0, attempt((0.010, 0.004), (0.006, 0.0), queued_s=0.003))
     journal.close()
     write(tmp_path, tmp_path / "trace.json")
     (track,) = tracks(read(tmp_path / "trace.json")).values()
@@ -148,9 +148,9 @@ def test_what_a_request_waited_for_a_generator_is_a_phase_of_its_own(tmp_path: P
 def test_turns_of_an_earlier_process_do_not_reach_past_the_attempts_end(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     journal.record(RunStarted(config_digest=""))
-    journal.record(Admitted(group=0, task="t", domain="math", birth=0))
+    journal.record(GroupAdmitted(group=0, task="t", domain="math", birth=0))
     time.sleep(0.01)
-    journal.keep(0, attempt((500.0, 0.0), (1.0, 0.0)))
+    journal.record_trajectory(0, attempt((500.0, 0.0), (1.0, 0.0)))
     journal.close()
     write(tmp_path, tmp_path / "trace.json")
     (track,) = tracks(read(tmp_path / "trace.json")).values()
@@ -158,31 +158,31 @@ def test_turns_of_an_earlier_process_do_not_reach_past_the_attempts_end(tmp_path
     assert max(event["ts"] for event in track) == track[-1]["ts"] < SECOND
 
 
-def test_spans_lie_where_they_were(tmp_path: Path):
+def test_spans_have_their_times(tmp_path: Path):
     journal = Journal(tmp_path / "journal.db")
     journal.record(RunStarted(config_digest=""))
     began = next(journal.events()).time
-    journal.span("w", "update", began + 2, began + 5)
+    journal.record_span("w", "update", began + 2, began + 5)
     journal.close()
     write(tmp_path, tmp_path / "trace.json")
     (span,) = [event for event in read(tmp_path / "trace.json") if event["ph"] == "X"]
     assert (span["name"], span["ts"], span["dur"]) == ("update", 2 * SECOND, 3 * SECOND)
 
 
-def test_steps_choose_samples_and_the_time_they_lived_in(tmp_path: Path):
+def test_steps_select_samples_and_their_window_of_time(tmp_path: Path):
     run(tmp_path)
     assert write(tmp_path, tmp_path / "trace.json", "2:3") == 4
     events = read(tmp_path / "trace.json")
     assert {event["name"] for event in events if event["name"].startswith("group")} == {"group 1.1", "group 2.1"}
     assert sum(event["ph"] == "X" for event in events) == 4  # two workers while two groups lived
     for wrong in ("2", "a:b", "3:2", "-1:2"):
-        with pytest.raises(ConfigError, match="--steps: two steps expected"):
+        with pytest.raises(ConfigError, match="--steps: expected the first and the last step"):
             write(tmp_path, tmp_path / "trace.json", wrong)
     with pytest.raises(ConfigError, match="nothing was trained on in steps 8 to 9"):
         write(tmp_path, tmp_path / "trace.json", "8:9")
 
 
-def test_pruned_attempts_are_shown_whole(tmp_path: Path):
+def test_pruned_attempts_are_one_phase(tmp_path: Path):
     run(tmp_path, 1)
     journal = Journal(tmp_path / "journal.db")
     journal.prune(before_step=9)
@@ -192,7 +192,7 @@ def test_pruned_attempts_are_shown_whole(tmp_path: Path):
     assert "attempt (pruned)" in names
 
 
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path):
+def test_a_file_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path):
     run(tmp_path)
     with pytest.raises(ConfigError, match=r"--output .*trace.json: cannot be written \(No such file or directory\)"):
         write(tmp_path, tmp_path / "nowhere" / "trace.json")

@@ -1,4 +1,4 @@
-"""The border: what a reward may be and return, and what becomes of the rest."""
+"""The reward adapter: allowed rewards and return values, and the handling of everything else."""
 
 import asyncio
 import math
@@ -13,15 +13,15 @@ import pytest
 
 from roll.errors import ConfigError, RewardFailed, UnknownName
 from roll.registry import REWARDS
-from roll.rewards.base import LARGEST, Reward, call
-from roll.rewards.outcome import Ending, Fault, Outcome
-from roll.types import Call, Score, Task
+from roll.rewards.base import LARGEST, RewardAdapter, score_once
+from roll.rewards.result import RewardFault, RewardResult, RewardStatus
+from roll.types import Score, Spec, Task
 
 TASK = Task(id="t7", domain="d", answer="64")
 
 
-def asked(name: str, **arguments: Any) -> Outcome:
-    return asyncio.run(call(Call(name, arguments), TASK, "64"))
+def asked(name: str, **arguments: Any) -> RewardResult:
+    return asyncio.run(score_once(Spec(name, arguments), TASK, "64"))
 
 
 def found(name: str, **arguments: Any) -> Score:
@@ -30,52 +30,56 @@ def found(name: str, **arguments: Any) -> Score:
     return outcome.score
 
 
-def failed(name: str, **arguments: Any) -> Outcome:
+def failed(name: str, **arguments: Any) -> RewardResult:
     outcome = asked(name, **arguments)
-    assert outcome.ending is Ending.FAILED and outcome.score is None, outcome
+    assert outcome.status is RewardStatus.FAILED and outcome.score is None, outcome
     assert outcome.reason.startswith(f"reward {name!r}") and "\n" not in outcome.reason, outcome
     return outcome
 
 
-def given(task: Task, reply: str, *, back: Any) -> Any:
+def given(task: Task, response: str, *, back: Any) -> Any:
     return back
 
 
-async def later(task: Task, reply: str) -> float:
+async def later(task: Task, response: str) -> float:
     await asyncio.sleep(0)
     return 0.25
 
 
-def broken(task: Task, reply: str) -> float:
-    return 1 / (len(reply) - 2)  # the line that is told
+def broken(task: Task, response: str) -> float:
+    return 1 / (len(response) - 2)  # the reported line
 
 
-def broken_inside(task: Task, reply: str) -> float:
+def broken_inside(task: Task, response: str) -> float:
     return Fraction("half").numerator
 
 
-def long_winded(task: Task, reply: str) -> float:
+def long_winded(task: Task, response: str) -> float:
     raise RuntimeError("first line\nsecond line " + "x" * 10_000)
 
 
-def leaving(task: Task, reply: str) -> float:
+def leaving(task: Task, response: str) -> float:
     sys.exit(3)
 
 
-def unjudgeable(task: Task, reply: str) -> float:
+def unjudgeable(task: Task, response: str) -> float:
     raise ConfigError(f"task {task.id!r}: no answer; give it one")
 
 
-def unreachable(task: Task, reply: str) -> float:
+def unreachable(task: Task, response: str) -> float:
     raise RewardFailed("scorer at 127.0.0.1: no answer; start it")
 
 
-def thread(task: Task, reply: str) -> int:
+def thread(task: Task, response: str) -> int:
     return threading.get_ident() % 1000
 
 
+def other_names(question: Task, reply: str) -> float:
+    return float(reply == question.answer)
+
+
 class Counting:
-    """Says how often it was started, and refuses what has not been."""
+    """Records its calls; its score is the number of starts."""
 
     def __init__(self, *, diary: list[str], step: float = 1.0) -> None:
         self.diary, self.step = diary, step
@@ -87,13 +91,13 @@ class Counting:
     async def stop(self) -> None:
         self.diary.append("stop")
 
-    def score(self, task: Task, reply: str) -> float:
+    def score(self, task: Task, response: str) -> float:
         self.diary.append("score")
         return self.step * self.diary.count("start")
 
 
 class Bare:
-    async def score(self, task: Task, reply: str) -> float:
+    async def score(self, task: Task, response: str) -> float:
         return 0.5
 
 
@@ -112,7 +116,7 @@ class Choosy(Bare):
             raise ValueError(f"no {flavour}")
 
 
-def test_a_reward_of_ours_is_called_by_its_short_name():
+def test_a_built_in_reward_has_a_short_name():
     assert found("exact").value == 1.0
 
 
@@ -129,6 +133,10 @@ def test_a_score_passes_with_its_parts_as_plain_floats():
     score = found(f"{__name__}:given", back=Score(1, {"format": np.float16(0.5), "right": True}))
     assert score == Score(1.0, {"format": 0.5, "right": 1.0})
     assert {type(value) for value in (score.value, *score.parts.values())} == {float}
+
+
+def test_task_and_response_are_passed_by_position():
+    assert found(f"{__name__}:other_names").value == 1.0
 
 
 def test_an_async_reward_is_awaited():
@@ -157,9 +165,9 @@ def test_an_async_reward_is_awaited():
         (Score(1.0, {1: 1.0}), "parts are not numbers by name"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_anything_but_a_number_to_train_on_is_the_rewards_fault(back: Any, said: str):
+def test_an_unusable_return_value_is_the_rewards_fault(back: Any, said: str):
     outcome = failed(f"{__name__}:given", back=back)
-    assert outcome.fault is Fault.REWARD and said in outcome.reason and "on task 't7': " in outcome.reason
+    assert outcome.fault is RewardFault.REWARD and said in outcome.reason and "on task 't7': " in outcome.reason
     assert len(outcome.reason) < 300
 
 
@@ -167,15 +175,15 @@ def test_the_largest_score_still_passes():
     assert found(f"{__name__}:given", back=-LARGEST).value == -1e6
 
 
-def test_a_reward_that_raises_is_told_with_the_line_of_its_file():
+def test_an_error_in_a_reward_is_reported_with_its_file_and_line():
     lines = Path(__file__).read_text().splitlines()
-    line = next(number for number, text in enumerate(lines, 1) if "# the line that is told" in text)
+    line = next(number for number, text in enumerate(lines, 1) if "# the reported line" in text)
     outcome = failed(f"{__name__}:broken")
-    assert outcome.fault is Fault.REWARD
-    assert f"on task 't7': ZeroDivisionError: division by zero ({__file__}:{line}); mend" in outcome.reason
+    assert outcome.fault is RewardFault.REWARD
+    assert f"on task 't7': ZeroDivisionError: division by zero ({__file__}:{line}); fix" in outcome.reason
 
 
-def test_what_a_library_raises_is_told_with_the_line_of_the_reward_that_called_it():
+def test_an_error_in_a_library_is_reported_with_the_line_of_the_reward():
     assert f"({__file__}:" in failed(f"{__name__}:broken_inside").reason
 
 
@@ -188,14 +196,14 @@ def test_a_reward_that_calls_exit_ends_nothing_but_its_own_attempt():
     assert "SystemExit: 3" in failed(f"{__name__}:leaving").reason
 
 
-def test_a_task_that_cannot_be_judged_is_its_own_fault_and_not_the_runs():
+def test_a_task_that_cannot_be_scored_fails_alone():
     outcome = failed(f"{__name__}:unjudgeable")
-    assert outcome.fault is Fault.TASK and outcome.reason.endswith("task 't7': no answer; give it one")
+    assert outcome.fault is RewardFault.TASK and outcome.reason.endswith("task 't7': no answer; give it one")
 
 
-def test_what_a_reward_reaches_for_in_vain_is_infrastructure():
+def test_an_unreachable_dependency_is_an_infrastructure_failure():
     outcome = failed(f"{__name__}:unreachable")
-    assert outcome.fault is Fault.INFRASTRUCTURE and "scorer at 127.0.0.1: no answer" in outcome.reason
+    assert outcome.fault is RewardFault.INFRASTRUCTURE and "scorer at 127.0.0.1: no answer" in outcome.reason
 
 
 def test_a_misspelt_reward_is_the_users_fault_not_the_trajectorys():
@@ -210,14 +218,14 @@ def test_a_reward_runs_in_the_callers_thread():
 def test_a_class_is_started_before_and_stopped_after_its_scores():
     diary: list[str] = []
 
-    async def use() -> list[Outcome]:
-        made = Reward.made(Call(f"{__name__}:Counting", {"diary": diary, "step": 0.5}))
+    async def use() -> list[RewardResult]:
+        made = RewardAdapter.load(Spec(f"{__name__}:Counting", {"diary": diary, "step": 0.5}))
         assert await made.start() is None
         outcomes = [await made.score(TASK, "64") for _ in range(2)]
         await made.stop()
         return outcomes
 
-    assert asyncio.run(use()) == [Outcome.of(Score(0.5))] * 2
+    assert asyncio.run(use()) == [RewardResult.from_score(Score(0.5))] * 2
     assert diary == ["start", "score", "score", "stop"]
 
 
@@ -227,7 +235,7 @@ def test_a_class_needs_neither_start_nor_stop_and_may_score_in_its_own_time():
 
 def test_a_class_that_cannot_start_has_no_score_and_may_have_one_later():
     outcome = failed(f"{__name__}:Offline")
-    assert outcome.fault is Fault.INFRASTRUCTURE
+    assert outcome.fault is RewardFault.INFRASTRUCTURE
     assert "could not start: ConnectionError: no route" in outcome.reason
 
 
@@ -240,7 +248,7 @@ def test_a_class_that_cannot_start_has_no_score_and_may_have_one_later():
         ("LARGEST", {}, "is no function"),
     ],
 )
-def test_what_can_be_no_reward_at_all_is_the_users_to_mend(name: str, arguments: dict[str, Any], said: str):
+def test_an_object_that_cannot_be_a_reward_is_a_config_error(name: str, arguments: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         asked(f"{__name__}:{name}", **arguments)
 

@@ -1,4 +1,4 @@
-"""The multiple-choice verifier: which option a reply commits to."""
+"""The multiple-choice verifier: which option a response commits to."""
 
 import json
 import os
@@ -12,15 +12,17 @@ from roll.errors import ConfigError
 from roll.rewards.choice import score
 from roll.types import Task
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ["A)32,400", "B)6000", "C)Vitamin D", "D)600 m", "E)None of these"]
 
 
-def right(answer: Any, reply: str, options: Any = OPTIONS) -> bool:
-    return score(Task(id="t", domain="d", answer=answer, metadata={"options": options}), reply).value == 1.0
+def right(answer: Any, response: str, options: Any = OPTIONS) -> bool:
+    return score(Task(id="t", domain="d", answer=answer, metadata={"options": options}), response).value == 1.0
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "response",
     [
         "B",
         " b. ",
@@ -57,14 +59,14 @@ def right(answer: Any, reply: str, options: Any = OPTIONS) -> bool:
         "故选\uff1a\uff08\uff22\uff09",
     ],
 )
-def test_the_last_option_stated_counts(reply: str):
-    assert right("B", reply)
-    assert not right("A", reply)
-    assert not right("C", reply)
+def test_the_last_option_stated_counts(response: str):
+    assert right("B", response)
+    assert not right("A", response)
+    assert not right("C", response)
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "response",
     [
         "",
         "The answer is A or B",
@@ -84,8 +86,8 @@ def test_the_last_option_stated_counts(reply: str):
         "I have no idea, a guess would be wrong.",
     ],
 )
-def test_several_options_at_once_or_none_are_wrong(reply: str):
-    assert not any(right(letter, reply) for letter in "ABCDE")
+def test_several_options_at_once_or_none_are_wrong(response: str):
+    assert not any(right(letter, response) for letter in "ABCDE")
 
 
 def test_letters_within_an_options_text_are_not_letters():
@@ -131,7 +133,7 @@ def test_a_task_without_options_or_with_an_answer_that_is_none_is_refused(answer
         "答案" * 300_000,
     ],
 )
-def test_no_reply_is_expensive(bomb: str):
+def test_no_response_is_expensive(bomb: str):
     start = time.thread_time()
     right("B", bomb)
     assert time.thread_time() - start < 4.0  # linear takes some tenths
@@ -143,9 +145,9 @@ def test_every_real_option_is_recognised_and_no_other():
         row = json.loads(line)
         for option in row["options"]:
             letter, text = option[0], option[2:]
-            for reply in (f"So the answer is {letter}.", f"{letter}) {text}", rf"\boxed{{{letter}}}"):
+            for response in (f"So the answer is {letter}.", f"{letter}) {text}", rf"\boxed{{{letter}}}"):
                 twins = [other for other in row["options"] if other[2:] == text]
-                assert right(row["answer"], reply, row["options"]) == (letter == row["answer"]) or len(twins) > 1, (
+                assert right(row["answer"], response, row["options"]) == (letter == row["answer"]) or len(twins) > 1, (
                     row,
-                    reply,
+                    response,
                 )

@@ -1,4 +1,4 @@
-"""The code verifier: every form of tests, languages, hostile replies, and passes that are forged."""
+"""The code verifier: every form of tests, languages, hostile responses, and passes that are forged."""
 
 # ruff: noqa: E501 - programs in one line each
 
@@ -14,29 +14,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.errors import ConfigError
-from roll.rewards.code import code_in, score
-from roll.rewards.wire import read, write
-from roll.sandbox.level import TRUSTED, why_not
+from roll.rewards.code.protocol import read, write
+from roll.rewards.code.reward import extract_code, score
+from roll.sandbox.level import TRUSTED_CODE, unavailable_reason
 from roll.types import Score, Task
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"untrusted code is not run here: {why_not()}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(unavailable_reason()), reason=f"untrusted code is not run here: {unavailable_reason()}"),
+]
 
 
-def scored(reply: str, options: dict[str, Any] | None = None, **metadata: Any) -> Score:
+def scored(response: str, options: dict[str, Any] | None = None, **metadata: Any) -> Score:
     task = Task(id="t", domain="code", metadata=metadata)
-    return asyncio.run(score(task, reply, **(options or {})))
+    return asyncio.run(score(task, response, **(options or {})))
 
 
-def passes(reply: str, *tests: str, **metadata: Any) -> bool:
-    return scored(reply, tests=list(tests), **metadata).value == 1.0
+def passes(response: str, *tests: str, **metadata: Any) -> bool:
+    return scored(response, tests=list(tests), **metadata).value == 1.0
 
 
 def test_code_is_the_last_fenced_block_after_thinking_or_everything() -> None:
-    assert code_in("x = 1") == "x = 1"
-    assert code_in("First\n```\na\n```\nthen\n```python\nb\nc\n```\ndone") == "b\nc"
-    assert code_in("```python\nopen") == "open"
-    assert code_in("<think>```python\nbad\n```</think>good") == "good"
-    assert code_in("<think>```python\nstill thinking\n```") == ""
+    assert extract_code("x = 1") == "x = 1"
+    assert extract_code("First\n```\na\n```\nthen\n```python\nb\nc\n```\ndone") == "b\nc"
+    assert extract_code("```python\nopen") == "open"
+    assert extract_code("<think>```python\nbad\n```</think>good") == "good"
+    assert extract_code("<think>```python\nstill thinking\n```") == ""
 
 
 def test_asserts_pass_and_fail_one_by_one() -> None:
@@ -47,7 +50,7 @@ def test_asserts_pass_and_fail_one_by_one() -> None:
     assert scored(code, {"partial": True}, tests=tests) == Score(0.5, {"passed": 0.5})
 
 
-def test_setup_runs_before_the_tests_and_may_use_the_reply() -> None:
+def test_setup_runs_before_the_tests_and_may_use_the_response() -> None:
     node = "class Node:\n    def __init__(self, v): self.v, self.next = v, None\ndef last(n):\n"
     node += "    while n.next: n = n.next\n    return n.v"
     assert passes(node, "assert last(a) == 2", setup="a = Node(1)\r\na.next = Node(2)")
@@ -65,7 +68,7 @@ def test_values_of_all_kinds_cross_and_keep_their_types() -> None:
     assert passes("import decimal\ndef f(): return decimal.Decimal('1.5')", "assert f() == 1.5")
 
 
-def test_what_a_function_does_to_its_arguments_is_seen() -> None:
+def test_in_place_changes_of_arguments_are_visible_to_tests() -> None:
     assert passes("def sort(x): x.sort()", "a = [3, 1, 2]\nsort(a)\nassert a == [1, 2, 3]")
     assert passes("def put(d): d['a'] = 1", "d = {}\nput(d)\nassert d == {'a': 1}")
 
@@ -104,7 +107,7 @@ def test_functions_with_arguments_and_expected_values() -> None:
         assert scored(f"def f(): return {wrong}", tests=[{"args": [], "expected": True}], entry_point="f").value == 0.0
 
 
-def test_a_builtin_name_is_the_replys_only_when_it_is_what_was_asked_for() -> None:
+def test_a_builtin_name_is_the_responses_only_as_the_entry_point() -> None:
     assert passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3", entry_point="sum")
     assert not passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3")
 
@@ -147,7 +150,7 @@ def test_input_and_output_in_several_languages() -> None:
     assert scored("print(5)\nraise SystemExit(1)", cases=cases).parts["passed"] == 0.0
 
 
-def test_a_run_out_of_time_fails_what_is_left_and_no_more() -> None:
+def test_a_timeout_fails_the_remaining_cases_only() -> None:
     slow = "def f(x):\n    while x: pass\n    return x"
     started = time.monotonic()
     found = scored(slow, {"timeout_s": 1.0}, tests=["assert f(0) == 0", "assert f(1) == 1", "assert f(0) == 0"])
@@ -253,11 +256,21 @@ def test_a_pass_of_calls_and_scripts_cannot_be_forged(name: str) -> None:
     assert scored(FORGERIES[name], tests=SCRIPT).value == 0.0
 
 
-def test_hostile_replies_score_0() -> None:
+def test_hostile_responses_score_0() -> None:
     nested = "(" * 100_000
-    for reply in ("", "```", "```python", "\0", "\ud800", "def f(x): return '\ud800'", nested, "é" * 10, "x" * 2**20):
-        assert scored(reply, tests=["assert f(1) == 2"]).value == 0.0
-        assert scored(reply, cases=[{"stdin": "", "stdout": "1"}]).value == 0.0
+    for response in (
+        "",
+        "```",
+        "```python",
+        "\0",
+        "\ud800",
+        "def f(x): return '\ud800'",
+        nested,
+        "é" * 10,
+        "x" * 2**20,
+    ):
+        assert scored(response, tests=["assert f(1) == 2"]).value == 0.0
+        assert scored(response, cases=[{"stdin": "", "stdout": "1"}]).value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -290,7 +303,7 @@ def test_options_that_cannot_be_used_are_refused() -> None:
 
 
 def test_code_that_is_trusted_in_words_runs_without_isolation() -> None:
-    assert scored("def f(x): return x", {"sandbox": TRUSTED}, tests=["assert f(1) == 1"]).value == 1.0
+    assert scored("def f(x): return x", {"sandbox": TRUSTED_CODE}, tests=["assert f(1) == 1"]).value == 1.0
 
 
 PLAIN_DATA = st.recursive(
@@ -302,7 +315,7 @@ PLAIN_DATA = st.recursive(
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(PLAIN_DATA)
-def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+def test_read_inverts_write(value: Any) -> None:
     found = read(write(value, repr), lambda *found: None)
     assert found == value and repr(found) == repr(value)
 

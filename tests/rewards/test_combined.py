@@ -7,29 +7,29 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.config.load import Loaded, dump, load
+from roll.config.load import LoadedRun, dump, load
 from roll.config.reward import Reward
 from roll.errors import ConfigError
 from roll.explain.run import explain
 from roll.preflight import preflight
-from roll.rewards.base import call
-from roll.rewards.outcome import Fault, Outcome
-from roll.types import Call, Score, Task
+from roll.rewards.base import score_once
+from roll.rewards.result import RewardFault, RewardResult
+from roll.types import Score, Spec, Task
 
 TASK = Task(id="t", domain="d", answer="64")
 DIARY: list[str] = []
 HERE = __name__
 
 
-def counted(task: Task, reply: str, *, scale: float = 1.0) -> Score:
-    return Score(scale * len(reply), {"letters": float(len(reply))})
+def counted(task: Task, response: str, *, scale: float = 1.0) -> Score:
+    return Score(scale * len(response), {"letters": float(len(response))})
 
 
-def broken(task: Task, reply: str) -> float:
+def broken(task: Task, response: str) -> float:
     raise ZeroDivisionError("nothing left")
 
 
-def huge(task: Task, reply: str) -> float:
+def huge(task: Task, response: str) -> float:
     return 1e6
 
 
@@ -45,12 +45,12 @@ class Told:
     async def stop(self) -> None:
         DIARY.append(f"{self.who} stops")
 
-    async def score(self, task: Task, reply: str) -> float:
+    async def score(self, task: Task, response: str) -> float:
         return 1.0
 
 
-def asked(*rewards: dict[str, Any], reply: str = "64") -> Outcome:
-    return asyncio.run(call(Call("weighted", {"rewards": list(rewards)}), TASK, reply))
+def asked(*rewards: dict[str, Any], response: str = "64") -> RewardResult:
+    return asyncio.run(score_once(Spec("weighted", {"rewards": list(rewards)}), TASK, response))
 
 
 def test_the_sum_is_weighted_and_every_reward_is_a_part_with_its_parts_below_it():
@@ -61,7 +61,7 @@ def test_the_sum_is_weighted_and_every_reward_is_a_part_with_its_parts_below_it(
 
 def test_where_one_has_no_score_there_is_none_and_the_reason_is_its_own():
     outcome = asked({"kind": "exact"}, {"kind": f"{HERE}:broken", "weight": 0.0})
-    assert outcome.score is None and outcome.fault is Fault.REWARD
+    assert outcome.score is None and outcome.fault is RewardFault.REWARD
     assert outcome.reason.startswith(
         f"reward '{HERE}:broken' on task 't': ZeroDivisionError: nothing left ({__file__}:"
     )
@@ -70,12 +70,12 @@ def test_where_one_has_no_score_there_is_none_and_the_reason_is_its_own():
 def test_a_task_that_one_of_them_cannot_judge_is_at_fault():
     nothing = Task(id="t", domain="d")
     rewards = {"rewards": [{"kind": f"{HERE}:counted"}, {"kind": "exact"}]}
-    assert asyncio.run(call(Call("weighted", rewards), nothing, "64")).fault is Fault.TASK
+    assert asyncio.run(score_once(Spec("weighted", rewards), nothing, "64")).fault is RewardFault.TASK
 
 
-def test_a_sum_out_of_bounds_is_no_score():
+def test_a_sum_out_of_bounds_gives_no_score():
     outcome = asked({"kind": f"{HERE}:huge", "weight": 2.0})
-    assert outcome.fault is Fault.REWARD and "(got 2000000.0)" in outcome.reason
+    assert outcome.fault is RewardFault.REWARD and "(got 2000000.0)" in outcome.reason
 
 
 def test_all_are_started_and_stopped_and_one_that_cannot_start_stops_the_others():
@@ -85,7 +85,7 @@ def test_all_are_started_and_stopped_and_one_that_cannot_start_stops_the_others(
     assert DIARY == ["one starts", "two starts", "two stops", "one stops"]
     DIARY.clear()
     outcome = asked(one, {**two, "offline": True})
-    assert outcome.fault is Fault.INFRASTRUCTURE and "ConnectionError: no route" in outcome.reason
+    assert outcome.fault is RewardFault.INFRASTRUCTURE and "ConnectionError: no route" in outcome.reason
     assert DIARY == ["one starts", "one stops"]
 
 
@@ -97,7 +97,7 @@ def test_all_are_started_and_stopped_and_one_that_cannot_start_stops_the_others(
         ([{"kind": "exakt"}], "did you mean 'exact'"),
     ],
 )
-def test_a_list_that_means_nothing_is_the_users_to_mend(rewards: list[dict[str, Any]], said: str):
+def test_an_invalid_list_is_a_config_error(rewards: list[dict[str, Any]], said: str):
     with pytest.raises(ConfigError, match=said):
         asked(*rewards)
 
@@ -108,20 +108,20 @@ def read(reward: str) -> Reward:
 
 @pytest.mark.parametrize("written", ["exact", "{kind: exact}"])
 def test_a_single_reward_stays_itself(written: str):
-    assert (read(written).kind, read(written).arguments) == ("exact", {})
+    assert (read(written).kind, read(written).kwargs) == ("exact", {})
     assert read(written).model_dump() == {"kind": "exact"}
 
 
 def test_a_weight_or_a_list_makes_a_weighted_sum():
     exact = {"kind": "exact", "weight": 1.0, "name": "exact"}
-    assert read("{kind: exact, weight: 0.5}").arguments == {"rewards": [{**exact, "weight": 0.5}]}
+    assert read("{kind: exact, weight: 0.5}").kwargs == {"rewards": [{**exact, "weight": 0.5}]}
     found = read("[exact, {kind: length, name: short, low: 1, high: 2}]")
     short = {"kind": "length", "weight": 1.0, "name": "short", "low": 1, "high": 2}
-    assert (found.kind, found.arguments) == ("weighted", {"rewards": [exact, short]})
+    assert (found.kind, found.kwargs) == ("weighted", {"rewards": [exact, short]})
 
 
 RUN = """\
-model: {shape: {alphabet: "0123456789+=", context: 1024}}
+model: {shape: {alphabet: "0123456789+=", max_seq_len: 1024}}
 algorithm: grpo
 tasks:
   - name: sums
@@ -132,7 +132,7 @@ tasks:
 """
 
 
-def loaded(folder: Path, *overrides: str, text: str = RUN) -> Loaded:
+def loaded(folder: Path, *overrides: str, text: str = RUN) -> LoadedRun:
     (folder / "run.yaml").write_text(text)
     found = load(folder / "run.yaml", overrides)
     preflight(found)
@@ -155,7 +155,7 @@ def test_a_run_with_several_rewards_is_dumped_as_it_was_written_and_explained(tm
         ("weight: 0.5", "weight: half", "weight: must be a number (got 'half')"),
     ],
 )
-def test_a_fault_in_the_list_is_told_at_its_place(tmp_path: Path, old: str, new: str, said: str):
+def test_an_error_in_the_list_is_reported_with_its_location(tmp_path: Path, old: str, new: str, said: str):
     with pytest.raises(ConfigError) as fault:
         loaded(tmp_path, text=RUN.replace(old, new))
     assert said in str(fault.value)
@@ -166,9 +166,9 @@ def test_an_empty_list_of_rewards_is_refused(tmp_path: Path):
         loaded(tmp_path, "tasks.0.reward=[]")
 
 
-def test_an_option_can_be_laid_over_a_reward_that_is_written_as_a_name(tmp_path: Path):
+def test_options_can_override_a_reward_given_as_a_name(tmp_path: Path):
     written = ["tasks.0.reward=length", "tasks.0.reward.low=1", "tasks.0.reward.high=2"]
     reward = loaded(tmp_path, *written).run.tasks[0].reward
-    assert reward is not None and (reward.kind, reward.arguments) == ("length", {"low": 1, "high": 2})
+    assert reward is not None and (reward.kind, reward.kwargs) == ("length", {"low": 1, "high": 2})
     reward = loaded(tmp_path, "tasks.0.reward.1.weight=2").run.tasks[0].reward
     assert reward is not None and [part.weight for part in reward.rewards] == [1.0, 2.0]

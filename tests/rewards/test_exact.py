@@ -9,12 +9,12 @@ from roll.types import Task
 
 def test_only_the_stripped_answer_itself_is_right():
     task = Task(id="1", domain="d", answer="64")
-    assert [score(task, reply).value for reply in ("64", " 64\n", "46", "64.", "", "6 4")] == [1, 1, 0, 0, 0, 0]
+    assert [score(task, response).value for response in ("64", " 64\n", "46", "64.", "", "6 4")] == [1, 1, 0, 0, 0, 0]
 
 
 def test_any_alias_is_right():
     task = Task(id="1", domain="d", answer=["Paris", " paris "])
-    assert [score(task, reply).value for reply in ("Paris", "paris", "PARIS")] == [1, 1, 0]
+    assert [score(task, response).value for response in ("Paris", "paris", "PARIS")] == [1, 1, 0]
 
 
 def test_a_task_without_an_answer_is_refused():

@@ -1,4 +1,4 @@
-"""Words in common between a reply and the nearest of the answers."""
+"""Words in common between a response and the nearest of the answers."""
 
 import pytest
 from hypothesis import given, settings
@@ -8,9 +8,11 @@ from roll.errors import ConfigError
 from roll.rewards.f1 import score
 from roll.types import Score, Task
 
+pytestmark = pytest.mark.slow
 
-def found(answer: object, reply: str, **options: float) -> Score:
-    return score(Task(id="t", domain="d", answer=answer), reply, **options)
+
+def found(answer: object, response: str, **options: float) -> Score:
+    return score(Task(id="t", domain="d", answer=answer), response, **options)
 
 
 def test_case_punctuation_and_articles_do_not_count():
@@ -36,7 +38,7 @@ def test_a_threshold_makes_it_all_or_nothing():
     assert found("one two", "one", threshold=0.7).value == 0.0
 
 
-def test_only_what_is_said_after_thinking_counts():
+def test_only_text_after_thinking_counts():
     assert found("Paris", "<think>London or Paris</think>Paris").value == 1.0
     assert found("Paris", "<think>Paris").value == 0.0
     assert found("Paris", "x <answer>Paris</answer> y").value == 1.0
@@ -70,6 +72,6 @@ def test_a_threshold_out_of_range_is_refused():
 
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(st.text(min_size=1).filter(str.strip), st.text())
-def test_it_lies_between_0_and_1_and_an_answer_is_worth_1(answer: str, reply: str):
-    assert 0.0 <= found(answer, reply).value <= 1.0
+def test_it_lies_between_0_and_1_and_an_answer_is_worth_1(answer: str, response: str):
+    assert 0.0 <= found(answer, response).value <= 1.0
     assert found(answer, f"</think>{answer}").value == 1.0 or "<" in answer

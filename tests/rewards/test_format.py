@@ -10,13 +10,13 @@ TASK = Task(id="t", domain="d")
 GOOD = "<think>so\nand so</think>\n<answer>4</answer>"
 
 
-@pytest.mark.parametrize("reply", [GOOD, f"  {GOOD}\n", "<think></think><answer>4</answer>"])
-def test_thinking_then_an_answer_is_right(reply: str):
-    assert score(TASK, reply) == Score(1.0, {"thinking": 1.0, "answer": 1.0})
+@pytest.mark.parametrize("response", [GOOD, f"  {GOOD}\n", "<think></think><answer>4</answer>"])
+def test_thinking_then_an_answer_is_right(response: str):
+    assert score(TASK, response) == Score(1.0, {"thinking": 1.0, "answer": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("reply", "thinking", "answer"),
+    ("response", "thinking", "answer"),
     [
         ("", 0, 0),
         ("4", 0, 0),
@@ -35,8 +35,8 @@ def test_thinking_then_an_answer_is_right(reply: str):
         ("</think>x<think><answer>4</answer>", 0, 1),
     ],
 )
-def test_any_other_shape_is_wrong_and_its_parts_say_what_is_there(reply: str, thinking: int, answer: int):
-    assert score(TASK, reply) == Score(0.0, {"thinking": thinking, "answer": answer})
+def test_any_other_format_scores_zero_and_parts_say_which_tags_are_there(response: str, thinking: int, answer: int):
+    assert score(TASK, response) == Score(0.0, {"thinking": thinking, "answer": answer})
 
 
 def test_tags_have_the_names_they_are_given():
@@ -50,6 +50,6 @@ def test_the_prompt_may_have_opened_the_thinking():
 
 
 @pytest.mark.parametrize(("thinking", "answer"), [("", "a"), ("a", " "), ("a", "a")])
-def test_tags_that_cannot_be_told_apart_are_refused(thinking: str, answer: str):
+def test_equal_or_empty_tags_are_refused(thinking: str, answer: str):
     with pytest.raises(ConfigError, match="name two different ones"):
         score(TASK, GOOD, thinking=thinking, answer=answer)

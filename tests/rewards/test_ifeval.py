@@ -1,4 +1,4 @@
-"""Instruction following: each kind kept and just missed, strict and loose, and replies that mean harm."""
+"""Instruction following: each kind kept and just missed, strict and loose, and responses that mean harm."""
 # ruff: noqa: RUF001
 
 import os
@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from roll.data.tasks import jsonl
 from roll.errors import ConfigError
-from roll.rewards.ifeval import followed, instructions, score
-from roll.rewards.ifeval_checks import KINDS, count_sentences
+from roll.rewards.ifeval.checks import KINDS, count_sentences
+from roll.rewards.ifeval.reward import check_instructions, parse_instructions, score
 from roll.types import Score, Task
+
+pytestmark = pytest.mark.slow
 
 MULTILINGUAL = (
     "Grüße! नमस्ते दुनिया। 今日は。元気です。 مرحبا، كيف حالك؟ Привет, мир. 안녕하세요. P.S. [x] *y*\n\n* a\n***\n- b"
@@ -68,7 +70,12 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         "language:response_language",
         {"language": "de"},
         ["Das ist eine kurze Antwort, und sie ist nicht lang."],
-        ["This is a short reply and it is not long.", "Dit is een kort antwoord en het is niet lang.", "12!", "xyzzy"],
+        [
+            "This is a short response and it is not long.",
+            "Dit is een kort antwoord en het is niet lang.",
+            "12!",
+            "xyzzy",
+        ],
     ),
     (
         "language:response_language",
@@ -231,12 +238,12 @@ def test_all_25_kinds_have_cases():
 
 
 @pytest.mark.parametrize(("name", "parameters", "kept", "missed"), CASES)
-def test_replies_that_follow_count_and_near_misses_do_not(
+def test_responses_that_follow_count_and_near_misses_do_not(
     name: str, parameters: dict[str, Any], kept: list[str], missed: list[str]
 ):
     task = asking((name, parameters))
-    assert [reply for reply in kept if score(task, reply).value != 1.0] == []
-    assert [reply for reply in missed if score(task, reply).value != 0.0] == []
+    assert [response for response in kept if score(task, response).value != 1.0] == []
+    assert [response for response in missed if score(task, response).value != 0.0] == []
 
 
 @pytest.mark.parametrize(
@@ -268,32 +275,32 @@ def test_all_instructions_must_be_followed_unless_part_of_them_pays():
     assert score(task, '"<<Ode>> to joy"') == Score(1.0, {"followed": 1.0})
     assert score(task, '"Ode to joy"') == Score(0.0, {"followed": 2 / 3})
     assert score(task, '"Ode to joy"', partial=True) == Score(2 / 3, {"followed": 2 / 3})
-    assert followed(task, '"Ode, to joy"') == [False, True, False]
+    assert check_instructions(task, '"Ode, to joy"') == [False, True, False]
 
 
 def test_loose_forgives_an_opening_line_a_closing_line_and_asterisks():
     quoted = asking(("startend:quotation", {}))
-    for reply in ('Sure:\n"a"', '"a"\nBye', 'Sure:\n"a"\nBye', '**"a"**', 'Sure:\n*"a"*\nBye'):
-        assert score(quoted, reply).value == 0.0
-        assert score(quoted, reply, loose=True).value == 1.0
-    for reply in ('Sure:\nwell:\n"a"', '"a"\nBye\nBye', 'Sure: "a"', ""):
-        assert score(quoted, reply, loose=True).value == 0.0
+    for response in ('Sure:\n"a"', '"a"\nBye', 'Sure:\n"a"\nBye', '**"a"**', 'Sure:\n*"a"*\nBye'):
+        assert score(quoted, response).value == 0.0
+        assert score(quoted, response, loose=True).value == 1.0
+    for response in ('Sure:\nwell:\n"a"', '"a"\nBye\nBye', 'Sure: "a"', ""):
+        assert score(quoted, response, loose=True).value == 0.0
 
 
 def test_loose_lets_each_instruction_have_its_own_reading():
     task = asking(("startend:quotation", {}), ("detectable_format:number_highlighted_sections", {"num_highlights": 1}))
-    assert followed(task, 'Here it *is*:\n"a"') == [False, True]
+    assert check_instructions(task, 'Here it *is*:\n"a"') == [False, True]
     assert score(task, 'Here it *is*:\n"a"', loose=True).value == 1.0
 
 
 @pytest.mark.parametrize("loose", [False, True])
-def test_an_empty_reply_follows_nothing(loose: bool):
+def test_an_empty_response_follows_nothing(loose: bool):
     task = asking(("punctuation:no_comma", {}), ("keywords:forbidden_words", {"forbidden_words": ["x"]}))
-    for reply in ("", " \n\t ", "<think>still, thinking", "<think>done</think>  "):
-        assert score(task, reply, loose=loose) == Score(0.0, {"followed": 0.0})
+    for response in ("", " \n\t ", "<think>still, thinking", "<think>done</think>  "):
+        assert score(task, response, loose=loose) == Score(0.0, {"followed": 0.0})
 
 
-def test_what_was_thought_is_not_what_was_said():
+def test_thinking_is_ignored():
     task = asking(("punctuation:no_comma", {}), ("keywords:existence", {"keywords": ["rain"]}))
     assert score(task, "<think>rain, or snow?</think>\nIt will rain.").value == 1.0
     assert score(task, "<think>rain</think>\nIt will snow.").value == 0.0
@@ -305,8 +312,8 @@ def test_what_was_thought_is_not_what_was_said():
     [
         ({}, r"task 't': no instructions \(got None\); list them"),
         ({"instruction_id_list": [], "kwargs": []}, "no instructions"),
-        ({"instruction_id_list": ["punctuation:no_comma"]}, "not one entry an instruction"),
-        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}, {}]}, "not one entry an instruction"),
+        ({"instruction_id_list": ["punctuation:no_comma"]}, "not one entry per instruction"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}, {}]}, "not one entry per instruction"),
         ({"instruction_id_list": ["punctuation:no_coma"], "kwargs": [{}]}, "did you mean 'punctuation:no_comma'"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": ["x"]}, "parameters are not an object"),
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"x": 1}]}, r"unknown parameter \(got 'x'\)"),
@@ -352,7 +359,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_no_reply_is_expensive(bomb: str):
+def test_no_response_is_expensive(bomb: str):
     every = asking(*{name: (name, parameters) for name, parameters, *_ in CASES}.values())
     start = time.thread_time()
     found = score(every, BOMBS[bomb], loose=False, partial=True)
@@ -362,26 +369,26 @@ def test_no_reply_is_expensive(bomb: str):
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.text(st.characters() | st.sampled_from('*-.!?"[]<>{}\n ,PSaA1'), max_size=120))
-def test_loose_is_never_harsher_than_strict(reply: str):
+def test_loose_is_never_harsher_than_strict(response: str):
     every = asking(*((name, parameters) for name, parameters, *_ in CASES))
-    strict, loose = followed(every, reply), followed(every, reply, loose=True)
+    strict, loose = check_instructions(every, response), check_instructions(every, response, loose=True)
     assert all(not kept or kept_loosely for kept, kept_loosely in zip(strict, loose, strict=True))
-    assert score(every, reply, partial=True).value == sum(strict) / len(CASES)
+    assert score(every, response, partial=True).value == sum(strict) / len(CASES)
 
 
 @pytest.mark.skipif(not os.environ.get("ROLL_DATA"), reason="ROLL_DATA names no folder with data")
-def test_all_541_prompts_take_any_reply():
+def test_all_541_prompts_take_any_response():
     files = sorted((Path(os.environ["ROLL_DATA"]) / "ifeval").glob("*.jsonl"))
     tasks = [task for file in files for task in jsonl(str(file))]
     assert len(tasks) == 541
     assert {name for task in tasks for name in task.metadata["instruction_id_list"]} == KINDS.keys()
     chance = random.Random(0)
-    huge = "A huge reply, with *some* [words] in it. " * 1_000 + MULTILINGUAL
+    huge = "A huge response, with *some* [words] in it. " * 1_000 + MULTILINGUAL
     for task in tasks:
         noise = "".join(chr(chance.randrange(0x110000)) for _ in range(200))
         text = task.messages[0].content
-        for reply in ("", noise, MULTILINGUAL, text, text.upper(), huge):
+        for response in ("", noise, MULTILINGUAL, text, text.upper(), huge):
             for loose in (False, True):
-                assert 0.0 <= score(task, reply, loose=loose, partial=True).value <= 1.0
+                assert 0.0 <= score(task, response, loose=loose, partial=True).value <= 1.0
         assert score(task, "", loose=True).value == 0.0
-        assert len(instructions(task)) == len(task.metadata["kwargs"])
+        assert len(parse_instructions(task)) == len(task.metadata["kwargs"])

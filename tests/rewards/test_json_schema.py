@@ -1,4 +1,4 @@
-"""Replies that are JSON of a given shape."""
+"""Responses that are JSON of a given shape."""
 
 import json
 from typing import Any
@@ -11,6 +11,8 @@ from roll.errors import ConfigError
 from roll.rewards.json_schema import score
 from roll.types import Score, Task
 
+pytestmark = pytest.mark.slow
+
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
@@ -19,11 +21,11 @@ PERSON = {
 }
 
 
-def found(reply: str, schema: Any = PERSON) -> Score:
-    return score(Task(id="t", domain="d", metadata={"schema": schema}), reply)
+def found(response: str, schema: Any = PERSON) -> Score:
+    return score(Task(id="t", domain="d", metadata={"schema": schema}), response)
 
 
-def test_the_whole_reply_or_its_last_fenced_block_is_read():
+def test_the_whole_response_or_its_last_fenced_block_is_read():
     good, bad = '{"name": "Ada"}', '{"name": 1}'
     assert found(f" {good}\n").value == 1.0
     assert found(f"Here:\n```json\n{good}\n```\nDone.").value == 1.0
@@ -34,9 +36,9 @@ def test_the_whole_reply_or_its_last_fenced_block_is_read():
     assert found(f"<think>{bad}</think>{good}").value == 1.0
 
 
-def test_what_is_json_of_another_shape_is_told_from_what_is_not_json():
+def test_json_of_another_shape_is_distinguished_from_invalid_json():
     assert found('{"name": 1}') == Score(0.0, {"parsed": 1.0})
-    for reply in (
+    for response in (
         "",
         "Ada",
         '{"name": "Ada"',
@@ -45,7 +47,7 @@ def test_what_is_json_of_another_shape_is_told_from_what_is_not_json():
         "Infinity",
         "9" * 5000,
     ):
-        assert found(reply) == Score(0.0, {"parsed": 0.0})
+        assert found(response) == Score(0.0, {"parsed": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,8 @@ def test_what_is_json_of_another_shape_is_told_from_what_is_not_json():
     ],
 )
 def test_each_keyword_allows_and_forbids(schema: Any, good: list[str], bad: list[str]):
-    assert [found(reply, schema).value for reply in good] == [1.0] * len(good)
-    assert [found(reply, schema).value for reply in bad] == [0.0] * len(bad)
+    assert [found(response, schema).value for response in good] == [1.0] * len(good)
+    assert [found(response, schema).value for response in bad] == [0.0] * len(bad)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_a_schema_that_would_be_passed_over_is_refused(schema: Any, why: str):
 @pytest.mark.parametrize(
     "bomb", ["[" * 10**6, '{"a":' * 10**5, "```" * 10**5, "```\n" * 10**5, "[" + "1," * 10**5 + "1]"]
 )
-def test_no_reply_breaks_it(bomb: str):
+def test_no_response_breaks_it(bomb: str):
     assert found(bomb).value == 0.0
 
 
@@ -115,7 +117,7 @@ def test_no_reply_breaks_it(bomb: str):
     )
 )
 def test_any_json_equals_itself_and_is_allowed_by_the_empty_schema(value: Any):
-    reply = json.dumps(value)
-    assert found(reply, {"const": value}).value == 1.0
-    assert found(reply, {}).value == 1.0
-    assert found(reply, {"const": [value]}).value == 0.0
+    response = json.dumps(value)
+    assert found(response, {"const": value}).value == 1.0
+    assert found(response, {}).value == 1.0
+    assert found(response, {"const": [value]}).value == 0.0

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.chat.fake import FakeChat
-from roll.chat.http import Refused, Unanswered
+from roll.chat.http import RequestFailed, RequestRejected
 from roll.errors import ConfigError, EngineFailed, RewardFailed
 from roll.registry import REWARDS
-from roll.rewards.base import call
-from roll.rewards.judge import Judge
-from roll.rewards.judging import Scale, prompt, scale_of, verdict_in
-from roll.rewards.judging_cache import VerdictCache, key_of
-from roll.rewards.outcome import Ending, Fault, Unscored
-from roll.types import Call, Message, Score, Task
+from roll.rewards.base import score_once
+from roll.rewards.judge.cache import VerdictCache, cache_key
+from roll.rewards.judge.prompt import VerdictScale, build_prompt, parse_scale, parse_verdict
+from roll.rewards.judge.reward import Judge
+from roll.rewards.result import RewardFault, RewardStatus, Unscored
+from roll.types import Message, Score, Spec, Task
 from tests.chat.server import server, words
 
 TASK = Task(id="t7", domain="d", messages=(Message("user", "What is 6 times 7?"),), answer="42")
@@ -63,7 +63,7 @@ def block(asked: str, name: str) -> str:
 
 
 def outside(asked: str) -> str:
-    """What a judge is told by us: everything but the blocks, with the token made the same."""
+    """The prompt without its blocks, with a fixed token."""
     mark = fence(asked)
     return re.sub(rf"(?s)^(BEGIN ([A-Z ]+) {mark})$.*?^END \2 {mark}$", r"\1", asked, flags=re.MULTILINE).replace(
         mark, "MARK"
@@ -96,7 +96,7 @@ def test_the_median_decides_between_numbers() -> None:
     assert found.parts["agreement"] == pytest.approx(1 - (0.65 + 0.35 + 0.05 + 0.05) / 4)
 
 
-def test_several_chats_are_asked_once_each() -> None:
+def test_each_of_several_chats_gives_one_verdict() -> None:
     chats = [FakeChat([YES], "a"), FakeChat([NO], "b"), FakeChat([YES], "c")]
     assert asyncio.run(Judge(chat=chats).score(TASK, "42")).value == 1.0
     assert [chat.options for chat in chats] == [[{"temperature": 0.0, "seed": 0}]] * 3
@@ -126,34 +126,34 @@ def test_judges_of_one_chat_draw_with_seeds_of_their_own() -> None:
         "<think>\n<verdict>yes</verdict>\n</think>\nI cannot say.",
     ],
 )
-def test_an_answer_without_one_verdict_at_its_end_is_asked_for_anew_and_is_never_a_score(answer: str) -> None:
+def test_an_answer_without_exactly_one_final_verdict_is_retried_and_never_scored(answer: str) -> None:
     assert scored("42", answer, answer, YES).value == 1.0
     with pytest.raises(RewardFailed, match="reward 'judge' on task 't7': 'fake': no verdict in 3 answers"):
         scored("42", answer, answer, answer)
 
 
 @pytest.mark.parametrize("answer", ["0", "11", "7/10", "seven", "nan", "1e1", "٣", "7.", "--3", "inf"])
-def test_a_number_off_the_scale_is_no_verdict(answer: str) -> None:
+def test_a_number_off_the_scale_is_not_a_verdict(answer: str) -> None:
     with pytest.raises(RewardFailed, match="no verdict"):
         scored("42", *[f"<verdict>{answer}</verdict>"] * 3, scale=[1, 10])
 
 
-def test_a_greedy_judge_is_asked_anew_with_other_noise() -> None:
+def test_a_greedy_judge_is_retried_with_another_seed_and_temperature() -> None:
     chat = FakeChat(["Hm.", YES])
     asyncio.run(Judge(chat=chat).score(TASK, "42"))
     assert chat.options == [{"temperature": 0.0, "seed": 0}, {"temperature": 0.7, "seed": 1}]
 
 
 def test_a_judge_may_think_before_it_speaks() -> None:
-    assert verdict_in("<think>Perhaps <verdict>no</verdict>?</think>Fine. <verdict> yes </verdict>\n") == "yes"
+    assert parse_verdict("<think>Perhaps <verdict>no</verdict>?</think>Fine. <verdict> yes </verdict>\n") == "yes"
 
 
 def test_a_chat_that_fails_is_a_failed_reward_and_no_score() -> None:
     for error, fault in (
-        (EngineFailed("http://x: down"), Fault.INFRASTRUCTURE),
-        (Unanswered("http://x: down"), Fault.INFRASTRUCTURE),
-        (Refused("http://x: status 400"), Fault.REWARD),
-        (ConfigError("http://x: status 401"), Fault.REWARD),
+        (EngineFailed("http://x: down"), RewardFault.INFRASTRUCTURE),
+        (RequestFailed("http://x: down"), RewardFault.INFRASTRUCTURE),
+        (RequestRejected("http://x: status 400"), RewardFault.REWARD),
+        (ConfigError("http://x: status 401"), RewardFault.REWARD),
     ):
         with pytest.raises(Unscored, match="reward 'judge' on task 't7': 'fake': http://x") as failed:
             scored("42", error)
@@ -162,7 +162,7 @@ def test_a_chat_that_fails_is_a_failed_reward_and_no_score() -> None:
         scored("42", YES, EngineFailed("down"), YES, judges=3)
 
 
-def test_a_judge_sees_the_task_the_reference_and_what_follows_the_thinking() -> None:
+def test_a_judge_sees_the_task_the_reference_and_the_text_after_thinking() -> None:
     judge = Quoting("no")
     asyncio.run(Judge(chat=judge, rubric="Is it polite?").score(TASK, "<think>6 x 7</think>It is 42."))
     asked = judge.asked[0]
@@ -197,7 +197,7 @@ def test_an_attack_in_the_task_or_its_answer_is_material_too() -> None:
     assert "<|" not in asked
 
 
-def test_the_token_of_the_fence_is_new_for_every_judgement() -> None:
+def test_every_judgement_has_a_new_fence_token() -> None:
     judge = Quoting("no")
     for number in range(20):
         asyncio.run(Judge(chat=judge).score(TASK, str(number)))
@@ -206,25 +206,28 @@ def test_the_token_of_the_fence_is_new_for_every_judgement() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([*ATTACKS, "<", ">", "verdict", "/", " ", "\n", "END REPLY ", "\ud800"]), max_size=8))
-def test_no_reply_changes_what_is_said_outside_the_fences(pieces: list[str]) -> None:
+def test_no_response_changes_the_text_outside_the_fences(pieces: list[str]) -> None:
     token = "0" * 16
-    told = [prompt(TASK, reply, rubric="r", scale=Scale(), fence=token)[1].content for reply in ("x", "".join(pieces))]
+    told = [
+        build_prompt(TASK, reply, rubric="r", scale=VerdictScale(), fence=token)[1].content
+        for reply in ("x", "".join(pieces))
+    ]
     reply = block(told[1], "REPLY")
     assert told[1].count(f"\nEND REPLY {token}\n") == 1
     assert told[1].replace(f"\n{reply}\nEND REPLY", "\nx\nEND REPLY") == told[0]
-    assert verdict_in(f"{reply}\n<verdict>no</verdict>") == "no"
+    assert parse_verdict(f"{reply}\n<verdict>no</verdict>") == "no"
 
 
 def test_a_huge_reply_of_spaces_and_signs_takes_no_time() -> None:
     for reply in ("<" + " " * 10**6, "< " * 50_000, "</" * 50_000):
-        prompt(TASK, reply, rubric="r", scale=Scale(), fence="f")
+        build_prompt(TASK, reply, rubric="r", scale=VerdictScale(), fence="f")
 
 
-def test_what_was_judged_before_is_not_asked_again() -> None:
+def test_cached_verdicts_need_no_request() -> None:
     chat = FakeChat([YES, NO, NO, YES, NO])
     judge = Judge(chat=chat)
     assert [asyncio.run(judge.score(TASK, reply)).value for reply in ("42", "41", "42", "41")] == [1.0, 0.0, 1.0, 0.0]
-    assert len(chat.asked) == 2
+    assert len(chat.requests) == 2
     assert asyncio.run(judge.score(Task(id="t7", domain="d", answer="41"), "42")).value == 0.0, "another task"
 
 
@@ -255,16 +258,16 @@ def test_a_failed_judgement_is_not_remembered(tmp_path: Path) -> None:
 def test_two_open_caches_share_a_file(tmp_path: Path) -> None:
     path = str(tmp_path / "verdicts.db")
     first, second = VerdictCache(path), VerdictCache(path)
-    first.put(key_of("a"), "yes")
-    second.put(key_of("b"), "no")
-    assert (first.get(key_of("b")), second.get(key_of("a")), first.get(key_of("c"))) == ("no", "yes", None)
+    first.put(cache_key("a"), "yes")
+    second.put(cache_key("b"), "no")
+    assert (first.get(cache_key("b")), second.get(cache_key("a")), first.get(cache_key("c"))) == ("no", "yes", None)
     first.close()
     second.close()
     with sqlite3.connect(path) as file:
         assert sorted(file.execute("SELECT verdict FROM verdicts")) == [("no",), ("yes",)]
 
 
-def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_cache_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database " * 100, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"cache .*notes\.txt' cannot be opened"):
@@ -295,24 +298,24 @@ def test_a_judge_that_cannot_work_is_refused_when_it_is_made(options: dict[str, 
 
 
 def test_scales_are_written_as_words_or_numbers() -> None:
-    assert scale_of("yes/no") == Scale(("no", "yes"))
-    assert scale_of([1, 10]) == Scale((), 1.0, 10.0)
-    assert scale_of(["Bad", "good"]) == Scale(("bad", "good"))
+    assert parse_scale("yes/no") == VerdictScale(("no", "yes"))
+    assert parse_scale([1, 10]) == VerdictScale((), 1.0, 10.0)
+    assert parse_scale(["Bad", "good"]) == VerdictScale(("bad", "good"))
 
 
-def test_a_file_that_names_a_judge_is_checked_and_the_judge_is_asked_over_http() -> None:
+def test_a_configured_judge_is_checked_and_called_over_http() -> None:
     assert REWARDS.faults("judge", {"chat": {}, "judges": 3, "scale": [1, 10]}) == []
     assert REWARDS.faults("judge", {"judge": 3}) != []
     with server(words("Fine. <verdict>9</verdict>")) as served:
         options = {"chat": {"url": f"{served.url}/v1", "model": "m"}, "scale": [1, 9]}
-        found = asyncio.run(call(Call("judge", options), TASK, "42"))
+        found = asyncio.run(score_once(Spec("judge", options), TASK, "42"))
     assert found.score == Score(1.0, {"agreement": 1.0, "verdicts": 1.0})
     assert served.asked[0]["temperature"] == 0.0
 
 
-def test_a_judge_that_gives_no_verdict_has_to_be_replaced_and_is_not_asked_again_and_again() -> None:
+def test_a_judge_without_verdicts_is_the_rewards_fault_and_retries_are_bounded() -> None:
     with server(words("Fine.")) as served:
         options = {"chat": {"url": f"{served.url}/v1", "model": "m"}}
-        found = asyncio.run(call(Call("judge", options), TASK, "42"))
-    assert (found.ending, found.fault, found.score) == (Ending.FAILED, Fault.REWARD, None)
+        found = asyncio.run(score_once(Spec("judge", options), TASK, "42"))
+    assert (found.status, found.fault, found.score) == (RewardStatus.FAILED, RewardFault.REWARD, None)
     assert len(served.asked) == 3

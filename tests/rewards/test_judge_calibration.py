@@ -8,9 +8,9 @@ import pytest
 
 from roll.chat.fake import FakeChat
 from roll.errors import ConfigError
-from roll.rewards.base import Reward
-from roll.rewards.calibration import Labelled, calibrate, compared, main, read_labelled
-from roll.rewards.judge import Judge
+from roll.rewards.base import RewardAdapter
+from roll.rewards.calibration import LabelledResponse, calibrate, compare, main, read_labels
+from roll.rewards.judge.reward import Judge
 from roll.types import Message, Task
 from tests.chat.server import Said, server, words
 
@@ -18,18 +18,18 @@ from tests.chat.server import Said, server, words
 def test_the_numbers_are_those_of_the_textbook() -> None:
     # 20 right called right, 5 right called wrong, 10 wrong called right, 15 wrong called wrong: kappa is 0.4.
     pairs = [(1.0, 1.0)] * 20 + [(0.0, 1.0)] * 5 + [(1.0, 0.0)] * 10 + [(0.0, 0.0)] * 15
-    found = compared(pairs, (), threshold=0.5)
+    found = compare(pairs, (), threshold=0.5)
     assert (found.right_called_right, found.right_called_wrong) == (20, 5)
     assert (found.wrong_called_right, found.wrong_called_wrong) == (10, 15)
     assert found.accuracy == pytest.approx(0.7)
     assert found.kappa == pytest.approx(0.4)
     assert found.correlation == pytest.approx((20 * 15 - 5 * 10) / (25 * 25 * 30 * 20) ** 0.5)
-    assert [(level.label, level.count, level.mean) for level in found.levels] == [(0.0, 25, 0.4), (1.0, 25, 0.8)]
-    assert found.levels[1].spread == pytest.approx(0.4)
+    assert [(level.label, level.count, level.mean) for level in found.groups] == [(0.0, 25, 0.4), (1.0, 25, 0.8)]
+    assert found.groups[1].spread == pytest.approx(0.4)
 
 
-def test_what_cannot_be_told_is_not_made_up() -> None:
-    found = compared([(1.0, 1.0)] * 3, (), threshold=0.5)
+def test_undefined_statistics_are_none() -> None:
+    found = compare([(1.0, 1.0)] * 3, (), threshold=0.5)
     assert (found.accuracy, found.kappa, found.correlation) == (1.0, None, None)
     assert "kappa -, correlation -" in found.table()
 
@@ -38,10 +38,12 @@ def test_failures_are_counted_and_left_out() -> None:
     answers = ["<verdict>yes</verdict>", "<verdict>no</verdict>", "", "", ""]  # the third reply has three answers
     judge = Judge(chat=FakeChat(answers))
     labelled = [
-        Labelled(task=Task(id=str(number), domain="d", messages=(Message("user", "?"),)), reply=reply, label=label)
+        LabelledResponse(
+            task=Task(id=str(number), domain="d", messages=(Message("user", "?"),)), response=reply, label=label
+        )
         for number, (reply, label) in enumerate((("a", 1.0), ("b", 0.0), ("c", 1.0)))
     ]
-    reward = Reward(name="judge", ask=judge.score, arguments={}, instance=judge)
+    reward = RewardAdapter(name="judge", function=judge.score, options={}, instance=judge)
     found = asyncio.run(calibrate(reward.score, labelled))
     assert (found.count, len(found.failures), found.accuracy) == (2, 1, 1.0)
     assert "no verdict in 3 answers" in found.failures[0]
@@ -52,16 +54,16 @@ def test_labels_are_read_from_a_file_and_faults_have_their_line(tmp_path: Path) 
     good = {"id": "a", "prompt": "6 x 7?", "answer": "42", "reply": "42\u2028", "label": True, "level": 3}
     path.write_text(json.dumps(good, ensure_ascii=False) + "\n\n", encoding="utf-8")
     task = Task(id="a", domain="labelled", messages=(Message("user", "6 x 7?"),), answer="42", metadata={"level": 3})
-    assert read_labelled(str(path)) == [Labelled(task=task, reply="42\u2028", label=1.0)]
+    assert read_labels(str(path)) == [LabelledResponse(task=task, response="42\u2028", label=1.0)]
     path.write_text(
         '{"prompt": "?", "reply": "x", "label": 2}\n{"prompt": "?", "reply": "x"}\nnone\n[]\n', encoding="utf-8"
     )
     with pytest.raises(ConfigError) as refused:
-        read_labelled(str(path))
+        read_labels(str(path))
     assert [line.partition("jsonl:")[2][:2] for line in str(refused.value).split("\n")] == ["1:", "2:", "3:", "4:"]
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="no replies"):
-        read_labelled(str(path))
+    with pytest.raises(ConfigError, match="no responses"):
+        read_labels(str(path))
 
 
 def test_the_command_prints_the_report_of_a_judge_on_a_server(
@@ -72,7 +74,8 @@ def test_the_command_prints_the_report_of_a_judge_on_a_server(
     labelled.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with server(words("Fine. <verdict>yes</verdict>")) as served:
         reward.write_text(
-            f"reward: {{kind: 'roll.rewards.judge:Judge', chat: {{url: '{served.url}', model: m}}}}", encoding="utf-8"
+            f"reward: {{kind: 'roll.rewards.judge.reward:Judge', chat: {{url: '{served.url}', model: m}}}}",
+            encoding="utf-8",
         )
         assert main([str(labelled), str(reward)]) == 0
     shown = capsys.readouterr().out
@@ -83,14 +86,15 @@ def test_the_command_prints_the_report_of_a_judge_on_a_server(
     ]
 
 
-def test_the_command_says_what_is_wrong_with_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_errors_in_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     labelled, reward = tmp_path / "labelled.jsonl", tmp_path / "judge.yaml"
     assert main([str(labelled), str(reward)]) == 2
     labelled.write_text('{"prompt": "?", "reply": "x", "label": 1}', encoding="utf-8")
     assert main([str(labelled), str(reward)]) == 2
     with server(Said(status=400, body={})) as served:
         reward.write_text(
-            f"reward: {{kind: 'roll.rewards.judge:Judge', chat: {{url: '{served.url}', model: m}}}}", encoding="utf-8"
+            f"reward: {{kind: 'roll.rewards.judge.reward:Judge', chat: {{url: '{served.url}', model: m}}}}",
+            encoding="utf-8",
         )
         assert main([str(labelled), str(reward)]) == 2
     assert main([]) == 2
@@ -98,7 +102,7 @@ def test_the_command_says_what_is_wrong_with_its_files(tmp_path: Path, capsys: p
     for why in (
         "labelled.jsonl: cannot be read",
         "judge.yaml: no reward in it",
-        "none of 1 replies was scored",
+        "none of 1 responses was scored",
         "usage:",
     ):
         assert why in shown

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.rewards.languages import LANGUAGES, languages, script
+from roll.rewards.ifeval.languages import LANGUAGES, languages, script
 
 SPOKEN = {
     "en": "Cats sleep a lot, and they are happy when the sun shines on them. You can see it every day.",
@@ -65,7 +65,7 @@ def test_most_letters_decide_the_script():
 
 
 @pytest.mark.parametrize("text", ["", "12 + 5 = 17!", "xyzzy plugh", "\ud800\udfff", "🙂🙂"])
-def test_what_does_not_tell_is_in_no_language(text: str):
+def test_an_undecidable_text_has_no_language(text: str):
     assert languages(text) == frozenset()
 
 

@@ -12,8 +12,8 @@ TASK = Task(id="t", domain="d")
 
 
 def test_it_is_flat_within_the_range_and_falls_in_a_line_outside():
-    replies = ["x " * count for count in (0, 1, 3, 5, 7, 9, 10, 14, 15, 99)]
-    values = [score(TASK, reply, low=5, high=9, margin=5).value for reply in replies]
+    responses = ["x " * count for count in (0, 1, 3, 5, 7, 9, 10, 14, 15, 99)]
+    values = [score(TASK, response, low=5, high=9, margin=5).value for response in responses]
     assert values == pytest.approx([0.0, 0.2, 0.6, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0])
 
 

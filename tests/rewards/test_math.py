@@ -1,4 +1,4 @@
-"""The math verifier: what a reply commits to, and when two answers are one."""
+"""The math verifier: what a response commits to, and when two answers are one."""
 
 import asyncio
 import time
@@ -6,10 +6,10 @@ import time
 import pytest
 
 from roll.errors import ConfigError
-from roll.rewards.base import Reward
-from roll.rewards.math import Math, compared, score
-from roll.rewards.math_process import COMPARERS, Verdict
-from roll.types import Call, Score, Task
+from roll.rewards.base import RewardAdapter
+from roll.rewards.math.pool import Verdict
+from roll.rewards.math.reward import Math, score_answer
+from roll.types import Score, Spec, Task
 
 
 class Algebra:
@@ -23,14 +23,14 @@ class Algebra:
         return self.verdict
 
 
-def right(answer: str, reply: str) -> bool:
-    """Whether a reply is right by reading alone."""
-    return compared(answer, reply, Algebra()).value == 1.0
+def right(answer: str, response: str) -> bool:
+    """Whether a response is right by reading alone."""
+    return score_answer(answer, response, Algebra()).value == 1.0
 
 
-def decided(answer: str, reply: str) -> bool:
+def decided(answer: str, response: str) -> bool:
     algebra = Algebra()
-    compared(answer, reply, algebra)
+    score_answer(answer, response, algebra)
     return not algebra.asked
 
 
@@ -53,11 +53,11 @@ def test_a_box_within_a_box_counts_for_both():
     assert right("5", r"\boxed{\boxed{5}}")
 
 
-def test_a_box_that_was_cut_off_is_no_answer():
+def test_an_incomplete_box_is_not_an_answer():
     assert right("3", r"\boxed{3} and then \boxed{4")
 
 
-def test_what_was_thought_is_not_what_was_said():
+def test_thinking_is_ignored():
     assert not right("5", r"<think>maybe \boxed{5}</think> It is \boxed{6}.")
     assert right("6", r"maybe \boxed{5}</think> It is 6")
     assert not right("5", r"<think>maybe \boxed{5}")
@@ -87,13 +87,13 @@ def test_a_number_within_an_expression_or_a_list_is_not_the_answer():
     assert not right("2", "The answer is n >= 2")
 
 
-def test_else_what_follows_the_last_equals_sign_counts():
+def test_without_a_statement_the_text_after_the_last_equals_sign_counts():
     assert right(r"\sqrt{2}", r"Hence x = \sqrt{2}.")
     assert right("5", "Adding up, 2 + 3 = 5 apples.")
     assert not right("2", "x = 2 y")
 
 
-def test_a_reply_that_is_only_a_word_is_compared_whole():
+def test_a_response_that_is_only_a_word_is_compared_whole():
     assert right("Yes", " yes. ")
     assert not right("Yes", "no")
 
@@ -158,11 +158,11 @@ def test_these_are_different_answers(one: str, other: str):
 
 
 def test_a_numeric_answer_from_json_is_compared_as_a_number():
-    assert score(Task(id="t", domain="math", answer=5), "5.0") == Score(1.0)
+    assert Math().score(Task(id="t", domain="math", answer=5), "5.0") == Score(1.0)
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "response",
     [
         r"\boxed{19}",
         "The answer is 19 dollars, after 18 steps.",
@@ -175,13 +175,13 @@ def test_a_numeric_answer_from_json_is_compared_as_a_number():
         "<think>18",
     ],
 )
-def test_a_wrong_number_is_wrong_without_algebra(reply: str):
-    assert not right("18", reply)
-    assert decided("18", reply)
+def test_a_wrong_number_is_wrong_without_algebra(response: str):
+    assert not right("18", response)
+    assert decided("18", response)
 
 
 @pytest.mark.parametrize(
-    ("gold", "reply"),
+    ("gold", "response"),
     [
         (r"\frac{\pi}{4}", r"\boxed{\pi/4}"),
         ("1/3", r"\boxed{0.333333}"),
@@ -192,38 +192,38 @@ def test_a_wrong_number_is_wrong_without_algebra(reply: str):
         ("x = 5", r"\boxed{y = 5}"),
     ],
 )
-def test_what_reading_does_not_tell_is_asked(gold: str, reply: str):
-    assert not decided(gold, reply)
-    assert compared(gold, reply, Algebra(Verdict.SAME)) == Score(1.0)
-    assert compared(gold, reply, Algebra(Verdict.DIFFERENT)) == Score(0.0)
+def test_answers_that_exact_comparison_cannot_decide_go_to_math_verify(gold: str, response: str):
+    assert not decided(gold, response)
+    assert score_answer(gold, response, Algebra(Verdict.SAME)) == Score(1.0)
+    assert score_answer(gold, response, Algebra(Verdict.DIFFERENT)) == Score(0.0)
 
 
-def test_algebra_is_asked_once_about_bare_latex():
+def test_math_verify_is_called_once_with_plain_latex():
     algebra = Algebra()
-    compared(r"$\frac{\pi}{4}$", "so\n\\boxed{\\(\\pi /\n4\\).}", algebra)
+    score_answer(r"$\frac{\pi}{4}$", "so\n\\boxed{\\(\\pi /\n4\\).}", algebra)
     assert algebra.asked == [(r"\frac{\pi}{4}", r"\pi / 4")]
 
 
-def test_a_comparison_that_did_not_end_is_a_zero_that_says_so():
-    assert compared("x", r"\boxed{y+1}", Algebra(Verdict.TIMED_OUT)) == Score(0.0, {"timed_out": 1.0})
-    assert compared("x", r"\boxed{y+1}", Algebra(Verdict.CRASHED)) == Score(0.0, {"crashed": 1.0})
+def test_an_unfinished_comparison_scores_zero_with_a_part_that_says_why():
+    assert score_answer("x", r"\boxed{y+1}", Algebra(Verdict.TIMED_OUT)) == Score(0.0, {"timed_out": 1.0})
+    assert score_answer("x", r"\boxed{y+1}", Algebra(Verdict.CRASHED)) == Score(0.0, {"crashed": 1.0})
 
 
-def test_an_answer_that_is_endless_or_no_mathematics_is_not_handed_over():
+def test_an_answer_that_is_too_long_or_not_mathematics_is_not_sent_to_math_verify():
     algebra = Algebra(Verdict.SAME)
-    assert compared("x", r"\boxed{" + "y" * 5000 + "}", algebra) == Score(0.0)
-    assert compared("x", "\\boxed{y\x1b}", algebra) == Score(0.0)
-    assert compared("x", r"\boxed{---}", algebra) == Score(0.0)
-    assert compared("2x", r"\boxed{it cannot be determined}", algebra) == Score(0.0)
-    assert compared("2x", "The answer is (2x + 1", algebra) == Score(0.0)
-    assert compared("2x", r"\boxed{x \text{倍}}", algebra) == Score(0.0)
-    assert compared("2x", r"\boxed{my answer 2 x}", algebra) == Score(0.0)
+    assert score_answer("x", r"\boxed{" + "y" * 5000 + "}", algebra) == Score(0.0)
+    assert score_answer("x", "\\boxed{y\x1b}", algebra) == Score(0.0)
+    assert score_answer("x", r"\boxed{---}", algebra) == Score(0.0)
+    assert score_answer("2x", r"\boxed{it cannot be determined}", algebra) == Score(0.0)
+    assert score_answer("2x", "The answer is (2x + 1", algebra) == Score(0.0)
+    assert score_answer("2x", r"\boxed{x \text{倍}}", algebra) == Score(0.0)
+    assert score_answer("2x", r"\boxed{my answer 2 x}", algebra) == Score(0.0)
     assert algebra.asked == []
 
 
 def test_a_task_without_an_answer_is_refused():
     with pytest.raises(ConfigError, match="'t': no answer"):
-        score(Task(id="t", domain="math"), "5")
+        Math().score(Task(id="t", domain="math"), "5")
 
 
 @pytest.mark.parametrize(
@@ -245,22 +245,16 @@ def test_a_task_without_an_answer_is_refused():
         "1 " * 50_000 + "1/" * 50_000,
     ],
 )
-def test_no_reply_is_expensive(bomb: str):
+def test_no_response_is_expensive(bomb: str):
     start = time.thread_time()
     assert not right("12", bomb)
     assert time.thread_time() - start < 2.0  # linear takes some hundredths
 
 
 def test_a_process_that_scores_has_algebra_loaded_from_the_start() -> None:
-    made = Reward.made(Call("math", {"timeout_s": 3.0}))
-    COMPARERS.stop()
+    made = RewardAdapter.load(Spec("math", {"timeout_s": 3.0}))
+    assert isinstance(made.instance, Math)
     assert asyncio.run(made.start()) is None
-    assert COMPARERS._server is not None
+    assert made.instance.pool._server is not None
     asyncio.run(made.stop())
-    assert COMPARERS._server is None
-
-
-def test_the_reward_by_name_scores_as_the_function_does() -> None:
-    task = Task(id="t", domain="math", answer="12")
-    for reply in (r"\boxed{12}", "It is 13.", "<think>12"):
-        assert Math(timeout_s=1.0).score(task, reply) == score(task, reply)
+    assert made.instance.pool._server is None

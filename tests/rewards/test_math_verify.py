@@ -1,5 +1,6 @@
 """The reward `math` with the package math-verify behind it: notations, bombs, and the golds of real data."""
 
+import functools
 import importlib.util
 import itertools
 import multiprocessing
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.math import BOMBS, WORDED, changed, golds, mixed, renotated, surface_forms
-from roll.rewards.math import compared, score
-from roll.rewards.math_process import COMPARERS, Verdict
+from benchmarks.math import BOMBS, WORDED, change_number, golds, mismatched_golds, rewrite_notations, surface_forms
+from roll.rewards.math.pool import Verdict
+from roll.rewards.math.reward import Math, score_answer
 from roll.types import Task
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 2.0
+MATH = Math(timeout_s=LIMIT_S)
 SLACK_S = 3.0
 """For a loaded machine; a limit that does not hold lasts much longer."""
 
@@ -28,13 +32,13 @@ with_data = pytest.mark.skipif("ROLL_DATA" not in os.environ, reason="ROLL_DATA 
 
 @pytest.fixture(scope="module", autouse=True)
 def started() -> None:
-    """Comparers that stand before the first limit runs, however busy the machine."""
+    """Start the comparers before the first time limit, which a busy machine could exceed."""
     if importlib.util.find_spec("math_verify") is not None:
-        COMPARERS.same("x", "1", timeout_s=60.0)
+        MATH.pool.compare("x", "1", timeout_s=60.0)
 
 
-def value(gold: str, reply: str) -> float:
-    return score(Task(id="t", domain="math", answer=gold), reply, timeout_s=LIMIT_S).value
+def value(gold: str, response: str) -> float:
+    return MATH.score(Task(id="t", domain="math", answer=gold), response).value
 
 
 def data(name: str) -> list[str]:
@@ -93,7 +97,7 @@ def test_something_else_is_wrong(gold: str, said: str):
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb[:12])
 def test_no_bomb_outlives_its_limit(bomb: str):
     start = time.monotonic()
-    found = score(Task(id="t", domain="math", answer="12"), rf"\boxed{{{bomb}}}", timeout_s=0.5)
+    found = score_answer("12", rf"\boxed{{{bomb}}}", functools.partial(MATH.pool.compare, timeout_s=0.5))
     assert time.monotonic() - start < 0.5 + SLACK_S
     assert found.value == 0.0
 
@@ -117,35 +121,37 @@ def test_golds_of_word_problems_are_right_in_ten_forms_and_wrong_when_changed():
     answers = [gold for name in WORDED for gold in data(name)[::40]]
     assert len(answers) > 200
     for gold in answers:
-        forms = [compared(gold, form, never_asked).value for form in surface_forms(gold)]
-        others = [compared(gold, form, never_asked).value for form in surface_forms(changed(gold))]
+        forms = [score_answer(gold, form, never_asked).value for form in surface_forms(gold)]
+        others = [score_answer(gold, form, never_asked).value for form in surface_forms(change_number(gold))]
         assert (forms, others) == ([1.0] * 10, [0.0] * 10), gold
 
 
 @with_data
 def test_every_deepmath_gold_equals_itself_by_reading():
-    wrong = [gold for gold in data("deepmath5k_train") if compared(gold, rf"\boxed{{{gold}}}", never_asked).value != 1]
+    wrong = [
+        gold for gold in data("deepmath5k_train") if score_answer(gold, rf"\boxed{{{gold}}}", never_asked).value != 1
+    ]
     assert wrong == []
 
 
 @with_data
 def test_reading_alone_takes_no_gold_for_another():
-    pairs = list(mixed(data("deepmath5k_train"), 5000))
-    accepted = [pair for pair in pairs if compared(*pair, lambda gold, said: Verdict.DIFFERENT).value]
+    pairs = list(mismatched_golds(data("deepmath5k_train"), 5000))
+    accepted = [pair for pair in pairs if score_answer(*pair, lambda gold, said: Verdict.DIFFERENT).value]
     assert len(accepted) < 0.005 * len(pairs), accepted
 
 
 @with_data
 def test_there_are_rules_for_more_than_300_deepmath_golds():
-    assert len({pair[0] for _, pair in renotated(data("deepmath5k_train"))}) > 300
+    assert len({pair[0] for _, pair in rewrite_notations(data("deepmath5k_train"))}) > 300
 
 
 @installed
 @with_data
 def test_golds_in_another_notation_are_right_and_mixed_up_ones_are_not():
     answers = data("deepmath5k_train")
-    pairs = random.Random(1).sample([pair for _, pair in renotated(answers)], 100)
+    pairs = random.Random(1).sample([pair for _, pair in rewrite_notations(answers)], 100)
     refused = [pair for pair in pairs if value(*pair) != 1.0]
     assert refused == []
-    accepted = [pair for pair in itertools.islice(mixed(answers, 200, seed=1), 200) if value(*pair) == 1.0]
+    accepted = [pair for pair in itertools.islice(mismatched_golds(answers, 200, seed=1), 200) if value(*pair) == 1.0]
     assert accepted == []

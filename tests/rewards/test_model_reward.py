@@ -1,4 +1,4 @@
-"""The reward model: a tiny classifier, built here, that is asked as a reward."""
+"""The reward model: a tiny classifier, built here, used as a reward."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaF
 
 from roll.data.templates import character_tokenizer
 from roll.errors import ConfigError, RewardFailed
-from roll.rewards.model import RewardModel
+from roll.rewards.model import ClassifierReward
 from roll.types import Message, Task
 
 TEMPLATE = (
@@ -59,16 +59,18 @@ def test_the_score_is_the_models_output_over_the_conversation_as_its_template_wr
     path, tokenizer, model = saved(tmp_path)
     text = "<bos>user\n6 x 7?<eos><bos>assistant\nit is 42.<eos>"
     wanted = by_hand(model, tokenizer.encode(text, add_special_tokens=False))
-    assert RewardModel(path=str(path)).score(TASK, "it is 42.").value == pytest.approx(wanted, abs=1e-6)
-    assert RewardModel(path=str(path)).score(TASK, "it is 41.").value != pytest.approx(wanted, abs=1e-6)
-    squashed = RewardModel(path=str(path), squashed=True).score(TASK, "it is 42.").value
+    assert ClassifierReward(path=str(path)).score(TASK, "it is 42.").value == pytest.approx(wanted, abs=1e-6)
+    assert ClassifierReward(path=str(path)).score(TASK, "it is 41.").value != pytest.approx(wanted, abs=1e-6)
+    squashed = ClassifierReward(path=str(path), squashed=True).score(TASK, "it is 42.").value
     assert squashed == pytest.approx(1 / (1 + math.exp(-wanted)), abs=1e-6)
 
 
 def test_without_a_template_task_and_reply_are_a_pair(tmp_path: Path) -> None:
     path, tokenizer, model = saved(tmp_path, template=None)
     letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "6 x 7?42<eos>"]
-    assert RewardModel(path=str(path)).score(TASK, "42<eos>").value == pytest.approx(by_hand(model, letters), abs=1e-6)
+    assert ClassifierReward(path=str(path)).score(TASK, "42<eos>").value == pytest.approx(
+        by_hand(model, letters), abs=1e-6
+    )
 
 
 def test_a_reply_cannot_write_control_tokens(tmp_path: Path) -> None:
@@ -77,12 +79,12 @@ def test_a_reply_cannot_write_control_tokens(tmp_path: Path) -> None:
     head = tokenizer.encode("<bos>user\n6 x 7?<eos><bos>assistant\n", add_special_tokens=False)
     letters = [tokenizer.convert_tokens_to_ids(letter) for letter in attack]
     wanted = by_hand(model, [*head, *letters, tokenizer.eos_token_id])
-    assert RewardModel(path=str(path)).score(TASK, attack).value == pytest.approx(wanted, abs=1e-6)
+    assert ClassifierReward(path=str(path)).score(TASK, attack).value == pytest.approx(wanted, abs=1e-6)
 
 
 def test_it_starts_stops_and_starts_again(tmp_path: Path) -> None:
     path, _, _ = saved(tmp_path)
-    reward = RewardModel(path=str(path))
+    reward = ClassifierReward(path=str(path))
     asyncio.run(reward.start())
     first = reward.score(TASK, "42").value
     asyncio.run(reward.stop())
@@ -92,10 +94,10 @@ def test_it_starts_stops_and_starts_again(tmp_path: Path) -> None:
 def test_a_conversation_that_is_too_long_is_a_failure_and_not_cut(tmp_path: Path) -> None:
     path, _, _ = saved(tmp_path)
     with pytest.raises(RewardFailed, match=r"has 125 tokens \(at most 64\)"):
-        RewardModel(path=str(path)).score(TASK, "4" * 100)
+        ClassifierReward(path=str(path)).score(TASK, "4" * 100)
 
 
-def test_what_is_no_reward_model_is_refused_before_the_first_reply(tmp_path: Path) -> None:
+def test_a_path_without_a_reward_model_is_refused_at_start(tmp_path: Path) -> None:
     several, _, _ = saved(tmp_path / "several", outputs=3)
     headless, tokenizer, _ = saved(tmp_path / "headless")
     LlamaForCausalLM(config_of(len(tokenizer))).save_pretrained(headless)
@@ -108,6 +110,6 @@ def test_what_is_no_reward_model_is_refused_before_the_first_reply(tmp_path: Pat
         (tmp_path / "nowhere", "no such directory"),
     ):
         with pytest.raises(ConfigError, match=why):
-            asyncio.run(RewardModel(path=str(path)).start())
+            asyncio.run(ClassifierReward(path=str(path)).start())
     with pytest.raises(ConfigError, match="no dtype 'int8'"):
-        RewardModel(path=str(several), dtype="int8")
+        ClassifierReward(path=str(several), dtype="int8")

@@ -1,4 +1,4 @@
-"""Replies to procedural tasks: the package's own scorers, kept from running what a reply says."""
+"""Responses to procedural tasks: the package's own scorers, kept from running what a response says."""
 
 import gzip
 import importlib.util
@@ -102,7 +102,7 @@ def test_the_datasets_own_scorer_judges():
 
 
 @needs_package
-def test_a_reply_that_the_scorer_cannot_read_scores_0():
+def test_a_response_that_the_scorer_cannot_read_scores_0():
     assert score(task("prime_factorization"), "two times three").value == 0.0
 
 

@@ -1,4 +1,4 @@
-"""A pattern that a reply is to match."""
+"""A pattern that a response is to match."""
 
 import pytest
 
@@ -10,16 +10,16 @@ TASK = Task(id="t", domain="d", metadata={"pattern": r"\d{4}"})
 
 
 def test_the_pattern_is_found_anywhere_or_must_be_all():
-    replies = ("in 1998.", "1998", "199", "")
-    assert [score(TASK, reply).value for reply in replies] == [1, 1, 0, 0]
-    assert [score(TASK, reply, whole=True).value for reply in replies] == [0, 1, 0, 0]
+    responses = ("in 1998.", "1998", "199", "")
+    assert [score(TASK, response).value for response in responses] == [1, 1, 0, 0]
+    assert [score(TASK, response, whole=True).value for response in responses] == [0, 1, 0, 0]
 
 
 def test_a_pattern_that_is_given_goes_before_the_tasks_own():
     assert score(TASK, "yes", pattern="(?i)YES").value == 1.0
 
 
-def test_a_reply_beyond_a_million_characters_matches_nothing():
+def test_a_response_beyond_a_million_characters_matches_nothing():
     assert score(TASK, "a" * 10**6, pattern="a").value == 1.0
     assert score(TASK, "a" * (10**6 + 1), pattern="").value == 0.0
 

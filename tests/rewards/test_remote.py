@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError, RewardFailed
-from roll.rewards.outcome import Fault, Unscored
-from roll.rewards.remote import Breaker, Remote
+from roll.rewards.remote import CircuitBreaker, RemoteReward
+from roll.rewards.result import RewardFault, Unscored
 from roll.types import Message, Score, Task
 from tests.chat.server import Said, Served, nobody, server
 
@@ -15,7 +15,9 @@ TASK = Task(id="t7", domain="d", messages=(Message("user", "6 x 7?"),), answer=[
 
 
 def scored(served: Served, **options: Any) -> Score:
-    return asyncio.run(Remote(url=f"{served.url}/score", **{"max_retries": 0, **options}).score(TASK, "It is 42."))
+    return asyncio.run(
+        RemoteReward(url=f"{served.url}/score", **{"max_retries": 0, **options}).score(TASK, "It is 42.")
+    )
 
 
 def test_the_service_gets_the_task_and_the_reply_and_its_score_is_taken() -> None:
@@ -44,12 +46,12 @@ def test_the_service_gets_the_task_and_the_reply_and_its_score_is_taken() -> Non
         (b"[" * 200_000, "maximum recursion depth"),
     ],
 )
-def test_an_answer_of_another_form_is_no_score(body: Any, why: str) -> None:
+def test_an_answer_of_another_form_gives_no_score(body: Any, why: str) -> None:
     with server(Said(body=body)) as served, pytest.raises(RewardFailed, match=why):
         scored(served)
 
 
-def test_a_service_that_stumbles_is_asked_again() -> None:
+def test_a_request_that_fails_is_retried() -> None:
     with server(Said(status=503, body={}, headers={"Retry-After": "0"}), Said(body={"score": 1})) as served:
         assert scored(served, max_retries=1).value == 1.0
         assert len(served.asked) == 2
@@ -62,11 +64,11 @@ def test_a_service_that_hangs_is_given_up_at_the_limit() -> None:
 
 def test_a_service_that_is_down_is_left_alone_after_failures_in_a_row() -> None:
     with server(Said(status=500, body={})) as served:
-        remote = Remote(url=served.url, max_retries=0, open_after=2, pause_s=60)
+        remote = RemoteReward(url=served.url, max_retries=0, open_after=2, pause_s=60)
         for _ in range(2):
             with pytest.raises(Unscored, match="status 500") as failed:
                 asyncio.run(remote.score(TASK, "42"))
-            assert failed.value.fault is Fault.INFRASTRUCTURE
+            assert failed.value.fault is RewardFault.INFRASTRUCTURE
         for _ in range(3):
             with pytest.raises(RewardFailed, match="not asked after 2 failures in a row, tried again in 60 s"):
                 asyncio.run(remote.score(TASK, "42"))
@@ -75,17 +77,17 @@ def test_a_service_that_is_down_is_left_alone_after_failures_in_a_row() -> None:
 
 def test_a_service_that_refuses_a_reply_or_a_key_is_not_down() -> None:
     with server(Said(status=422, body={}), Said(status=401, body={}), Said(body={"score": 1})) as served:
-        remote = Remote(url=served.url, max_retries=0, open_after=1, pause_s=60)
+        remote = RemoteReward(url=served.url, max_retries=0, open_after=1, pause_s=60)
         for status in (422, 401):
             with pytest.raises(Unscored, match=f"reward 'remote' on task 't7': .*status {status}") as failed:
                 asyncio.run(remote.score(TASK, "42"))
-            assert failed.value.fault is Fault.REWARD
+            assert failed.value.fault is RewardFault.REWARD
         assert asyncio.run(remote.score(TASK, "42")).value == 1.0
 
 
-def test_a_service_that_has_come_back_is_asked_as_before() -> None:
+def test_a_recovered_service_is_used_again() -> None:
     with server(Said(status=500, body={}), Said(body={"score": 1})) as served:
-        remote = Remote(url=served.url, max_retries=0, open_after=1, pause_s=0)
+        remote = RemoteReward(url=served.url, max_retries=0, open_after=1, pause_s=0)
         with pytest.raises(RewardFailed):
             asyncio.run(remote.score(TASK, "42"))
         assert asyncio.run(remote.score(TASK, "42")).value == 1.0
@@ -93,14 +95,14 @@ def test_a_service_that_has_come_back_is_asked_as_before() -> None:
 
 def test_a_task_that_json_cannot_hold_says_nothing_about_the_service() -> None:
     with server(Said(body={"score": 1})) as served:
-        remote = Remote(url=served.url, open_after=1, pause_s=60)
+        remote = RemoteReward(url=served.url, open_after=1, pause_s=60)
         with pytest.raises(TypeError):
             asyncio.run(remote.score(Task(id="t", domain="d", answer={1, 2}), "42"))
         assert asyncio.run(remote.score(TASK, "42")).value == 1.0
 
 
 def test_a_breaker_counts_failures_in_a_row_alone() -> None:
-    breaker = Breaker(open_after=2, pause_s=10, clock=lambda: 0.0)
+    breaker = CircuitBreaker(open_after=2, pause_s=10, clock=lambda: 0.0)
     for alive in (False, True, False, True, False, None):
         breaker.leave(alive=alive, trial=breaker.enter("x"))
     breaker.leave(alive=False, trial=breaker.enter("x"))
@@ -110,7 +112,7 @@ def test_a_breaker_counts_failures_in_a_row_alone() -> None:
 
 def test_after_the_pause_one_is_let_in_to_try() -> None:
     now = [0.0]
-    breaker = Breaker(open_after=1, pause_s=10, clock=lambda: now[0])
+    breaker = CircuitBreaker(open_after=1, pause_s=10, clock=lambda: now[0])
     breaker.leave(alive=False, trial=breaker.enter("x"))
     now[0] = 9.9
     with pytest.raises(RewardFailed):
@@ -129,7 +131,7 @@ def test_after_the_pause_one_is_let_in_to_try() -> None:
 
 def test_a_latecomer_does_not_end_the_trial_of_another() -> None:
     now = [0.0]
-    breaker = Breaker(open_after=1, pause_s=10, clock=lambda: now[0])
+    breaker = CircuitBreaker(open_after=1, pause_s=10, clock=lambda: now[0])
     early, late = breaker.enter("x"), breaker.enter("x")
     breaker.leave(alive=False, trial=early)
     now[0] = 10.0
@@ -142,4 +144,4 @@ def test_a_latecomer_does_not_end_the_trial_of_another() -> None:
 def test_a_remote_that_cannot_work_is_refused_when_it_is_made() -> None:
     for options in ({"url": "nowhere"}, {"url": nobody(), "timeout_s": 0}, {"url": nobody(), "open_after": 0}):
         with pytest.raises(ConfigError):
-            Remote(**options)
+            RemoteReward(**options)

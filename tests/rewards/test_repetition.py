@@ -1,4 +1,4 @@
-"""The share of a reply that is new."""
+"""The share of a response that is new."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ def test_characters_may_be_counted():
     assert score(TASK, "哈哈哈哈哈", n=2, unit="characters").value == 0.25
 
 
-@pytest.mark.parametrize("reply", ["", "a", "a b", "a b c"])
-def test_what_is_too_short_repeats_nothing(reply: str):
-    assert score(TASK, reply).value == 1.0
+@pytest.mark.parametrize("response", ["", "a", "a b", "a b c"])
+def test_a_short_response_repeats_nothing(response: str):
+    assert score(TASK, response).value == 1.0
 
 
 @pytest.mark.parametrize("options", [{"n": 0}, {"n": 21}, {"unit": "tokens"}])

@@ -22,15 +22,15 @@ from roll.data.templates import character_tokenizer
 from roll.engines.fake import FakeTrainer
 from roll.errors import ConfigError
 from roll.journal.events import (
-    Admitted,
     Event,
+    GroupAdmitted,
     GroupFailed,
     GroupStale,
-    Published,
     RolledBack,
-    Taken,
+    StepStarted,
+    WeightsPublished,
 )
-from roll.journal.records import Wanted
+from roll.journal.records import TrajectoryQuery
 from roll.journal.store import Journal, Reader
 from roll.types import Batch, Trajectory
 from tests.rollout.rig import Rig, Setting, keys_of
@@ -51,7 +51,7 @@ def setting(staleness: float, redundant: int) -> Setting:
         reward={"refuse": "3"},
         max_retries=1,
         stragglers=STRAGGLERS,
-        patience=7,
+        delay=7,
         generators=2,
         max_new_tokens=12,
         checkpoint_every=2,
@@ -69,7 +69,7 @@ class Unhurried(FakeTrainer):
 
 def dying(journal: Journal, moment: int) -> None:
     """After so many more events this process is no more."""
-    record, keep, left = journal.record, journal.keep, [moment]
+    record, record_trajectory, left = journal.record, journal.record_trajectory, [moment]
 
     def count() -> None:
         left[0] -= 1
@@ -82,9 +82,9 @@ def dying(journal: Journal, moment: int) -> None:
 
     def kept(group: int, trajectory: Trajectory) -> int:
         count()
-        return keep(group, trajectory)
+        return record_trajectory(group, trajectory)
 
-    journal.record, journal.keep = recorded, kept  # type: ignore[method-assign]
+    journal.record, journal.record_trajectory = recorded, kept  # type: ignore[method-assign]
 
 
 def in_a_child(work: Callable[[], object]) -> int:
@@ -110,10 +110,10 @@ def attempt(path: Path, made: Setting, moment: int | None, *, resumed: bool) -> 
             asyncio.run(rig.run())
             return
         held = asyncio.run(rig.resume())
-        past = [each for group in held for each in group.past.values()]
+        past = [each for group in held for each in group.attempts.values()]
         found = {
             "held": len(held),
-            "whole": sum(each.whole is not None for each in past),
+            "whole": sum(each.trajectory is not None for each in past),
             "tokens": sum(len(said.so_far.ids) for each in past for said in each.turns),
         }
         (path / "carried.json").write_text(json.dumps(found))
@@ -128,18 +128,18 @@ def account(path: Path) -> dict[str, Any]:
     with closing(Reader(path / "journal.db")) as reader:
         for entry in reader.events():
             match entry.event:
-                case Taken(step=step, groups=groups):
+                case StepStarted(step=step, groups=groups):
                     taken[step] = groups
                 case RolledBack(to_step=to_step):
                     taken = {step: groups for step, groups in taken.items() if step <= to_step}
-                case Admitted(group=group, birth=birth, task=task):
+                case GroupAdmitted(group=group, birth=birth, task=task):
                     births[group], tasks[group] = birth, task
-                case Published(version=version, step=step):
+                case WeightsPublished(version=version, step=step):
                     step_of[version] = step
                 case _:
                     pass
         lost = [entry.event.group for kind in (GroupFailed, GroupStale) for entry in reader.events(kind)]
-        trained = [kept for step in taken for kept in reader.trajectories(Wanted(step=step))]
+        trained = [kept for step in taken for kept in reader.trajectories(TrajectoryQuery(step=step))]
     groups = [group for step in sorted(taken) for group in taken[step]]
     replies = [turn for kept in trained if kept.trajectory for turn in kept.trajectory.turns]
     return {

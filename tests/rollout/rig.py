@@ -1,37 +1,38 @@
 """A whole run on fake engines: the real scheduler, buffer, router and loop, and nothing that computes."""
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roll.algorithms.credit import Memory
+from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
-from roll.data.mixture import Mixture, Part
+from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.engines.native.sampling import noise_key
-from roll.journal.events import Event, Published, RolledBack
+from roll.journal.events import Event, RolledBack
 from roll.journal.store import Journal
-from roll.pipelines.checkpointer import Keeper
-from roll.pipelines.learner import Learner
-from roll.pipelines.loop import Loop, Pace
-from roll.pipelines.reference_models import Models
+from roll.pipelines.checkpointer import Checkpointer
+from roll.pipelines.learner import Learner, Learners
+from roll.pipelines.loop import Loop, LoopSchedule
+from roll.pipelines.reference_models import AuxiliaryModels
 from roll.rollout.buffer import Buffer
-from roll.rollout.episode.runner import EpisodeRunner, Limits
-from roll.rollout.inflight import Held
-from roll.rollout.resume import standing
-from roll.rollout.scheduler import Policy, Scheduler
-from roll.rollout.source import Source
+from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
+from roll.rollout.inflight import InflightGroup
+from roll.rollout.resume import resume_from
+from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
+from roll.serving.policies import Publishers, Routers
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Call, Message, Sampling, Task
-from roll.weights.plan import Plan
+from roll.types import Message, Sampling, Spec, Task
 
 SEED, GROUP_SIZE, NUM_TASKS = 5, 2, 30
 TASKS = [Task(id=f"t{number}", domain="d", messages=(Message("user", "1+1="),)) for number in range(NUM_TASKS)]
@@ -53,7 +54,7 @@ def keys_of(task: str, *, tries: int, epochs: int = 4) -> frozenset[int]:
     )
 
 
-RECIPE = Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=Call("token_mean"))
+RECIPE = Recipe(advantage=Spec("group_normalised"), loss=Spec("clipped"), aggregation=Spec("token_mean"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,10 @@ class Setting:
     reward: Mapping[str, Any] = field(default_factory=dict[str, Any])
     max_retries: int = 2
     max_failed_groups: int = 16
-    filters: tuple[Call, ...] = ()
+    filters: tuple[Spec, ...] = ()
     max_filtered_groups: int = 100
     stragglers: frozenset[int] = frozenset()
-    patience: int = 50
+    delay: int = 50
     generators: int = 1
     redundant_groups: int = 0
     redundant_siblings: int = 0
@@ -87,7 +88,7 @@ class Rig:
         self.journal = Journal(path / "journal.db")
         self.trainer = trainer or FakeTrainer()
         self.engines = [
-            engine or FakeGenerator(stragglers=setting.stragglers, patience=setting.patience)
+            engine or FakeGenerator(stragglers=setting.stragglers, delay=setting.delay)
             for _ in range(setting.generators)
         ]
         # Ids 10 to 19, which the fake generator writes, are the digits.
@@ -100,23 +101,21 @@ class Rig:
             redundant=setting.redundant_groups,
             max_age=setting.max_age,
         )
-        self.publisher = Publisher(
-            trainers=trainers, generators=generators, router=self.router, journal=self.journal, plan=Plan(names=())
-        )
-        limits = Limits(
-            sampling=Sampling(), context=64, max_new_tokens=setting.max_new_tokens, max_turns=1, stop=frozenset({1})
+        self.publisher = Publisher(trainers=trainers, generators=generators, router=self.router, journal=self.journal)
+        limits = EpisodeLimits(
+            sampling=Sampling(), max_seq_len=64, max_new_tokens=setting.max_new_tokens, max_turns=1, stop=frozenset({1})
         )
         runner = EpisodeRunner(router=self.router, template=self.template, limits=limits)
-        reward = Call(f"{__name__}:digit", dict(setting.reward))
-        source = Source(name="d", tasks=TASKS, env=Call("single_turn"), reward=reward)
-        self.mixture = Mixture([Part(name="d", tasks=TASKS)], seed=SEED)
+        reward = Spec(f"{__name__}:digit", dict(setting.reward))
+        source = TaskSource(name="d", tasks=TASKS, env=Spec("single_turn"), reward=reward)
+        self.mixture = Mixture([MixturePart(name="d", tasks=TASKS)], seed=SEED)
         self.scheduler = Scheduler(
             mixture=self.mixture,
             sources={"d": source},
             runner=runner,
             buffer=self.buffer,
             journal=self.journal,
-            policy=Policy(
+            config=SchedulerConfig(
                 group_size=GROUP_SIZE,
                 max_retries=setting.max_retries,
                 max_failed_groups=setting.max_failed_groups,
@@ -130,17 +129,27 @@ class Rig:
         )
         self.metrics: dict[int, Mapping[str, float]] = {}
         self.asked_to_stop = False
-        keeper = self.keeper = Keeper(
+        checkpointer = self.checkpointer = Checkpointer(
             directory=path,
             checkpoints=Checkpoints(path / "checkpoints", keep=2),
-            trainers=trainers,
+            trainers={"": trainers},
             critic=None,
             journal=self.journal,
             tokenizer=self.template.tokenizer,
             best="validation/reward",
         )
+        learner = Learner(
+            recipe=RECIPE,
+            actor=trainers,
+            models=AuxiliaryModels(),
+            journal=self.journal,
+            checkpointer=checkpointer,
+            max_nonfinite_updates=2,
+            seed=SEED,
+            state=AlgorithmState(),
+        )
         self.loop = Loop(
-            pace=Pace(
+            schedule=LoopSchedule(
                 steps=setting.steps,
                 groups_per_step=setting.groups_per_step,
                 validate_every=0,
@@ -150,21 +159,12 @@ class Rig:
             ),
             scheduler=self.scheduler,
             buffer=self.buffer,
-            router=self.router,
-            learner=Learner(
-                recipe=RECIPE,
-                actor=trainers,
-                models=Models(),
-                journal=self.journal,
-                keeper=keeper,
-                max_refused=2,
-                seed=SEED,
-                memory=Memory(),
-            ),
-            publisher=self.publisher,
+            routers=Routers({"": self.router}),
+            learners=Learners(by_policy={"": learner}),
+            publishers=Publishers({"": self.publisher}),
             validator=Validator(sources=[], runner=runner, seed=SEED),
             journal=self.journal,
-            keeper=keeper,
+            checkpointer=checkpointer,
             report=self.metrics.__setitem__,
             stopping=lambda: self.asked_to_stop,
         )
@@ -177,20 +177,19 @@ class Rig:
         self.journal.flush()
         return [entry.event for entry in self.journal.events(kind)]
 
-    async def run(self, held: Sequence[Held] = ()) -> int:
+    async def run(self, inflight: Sequence[InflightGroup] = ()) -> int:
         """The whole run, with groups of an earlier process; nothing in it may hang."""
         await self.trainer.start()
         async with asyncio.timeout(20):
-            return await self.loop.run(0, held)
+            return await self.loop.run(0, inflight)
 
-    async def resume(self) -> list[Held]:
-        """Go on from the newest checkpoint to the end; the groups that were found under way."""
+    async def resume(self) -> list[InflightGroup]:
+        """Continue from the newest checkpoint to the end; the groups that were in flight."""
         await self.trainer.start()
-        before, _ = await self.keeper.restore()
-        found = standing(before, self.mixture, self.journal)
-        self.scheduler.returned, self.publisher.step_of = found.returned, found.step_of
-        self.journal.record(RolledBack(to_step=before["step"], why="resumed"))
-        self.publisher.version = max(entry.event.version for entry in self.journal.events(Published))
+        state = resume_from(await self.checkpointer.restore(), self.mixture, self.journal)
+        self.scheduler.returned = deque(state.returned)
+        self.publisher.version, self.publisher.step_of = state.version, dict(state.step_of)
+        self.journal.record(RolledBack(to_step=state.step, reason="resumed"))
         async with asyncio.timeout(20):
-            await self.loop.run(before["step"], found.held)
-        return found.held
+            await self.loop.run(state.step, state.groups)
+        return list(state.groups)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from roll.engines.base import Request
-from roll.serving.idle import Waits
-from roll.serving.pending import Sampled
-from roll.serving.router import Tally
+from roll.serving.dispatch import Sampled
+from roll.serving.idle import IdleReasons
+from roll.serving.router import GenerationCounts
 from roll.types import Finish
 
 
@@ -17,7 +17,7 @@ class Sampler:
 
     def __init__(self, replies: Sequence[Sequence[int]]) -> None:
         self.replies, self.asked = replies, list[Request]()
-        self.waits, self.tally = Waits(lambda: None), Tally()
+        self.idle_reasons, self.counts = IdleReasons(), GenerationCounts()
 
     async def sample(self, request: Request, **_: Any) -> Sampled:
         ids = np.array(self.replies[len(self.asked)], np.int32)

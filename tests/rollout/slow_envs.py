@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from roll.envs.base import Reply
+from roll.envs.base import StepResult
 from roll.types import Message, Task
 
 starting = 0
@@ -26,12 +26,12 @@ class Slow:
             starting -= 1
         return (Message("user", "5?"),)
 
-    async def step(self, reply: str) -> Reply:
+    async def step(self, response: str) -> StepResult:
         time.sleep(self.given.get("block_s", 0.0))
         await asyncio.sleep(self.given.get("step_s", 0.0))
         if not self.held:
             self.held.append(bytearray(b"5") * (self.given.get("leak_mb", 0) * 2**20))
-        return Reply(messages=(Message("user", "5?"),))
+        return StepResult(messages=(Message("user", "5?"),))
 
     async def close(self) -> None:
         if "start_s" not in self.given or self.given["start_s"] > 1:

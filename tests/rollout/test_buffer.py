@@ -66,7 +66,7 @@ def test_a_slot_frees_at_release_and_not_when_its_group_is_taken() -> None:
     bounded(run())
 
 
-def test_a_dropped_group_makes_room_at_the_tail_and_is_not_waited_for() -> None:
+def test_a_dropped_group_makes_room_at_the_tail_and_take_does_not_wait_for_it() -> None:
     async def run() -> list[int]:
         buffer = Buffer(num_slots=2)
         first, second = (await buffer.admit(zero))[0], (await buffer.admit(zero))[0]
@@ -82,7 +82,7 @@ def test_a_dropped_group_makes_room_at_the_tail_and_is_not_waited_for() -> None:
     assert bounded(run()) == [1, 2]
 
 
-def test_a_group_nobody_admitted_is_a_bug() -> None:
+def test_a_group_that_was_not_admitted_is_a_bug() -> None:
     async def run() -> None:
         buffer = Buffer(num_slots=2)
         with pytest.raises(AssertionError, match="not admitted"):
@@ -95,7 +95,7 @@ def test_a_group_nobody_admitted_is_a_bug() -> None:
     bounded(run())
 
 
-def test_with_redundancy_the_first_to_be_complete_win_and_the_rest_is_late() -> None:
+def test_with_redundancy_the_first_complete_groups_are_taken_and_the_rest_are_late() -> None:
     async def run() -> None:
         buffer = Buffer(num_slots=2, redundant=1, max_age=0)
         for _ in range(3):
@@ -116,7 +116,7 @@ def test_with_redundancy_the_first_to_be_complete_win_and_the_rest_is_late() -> 
     bounded(run())
 
 
-def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_first() -> None:
+def test_a_group_before_its_deadline_is_carried_over_and_older_ones_go_first() -> None:
     async def run() -> None:
         buffer = Buffer(num_slots=4, redundant=1, max_age=1)
         for _ in range(5):
@@ -143,7 +143,7 @@ def test_a_group_before_its_deadline_is_carried_over_and_those_born_first_go_fir
     bounded(run())
 
 
-def test_groups_of_an_earlier_process_hold_their_slots_and_places() -> None:
+def test_groups_of_an_earlier_process_keep_their_slots_and_order() -> None:
     async def run() -> None:
         buffer = Buffer(num_slots=3, first_ticket=9)
         buffer.restore(4, 0)

@@ -18,12 +18,12 @@ def durable(path: Path, kind: str) -> list[int]:
         return [step for (step,) in journal.execute(query, (kind,))]
 
 
-def test_what_a_step_takes_is_on_disk_before_its_update(tmp_path: Path) -> None:
+def test_the_groups_of_a_step_are_on_disk_before_its_update(tmp_path: Path) -> None:
     seen: list[list[int]] = []
 
     class Looking(FakeTrainer):
         async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
-            seen.append(durable(tmp_path, "Taken"))
+            seen.append(durable(tmp_path, "StepStarted"))
             return await super().update(batch, objective)
 
     with closing(Rig(tmp_path, Setting(steps=3, num_slots=8), trainer=Looking())) as rig:
@@ -36,7 +36,7 @@ def test_a_version_is_on_disk_before_anything_is_sampled_with_it(tmp_path: Path)
 
     class Looking(FakeGenerator):
         async def resume(self, version: int) -> None:
-            seen.append((version, durable(tmp_path, "Published")))
+            seen.append((version, durable(tmp_path, "WeightsPublished")))
             await super().resume(version)
 
     with closing(Rig(tmp_path, Setting(steps=2, num_slots=8), engine=Looking())) as rig:

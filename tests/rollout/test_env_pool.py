@@ -11,13 +11,15 @@ import pytest
 from roll.envs.base import Env
 from roll.envs.guess_number import GuessNumber
 from roll.errors import EnvFailed
-from roll.rollout.env_pool import EnvPool, HostLimits
+from roll.rollout.env_pool import EnvPool, EnvWorkerLimits
 from roll.rollout.environments import InlineEnvs
-from roll.types import Call, Task
+from roll.types import Spec, Task
 from tests.rollout import slow_envs
 
-GUESS = Call("guess_number")
-SLOW = Call(f"{slow_envs.__name__}:Slow")
+pytestmark = pytest.mark.slow
+
+GUESS = Spec("guess_number")
+SLOW = Spec(f"{slow_envs.__name__}:Slow")
 
 
 def task(seed: int = 0, **metadata: Any) -> Task:
@@ -49,20 +51,20 @@ async def played(env: Env) -> list[Any]:
     return found
 
 
-def test_hundreds_of_environments_share_two_processes_and_play_as_they_would_here() -> None:
+def test_hundreds_of_environments_share_two_processes_and_behave_as_inline_ones() -> None:
     async def use(pool: EnvPool) -> None:
         envs = await asyncio.gather(*(pool.make(GUESS, task(seed)) for seed in range(300)))
-        assert [seat.num_envs for seat in pool._seats] == [150, 150]
+        assert [seat.num_envs for seat in pool._workers] == [150, 150]
         there = await asyncio.gather(*map(played, envs))
         here = [await played(GuessNumber(task(seed))) for seed in range(300)]
         assert there == here
-        assert [seat.num_envs for seat in pool._seats] == [0, 0] and pool.num_replaced == 0
+        assert [seat.num_envs for seat in pool._workers] == [0, 0] and pool.num_replaced == 0
 
     within(use, size=2)
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
-def test_only_so_many_start_at_once_and_waiting_for_a_turn_costs_no_time_of_ones_own(
+def test_concurrent_starts_are_limited_and_queueing_does_not_count_towards_the_timeout(
     where: str, tmp_path: Path
 ) -> None:
     async def use(envs: Any) -> None:
@@ -79,7 +81,7 @@ def test_only_so_many_start_at_once_and_waiting_for_a_turn_costs_no_time_of_ones
     assert len(starting) == 9 and max(starting) == 3
 
 
-def test_one_that_waits_too_long_costs_itself_alone() -> None:
+def test_an_environment_that_times_out_fails_alone() -> None:
     async def use(pool: EnvPool) -> None:
         other = await pool.make(GUESS, task(1))
         env = await pool.make(SLOW, task(0, step_s=1000))
@@ -92,10 +94,10 @@ def test_one_that_waits_too_long_costs_itself_alone() -> None:
         assert pool.pids == before and pool.num_replaced == 0
         await played(other)
 
-    within(use, limits=HostLimits(grace_s=0.3))
+    within(use, limits=EnvWorkerLimits(grace_s=0.3))
 
 
-def test_one_that_never_gives_way_costs_its_process_and_the_others_in_it_hear_why() -> None:
+def test_an_environment_that_blocks_costs_its_process_and_the_others_fail_with_the_reason() -> None:
     async def use(pool: EnvPool) -> None:
         other = await pool.make(GUESS, task(1))
         env = await pool.make(SLOW, task(0, block_s=1000))
@@ -106,9 +108,7 @@ def test_one_that_never_gives_way_costs_its_process_and_the_others_in_it_hear_wh
         began = time.monotonic()
         await env.close()
         assert time.monotonic() - began < 10
-        with pytest.raises(
-            Exception, match=r"environment worker 0: an environment in it did not give way within 0.3 s"
-        ):
+        with pytest.raises(Exception, match=r"environment worker 0: an environment in it did not respond within 0.3 s"):
             await other.step("5")
         await other.close()
         fresh = await pool.make(GUESS, task(2))
@@ -116,19 +116,21 @@ def test_one_that_never_gives_way_costs_its_process_and_the_others_in_it_hear_wh
         assert pool.drain_counts() == {"envs/replaced": 1.0} and pool.drain_counts() == {}
         await played(fresh)
 
-    within(use, limits=HostLimits(grace_s=0.3))
+    within(use, limits=EnvWorkerLimits(grace_s=0.3))
 
 
-def test_arguments_that_do_not_fit_are_told_from_a_process() -> None:
+def test_arguments_that_do_not_fit_are_reported_by_a_process() -> None:
     async def use(pool: EnvPool) -> None:
-        assert "needs 0 <= low < high" in await pool.unfit(Call("guess_number", {"low": 9, "high": 3}), task(0))
-        assert await pool.unfit(GUESS, task(0)) == ""
+        assert "needs 0 <= low < high" in await pool.unusable_reason(
+            Spec("guess_number", {"low": 9, "high": 3}), task(0)
+        )
+        assert await pool.unusable_reason(GUESS, task(0)) == ""
         assert pool.num_replaced == 0
 
     within(use)
 
 
-def test_a_process_that_grows_too_big_is_replaced_once_it_is_empty_and_killed_if_it_grows_on() -> None:
+def test_a_process_that_grows_too_large_is_replaced_when_empty_and_killed_if_it_keeps_growing() -> None:
     async def use(pool: EnvPool) -> None:
         (old,) = pool.pids
         leaking = await pool.make(SLOW, task(0, leak_mb=320))
@@ -145,7 +147,7 @@ def test_a_process_that_grows_too_big_is_replaced_once_it_is_empty_and_killed_if
                 await other.step("5")
                 await asyncio.sleep(0.05)
 
-    within(use, limits=HostLimits(memory=300 * 2**20, look_s=0.05))
+    within(use, limits=EnvWorkerLimits(memory_bytes=300 * 2**20, memory_poll_s=0.05))
 
 
 async def _until(there: Callable[[], bool]) -> None:
@@ -153,25 +155,25 @@ async def _until(there: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_what_cannot_start_is_closed_and_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_start_is_closed_and_its_process_is_unaffected(tmp_path: Path) -> None:
     async def use(pool: EnvPool) -> None:
         with pytest.raises(EnvFailed, match=r"of task 't0', starting: TimeoutError: no answer within 0.2 s"):
             await pool.make(SLOW, task(0, start_s=1000, witness=str(tmp_path)))
         with pytest.raises(EnvFailed, match="no environment named 'gues_number'; did you mean 'guess_number'"):
-            await pool.make(Call("gues_number"), task(0))
+            await pool.make(Spec("gues_number"), task(0))
         with pytest.raises(EnvFailed, match="needs 0 <= low < high"):
-            await pool.make(Call("guess_number", {"low": 9}), task(0))
-        assert pool._seats[0].num_envs == 0 and (tmp_path / "t0-closed").exists()
+            await pool.make(Spec("guess_number", {"low": 9}), task(0))
+        assert pool._workers[0].num_envs == 0 and (tmp_path / "t0-closed").exists()
         cancelled = asyncio.ensure_future(pool.make(SLOW, task(1, start_s=0.15, witness=str(tmp_path))))
         await asyncio.sleep(0.1)
         cancelled.cancel()
         await asyncio.wait([cancelled])
-        assert pool._seats[0].num_envs == 0
+        assert pool._workers[0].num_envs == 0
 
     within(use, limit_s=0.2)
 
 
-def test_environments_that_are_left_are_closed_when_the_pool_stops(tmp_path: Path) -> None:
+def test_remaining_environments_are_closed_when_the_pool_stops(tmp_path: Path) -> None:
     async def use(pool: EnvPool) -> None:
         for number in range(3):
             await pool.make(SLOW, task(number, witness=str(tmp_path)))
@@ -180,15 +182,15 @@ def test_environments_that_are_left_are_closed_when_the_pool_stops(tmp_path: Pat
     assert len(list(tmp_path.glob("*-closed"))) == 3
 
 
-def test_a_process_that_cannot_come_up_costs_attempts_and_says_so() -> None:
+def test_a_process_that_cannot_start_fails_attempts_by_name() -> None:
     async def use(pool: EnvPool) -> None:
         with pytest.raises(
-            EnvFailed, match=r"environment worker 0: was not up within 0.0.* s; raise envs.start_timeout_s"
+            EnvFailed, match=r"environment worker 0: did not start within 0.0.* s; raise envs.start_timeout_s"
         ):
             await pool.make(GUESS, task(0))
 
     async def run() -> None:
-        pool = EnvPool(1, limits=HostLimits(open_s=0.01))
+        pool = EnvPool(1, limits=EnvWorkerLimits(start_timeout_s=0.01))
         await use(pool)
         await pool.stop()
 

@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.data.templates import Template
-from roll.data.tools import Spoken, Tool
-from roll.envs.base import Reply
-from roll.rollout.episode.conversation import Cuts
-from roll.rollout.episode.runner import Attempt, EpisodeRunner, Limits
+from roll.data.tools import ParsedResponse, Tool
+from roll.envs.base import StepResult
+from roll.rollout.episode.conversation import SegmentBreaks
+from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.types import Message, Sampling, Task, Trajectory
 from tests.data.chat_templates import ALPHABET, FAMILIES, TAGS, family
 from tests.rollout.sampler import Sampler
+
+pytestmark = pytest.mark.slow
 
 TURNS = 10
 CONTEXT = 20_000
@@ -45,32 +47,32 @@ class Saying:
     async def start(self) -> tuple[Message, ...]:
         return OPENING
 
-    async def step(self, reply: str) -> Reply:
-        self.heard.append(reply)
+    async def step(self, response: str) -> StepResult:
+        self.heard.append(response)
         role, text = self._said[self._turn]
         self._turn += 1
-        return Reply(messages=(Message(role, f"[{self._turn}]{text}"),), done=self._turn == TURNS)
+        return StepResult(messages=(Message(role, f"[{self._turn}]{text}"),), done=self._turn == TURNS)
 
-    async def call(self, said: Spoken) -> Reply:
-        return await self.step(said.text)
+    async def call(self, response: ParsedResponse) -> StepResult:
+        return await self.step(response.text)
 
     async def close(self) -> None: ...
 
 
 def play(
     name: str, replies: Sequence[Sequence[int]], said: Sequence[tuple[str, str]], **changes: Any
-) -> tuple[Trajectory, Sampler, Cuts]:
-    sampler, cuts, template = Sampler(replies), Cuts(), words(name)
-    numbers: dict[str, Any] = {"context": CONTEXT, "max_new_tokens": 64, "max_turns": TURNS, **changes}
+) -> tuple[Trajectory, Sampler, SegmentBreaks]:
+    sampler, breaks, template = Sampler(replies), SegmentBreaks(), words(name)
+    numbers: dict[str, Any] = {"max_seq_len": CONTEXT, "max_new_tokens": 64, "max_turns": TURNS, **changes}
     runner: Any = EpisodeRunner(
         router=sampler,  # pyright: ignore[reportArgumentType] - as much of it as an episode needs
         template=template,
-        limits=Limits(sampling=Sampling(), stop=template.eos_ids, **numbers),
-        cuts=cuts,
+        limits=EpisodeLimits(sampling=Sampling(), stop=template.eos_ids, **numbers),
+        segment_breaks=breaks,
     )
     attempt = Attempt(task=Task(id="t", domain="d"), sibling=0, number=0, purpose="train", seed=1)
     found, _ = asyncio.run(runner.run(attempt, Saying(said)))
-    return found, sampler, cuts
+    return found, sampler, breaks
 
 
 def scattered(name: str) -> st.SearchStrategy[list[list[int]]]:
@@ -101,7 +103,7 @@ def check_exact(found: Trajectory, sampler: Sampler) -> None:
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_whatever_is_sampled_is_trained_as_it_was_and_in_one_segment_only(name: str, data: st.DataObject) -> None:
+def test_every_sampled_token_is_trained_unchanged_in_exactly_one_segment(name: str, data: st.DataObject) -> None:
     for per_turn in (False, True):
         replies, said = data.draw(scattered(name)), data.draw(observations)
         found, sampler, _ = play(name, replies, said, per_turn=per_turn)
@@ -117,27 +119,27 @@ def test_old_turns_are_dropped_without_a_sampled_token_being_lost_or_trained_twi
     name: str, data: st.DataObject
 ) -> None:
     replies, said = data.draw(scattered(name)), data.draw(observations)
-    found, sampler, cuts = play(name, replies, said, context=400, max_new_tokens=9, drop_oldest=True)
+    found, sampler, breaks = play(name, replies, said, max_seq_len=400, max_new_tokens=9, drop_oldest=True)
     check_exact(found, sampler)
     assert all(len(segment.ids) <= 400 for segment in found.segments)
     assert all(request.max_new_tokens == 9 for request in sampler.asked), "there is room for a whole reply each time"
     if name == "chatml":
-        assert len(found.segments) == 1 + cuts.dropped > 2
+        assert len(found.segments) == 1 + breaks.dropped > 2
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama"])
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_a_template_that_only_appends_gives_one_segment_in_which_everything_is_tokenised_once(
+def test_a_template_that_only_appends_gives_one_segment_with_every_text_tokenised_once(
     name: str, data: st.DataObject
 ) -> None:
     template = words(name)
     spoken, said = data.draw(st.lists(texts, min_size=TURNS, max_size=TURNS)), data.draw(observations)
-    replies = [template.answer(text, place="t").tolist() for text in spoken]
-    found, sampler, cuts = play(name, replies, said)
+    replies = [template.answer(text, where="t").tolist() for text in spoken]
+    found, sampler, breaks = play(name, replies, said)
     check_exact(found, sampler)
     (segment,) = found.segments
-    assert (cuts.rewritten, cuts.dropped) == (0, 0)
+    assert (breaks.rewritten, breaks.dropped) == (0, 0)
     for number, turn in enumerate(segment.turns[1:], start=1):
         text = template.tokenizer.decode(turn.observation.tolist())
         assert text.count(f"[{number}]") == 1, "an observation holds what is new"
@@ -147,7 +149,7 @@ def test_a_template_that_only_appends_gives_one_segment_in_which_everything_is_t
         for number in range(1, TURNS):
             role, text = said[number - 1]
             whole += [Message("assistant", spoken[number - 1]), Message(role, f"[{number}]{text}")]
-        rendered = template.tokenizer.decode(template.open(whole, place="t", tools=Saying.tools).tolist())
+        rendered = template.tokenizer.decode(template.open(whole, where="t", tools=Saying.tools).tolist())
         assert template.tokenizer.decode(list(sampler.asked[-1].ids)) == rendered
 
 
@@ -156,13 +158,13 @@ def test_a_template_that_only_appends_gives_one_segment_in_which_everything_is_t
     thoughts=st.lists(st.none() | st.text("abc xyz", min_size=1).filter(str.strip), min_size=TURNS, max_size=TURNS),
     said=observations,
 )
-def test_a_template_that_drops_thoughts_begins_a_segment_where_it_does_and_nowhere_else(
+def test_a_template_that_drops_thoughts_starts_a_segment_exactly_there(
     thoughts: list[str | None], said: list[tuple[str, str]]
 ) -> None:
     template = words("thinking")
     spoken = [f"<think>\n{thought}\n</think>\n\nso" if thought else "so" for thought in thoughts]
     replies = [[*template.tokenizer.encode(text, add_special_tokens=False), template.eos_id] for text in spoken]
-    found, sampler, cuts = play("thinking", replies, said)
+    found, sampler, breaks = play("thinking", replies, said)
     check_exact(found, sampler)
     lengths, thinking = [0], False
     for thought, (role, _) in zip(thoughts, said, strict=True):
@@ -172,7 +174,7 @@ def test_a_template_that_drops_thoughts_begins_a_segment_where_it_does_and_nowhe
             lengths.append(0)
             thinking = False
     assert [len(segment.turns) for segment in found.segments] == [length for length in lengths if length]
-    assert cuts.rewritten == len(found.segments) - 1
+    assert breaks.rewritten == len(found.segments) - 1
 
 
 def test_tags_of_a_template_are_words_of_a_reply() -> None:
@@ -181,11 +183,11 @@ def test_tags_of_a_template_are_words_of_a_reply() -> None:
     assert template.decode(ids) == "".join(TAGS)
 
 
-def test_the_first_rewriting_is_told_of_at_once_and_all_of_them_are_counted() -> None:
+def test_the_first_rewrite_is_noticed_at_once_and_all_are_counted() -> None:
     heard: list[str] = []
-    cuts = Cuts(notice=heard.append)
+    breaks = SegmentBreaks(notice=heard.append)
     for turn in (3, 5):
-        cuts.rewrite("task 't'", turn)
+        breaks.rewrite("task 't'", turn)
     assert len(heard) == 1 and "task 't', turn 3: the chat template rewrites" in heard[0]
-    assert cuts.drain() == {"segments/rewritten": 2.0}
-    assert cuts.drain() == {}
+    assert breaks.drain() == {"segments/rewritten": 2.0}
+    assert breaks.drain() == {}

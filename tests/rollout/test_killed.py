@@ -13,6 +13,8 @@ from tests.rollout.killed import GROUPS, STEPS
 from tests.rollout.rig import GROUP_SIZE
 from tests.rollout.test_scheduler import order
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = (80, 100, 120)
 """Events after the first checkpoint, and before the end."""
 
@@ -27,7 +29,7 @@ def deaths(path: Path, staleness: float, redundant: int) -> list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(("staleness", "redundant"), [(0.5, 0), (2, 0), (1, 2)])
-def test_a_run_that_dies_twice_goes_on_with_what_it_had(staleness: float, redundant: int, tmp_path: Path) -> None:
+def test_a_run_that_dies_twice_continues_with_its_saved_work(staleness: float, redundant: int, tmp_path: Path) -> None:
     found = deaths(tmp_path, staleness, redundant)
     assert [each["moment"] for each in found] == list(MOMENTS)
     for each in found:

@@ -9,11 +9,10 @@ import pytest
 
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Generator
-from roll.serving.load_balancing import Balance, Concurrency
-from roll.serving.pending import Sampled
-from roll.serving.router import Patience, Router
+from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled
+from roll.serving.router import Router, Timeouts
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.generator import SimGenerator, Speed
+from roll.sim.generator import GeneratorSpeed, SimGenerator
 from roll.sim.lengths import Constant
 from tests.engines.models import request
 from tests.rollout.rig import Rig, Setting
@@ -22,12 +21,12 @@ from tests.rollout.rig import Rig, Setting
 def routed(use: Callable[[Router], Awaitable[list[Sampled]]], num_generators: int = 1) -> list[Sampled]:
     """What `use` gets of generators that write ten tokens a second of one reply at a time, each twenty tokens long."""
     loop = VirtualLoop()
-    lengths, speed = Constant(value=20.0), Speed(slots=1, tokens_per_s=10.0)
+    lengths, speed = Constant(value=20.0), GeneratorSpeed(slots=1, tokens_per_s=10.0)
 
     async def run() -> list[Sampled]:
         engines = [SimGenerator(lengths, speed, loop) for _ in range(num_generators)]
-        patience = Patience(request_s=8.0)
-        router = Router(InlineCluster[Generator](engines), patience=patience, concurrency=Concurrency(limit=1))
+        patience = Timeouts(request_s=8.0)
+        router = Router(InlineCluster[Generator](engines), timeouts=patience, concurrency=Concurrency(limit=1))
         running = asyncio.create_task(router.run())
         await router.release(0)
         found = await use(router)
@@ -59,7 +58,7 @@ def test_a_request_is_queued_again_while_a_version_changes() -> None:
     assert [found.queued_s for found in routed(use)] == pytest.approx([0.0, 5.0], abs=1e-6)
 
 
-def test_the_time_with_a_generator_that_said_nothing_is_not_queued() -> None:
+def test_time_with_a_silent_generator_is_not_queued_time() -> None:
     class Deaf(SimGenerator):
         async def submit(self, requests: object) -> None:
             """Lost on the way."""
@@ -67,22 +66,22 @@ def test_the_time_with_a_generator_that_said_nothing_is_not_queued() -> None:
     loop = VirtualLoop()
 
     async def run() -> Sampled:
-        lengths, speed = Constant(value=20.0), Speed(slots=1, tokens_per_s=10.0)
+        lengths, speed = Constant(value=20.0), GeneratorSpeed(slots=1, tokens_per_s=10.0)
         engines: list[Generator] = [Deaf(lengths, speed, loop), SimGenerator(lengths, speed, loop)]
-        router = Router(InlineCluster[Generator](engines), patience=Patience(request_s=8.0))
+        router = Router(InlineCluster[Generator](engines), timeouts=Timeouts(request_s=8.0))
         running = asyncio.create_task(router.run())
         await router.release(0)
         found = await router.sample(request("a", [1], 50))
-        assert router.tally.redispatched == 1
+        assert router.counts.redispatched == 1
         running.cancel()
         return found
 
     assert run_virtual(run(), loop).queued_s == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_record_of_a_turn_says_how_long_it_was_queued(tmp_path: Path) -> None:
+def test_a_turn_records_its_queued_time(tmp_path: Path) -> None:
     rig = Rig(tmp_path, Setting(steps=1))
-    rig.router.balance = Balance(1, Concurrency(limit=1))
+    rig.router.balancer = LoadBalancer(1, Concurrency(limit=1))
     with closing(rig):
         asyncio.run(rig.run())
         attempts = [kept.trajectory for kept in rig.journal.trajectories()]

@@ -10,28 +10,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.data.mixture import Draw, Mixture, Part
+from roll.data.mixture import Draw, Mixture, MixturePart
 from roll.engines.base import Request
 from roll.engines.fake import FakeGenerator
 from roll.engines.native.sampling import noise_key
 from roll.errors import RunStopped
 from roll.journal.events import (
-    Admitted,
+    AttemptRetried,
+    GroupAdmitted,
     GroupFailed,
     GroupFiltered,
     GroupReady,
     GroupStale,
-    Retried,
-    Taken,
+    StepStarted,
     TrajectoryEnded,
 )
-from roll.journal.records import Wanted
-from roll.rollout.episode.runner import Said, checksum
-from roll.rollout.inflight import Held, Past
-from roll.rollout.source import Source
-from roll.serving.load_balancing import Balance, Concurrency
-from roll.serving.pending import Sampled
-from roll.types import Call, Group, ServedVersion, Status
+from roll.journal.records import TrajectoryQuery
+from roll.rollout.episode.conversation import checksum
+from roll.rollout.episode.runner import SavedTurn
+from roll.rollout.inflight import InflightGroup, SavedAttempt
+from roll.rollout.source import TaskSource
+from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled
+from roll.types import Group, ServedVersion, Spec, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
 
 RIG = "tests.rollout.rig"
@@ -39,23 +39,23 @@ RIG = "tests.rollout.rig"
 
 def order(num: int) -> list[str]:
     """The tasks a mixture gives first."""
-    mixture = Mixture([Part(name="d", tasks=TASKS)], seed=SEED)
+    mixture = Mixture([MixturePart(name="d", tasks=TASKS)], seed=SEED)
     return [mixture.draw().task.id for _ in range(num)]
 
 
-def test_no_more_groups_are_admitted_than_are_trained_or_given_up(tmp_path: Path) -> None:
+def test_no_more_groups_are_admitted_than_are_trained_or_replaced(tmp_path: Path) -> None:
     with closing(Rig(tmp_path, Setting(num_slots=12, reward={"refuse": "0123"}, max_retries=0))) as rig:
         asyncio.run(rig.run())
         num_failed = len(rig.events(GroupFailed))
         assert num_failed > 0
-        assert len(rig.events(Admitted)) == 8 * 4 + num_failed
+        assert len(rig.events(GroupAdmitted)) == 8 * 4 + num_failed
         assert len(rig.events(GroupReady)) == 8 * 4
 
 
-def test_a_failed_attempt_is_made_anew_and_no_failure_is_trained_on(tmp_path: Path) -> None:
+def test_a_failed_attempt_is_retried_and_no_failure_is_trained_on(tmp_path: Path) -> None:
     with closing(Rig(tmp_path, Setting(reward={"refuse": "01"}))) as rig:
         asyncio.run(rig.run())
-        retried = rig.events(Retried)
+        retried = rig.events(AttemptRetried)
         assert retried and all(event.status is Status.REWARD_FAILED for event in retried)
         ended = [event for event in rig.events(TrajectoryEnded) if event.status is Status.REWARD_FAILED]
         assert len(ended) >= len(retried) and all(event.reward is None for event in ended)
@@ -70,9 +70,9 @@ def test_a_group_that_fails_again_and_again_is_replaced_by_the_next_task_at_the_
         asyncio.run(rig.run())
         (failed,) = rig.events(GroupFailed)
         assert failed.group == 1 and "no score" in failed.reason
-        assert len([event for event in rig.events(Retried) if event.group == 1]) in range(2, 2 * GROUP_SIZE + 1)
-        assert [event.task for event in rig.events(Admitted)] == order(5)
-        assert rig.events(Taken)[0].groups == (0, 2, 3, 4)
+        assert len([event for event in rig.events(AttemptRetried) if event.group == 1]) in range(2, 2 * GROUP_SIZE + 1)
+        assert [event.task for event in rig.events(GroupAdmitted)] == order(5)
+        assert rig.events(StepStarted)[0].groups == (0, 2, 3, 4)
 
 
 def test_the_run_stops_when_too_many_groups_in_a_row_fail(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_run_stops_when_too_many_groups_in_a_row_fail(tmp_path: Path) -> Non
         assert rig.trainer.batches == []
 
 
-def test_groups_that_fail_now_and_then_stop_nothing(tmp_path: Path) -> None:
+def test_occasional_failed_groups_do_not_stop_the_run(tmp_path: Path) -> None:
     setting = Setting(steps=10, reward={"refuse": "012"}, max_retries=0, max_failed_groups=12)
     with closing(Rig(tmp_path, setting)) as rig:
         assert asyncio.run(rig.run()) == 10
@@ -99,25 +99,25 @@ def everything(group: Group) -> str:
 
 
 def test_a_filtered_group_is_replaced_at_the_tail_and_counted(tmp_path: Path) -> None:
-    with closing(Rig(tmp_path, Setting(steps=3, filters=(Call(f"{__name__}:even_tickets"),)))) as rig:
+    with closing(Rig(tmp_path, Setting(steps=3, filters=(Spec(f"{__name__}:even_tickets"),)))) as rig:
         asyncio.run(rig.run())
         filtered = rig.events(GroupFiltered)
         assert filtered and all(event.group % 2 == 0 and "even" in event.reason for event in filtered)
-        assert all(ticket % 2 for event in rig.events(Taken) for ticket in event.groups)
-        assert [len(event.groups) for event in rig.events(Taken)] == [4, 4, 4]
+        assert all(ticket % 2 for event in rig.events(StepStarted) for ticket in event.groups)
+        assert [len(event.groups) for event in rig.events(StepStarted)] == [4, 4, 4]
         assert sum(metrics["filtered/groups"] for metrics in rig.metrics.values()) == len(filtered)
-        assert len(rig.events(Admitted)) == 3 * 4 + len(filtered)
+        assert len(rig.events(GroupAdmitted)) == 3 * 4 + len(filtered)
 
 
-def test_groups_that_are_filtered_now_and_then_stop_nothing(tmp_path: Path) -> None:
-    setting = Setting(steps=6, filters=(Call(f"{__name__}:even_tickets"),), max_filtered_groups=5)
+def test_occasional_filtered_groups_do_not_stop_the_run(tmp_path: Path) -> None:
+    setting = Setting(steps=6, filters=(Spec(f"{__name__}:even_tickets"),), max_filtered_groups=5)
     with closing(Rig(tmp_path, setting)) as rig:
         assert asyncio.run(rig.run()) == 6
         assert len(rig.events(GroupFiltered)) > 5, "more than the limit, but never so many in a row"
 
 
 def test_the_run_stops_when_too_many_groups_in_a_row_are_filtered(tmp_path: Path) -> None:
-    setting = Setting(filters=(Call(f"{__name__}:everything"),), max_filtered_groups=5)
+    setting = Setting(filters=(Spec(f"{__name__}:everything"),), max_filtered_groups=5)
     with closing(Rig(tmp_path, setting)) as rig:
         with pytest.raises(RunStopped, match=r"6 groups in a row were filtered.*good enough.*max_filtered_groups"):
             asyncio.run(rig.run())
@@ -128,26 +128,26 @@ STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number 
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2])
-def test_redundant_groups_lose_to_faster_ones_and_no_age_exceeds_its_bound(staleness: int, tmp_path: Path) -> None:
+def test_redundant_groups_lose_to_faster_ones_and_staleness_stays_bounded(staleness: int, tmp_path: Path) -> None:
     setting = Setting(
         steps=10,
         num_slots=4 * (staleness + 1),
         redundant_groups=2,
         max_age=staleness,
         stragglers=STRAGGLERS,
-        patience=60,
+        delay=60,
         generators=2,
         reward={"refuse": "1"},
     )
     with closing(Rig(tmp_path, setting)) as rig:
         asyncio.run(rig.run())
-        births = {event.group: event.birth for event in rig.events(Admitted)}
-        tasks = {event.group: event.task for event in rig.events(Admitted)}
+        births = {event.group: event.birth for event in rig.events(GroupAdmitted)}
+        tasks = {event.group: event.task for event in rig.events(GroupAdmitted)}
         stale = [event.group for event in rig.events(GroupStale)]
-        taken = [(event.step, group) for event in rig.events(Taken) for group in event.groups]
+        taken = [(event.step, group) for event in rig.events(StepStarted) for group in event.groups]
         assert len(taken) == len({group for _, group in taken}) == 40 and not {group for _, group in taken} & set(stale)
         assert max(step - 1 - births[group] for step, group in taken) <= staleness
-        assert rig.buffer.num_free + len(rig.buffer._held) == 4 * (staleness + 1) + 2, "no slot is lost"
+        assert rig.buffer.num_free + len(rig.buffer._slots) == 4 * (staleness + 1) + 2, "no slot is lost"
         for batch in rig.trainer.batches:
             assert len(batch.rewards) == 4 * GROUP_SIZE
         assert stale and sum(metrics["stale/groups"] for metrics in rig.metrics.values()) == len(stale)
@@ -161,19 +161,19 @@ def test_redundant_siblings_make_up_for_slow_and_for_failed_ones(tmp_path: Path)
     slow = frozenset(
         noise_key(SEED, "train", "d", f"t{task}", number, 1, 0) for task in range(30) for number in range(12)
     )
-    setting = Setting(steps=3, redundant_siblings=2, stragglers=slow, patience=10_000, max_retries=0)
+    setting = Setting(steps=3, redundant_siblings=2, stragglers=slow, delay=10_000, max_retries=0)
     with closing(Rig(tmp_path, setting)) as rig:
         asyncio.run(rig.run())  # with sibling 1 it would take for ever
         assert all(len(batch.rewards) == 4 * GROUP_SIZE for batch in rig.trainer.batches)
         assert {event.sibling for event in rig.events(TrajectoryEnded)} <= {0, 2, 3}
         chosen = {event.group: event.siblings for event in rig.events(GroupReady)}
         assert all(len(siblings) == GROUP_SIZE and 1 not in siblings for siblings in chosen.values())
-        trained = [kept for step in (1, 2, 3) for kept in rig.journal.trajectories(Wanted(step=step))]
+        trained = [kept for step in (1, 2, 3) for kept in rig.journal.trajectories(TrajectoryQuery(step=step))]
         assert len(trained) == 3 * 4 * GROUP_SIZE, "those that were too many are kept, but were not trained on"
         assert all(kept.sibling in chosen[kept.group] for kept in trained)
 
 
-def test_siblings_to_spare_are_stopped_where_they_run(tmp_path: Path) -> None:
+def test_surplus_siblings_are_stopped_while_they_run(tmp_path: Path) -> None:
     class Watched(FakeGenerator):
         """Remembers which requests it was told to end, one by one."""
 
@@ -186,7 +186,7 @@ def test_siblings_to_spare_are_stopped_where_they_run(tmp_path: Path) -> None:
     slow = frozenset(
         noise_key(SEED, "train", "d", f"t{task}", number, 1, 0) for task in range(30) for number in range(12)
     )
-    engine = Watched(stragglers=slow, patience=10_000)
+    engine = Watched(stragglers=slow, delay=10_000)
     with closing(Rig(tmp_path, Setting(steps=3, redundant_siblings=1), engine=engine)) as rig:
         asyncio.run(rig.run())
     siblings = [name.split("/")[4] for name in engine.stopped]  # purpose, domain, task, attempt, sibling, turn
@@ -203,12 +203,12 @@ def test_a_group_with_spare_siblings_fails_only_when_too_many_of_them_do(tmp_pat
         assert any(bad[event.group] in (1, 2) for event in rig.events(GroupReady))
 
 
-def test_rewards_that_the_mixture_knows_from_an_earlier_process_are_not_told_again(tmp_path: Path) -> None:
+def test_rewards_observed_by_an_earlier_process_are_not_observed_again(tmp_path: Path) -> None:
     class Noting(Mixture):
         """Remembers whose rewards it was told."""
 
         def __init__(self) -> None:
-            super().__init__([Part(name="d", tasks=TASKS)], seed=SEED)
+            super().__init__([MixturePart(name="d", tasks=TASKS)], seed=SEED)
             self.told: list[str] = []
 
         def observe(self, draw: Draw, rewards: Sequence[float]) -> None:
@@ -216,12 +216,12 @@ def test_rewards_that_the_mixture_knows_from_an_earlier_process_are_not_told_aga
 
     with closing(Rig(tmp_path, Setting(steps=1))) as rig:
         rig.scheduler.mixture = mixture = Noting()
-        held = Held(ticket=0, draw=mixture.draw(), birth=ServedVersion(0, 0), observed=True)
+        held = InflightGroup(ticket=0, draw=mixture.draw(), birth=ServedVersion(0, 0), observed=True)
         assert asyncio.run(rig.run([held])) == 1
-        assert rig.events(Taken)[0].groups == (0, 1, 2, 3) and sorted(mixture.told) == sorted(order(4)[1:])
+        assert rig.events(StepStarted)[0].groups == (0, 1, 2, 3) and sorted(mixture.told) == sorted(order(4)[1:])
 
 
-def test_a_partial_reply_of_an_earlier_process_goes_on_with_its_tokens(tmp_path: Path) -> None:
+def test_a_partial_response_of_an_earlier_process_continues_with_its_tokens(tmp_path: Path) -> None:
     class Watched(FakeGenerator):
         """Remembers how far each request had come when it was asked for."""
 
@@ -237,36 +237,36 @@ def test_a_partial_reply_of_an_earlier_process_goes_on_with_its_tokens(tmp_path:
     with closing(Rig(tmp_path, Setting(steps=1), engine=engine)) as rig:
         draw = rig.scheduler.mixture.draw()
         so_far = Sampled(ids=np.array([10], np.int32), logprobs=np.zeros(1, np.float32), versions=np.zeros(1, np.int32))
-        context = checksum(rig.template.open(draw.task.messages, place="").tolist())
-        past = {0: Past(turns=(Said(context=context, so_far=so_far),))}
-        asyncio.run(rig.run([Held(ticket=0, draw=draw, birth=ServedVersion(0, 0), past=past)]))
+        context = checksum(rig.template.open(draw.task.messages, where="").tolist())
+        past = {0: SavedAttempt(turns=(SavedTurn(checksum=context, so_far=so_far),))}
+        asyncio.run(rig.run([InflightGroup(ticket=0, draw=draw, birth=ServedVersion(0, 0), attempts=past)]))
     name = f"train/d/{draw.task.id}/0"
     assert (engine.produced[f"{name}/0/0"], engine.produced[f"{name}/1/0"]) == (1, 0)
 
 
-def test_shares_hold_over_what_is_trained_whatever_fails(tmp_path: Path) -> None:
+def test_shares_hold_over_trained_groups_despite_failures(tmp_path: Path) -> None:
     easy = [replace(task, domain="easy") for task in TASKS]
     hard = [replace(task, id=f"h{task.id}", domain="hard") for task in TASKS]
     with closing(Rig(tmp_path, Setting(steps=9, num_slots=8))) as rig:
         sources = {
-            name: Source(name=name, tasks=tasks, env=Call("single_turn"), reward=Call(f"{RIG}:digit", refused))
+            name: TaskSource(name=name, tasks=tasks, env=Spec("single_turn"), reward=Spec(f"{RIG}:digit", refused))
             for name, tasks, refused in (("easy", easy, {}), ("hard", hard, {"refuse": "01234"}))
         }
         rig.scheduler.sources = sources
         rig.scheduler.mixture = Mixture(
-            [Part(name="easy", tasks=easy, share=2), Part(name="hard", tasks=hard, share=1)], seed=SEED
+            [MixturePart(name="easy", tasks=easy, share=2), MixturePart(name="hard", tasks=hard, share=1)], seed=SEED
         )
         asyncio.run(rig.run())
-        domains = {event.group: event.domain for event in rig.events(Admitted)}
-        taken = [domains[group] for event in rig.events(Taken) for group in event.groups]
+        domains = {event.group: event.domain for event in rig.events(GroupAdmitted)}
+        taken = [domains[group] for event in rig.events(StepStarted) for group in event.groups]
         assert len(rig.events(GroupFailed)) > 3 and len(taken) == 36
         assert abs(taken.count("hard") - 12) <= 2, "a third, although most that failed were hard"
 
 
-def test_where_generators_are_busy_what_was_admitted_first_goes_first(tmp_path: Path) -> None:
+def test_busy_generators_serve_older_groups_first(tmp_path: Path) -> None:
     bad = order(1)[0]
     rig = Rig(tmp_path, Setting(steps=1, reward={"tasks": bad}))
-    rig.router.balance = Balance(1, Concurrency(limit=1))
+    rig.router.balancer = LoadBalancer(1, Concurrency(limit=1))
     with closing(rig):
         asyncio.run(rig.run())
         ended = [event.group for event in rig.events(TrajectoryEnded)]

@@ -6,14 +6,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from roll.rewards.outcome import Fault, Outcome
+from roll.rewards.result import RewardFault, RewardResult
+from roll.rewards.service import LocalRewards
 from roll.rollout.episode.runner import Attempt
-from roll.rollout.source import Source
-from roll.serving.idle import Waits
-from roll.types import Call, Finish, Score, Segment, Status, Task, Trajectory, Turn
+from roll.rollout.source import TaskSource
+from roll.serving.idle import IdleReasons
+from roll.types import Finish, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
 TASK = Task(id="t", domain="d")
-ASKED = Call("r")
+ASKED = Spec("r")
 ATTEMPT = Attempt(task=TASK, sibling=1, number=0, purpose="train", seed=0)
 
 
@@ -22,7 +23,7 @@ class Runner:
 
     def __init__(self, status: Status) -> None:
         self.status, self.router = status, self
-        self.waits = Waits(lambda: None)
+        self.idle_reasons = IdleReasons()
 
     async def run(self, attempt: Attempt, env: object) -> tuple[Trajectory, str]:
         row, none = np.array([4, 2], np.int32), np.zeros(0, np.int32)
@@ -37,28 +38,31 @@ class Runner:
         return found, "4 2"
 
 
-def attempted(outcome: Outcome, *, status: Status = Status.FINISHED, reward: Call | None = ASKED) -> Trajectory:
-    async def judge(asked: Call, task: Task, reply: str) -> Outcome:
-        assert (asked, task.id, reply) == (ASKED, "t", "4 2"), "the last reply alone is judged"
-        return outcome
+def attempted(outcome: RewardResult, *, status: Status = Status.FINISHED, reward: Spec | None = ASKED) -> Trajectory:
+    class Rewards(LocalRewards):
+        async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
+            assert (reward, task.id, response) == (ASKED, "t", "4 2"), "only the last response is scored"
+            return outcome
 
-    source = Source(name="d", tasks=[TASK], env=Call("single_turn"), reward=reward, judge=judge)
+    source = TaskSource(name="d", tasks=[TASK], env=Spec("single_turn"), reward=reward, rewards=Rewards())
     return asyncio.run(source.attempt(cast(Any, Runner(status)), ATTEMPT))
 
 
 @pytest.mark.parametrize("status", [Status.FINISHED, Status.TRUNCATED])
-def test_a_score_joins_the_attempt(status: Status):
-    found = attempted(Outcome.of(Score(0.5, {"x": 1.0})), status=status)
+def test_a_score_is_added_to_the_attempt(status: Status):
+    found = attempted(RewardResult.from_score(Score(0.5, {"x": 1.0})), status=status)
     assert (found.status, found.score, found.reward) == (status, Score(0.5, {"x": 1.0}), 0.5)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.timed_out("too long"), Outcome.failed(Fault.TASK, "no answer")])
-def test_where_there_is_no_score_the_attempt_has_failed_and_says_why(outcome: Outcome):
+@pytest.mark.parametrize(
+    "outcome", [RewardResult.timeout("too long"), RewardResult.failure(RewardFault.TASK, "no answer")]
+)
+def test_an_attempt_without_a_score_has_failed_with_the_reason(outcome: RewardResult):
     found = attempted(outcome)
     assert (found.status, found.score, found.reason) == (Status.REWARD_FAILED, None, outcome.reason)
 
 
-def test_what_has_failed_already_and_what_has_no_reward_is_not_judged():
-    never = Outcome.failed(Fault.REWARD, "asked")
+def test_failed_attempts_and_attempts_without_a_reward_are_not_scored():
+    never = RewardResult.failure(RewardFault.REWARD, "asked")
     assert attempted(never, status=Status.ENGINE_FAILED).status is Status.ENGINE_FAILED
     assert attempted(never, reward=None).status is Status.FINISHED

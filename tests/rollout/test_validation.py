@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
-from roll.rollout.source import Source
+from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator, summarise
 from roll.rollout.votes import answer_of as reader_of
 from roll.rollout.votes import majority, pass_at
-from roll.types import Call, Finish, Score, Segment, Status, Task, Trajectory, Turn
+from roll.types import Finish, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
 
 def last_letter(task: Task, reply: str) -> float:
@@ -43,7 +43,7 @@ class FakeSource:
 
     name: str
     replies: dict[str, list[str | None]]
-    reward: Call | None = None
+    reward: Spec | None = None
     right: str = "r"
     seen: list[Attempt] = field(default_factory=list[Attempt])
 
@@ -77,7 +77,7 @@ class FakeSource:
 def validated(*sources: FakeSource, samples: int) -> tuple[dict[str, list[Trajectory]], int]:
     heard: list[int] = []
     validator = Validator(
-        sources=cast(list[Source], sources), runner=cast(EpisodeRunner, FakeRunner()), seed=0, samples=samples
+        sources=cast(list[TaskSource], sources), runner=cast(EpisodeRunner, FakeRunner()), seed=0, samples=samples
     )
     found = asyncio.run(validator.run(heard.append))
     assert sum(heard) == validator.num_tasks
@@ -88,7 +88,7 @@ def metrics(*sources: FakeSource, samples: int) -> dict[str, float]:
     return summarise(validated(*sources, samples=samples)[0])
 
 
-def test_pass_at_k_is_the_part_of_all_choices_of_k_attempts_with_a_right_one():
+def test_pass_at_k_is_the_fraction_of_choices_of_k_attempts_with_a_right_one():
     for num_right, size, k in [(0, 4, 2), (1, 4, 2), (2, 5, 3), (4, 4, 1), (3, 4, 4), (1, 6, 1)]:
         choices = list(itertools.combinations([True] * num_right + [False] * (size - num_right), k))
         assert pass_at(num_right, size, k) == pytest.approx(sum(map(any, choices)) / len(choices))
@@ -101,7 +101,7 @@ def test_the_majority_is_the_answer_given_most_often_and_the_first_of_equals():
     assert majority([None, None]) is None
 
 
-def test_one_attempt_a_task_gives_the_old_metrics_alone():
+def test_one_attempt_per_task_gives_no_pass_at_k():
     found = metrics(FakeSource("math", {"a": ["r"], "b": ["w"]}), samples=1)
     assert found["validation/math/accuracy"] == found["validation/accuracy"] == 0.5
     assert not any("pass@" in name or "majority" in name for name in found)
@@ -124,7 +124,7 @@ def test_several_attempts_give_pass_at_k_and_the_majority():
     }
 
 
-def test_sources_are_told_apart_and_counted_together_by_task():
+def test_metrics_are_per_source_and_over_all_tasks():
     easy, hard = FakeSource("easy", {"a": ["r", "r"]}), FakeSource("hard", {"a": ["w", "w"], "b": ["w", "v"]})
     found = metrics(easy, hard, samples=2)
     assert (found["validation/easy/majority"], found["validation/hard/majority"]) == (1.0, 0.0)
@@ -140,7 +140,7 @@ def test_failed_attempts_have_no_vote_and_are_no_part_of_the_estimate():
     assert found["validation/math/pass@4"] == 0.0
 
 
-def test_attempts_at_a_task_differ_in_their_sibling_alone_and_stand_together():
+def test_attempts_at_a_task_differ_only_in_their_sibling_and_are_adjacent():
     source = FakeSource("math", {"a": ["1", "2", "3"], "b": ["4", "5", "6"]})
     found, heard = validated(source, samples=3)
     assert [(each.task.id, each.sibling) for each in found["math"]] == [(t, s) for t in "ab" for s in range(3)]
@@ -148,22 +148,22 @@ def test_attempts_at_a_task_differ_in_their_sibling_alone_and_stand_together():
 
 
 def test_answers_are_read_as_their_reward_reads_them():
-    reader = reader_of(Call(f"{__name__}:last_letter"))
+    reader = reader_of(Spec(f"{__name__}:last_letter"))
     assert reader("because of x") == "x"  # by `answer_of` of this module
     assert (
-        reader_of(Call("weighted", {"rewards": [{"kind": "exact"}, {"kind": f"{__name__}:last_letter"}]}))("ab") == "b"
+        reader_of(Spec("weighted", {"rewards": [{"kind": "exact"}, {"kind": f"{__name__}:last_letter"}]}))("ab") == "b"
     )
     assert reader_of(None)(" r \n") == "r" and reader_of(None)("  ") is None
 
 
-def test_the_hook_decides_who_agrees_with_whom():
+def test_the_hook_decides_which_answers_agree():
     # By the whole reply nobody agrees with anybody and the first, "1w", would speak for all.
     replies: dict[str, list[str | None]] = {"a": ["1w", "r", " r", "2r"]}
-    assert metrics(FakeSource("d", replies, Call(f"{__name__}:last_letter")), samples=4)["validation/d/majority"] == 1.0
+    assert metrics(FakeSource("d", replies, Spec(f"{__name__}:last_letter")), samples=4)["validation/d/majority"] == 1.0
 
 
 def test_a_hook_that_raises_fails_the_attempt_and_not_the_run():
-    found, _ = validated(FakeSource("d", {"a": ["boom", "r"]}, Call(f"{__name__}:last_letter")), samples=2)
+    found, _ = validated(FakeSource("d", {"a": ["boom", "r"]}, Spec(f"{__name__}:last_letter")), samples=2)
     first, second = found["d"]
     assert first.status is Status.REWARD_FAILED and "answer_of: RuntimeError: no answer" in first.reason
     assert second.status is Status.FINISHED

@@ -2,9 +2,10 @@
 
 import pytest
 
-from roll.rewards import choice, math
+from roll.rewards import choice
+from roll.rewards.math import reward as math
 from roll.rollout.votes import answer_of, majority
-from roll.types import Call
+from roll.types import Spec
 
 HALVES = [
     "<think>0.5? or 2</think>One of two parts, so the answer is 1/2.",
@@ -24,25 +25,25 @@ REDS = ["**Answer:** A", "Red is the warmest.\n\\boxed{A}"]
 
 def chosen(reward: str, replies: list[str]) -> str | None:
     """The reply that speaks for the majority."""
-    read = answer_of(Call(reward))
+    read = answer_of(Spec(reward))
     place = majority([read(reply) for reply in replies])
     return None if place is None else replies[place]
 
 
-def test_replies_that_reason_differently_and_answer_the_same_agree():
+def test_responses_with_different_reasoning_and_the_same_answer_agree():
     # No two of these are the same text, so that by the whole reply the first, a 2 or an A, would win.
     assert chosen("math", [TWOS[0], *HALVES, TWOS[1]]) == HALVES[0]
     assert chosen("choice", [REDS[0], *BLUES, REDS[1]]) == BLUES[0]
 
 
-def test_a_reply_that_is_still_thinking_or_claims_two_options_has_no_vote():
+def test_a_response_that_is_unfinished_or_claims_two_options_has_no_vote():
     assert chosen("math", [THINKING, THINKING, TWOS[0]]) == TWOS[0]
     assert chosen("math", [THINKING]) is None
     assert chosen("choice", ["The answer is A or B.", "The answer is A and B.", BLUES[0]]) == BLUES[0]
 
 
-def test_the_first_of_several_rewards_that_reads_answers_is_asked():
-    reward = Call("weighted", {"rewards": [{"kind": "length"}, {"kind": "math"}]})
+def test_the_first_of_several_rewards_with_answer_of_is_used():
+    reward = Spec("weighted", {"rewards": [{"kind": "length"}, {"kind": "math"}]})
     assert [answer_of(reward)(reply) for reply in HALVES] == ["1/2"] * 3
 
 
@@ -60,7 +61,7 @@ def test_the_first_of_several_rewards_that_reads_answers_is_asked():
         ("\\boxed{}", None),
     ],
 )
-def test_numbers_are_written_in_one_way_and_everything_else_as_it_stands(reply: str, answer: str | None):
+def test_numbers_are_normalised_and_other_answers_stay_unchanged(reply: str, answer: str | None):
     assert math.answer_of(reply) == answer
 
 
@@ -76,5 +77,5 @@ def test_numbers_are_written_in_one_way_and_everything_else_as_it_stands(reply: 
         ("", None),
     ],
 )
-def test_a_letter_counts_and_where_there_is_none_the_text_in_its_place(reply: str, answer: str | None):
+def test_a_letter_is_the_answer_and_without_one_the_text_is(reply: str, answer: str | None):
     assert choice.answer_of(reply) == answer

@@ -20,28 +20,28 @@ from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator
 from roll.errors import RunStopped
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.canary import Canary, canary_of
+from roll.serving.canary import Canary, canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Call, Digest
+from roll.types import Digest, Spec
+from roll.weights.channel import Transport
 from roll.weights.digest import digest
 from roll.weights.inline import Mailbox
-from roll.weights.plan import Plan
 from tests.engines.models import batch_of, generator, prompts, small, trainer, twin
 
-LOSS = Objective(loss=Call("policy_gradient"))
-CANARY = canary_of(vocab=40, context=128)
+LOSS = Objective(loss=Spec("policy_gradient"))
+CANARY = canary_for(vocab=40, max_seq_len=128)
 
 
 class Pinned(NativeGenerator):
-    """Takes the first version and keeps it, whatever comes (verl#7495)."""
+    """Keeps the first version and ignores later ones (verl#7495)."""
 
     first: Decoder | None = None
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
-        await super().receive(plan, version)
+    async def receive(self, version: int) -> Digest:
+        await super().receive(version)
         if self.first is None:
             self.first = twin(self.decoder)
         self.decoder.load(self.first.named_tensors(), where="the first version")
@@ -49,11 +49,11 @@ class Pinned(NativeGenerator):
 
 
 class Undelivered(Mailbox):
-    """Nothing comes out after the first version, and nobody says so (trl#5312)."""
+    """Delivers nothing after the first version, silently (trl#5312)."""
 
     def receive(self, *, version: int) -> Iterable[tuple[str, torch.Tensor]]:
-        found = super().receive(version=version)
-        return found if version == 0 else ()
+        tensors = super().receive(version=version)
+        return tensors if version == 0 else ()
 
 
 class StaleShard(Mailbox):
@@ -74,38 +74,38 @@ class StaleShard(Mailbox):
 
 
 class StaleCache(NativeGenerator):
-    """Keys and values of contexts that were read once are kept, whatever the weights are now (NeMo-RL#4018)."""
+    """Keeps keys and values of earlier contexts across weight updates (NeMo-RL#4018)."""
 
-    kept: dict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]]
+    saved: dict[tuple[int, ...], tuple[torch.Tensor, torch.Tensor]]
 
-    def _filled(self, fresh: dict[tuple[int, ...], list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        self.kept = getattr(self, "kept", {})
-        found, cache = super()._filled(fresh), self._cache
+    def _run_prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        self.saved = getattr(self, "saved", {})
+        hidden, cache = super()._run_prefill(fresh), self._cache
         assert cache is not None
         for ids, slots in fresh.items():
-            keys, values = self.kept.setdefault(
+            keys, values = self.saved.setdefault(
                 ids, (cache.keys[:, slots[0]].clone(), cache.values[:, slots[0]].clone())
             )
             for slot in slots:
                 cache.keys[:, slot], cache.values[:, slot] = keys, values
-        return found
+        return hidden
 
 
 class Turned(NativeGenerator):
-    """All the right numbers, one square matrix of them lying on its side: no digest can see that."""
+    """Transposes one square matrix, which digests do not detect."""
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
-        await super().receive(plan, version)
+    async def receive(self, version: int) -> Digest:
+        await super().receive(version)
         layer: Any = self.decoder.layers[0]
         layer.out.data = layer.out.data.t().contiguous()
         return digest(self.decoder.parameters())
 
 
 class Negated(NativeGenerator):
-    """Two weights came with their signs changed, which digests do not see either."""
+    """Flips the signs of two weights, which digests do not detect either."""
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
-        found = await super().receive(plan, version)
+    async def receive(self, version: int) -> Digest:
+        found = await super().receive(version)
         layer: Any = self.decoder.layers[0]
         layer.out.data[0, :2] *= -1
         assert digest(self.decoder.parameters()) == found
@@ -123,9 +123,9 @@ async def published(
     *,
     versions: int = 4,
     canary: Canary | None = CANARY,
-    travels: bool = True,
-) -> list[Published]:
-    """So many versions of a model that is being trained, published to one generator."""
+    moves: bool = True,
+) -> list[WeightsPublished]:
+    """Publish `versions` versions of a training model to one generator."""
     decoder = small()
     learning = trainer(decoder, optimizer=Optimizer(lr=0.03), channel=channel)
     trainers = InlineCluster[Trainer]([learning])
@@ -139,7 +139,7 @@ async def published(
             generators=generators,
             router=router,
             journal=journal,
-            plan=Plan(names=(), travels=travels),
+            transport=Transport(moves=moves),
             canary=canary,
         )
         try:
@@ -148,7 +148,7 @@ async def published(
                 await learning.update(batch_of(prompts(6, shortest=4, longest=12, seed=version)), LOSS)
         finally:
             journal.flush()
-            found = [entry.event for entry in journal.events(Published)]
+            found = [entry.event for entry in journal.events(WeightsPublished)]
             assert [event.version for event in found] == list(range(publisher.version + 1)), "what is served"
     return found
 
@@ -159,8 +159,8 @@ def test_ten_publications_in_a_row_are_attested_and_their_cost_is_in_the_journal
     assert all(set(event.seconds) == {"hold", "send", "receive", "canary"} for event in found)
 
 
-def test_where_nothing_travels_the_canary_is_tried_at_the_first_version_only(tmp_path: Path) -> None:
-    found = asyncio.run(published(tmp_path, NativeGenerator, Mailbox(), versions=3, travels=False))
+def test_without_a_transfer_the_canary_checks_the_first_version_only(tmp_path: Path) -> None:
+    found = asyncio.run(published(tmp_path, NativeGenerator, Mailbox(), versions=3, moves=False))
     assert ["canary" in event.seconds for event in found] == [True, False, False]
 
 
@@ -171,12 +171,12 @@ def test_where_nothing_travels_the_canary_is_tried_at_the_first_version_only(tmp
         (NativeGenerator, Undelivered, "version 1: generator 0 .* nothing was delivered, it still holds version 0"),
         (NativeGenerator, StaleShard, "version 1: generator 0 .* a part is stale"),
         (StaleCache, Mailbox, "version 1: generator 0 serves from a stale prefix cache"),
-        (Turned, Mailbox, "version 0: generator 0 .* uses them otherwise"),
-        (Negated, Mailbox, "version 0: generator 0 .* uses them otherwise"),
+        (Turned, Mailbox, "version 0: generator 0 .* computes differently"),
+        (Negated, Mailbox, "version 0: generator 0 .* computes differently"),
     ],
     ids=["pinned", "undelivered", "stale shard", "stale cache", "turned", "negated"],
 )
-def test_a_fault_of_publication_ends_the_run_by_its_name(
+def test_a_faulty_publication_ends_the_run_and_names_the_fault(
     kind: type[NativeGenerator], channel: Callable[[], Mailbox], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RunStopped, match=named):
@@ -184,10 +184,10 @@ def test_a_fault_of_publication_ends_the_run_by_its_name(
 
 
 class Rounding(NativeGenerator):
-    """Keeps its weights in fewer bits than the trainer."""
+    """Stores its weights in lower precision than the trainer."""
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
-        await super().receive(plan, version)
+    async def receive(self, version: int) -> Digest:
+        await super().receive(version)
         return digest(parameter.to(torch.bfloat16) for parameter in self.decoder.parameters())
 
 
@@ -196,47 +196,47 @@ def test_weights_of_another_dtype_are_named_by_it(tmp_path: Path) -> None:
         asyncio.run(published(tmp_path, Rounding, Mailbox()))
 
 
-def test_without_a_canary_only_digests_speak(tmp_path: Path) -> None:
+def test_without_a_canary_only_digests_are_compared(tmp_path: Path) -> None:
     found = asyncio.run(published(tmp_path, StaleCache, Mailbox(), canary=None))
     assert [set(event.seconds) for event in found] == [{"hold", "send", "receive"}] * 4
 
 
 def test_a_generator_that_falls_back_is_named_by_the_version_it_holds(tmp_path: Path) -> None:
     class Replaced(Pinned):
-        async def receive(self, plan: Plan, version: int) -> Digest:
+        async def receive(self, version: int) -> Digest:
             if version < 3:
-                found = await NativeGenerator.receive(self, plan, version)
+                found = await NativeGenerator.receive(self, version)
                 self.first = twin(self.decoder) if version == 1 else self.first
                 return found
-            return await super().receive(plan, version)
+            return await super().receive(version)
 
     with pytest.raises(RunStopped, match=r"version 3: generator 0 .* it still holds version 1"):
         asyncio.run(published(tmp_path, Replaced, Mailbox()))
 
 
 def test_a_canary_has_tokens_from_all_over_the_vocabulary_and_fits_a_short_context() -> None:
-    long = canary_of(vocab=150_000, context=4096)
+    long = canary_for(vocab=150_000, max_seq_len=4096)
     assert (len(long.ids), long.num_new) == (64, 2) and len(set(long.ids)) > 60 and max(long.ids) > 100_000
-    assert long == canary_of(vocab=150_000, context=4096)
-    rounded = canary_of(vocab=150_000, context=4096, exact=False)
+    assert long == canary_for(vocab=150_000, max_seq_len=4096)
+    rounded = canary_for(vocab=150_000, max_seq_len=4096, exact=False)
     assert (len(rounded.ids), rounded.num_new) == (64, 4)
-    short = canary_of(vocab=12, context=16)
+    short = canary_for(vocab=12, max_seq_len=16)
     assert len(short.ids) + short.num_new == 16 and max(short.ids) < 12
-    shortest = canary_of(vocab=12, context=2)
+    shortest = canary_for(vocab=12, max_seq_len=2)
     assert (len(shortest.ids), shortest.num_new) == (1, 1)
 
 
 class Rounded(FakeGenerator):
-    """Says the canary with an error, the tokens after it with another."""
+    """Adds an error to the canary's logprobs, and another to those of the tokens after it."""
 
     def __init__(self, read: float, served: float) -> None:
         super().__init__()
         self.read, self.served = read, served
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
-        found = await super().probe(ids, num_new)
-        said = [-1.0 - self.read] * (len(ids) - 1) + [-1.0 - self.served] * num_new
-        return Output.of(found.id, found.ids.tolist(), said, version=found.version, finish=found.finish)
+        output = await super().probe(ids, num_new)
+        logprobs = [-1.0 - self.read] * (len(ids) - 1) + [-1.0 - self.served] * num_new
+        return Output.of(output.id, output.ids.tolist(), logprobs, version=output.version, finish=output.finish)
 
 
 class Certain(FakeTrainer):
@@ -250,21 +250,21 @@ class Certain(FakeTrainer):
     ("kind", "read", "served", "fault"),
     [
         ("torch.float32", 0.0009, 0.0009, None),
-        ("torch.float32", 0.0011, 0.0, "uses them otherwise"),
+        ("torch.float32", 0.0011, 0.0, "computes differently"),
         ("torch.float32", 0.0, 0.0011, "stale prefix cache"),
-        ("torch.float32", float("nan"), 0.0, "uses them otherwise"),
+        ("torch.float32", float("nan"), 0.0, "computes differently"),
         ("torch.bfloat16", 0.019, 0.019, None),
-        ("torch.bfloat16", 0.021, 0.0, "uses them otherwise"),
+        ("torch.bfloat16", 0.021, 0.0, "computes differently"),
         ("torch.bfloat16", 0.0, float("nan"), "stale prefix cache"),
     ],
 )
-def test_the_limit_of_the_gap_follows_the_dtype(kind: str, read: float, served: float, fault: str | None) -> None:
+def test_the_tolerance_depends_on_the_dtype(kind: str, read: float, served: float, fault: str | None) -> None:
     async def check() -> float:
         trainers = InlineCluster[Trainer]([Certain()])
         generators = InlineCluster[Generator]([FakeGenerator(), Rounded(read, served)])
         await generators.each(Generator.pause)
-        heard = {rank: await CANARY.probe(generators, rank) for rank in range(2)}
-        return await CANARY.check(trainers, heard, version=5, kinds={kind})
+        outputs = {rank: await CANARY.probe(generators, rank) for rank in range(2)}
+        return await CANARY.check(trainers, outputs, version=5, dtypes={kind})
 
     if fault is None:
         assert asyncio.run(check()) == pytest.approx(max(read, served), rel=1e-3)

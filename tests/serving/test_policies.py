@@ -1,4 +1,4 @@
-"""The parts of several policies as one: counted together, and each at the same version."""
+"""Routers and publishers of several policies: counted together, and at the same version."""
 
 import asyncio
 from contextlib import closing
@@ -7,33 +7,33 @@ from pathlib import Path
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Generator, Request, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
-from roll.journal.events import Published
+from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
+from roll.serving.idle import IdleReasons
 from roll.serving.policies import Publishers, Routers
 from roll.serving.publisher import Publisher
-from roll.serving.router import Router, Tally
+from roll.serving.router import GenerationCounts, Router
 from roll.types import Sampling
-from roll.weights.plan import Plan
 
 
-def router() -> Router:
-    return Router(InlineCluster[Generator]([FakeGenerator()]), max_wait_s=0.1)
+def router(idle_reasons: IdleReasons | None = None) -> Router:
+    return Router(InlineCluster[Generator]([FakeGenerator()]), max_wait_s=0.1, idle_reasons=idle_reasons)
 
 
 def request(name: str) -> Request:
     return Request(id=name, ids=(5,), max_new_tokens=3, sampling=Sampling(), stop=frozenset(), key=1)
 
 
-def test_what_routers_saw_is_counted_together_and_begins_anew() -> None:
+def test_routers_are_counted_together_and_reset_together() -> None:
     async def go() -> None:
         routers = router(), router()
-        both = Routers(routers)
+        both = Routers(dict(zip("ab", routers, strict=True)))
         running = asyncio.create_task(both.run())
         assert await both.release(0) == (0, 0)
-        found = await asyncio.gather(*(each.sample(request(str(place))) for place, each in enumerate(routers)))
-        assert both.tally.tokens == sum(len(sampled.ids) for sampled in found) > 3
-        both.tally = Tally()
-        assert both.tally == Tally() and routers[0].tally is not routers[1].tally
+        replies = await asyncio.gather(*(each.sample(request(str(index))) for index, each in enumerate(routers)))
+        assert both.counts.tokens == sum(len(reply.ids) for reply in replies) > 3
+        both.counts = GenerationCounts()
+        assert both.counts == GenerationCounts() and routers[0].counts is not routers[1].counts
         running.cancel()
 
     asyncio.run(go())
@@ -41,40 +41,40 @@ def test_what_routers_saw_is_counted_together_and_begins_anew() -> None:
 
 def test_an_attempt_that_waits_for_its_environment_waits_once() -> None:
     async def go() -> None:
-        routers = router(), router()
-        both = Routers(routers)
+        idle_reasons = IdleReasons()
+        routers = router(idle_reasons), router(idle_reasons)
+        both = Routers(dict(zip("ab", routers, strict=True)))
         waiting = [asyncio.create_task(each.sample(request("r"))) for each in routers]
         await asyncio.sleep(0)
-        with routers[0].waits.on("environments"):
-            assert both.whereabouts() == {"waiting to be dispatched": 2, "waiting for environments": 1}
-            assert routers[1].waits.reason() == "environments", "an idle generator of either policy knows why"
+        with routers[0].idle_reasons.waiting_for("environments"):
+            assert both.inflight_counts() == {"waiting to be dispatched": 2, "waiting for environments": 1}
+            assert routers[1].idle_reasons.reason() == "environments", "both policies share the reason"
         for task in waiting:
             task.cancel()
 
     asyncio.run(go())
 
 
-def test_all_policies_have_one_version_and_a_resumed_run_sets_it_for_all(tmp_path: Path) -> None:
+def test_all_policies_share_one_version_and_a_resumed_run_continues_it(tmp_path: Path) -> None:
     async def go(journal: Journal) -> None:
         parts: dict[str, Publisher] = {}
         for name in ("one", "two"):
-            way = router()
+            own_router = router()
             parts[name] = Publisher(
                 trainers=InlineCluster[Trainer]([FakeTrainer()]),
-                generators=way._generators,
-                router=way,
+                generators=own_router._generators,
+                router=own_router,
                 journal=journal,
-                plan=Plan(names=()),
                 policy=name,
+                version=6,
+                step_of={6: 2},
             )
-        both = Publishers(publishers=parts)
-        both.version, both.step_of = 6, {6: 2}
+        both = Publishers(parts)
         assert both.serving().step == 2
         await both.publish(3)
         assert [part.version for part in parts.values()] == [7, 7] and both.serving().step == 3
-        assert parts["one"].step_of is not parts["two"].step_of
         journal.flush()
-        published = [entry.event for entry in journal.events(Published)]
+        published = [entry.event for entry in journal.events(WeightsPublished)]
         assert [(event.version, event.step, event.digest.split()[0]) for event in published] == [
             (7, 3, "one"),
             (7, 3, "two"),

@@ -4,17 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from roll.sim.generator import Speed
+from roll.sim.generator import GeneratorSpeed
 from roll.sim.lengths import Constant, LogNormal
 from roll.sim.remote import CallCost
-from roll.sim.run import Setting, simulate
-from roll.sim.split import Baseline, age_bound, baseline, gains, work_bound
+from roll.sim.run import SimulationConfig, simulate
+from roll.sim.split import Baseline, baseline, gains, staleness_bound, work_bound
 from roll.sim.units import batch_at_once
 
-PLAIN = Setting(
+pytestmark = pytest.mark.slow
+
+PLAIN = SimulationConfig(
     steps=6,
     lengths=Constant(value=10),
-    speed=Speed(slots=4, tokens_per_s=5.0),
+    speed=GeneratorSpeed(slots=4, tokens_per_s=5.0),
     num_generators=2,
     update_s=3.0,
     groups_per_step=4,
@@ -43,15 +45,15 @@ def test_an_asynchronous_step_takes_as_long_as_its_slower_side() -> None:
 
 
 def test_a_change_of_version_costs_its_time_in_every_step() -> None:
-    found = simulate(replace(PLAIN, speed=Speed(slots=4, tokens_per_s=5.0, receive_s=0.5, resume_s=0.25)))
+    found = simulate(replace(PLAIN, speed=GeneratorSpeed(slots=4, tokens_per_s=5.0, receive_s=0.5, resume_s=0.25)))
     assert found.step_s() == pytest.approx(7.75 + 0.75 / 6)  # there is one before the first step as well
 
 
 @pytest.mark.parametrize("staleness", [0.0, 0.5, 1.0, 3.0])
-def test_no_token_is_trained_on_past_its_bound_whatever_straggles(staleness: float) -> None:
+def test_no_token_is_trained_on_past_its_bound_despite_stragglers(staleness: float) -> None:
     found = simulate(replace(STRAGGLERS, max_staleness=staleness))
-    assert found.greatest_age <= -(-staleness // 1)
-    assert staleness == 0 or found.greatest_age >= 1, "nothing overlapped, so nothing was tested"
+    assert found.max_token_staleness <= -(-staleness // 1)
+    assert staleness == 0 or found.max_token_staleness >= 1, "nothing overlapped, so nothing was tested"
 
 
 def test_the_same_seed_gives_the_same_times_and_another_seed_others() -> None:
@@ -62,23 +64,27 @@ def test_the_same_seed_gives_the_same_times_and_another_seed_others() -> None:
     assert simulate(replace(setting, seed=1)).ends_s != first.ends_s
 
 
-def test_a_run_waits_for_its_environment_between_replies() -> None:
+def test_a_run_waits_for_its_environment_between_responses() -> None:
     found = simulate(
         replace(
-            PLAIN, turns=3, env={"median_s": 5.0, "sigma": 0.0}, update_s=0.0, speed=Speed(slots=16, tokens_per_s=5.0)
+            PLAIN,
+            turns=3,
+            env={"median_s": 5.0, "sigma": 0.0},
+            update_s=0.0,
+            speed=GeneratorSpeed(slots=16, tokens_per_s=5.0),
         )
     )
     # three replies of 2 s, and the environment takes 5 s for each
     assert found.ends_s[0] == pytest.approx(21.0)
 
 
-def test_a_run_is_broken_off_at_its_time() -> None:
+def test_a_run_is_stopped_at_its_time_limit() -> None:
     found = simulate(replace(PLAIN, until_s=16.0))
     assert found.elapsed_s == pytest.approx(16.0)
     assert len(found.ends_s) == 2
 
 
-def test_a_controller_that_is_charged_for_falls_behind_the_one_that_is_not() -> None:
+def test_charging_the_controller_makes_a_run_slower() -> None:
     free = simulate(PLAIN)
     charged = simulate(replace(PLAIN, call_cost=CallCost(latency_s=0.01, busy_s=0.1)))
     assert free.controller_s == 0
@@ -86,22 +92,22 @@ def test_a_controller_that_is_charged_for_falls_behind_the_one_that_is_not() -> 
     assert charged.ends_s[-1] > free.ends_s[-1] + 0.1 * charged.num_calls / 2
 
 
-def test_the_age_rule_bounds_the_gain_below_staleness_plus_one() -> None:
+def test_the_staleness_rule_bounds_the_gain_below_staleness_plus_one() -> None:
     setting = replace(PLAIN, num_generators=4, update_s=5.0)
     base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=(20.0,) * 30, decoding_s=6.0)
     # on two of four devices an update takes 10 s: two steps take at least 20 + 10 s, against 25 s a step
-    assert age_bound(base, 1.0, 2) == pytest.approx(2 * 25 / 30)
+    assert staleness_bound(base, 1.0, 2) == pytest.approx(2 * 25 / 30)
     # and no step less than its update
-    assert age_bound(base, 4.0, 2) == pytest.approx(25 / 10)
+    assert staleness_bound(base, 4.0, 2) == pytest.approx(25 / 10)
 
 
-def test_one_slow_step_costs_more_than_its_part_of_the_mean() -> None:
+def test_one_slow_step_costs_more_than_its_share_of_the_mean() -> None:
     setting = replace(PLAIN, num_generators=4, update_s=5.0)
     slowest_s = tuple(200.0 if step == 15 else 20.0 for step in range(30))
     base = Baseline(setting=setting, step_s=25.0, generation_s=20.0, slowest_s=slowest_s, decoding_s=6.0)
     # Steps end after 30, 40, 60, 70, 90 s and so on; the groups of the 16th came with the end of the 14th, after 220 s,
     # so it ends after 430 s, the 17th after 440 s, the 25th after 560 s.
-    assert age_bound(base, 1.0, 2) == pytest.approx(25 * 20 / (560 - 90))
+    assert staleness_bound(base, 1.0, 2) == pytest.approx(25 * 20 / (560 - 90))
 
 
 def test_work_bounds_the_gain_of_a_split() -> None:
@@ -117,8 +123,8 @@ def test_no_split_gains_more_than_its_bounds() -> None:
     base = baseline(setting)
     said: list[str] = []
     for gain in gains(base, [1.0, 2.0], said.append):
-        assert 1.0 < gain.ratio <= 1.05 * min(gain.age_bound, gain.work_bound)  # steps at the edges blur it a little
-        assert gain.greatest_age <= gain.max_staleness
+        assert 1.0 < gain.ratio <= 1.05 * min(gain.staleness_bound, gain.work_bound)  # the edges blur it
+        assert gain.max_token_staleness <= gain.max_staleness
         assert gain.ratio == max(gain.tried.values())
     assert said
 

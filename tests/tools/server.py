@@ -1,4 +1,4 @@
-"""An MCP server with tools that work, raise, hang and end it; run by the tests as a process of its own."""
+"""An MCP server with tools that work, raise, hang and end it; the tests start it as a process."""
 
 import os
 import sys

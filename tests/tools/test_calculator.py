@@ -1,4 +1,4 @@
-"""Exact arithmetic, and what is none."""
+"""Exact arithmetic, and malformed expressions."""
 
 import time
 from fractions import Fraction
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.tools.base import ToolFailed
-from roll.tools.calculator import computed, written
+from roll.tools.calculator import evaluate, format_number
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from roll.tools.calculator import computed, written
     ],
 )
 def test_an_expression_comes_to_exactly_this(expression: str, result: str) -> None:
-    assert written(computed(expression)) == result
+    assert format_number(evaluate(expression)) == result
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def test_an_expression_comes_to_exactly_this(expression: str, result: str) -> No
         ("", "a number is missing"),
         ("1+", "a number is missing"),
         ("(1", "a parenthesis is not closed"),
-        ("1)", "')' stands where nothing may"),
-        ("1 2", "'2' stands where nothing may"),
-        ("*3", "'*' stands where a number should"),
-        ("__import__('os')", "is no number and no operator"),
-        ("2e5", "is no number and no operator"),
+        ("1)", "')' is unexpected"),
+        ("1 2", "'2' is unexpected"),
+        ("*3", "'*' is not a number"),
+        ("__import__('os')", "is neither a number nor an operator"),
+        ("2e5", "is neither a number nor an operator"),
     ],
 )
-def test_what_is_no_expression_is_told_at_once(expression: str, says: str) -> None:
+def test_a_malformed_expression_is_reported(expression: str, says: str) -> None:
     began = time.perf_counter()
     with pytest.raises(ToolFailed) as caught:
-        computed(expression)
+        evaluate(expression)
     assert says in str(caught.value) and time.perf_counter() - began < 5
 
 
@@ -85,6 +85,6 @@ def test_it_agrees_with_python_over_fractions(expression: str) -> None:
         expected = eval(re.sub(r"\d+", lambda number: f"Fraction({number[0]})", expression))
     except ZeroDivisionError:
         with pytest.raises(ToolFailed, match="division by zero"):
-            computed(expression)
+            evaluate(expression)
         return
-    assert computed(expression) == expected and isinstance(expected, Fraction)
+    assert evaluate(expression) == expected and isinstance(expected, Fraction)

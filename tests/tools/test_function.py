@@ -1,4 +1,4 @@
-"""A function of one's own as a tool."""
+"""A custom function as a tool."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from roll.errors import ConfigError
-from roll.tools.function import FunctionTool, described
+from roll.tools.function import FunctionTool, tool_from_function
 
 
 def rate(
@@ -32,7 +32,7 @@ async def later(word: str, loud: bool = False, share: float = 0.5) -> str:
 
 
 def test_hints_and_docstring_become_the_schema() -> None:
-    tool = described(rate, {"table": {"USD": 1.1}})
+    tool = tool_from_function(rate, {"table": {"USD": 1.1}})
     assert (tool.name, tool.description) == ("rate", "What one euro cost.\n\nIn another currency.")
     assert tool.parameters == {
         "type": "object",
@@ -44,11 +44,11 @@ def test_hints_and_docstring_become_the_schema() -> None:
         },
         "required": ["currency", "years"],
     }
-    plain = described(later, {}).parameters["properties"]
+    plain = tool_from_function(later, {}).parameters["properties"]
     assert plain == {"word": {"type": "string"}, "loud": {"type": "boolean"}, "share": {"type": "number"}}
 
 
-def test_it_is_called_with_what_the_policy_and_the_file_give() -> None:
+def test_it_is_called_with_the_arguments_of_the_policy_and_the_file() -> None:
     tool = FunctionTool(rate, {"table": {"USD": 1.5}})
     given = {"currency": "USD", "years": [1999], "table": {"USD": 0.0}}  # which the reader would refuse
     said = asyncio.run(tool.call("rate", given))
@@ -56,7 +56,7 @@ def test_it_is_called_with_what_the_policy_and_the_file_give() -> None:
     assert asyncio.run(FunctionTool(later, {"loud": True}).call("later", {"word": "so"})) == "SO"
 
 
-def test_what_it_raises_comes_out_even_where_no_future_may_carry_it() -> None:
+def test_its_exception_is_raised_even_if_no_future_can_hold_it() -> None:
     def fails(how: str) -> str:
         raise {"stop": StopIteration, "exit": SystemExit, "key": KeyError}[how](how)
 
@@ -66,7 +66,7 @@ def test_what_it_raises_comes_out_even_where_no_future_may_carry_it() -> None:
             asyncio.run(tool.call("fails", {"how": how}))
 
 
-def test_one_that_hangs_can_be_given_up() -> None:
+def test_a_call_that_hangs_can_be_abandoned() -> None:
     released = threading.Event()
 
     def hangs() -> str:
@@ -101,10 +101,10 @@ def strange(when: complex) -> str:
         (starred, {}, "tool 'starred': 'words' cannot be given by name"),
         (strange, {}, "tool 'strange': 'when' has <class 'complex'>; give it one of"),
         (later, {"volume": 3}, "tool 'later': takes no 'volume'; leave it out"),
-        (3, {}, "is no function; name one, or a class of tools"),
+        (3, {}, "not a function; name one, or a class of tools"),
     ],
 )
-def test_a_function_whose_hints_do_not_say_enough_is_refused(function: Any, given: Any, says: str) -> None:
+def test_a_function_with_insufficient_hints_is_rejected(function: Any, given: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         FunctionTool(function, given)
     assert says in str(caught.value)

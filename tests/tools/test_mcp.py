@@ -1,4 +1,4 @@
-"""The tools of real MCP servers, written with the package's own server, over pipes and over HTTP."""
+"""The tools of real MCP servers, written with the package's server, over pipes and over HTTP."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,11 @@ import pytest
 
 from roll.data.tools import ToolCall
 from roll.errors import ConfigError, EnvFailed
-from roll.tools.base import Answer, ToolFailed, ToolFault
-from roll.tools.kit import Kit
+from roll.tools.base import ToolFailed, ToolFault, ToolResult
 from roll.tools.mcp import Mcp
+from roll.tools.toolkit import Toolkit
+
+pytestmark = pytest.mark.slow
 
 SERVER = str(Path(__file__).with_name("server.py"))
 COMMAND = [sys.executable, SERVER]
@@ -35,15 +37,15 @@ def children() -> set[str]:
     return found
 
 
-def used(tools: Mcp, *calls: tuple[str, dict[str, object]]) -> list[Answer]:
+def used(tools: Mcp, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
     """What came of calls, one after the other; afterwards no process of the set is left."""
 
-    async def use() -> list[Answer]:
-        kit = Kit([])
+    async def use() -> list[ToolResult]:
+        kit = Toolkit([])
         kit._sets.append(tools)
         try:
             await kit.start()
-            return [await kit.answer(ToolCall(name, arguments)) for name, arguments in calls]
+            return [await kit.run(ToolCall(name, arguments)) for name, arguments in calls]
         finally:
             await kit.close()
 
@@ -53,7 +55,7 @@ def used(tools: Mcp, *calls: tuple[str, dict[str, object]]) -> list[Answer]:
     return found
 
 
-def test_its_tools_are_listed_and_called_and_whatever_it_does_is_an_answer() -> None:
+def test_its_tools_are_listed_and_called_and_every_outcome_is_a_result() -> None:
     tools = Mcp(command=STDIO, timeout_s=0.5)
     add, so, far, refused, hung, on, died, gone = used(
         tools,
@@ -72,12 +74,12 @@ def test_its_tools_are_listed_and_called_and_whatever_it_does_is_an_answer() -> 
     assert first.parameters["required"] == ["a", "b"] and first.parameters["properties"]["a"]["type"] == "integer"
     assert [answer.text for answer in (add, so, far)] == ["42", "so", "so far"]
     assert refused.fault is ToolFault.FAILED and "not today" in refused.text
-    assert hung == Answer("error: hang gave no answer within 0.5 s", ToolFault.TIMED_OUT)
-    assert on == Answer("2"), "the server goes on"
+    assert hung == ToolResult("error: hang gave no answer within 0.5 s", ToolFault.TIMED_OUT)
+    assert on == ToolResult("2"), "the server goes on"
     assert died.fault is gone.fault is ToolFault.GONE
 
 
-def test_an_attempt_has_a_server_of_its_own_and_a_tool_that_it_does_not_have_is_a_fault() -> None:
+def test_an_attempt_has_a_separate_server_and_an_unknown_tool_is_a_fault() -> None:
     async def use() -> list[str]:
         several = [Mcp(command=STDIO, only=["remember"]) for _ in range(2)]
         try:
@@ -96,7 +98,7 @@ def test_an_attempt_has_a_server_of_its_own_and_a_tool_that_it_does_not_have_is_
 @pytest.mark.parametrize(
     ("tools", "says"),
     [
-        (Mcp(command=[*COMMAND, "broken"]), "it said: no such database"),
+        (Mcp(command=[*COMMAND, "broken"]), "stderr: no such database"),
         (Mcp(command=[*COMMAND, "mute"], start_timeout_s=0.5), "did not list its tools within 0.5 s"),
         (Mcp(command=["/no/such/program"]), "No such file"),
         (Mcp(url="http://127.0.0.1:9/mcp"), "mcp server 'http://127.0.0.1:9/mcp': ConnectError"),
@@ -139,18 +141,18 @@ def test_over_http_it_is_the_same_and_a_server_that_dies_is_gone() -> None:
         with pytest.raises(EnvFailed, match=r"it has no tool 'fly' \(it has add, remember, refuse, hang, die\)"):
             used(Mcp(url=url, only=["add", "fly"]))
 
-        async def use() -> list[Answer]:
-            kit = Kit([{"kind": "mcp", "url": url, "timeout_s": 0.5}])
+        async def use() -> list[ToolResult]:
+            kit = Toolkit([{"kind": "mcp", "url": url, "timeout_s": 0.5}])
             await kit.start()
             try:
-                found = [await kit.answer(ToolCall(name, {})) for name in ("hang", "refuse")]
-                found += [await kit.answer(ToolCall("add", {"a": 2, "b": 40}))]
+                found = [await kit.run(ToolCall(name, {})) for name in ("hang", "refuse")]
+                found += [await kit.run(ToolCall("add", {"a": 2, "b": 40}))]
                 process.kill()
                 process.wait()
-                return [*found, await kit.answer(ToolCall("add", {"a": 2, "b": 40}))]
+                return [*found, await kit.run(ToolCall("add", {"a": 2, "b": 40}))]
             finally:
                 await kit.close()
 
         hung, refused, works, gone = asyncio.run(use())
-    assert (hung.fault, refused.fault, works) == (ToolFault.TIMED_OUT, ToolFault.FAILED, Answer("42"))
+    assert (hung.fault, refused.fault, works) == (ToolFault.TIMED_OUT, ToolFault.FAILED, ToolResult("42"))
     assert gone.fault is ToolFault.GONE

@@ -1,4 +1,4 @@
-"""Python and a shell in the sandbox, and the directory that an attempt has there."""
+"""Python and a shell in the sandbox, and the attempt's directory there."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,24 @@ import pytest
 
 from roll.data.tools import ToolCall
 from roll.errors import ConfigError
-from roll.sandbox.level import TRUSTED, why_not
-from roll.tools.base import Answer, ToolFault
-from roll.tools.kit import Kit
+from roll.sandbox.level import TRUSTED_CODE, unavailable_reason
+from roll.tools.base import ToolFault, ToolResult
 from roll.tools.programs import Python, Shell
+from roll.tools.toolkit import Toolkit
 
-LEVELS = [TRUSTED, *(["bubblewrap"] if not why_not() else [])]
+pytestmark = pytest.mark.slow
+
+LEVELS = [TRUSTED_CODE, *(["bubblewrap"] if not unavailable_reason() else [])]
 every_level = pytest.mark.parametrize("sandbox", LEVELS)
 
 
-def answers(kind: str, texts: Sequence[str], **options: Any) -> list[Answer]:
+def answers(kind: str, texts: Sequence[str], **options: Any) -> list[ToolResult]:
     argument = {"python": "code", "shell": "command"}[kind]
 
-    async def use() -> list[Answer]:
-        kit = Kit([{"kind": kind, **options}], most_chars=500)
+    async def use() -> list[ToolResult]:
+        kit = Toolkit([{"kind": kind, **options}], most_chars=500)
         await kit.start()
-        found = [await kit.answer(ToolCall(kind, {argument: text})) for text in texts]
+        found = [await kit.run(ToolCall(kind, {argument: text})) for text in texts]
         await kit.close()
         return found
 
@@ -35,7 +37,7 @@ def answers(kind: str, texts: Sequence[str], **options: Any) -> list[Answer]:
 
 
 @every_level
-def test_python_says_what_it_prints_and_what_its_last_line_comes_to(sandbox: str) -> None:
+def test_python_returns_its_output_and_the_value_of_its_last_line(sandbox: str) -> None:
     programs = ["print(1)\n2 + 3", "x = 5", "def f(:", "import math\nmath.sqrt(-1)", "raise SystemExit(3)"]
     printed, silent, unreadable, raised, left = (each.text for each in answers("python", programs, sandbox=sandbox))
     assert (printed, silent, left) == ("1\n5", "(no output)", "[exit code 3]")
@@ -51,16 +53,16 @@ def test_files_are_kept_for_the_attempt_and_variables_are_not(sandbox: str) -> N
     commands = ["mkdir a && echo so > a/b && ln -s /etc/passwd c; pwd; ls", "cat a/b; ls; exit 5"]
     first, second = (each.text for each in answers("shell", commands, sandbox=sandbox))
     assert first.endswith("/work\na\nc") and second == "so\na\nc\n[exit code 5]"
-    assert answers("shell", ["ls"], sandbox=sandbox) == [Answer("(no output)")]  # another attempt's is empty
+    assert answers("shell", ["ls"], sandbox=sandbox) == [ToolResult("(no output)")]  # another attempt's is empty
 
 
 @every_level
-def test_a_program_that_hangs_is_ended_and_the_attempt_goes_on(sandbox: str) -> None:
+def test_a_program_that_hangs_is_ended_and_the_attempt_continues(sandbox: str) -> None:
     began = time.monotonic()
     commands = ["echo here > f; echo before; sleep 30", "trap '' TERM; while true; do sleep 1; done", "echo on; ls"]
     hung, stubborn, after = answers("shell", commands, sandbox=sandbox, timeout_s=0.3)
     assert hung.fault is stubborn.fault is ToolFault.TIMED_OUT and hung.text == "error: before\n[ended after 0.3 s]"
-    assert after == Answer("on\nf") and time.monotonic() - began < 15
+    assert after == ToolResult("on\nf") and time.monotonic() - began < 15
 
 
 @every_level
@@ -70,22 +72,22 @@ def test_limits_of_memory_and_output_hold(sandbox: str) -> None:
     assert len(flood.text) < 700 and "characters left out" in flood.text
 
 
-@pytest.mark.skipif(bool(why_not()), reason="bubblewrap does not work here")
-def test_a_command_that_ends_its_own_shell_is_told_and_the_directory_stays() -> None:
+@pytest.mark.skipif(bool(unavailable_reason()), reason="bubblewrap does not work here")
+def test_a_command_that_ends_its_own_shell_is_reported_and_the_directory_stays() -> None:
     commands = ["echo so > kept", "kill -9 -1", "cat kept"]
     _, ended, after = answers("shell", commands, sandbox="bubblewrap", timeout_s=2)
-    assert ended.fault is not None and after == Answer("so")
+    assert ended.fault is not None and after == ToolResult("so")
 
 
-def test_a_directory_that_is_too_big_is_not_kept_and_that_is_said() -> None:
+def test_a_directory_that_is_too_big_is_not_kept_and_a_note_says_so() -> None:
     commands = ["echo so > small", "head -c 12000000 /dev/zero > big; ls", "ls"]
     _, big, after = answers("shell", commands, sandbox=LEVELS[-1])
     assert big.text == "big\nsmall\n[the files could not be kept: the directory is as it was before]"
-    assert after == Answer("small")
+    assert after == ToolResult("small")
 
 
-@pytest.mark.skipif(bool(why_not()), reason="bubblewrap does not work here")
-def test_what_is_in_the_sandbox_stays_there() -> None:
+@pytest.mark.skipif(bool(unavailable_reason()), reason="bubblewrap does not work here")
+def test_the_sandbox_is_isolated() -> None:
     outside = Path(f"/tmp/roll-outside-{os.getpid()}")
     said = answers("shell", [f"echo x > {outside}; echo done; cat /etc/shadow", f"ls {outside}"])
     assert not outside.exists() and "No such file" in said[1].text and "root:" not in said[0].text
@@ -98,4 +100,4 @@ def test_options_that_nothing_can_run_with_are_refused() -> None:
         with pytest.raises(ConfigError, match="sandbox: no such option"):
             make(sandbox="none")
         with pytest.raises(ConfigError, match="timeout_s and memory_mb must be above 0"):
-            make(sandbox=TRUSTED, timeout_s=0)
+            make(sandbox=TRUSTED_CODE, timeout_s=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.tracking.curve import Series, curve_from, curve_svg, smoothed, ticks
+from roll.tracking.curve import Series, curve_from, curve_svg, smooth, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,11 +24,11 @@ def test_ticks_of_steps_are_whole_and_a_single_value_has_room():
 
 
 def test_a_smoothed_line_takes_as_many_neighbours_from_either_side():
-    assert smoothed([(0, 0.0), (1, 3.0), (2, 6.0), (3, 0.0)]) == [(0, 0.0), (1, 3.0), (2, 3.0), (3, 0.0)]
-    assert smoothed([]) == []
+    assert smooth([(0, 0.0), (1, 3.0), (2, 6.0), (3, 0.0)]) == [(0, 0.0), (1, 3.0), (2, 3.0), (3, 0.0)]
+    assert smooth([]) == []
 
 
-def test_points_are_drawn_where_the_axes_say():
+def test_points_are_drawn_at_their_axis_positions():
     svg = ElementTree.fromstring(
         curve_svg([Series(name="a", points=[(0, 0.0), (10, 1.0)], sparse=True)], title="t", x_label="x", y_label="y")
     )
@@ -68,7 +68,7 @@ def test_the_curve_of_a_run_has_its_reward_and_its_validations(tmp_path: Path):
     assert len((next(svg.iter(f"{SVG}polyline")).get("points") or "").split()) == 8
 
 
-def test_a_run_without_a_step_says_so(tmp_path: Path):
+def test_a_run_without_a_step_is_refused(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "time": 1.0}\n')
     with pytest.raises(ConfigError, match="no step with a reward"):
         curve_from(tmp_path / "metrics.jsonl")

@@ -6,9 +6,9 @@ from roll.tracking.glossary import GLOSSARY, describe, page
 
 EMITTED = [
     "reward/mean",
-    "reward/sums",
+    "domain/sums/reward",
     "reward/std",
-    "reward/game/x",
+    "domain/game/reward/x",
     "policy/crosses/loss/grad_norm",
     "validation/reward",
     "validation/sums/reward",
@@ -29,10 +29,10 @@ EMITTED = [
     "loss/entropy",
     "loss/lr",
     "loss/refused",
-    "gap/mean",
-    "gap/max",
-    "age/mean",
-    "age/max",
+    "sampler_mismatch/mean",
+    "sampler_mismatch/max",
+    "staleness/mean",
+    "staleness/max",
     "length/mean",
     "length/max",
     "length/truncated",
@@ -47,7 +47,9 @@ EMITTED = [
     "time/checkpoint",
     "time/step",
     "env/guess_number/success",
-    "reward_part/format",
+    "reward/format",
+    "reward/steady/depth",
+    "reward/part/mean",
     "sft/loss",
     "sft/accuracy",
 ]
@@ -60,7 +62,7 @@ def test_every_metric_has_a_meaning(name: str):
 
 def test_the_closest_pattern_explains():
     assert describe("reward/mean") == GLOSSARY["reward/mean"]
-    assert describe("reward/sums") == GLOSSARY["reward/*"]
+    assert describe("reward/format") == GLOSSARY["reward/*"]
     assert describe("validation/sums/reward") == GLOSSARY["validation/*/reward"]
     assert describe("time/teleport") == GLOSSARY["time/*"]
 

@@ -26,12 +26,12 @@ def test_a_pipe_gets_plain_lines():
     progress.start()
     progress.update(1, {"reward/mean": 0.25, "validation/accuracy": 0.5, "time/wait": 1.0, "time/update": 2.0})
     clock.now = 12.0
-    progress.update(2, {"reward/mean": 0.5, "speed/tokens_per_s": 1234.0, "age/mean": 0.5, "time/step": 9.0})
+    progress.update(2, {"reward/mean": 0.5, "speed/tokens_per_s": 1234.0, "staleness/mean": 0.5, "time/step": 9.0})
     progress.close()
     assert written.getvalue().splitlines() == [
         "demo: 10 steps",
         "step 1/10 | reward 0.250 | held-out 0.500 | update 2.0s | wait 1.0s | eta -",
-        "step 2/10 | reward 0.500 | tokens/s 1,234 | age 0.50 | held-out 0.500 | eta 1:36",  # 8 steps of 12 s
+        "step 2/10 | reward 0.500 | tokens/s 1,234 | staleness 0.50 | held-out 0.500 | eta 1:36",  # 8 steps of 12 s
     ]
     assert "\x1b" not in written.getvalue()
 
@@ -48,13 +48,13 @@ def told(steps: list[tuple[float, dict[str, float]]]) -> list[str]:
     return [line.partition("/")[0] for line in written.getvalue().splitlines()]
 
 
-def test_a_pipe_hears_of_a_step_every_two_seconds_and_of_the_last():
+def test_a_pipe_gets_a_step_every_two_seconds_and_the_last():
     assert told([(0.5, {}), (1.0, {}), (2.4, {}), (2.5, {}), (4.4, {}), (4.45, {})]) == ["step 1", "step 4", "step 6"]
     assert told([(0.5, {}), (1.0, {}), (9.0, {})]) == ["step 1", "step 3"]
 
 
 @pytest.mark.parametrize("name", ["validation/accuracy", "validation/reward", "sft/accuracy"])
-def test_a_pipe_hears_of_every_measurement(name: str):
+def test_a_pipe_gets_every_held_out_measurement(name: str):
     assert told([(0.1, {}), (0.2, {name: 0.5}), (0.3, {}), (0.4, {name: 0.6}), (0.5, {})]) == [
         "step 1",
         "step 2",
@@ -85,7 +85,7 @@ def test_a_terminal_shows_the_step_and_the_phases_and_notes_stay():
         assert part in text
 
 
-def test_closing_gives_the_cursor_back_even_without_a_start():
+def test_closing_restores_the_cursor_even_without_a_start():
     live, written = console(terminal=True)
     Progress(4, "demo", console=live).close()
     progress = Progress(4, "demo", console=live)
@@ -94,7 +94,7 @@ def test_closing_gives_the_cursor_back_even_without_a_start():
     assert written.getvalue().count("\x1b[?25l") == written.getvalue().count("\x1b[?25h") == 1
 
 
-def test_a_bar_on_a_pipe_speaks_every_few_seconds():
+def test_a_bar_on_a_pipe_prints_every_few_seconds():
     plain, written = console(terminal=False)
     clock = Clock()
     with bar(500, "evaluating", console=plain, clock=clock) as advance:
@@ -104,7 +104,7 @@ def test_a_bar_on_a_pipe_speaks_every_few_seconds():
     assert written.getvalue().splitlines() == ["evaluating 300/500", "evaluating 500/500"]
 
 
-def test_a_bar_may_stand_inside_a_running_view():
+def test_a_bar_may_run_inside_a_live_view():
     live, written = console(terminal=True)
     clock = Clock()
     progress = Progress(4, "demo", console=live, clock=clock)

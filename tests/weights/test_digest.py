@@ -1,10 +1,10 @@
-"""A fingerprint that layout does not change and weights do."""
+"""A digest depends on the weights and not on their layout."""
 
 import pytest
 import torch
 
 from roll.types import Digest
-from roll.weights.digest import Folding, digest
+from roll.weights.digest import StreamingDigest, digest
 
 NOISE = torch.Generator().manual_seed(0)
 ONE, TWO = torch.randn(6, 4, generator=NOISE), torch.randn(10, 4, generator=NOISE)
@@ -32,7 +32,7 @@ def test_one_bit_of_one_weight_changes_it() -> None:
         assert digest([changed, TWO]) != digest([ONE, TWO])
 
 
-def test_a_change_that_leaves_the_sum_alone_is_seen_by_the_squares() -> None:
+def test_the_squares_detect_a_change_that_leaves_the_sum_equal() -> None:
     changed = ONE.clone()
     bits = changed.view(torch.int32)
     bits[0, 0] += 1
@@ -41,8 +41,8 @@ def test_a_change_that_leaves_the_sum_alone_is_seen_by_the_squares() -> None:
     assert digest([changed]) != digest([ONE])
 
 
-def test_what_it_cannot_see_is_an_even_number_of_signs() -> None:
-    # The canary does, where such a model says other things.
+def test_an_even_number_of_changed_signs_is_not_detected() -> None:
+    # The canary detects them where they change the logprobs.
     changed = ONE.clone()
     changed[0, :2] *= -1
     assert digest([changed]) == digest([ONE])
@@ -50,7 +50,7 @@ def test_what_it_cannot_see_is_an_even_number_of_signs() -> None:
     assert digest([changed]) != digest([ONE])
 
 
-def test_kinds_of_numbers_are_counted_apart() -> None:
+def test_each_dtype_has_its_own_sums() -> None:
     both = digest([ONE, ONE.to(torch.bfloat16)])
     assert set(both.sums) == {"torch.float32", "torch.bfloat16"}
     assert both.sums["torch.float32"] == digest([ONE]).sums["torch.float32"]
@@ -81,22 +81,22 @@ def test_numbers_of_other_sizes_are_summed_exactly(kind: torch.dtype, dtype: tor
     assert digest([bits.view(dtype)]).sums[str(dtype)] == by_hand(words)
 
 
-def test_what_is_folded_beside_a_delivery_is_what_was_made_of_it() -> None:
-    coming = {"a": ONE, "b": TWO.t(), "tied, and not held": ONE}
-    held = {"a": torch.zeros(6, 4), "b": torch.zeros(4, 10)}
-    with Folding() as folding:
-        for name, tensor in folding.landing(coming.items(), held):
-            if name in held:
-                held[name].copy_(tensor)
-        found = folding.digest()
-    assert found == digest([ONE, TWO]) == digest(held.values())
+def test_a_streaming_digest_covers_the_copies() -> None:
+    arriving = {"a": ONE, "b": TWO.t(), "tied, without a target": ONE}
+    targets = {"a": torch.zeros(6, 4), "b": torch.zeros(4, 10)}
+    with StreamingDigest() as streaming:
+        for name, tensor in streaming.watch(arriving.items(), targets):
+            if name in targets:
+                targets[name].copy_(tensor)
+        result = streaming.digest()
+    assert result == digest([ONE, TWO]) == digest(targets.values())
 
 
-def test_a_copy_that_went_wrong_is_in_the_digest_although_what_came_was_right() -> None:
-    held = {"a": torch.zeros(6, 4)}
-    with Folding() as folding:
-        for _, tensor in folding.landing([("a", ONE)], held):
-            held["a"].copy_(tensor)
-            held["a"][3, 2] = 0.0
-        found = folding.digest()
-    assert found != digest([ONE]) and found == digest(held.values())
+def test_a_streaming_digest_detects_a_wrong_copy_of_a_right_tensor() -> None:
+    targets = {"a": torch.zeros(6, 4)}
+    with StreamingDigest() as streaming:
+        for _, tensor in streaming.watch([("a", ONE)], targets):
+            targets["a"].copy_(tensor)
+            targets["a"][3, 2] = 0.0
+        result = streaming.digest()
+    assert result != digest([ONE]) and result == digest(targets.values())

@@ -6,7 +6,7 @@ from roll.weights.inline import Mailbox, Shared
 TENSORS = [("embed", torch.ones(2)), ("norm", torch.zeros(3))]
 
 
-def test_a_mailbox_delivers_the_version_that_was_asked_for() -> None:
+def test_a_mailbox_delivers_the_requested_version() -> None:
     mailbox = Mailbox()
     mailbox.send(iter(TENSORS), version=4)
     assert [name for name, _ in mailbox.receive(version=4)] == ["embed", "norm"]
@@ -21,7 +21,7 @@ def test_a_mailbox_never_delivers_another_version() -> None:
         mailbox.receive(version=3)
 
 
-def test_a_letter_is_read_once() -> None:
+def test_a_version_is_delivered_once() -> None:
     mailbox = Mailbox()
     mailbox.send(TENSORS, version=4)
     mailbox.receive(version=4)
@@ -29,7 +29,7 @@ def test_a_letter_is_read_once() -> None:
         mailbox.receive(version=4)
 
 
-def test_a_shared_module_needs_no_letters() -> None:
+def test_a_shared_module_sends_nothing() -> None:
     shared = Shared()
     shared.send(TENSORS, version=1)
     assert list(shared.receive(version=1)) == []

@@ -7,30 +7,30 @@ import pytest
 import torch
 
 from roll.cluster.inline import InlineCluster
-from roll.cluster.serialization import packed, unpacked
+from roll.cluster.serialization import pack, unpack
 from roll.config.load import load
 from roll.config.schema import Run
-from roll.engines.native.build import Surroundings, settle
-from roll.engines.native.model_spec import Origin, build
+from roll.engines.native.build import WorkerContext, configure_torch
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
-from roll.types import Call
-from roll.wiring.actor import build_actor, build_parts, place_actor
+from roll.types import Spec
+from roll.wiring.actor import build_actor, build_engine_specs, place_actor
 from roll.wiring.generators import build_canary
-from roll.wiring.models import build_model, build_models, build_roles
+from roll.wiring.models import build_models, build_roles, build_tokenizer
 
 TEXT = """\
 executor: ray
 seed: 3
-model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, context: 64}}
-rollout: {context: 32, max_new_tokens: 8, temperature: 0.7}
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, max_seq_len: 64}}
+rollout: {max_seq_len: 32, max_new_tokens: 8, temperature: 0.7}
 algorithm: {recipe: ppo, kl: {coefficient: 0.1}}
 tasks: [{name: sums, data: arithmetic, reward: exact, top_k: 5}]
 """
 
 
-def test_a_canary_of_16_bits_says_more(tmp_path: Path) -> None:
+def test_a_bf16_canary_samples_more_tokens(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
-        TEXT.replace("context: 64", "context: 256").replace("context: 32", "context: 200")
+        TEXT.replace("max_seq_len: 64", "max_seq_len: 256").replace("max_seq_len: 32", "max_seq_len: 200")
     )
     narrow = ["actor_train={dtype: bfloat16}", "actor_infer={backend: vllm}", "executor=inline", "algorithm=grpo"]
     found = [build_canary(load(tmp_path / "run.yaml", given).run) for given in ([], narrow)]
@@ -44,12 +44,12 @@ class Recorder:
         self.placed: dict[str, tuple[int, str | None]] = {}
         self.made: dict[str, Any] = {}
 
-    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
+    def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
         self.placed[role] = (size, python)
-        call: Call = unpacked(packed(worker))
+        call: Spec = unpack(pack(worker))
         module, _, attribute = call.name.partition(":")
         make = getattr(__import__(module, fromlist=[attribute]), attribute)
-        self.made[role] = make(0, **call.arguments)
+        self.made[role] = make(0, **call.kwargs)
         return InlineCluster[Any]([self.made[role]])
 
     async def start(self) -> None: ...
@@ -62,11 +62,11 @@ def run_of(folder: Path, *changes: str) -> Run:
     return load(folder / "run.yaml", changes).run
 
 
-def test_every_role_is_made_from_what_travels_as_many_times_and_where_the_file_says(tmp_path: Path) -> None:
+def test_every_role_is_built_from_its_spec_with_the_configured_workers(tmp_path: Path) -> None:
     run = run_of(tmp_path, "actor_infer={workers: 3, python: /other/python}", "reference.workers=2")
-    parts, executor = build_parts(run, run.actor_train.optimizer, 7, supervised=False), Recorder()
+    parts, executor = build_engine_specs(run, run.actor_train.optimizer, 7, supervised=False), Recorder()
     actor = place_actor(run, parts, executor, tmp_path / "weights")
-    tokenizer, decoder = build_model(run.model, seed=run.seed)
+    tokenizer, decoder = build_tokenizer(run.model), build(ModelSpec(model=run.model, seed=run.seed))
     build_models(run, tokenizer, parts, executor)
     assert executor.placed == {
         "actor_train": (1, None),
@@ -74,7 +74,7 @@ def test_every_role_is_made_from_what_travels_as_many_times_and_where_the_file_s
         "reference": (2, None),
         "critic": (1, None),
     }
-    assert actor.plan.names == tuple(sorted(name for name, _ in decoder.named_tensors()))
+    assert not actor.transport.concurrent, "files are written before they are read"
     for role in ("actor_train", "actor_infer", "reference"):
         found = dict(executor.made[role].decoder.named_tensors())
         assert all(torch.equal(found[name], tensor) for name, tensor in decoder.named_tensors()), role
@@ -91,32 +91,30 @@ def test_every_role_is_made_from_what_travels_as_many_times_and_where_the_file_s
 def test_inline_trainer_and_generator_share_a_module_only_while_nothing_is_stale(tmp_path: Path) -> None:
     for staleness, shared in (("0", True), ("1", False)):
         run = run_of(tmp_path, "executor=inline", f"rollout.max_staleness={staleness}")
-        actor = build_actor(run, build_parts(run, run.actor_train.optimizer, 7, supervised=True))
+        actor = build_actor(run, build_engine_specs(run, run.actor_train.optimizer, 7, supervised=True))
         (trainer,), (generator,) = actor.trainers._workers, actor.generators._workers  # type: ignore[attr-defined]
         assert (trainer.decoder is generator.decoder) is shared
 
 
 def test_a_model_that_is_too_short_for_the_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
     run = run_of(tmp_path, "executor=inline")
-    _, decoder = build_model(run.model, seed=0)
-    decoder.config.save_pretrained(tmp_path / "model")
-    tokenizer, _ = build_model(run.model, seed=0)
-    tokenizer.save_pretrained(tmp_path / "model")
-    other = run_of(tmp_path, "executor=inline", f"model={{path: {tmp_path}/model}}", "rollout.context=100")
-    with pytest.raises(ConfigError, match=r"rollout.context: the model has room for 64 \(got 100\); lower it"):
+    build(ModelSpec(model=run.model)).config.save_pretrained(tmp_path / "model")
+    build_tokenizer(run.model).save_pretrained(tmp_path / "model")
+    other = run_of(tmp_path, "executor=inline", f"model={{path: {tmp_path}/model}}", "rollout.max_seq_len=100")
+    with pytest.raises(ConfigError, match=r"rollout.max_seq_len: the model supports 64 \(got 100\); lower it"):
         build_roles(other, other.actor_train.optimizer, 1)
 
 
 def test_a_device_that_is_not_there_is_refused_by_its_key() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    around = Surroundings(place="actor_infer.devices", device="cuda:1", threads=0, deterministic=False)
-    with pytest.raises(ConfigError, match=r"actor_infer.devices: no GPU is to be seen \(got 'cuda:1'\)"):
-        settle(around)
+    context = WorkerContext(device_key="actor_infer.devices", device="cuda:1", threads=0, deterministic=False)
+    with pytest.raises(ConfigError, match=r"actor_infer.devices: no GPU is visible \(got 'cuda:1'\)"):
+        configure_torch(context)
 
 
 def test_products_are_left_to_blas_where_onednn_has_nothing_else_to_offer() -> None:
-    settle(Surroundings(place="actor_infer.devices", device="cpu", threads=0, deterministic=False))
+    configure_torch(WorkerContext(device_key="actor_infer.devices", device="cpu", threads=0, deterministic=False))
     slower = torch.backends.mkldnn.is_acl_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert not (slower and torch.backends.mkldnn.enabled)
 
@@ -125,12 +123,12 @@ def test_a_score_is_read_where_there_is_one_and_begins_at_zero_where_a_critic_do
     from roll.weights.huggingface import write_model
 
     run = run_of(tmp_path)
-    scored = build(Origin(model=run.model, seed=1, head="new score"))
+    scored = build(ModelSpec(model=run.model, seed=1, head="new score"))
     with torch.no_grad():
         assert scored.score is not None
         scored.score.fill_(0.5)
     write_model(tmp_path / "judge", scored.config, dict(scored.named_tensors()))
     model = run.model.model_copy(update={"path": str(tmp_path / "judge"), "shape": None})
     for head in ("score", "new score"):
-        found = build(Origin(model=model, head=head)).score  # type: ignore[arg-type]
+        found = build(ModelSpec(model=model, head=head)).score  # type: ignore[arg-type]
         assert found is not None and found[0, 0] == 0.5, "a head that is there is kept"

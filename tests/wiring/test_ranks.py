@@ -1,23 +1,23 @@
-"""Roles whose model is spread over their processes: who is made, how often, and where they meet."""
+"""Roles whose model is sharded over their processes: who is made, how often, and where they meet."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from roll.cluster.inline import InlineCluster
-from roll.cluster.rank_group import Gang
-from roll.cluster.serialization import packed, unpacked
+from roll.cluster.rank_group import RankGroup
+from roll.cluster.serialization import pack, unpack
 from roll.config.load import load
-from roll.engines.fsdp.logprob_model import FsdpScorer
+from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.trainer import FsdpTrainer
-from roll.types import Call
-from roll.wiring.actor import build_parts, place_actor
+from roll.types import Spec
+from roll.wiring.actor import build_engine_specs, place_actor
 from roll.wiring.models import build_models, build_tokenizer
 
 TEXT = """\
 executor: ray
-model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 2, mlp: 32, context: 64}}
-rollout: {context: 32, max_new_tokens: 8}
+model: {shape: {alphabet: "0123456789+=", hidden: 16, layers: 1, heads: 2, kv_heads: 2, mlp: 32, max_seq_len: 64}}
+rollout: {max_seq_len: 32, max_new_tokens: 8}
 algorithm: {recipe: ppo, kl: {coefficient: 0.1}}
 tasks: [{name: sums, data: arithmetic, reward: exact}]
 actor_train: {backend: fsdp2, workers: 4, parallel: {tp: 2}, offload: true}
@@ -32,11 +32,11 @@ class Recorder:
     def __init__(self) -> None:
         self.made: dict[str, list[Any]] = {}
 
-    def cluster(self, worker: Call, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
-        call: Call = unpacked(packed(worker))
+    def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> InlineCluster[Any]:
+        call: Spec = unpack(pack(worker))
         module, _, attribute = call.name.partition(":")
         make = getattr(__import__(module, fromlist=[attribute]), attribute)
-        self.made[role] = [make(rank, **call.arguments) for rank in range(size)]
+        self.made[role] = [make(rank, **call.kwargs) for rank in range(size)]
         return InlineCluster[Any](self.made[role])
 
     async def start(self) -> None: ...
@@ -47,20 +47,22 @@ class Recorder:
 def test_ranks_of_a_role_meet_at_a_place_of_their_own_and_are_one_worker(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     run, executor = load(tmp_path / "run.yaml").run, Recorder()
-    parts = replace(build_parts(run, run.actor_train.optimizer, 7, supervised=False), scratch=tmp_path / "weights")
+    parts = replace(
+        build_engine_specs(run, run.actor_train.optimizer, 7, supervised=False), scratch=tmp_path / "weights"
+    )
     actor = place_actor(run, parts, executor, tmp_path / "weights")
     models = build_models(run, build_tokenizer(run.model), parts, executor)
     for role, size in (("actor_train", 4), ("critic", 2), ("reference", 3)):
         ranks = [worker.ranks for worker in executor.made[role]]
         assert [each.rank for each in ranks] == list(range(size))
-        (spread,) = {each.spread for each in ranks}
-        assert (spread.size, spread.role) == (size, role) and spread.url.startswith(
+        (layout,) = {each.layout for each in ranks}
+        assert (layout.size, layout.role) == (size, role) and layout.url.startswith(
             f"file://{tmp_path}/weights-{role}-"
         )
-    assert all(isinstance(cluster, Gang) for cluster in (actor.trainers, models.critic, models.reference))
+    assert all(isinstance(cluster, RankGroup) for cluster in (actor.trainers, models.critic, models.reference))
     trainer, critic, reference = (executor.made[role][0] for role in ("actor_train", "critic", "reference"))
-    assert isinstance(trainer, FsdpTrainer) and (trainer.ranks.spread.tp, trainer.ranks.spread.offload) == (2, True)
+    assert isinstance(trainer, FsdpTrainer) and (trainer.ranks.layout.tp, trainer.ranks.layout.offload) == (2, True)
     assert isinstance(critic, FsdpTrainer) and critic.decoder.score is not None and trainer.decoder.score is None
     assert critic.settings.optimizer == run.critic.optimizer
-    assert type(reference) is FsdpScorer
+    assert type(reference) is FsdpLogprobModel
     assert [worker.channel.__class__.__name__ for worker in executor.made["actor_train"]] == ["Disk", *["Shared"] * 3]

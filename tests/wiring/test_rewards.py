@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.load import Loaded, load
+from roll.config.load import LoadedRun, load
 from roll.errors import ConfigError
-from roll.sandbox.level import TRUSTED
+from roll.sandbox.level import TRUSTED_CODE
 from roll.wiring.rewards import check_sandboxes
 
 TEXT = """\
 model: {shape: {hidden: 64}}
 algorithm: grpo
-rollout: {context: 512}
+rollout: {max_seq_len: 512}
 tasks:
   - {name: sums, data: arithmetic, reward: exact}
   - name: programs
@@ -20,11 +20,11 @@ tasks:
     reward: [exact, {kind: code, weight: 0.5}]
 validation:
   tasks:
-    - {name: held, data: arithmetic, reward: {kind: "roll.rewards.code:score", sandbox: bubblewrap}}
+    - {name: held, data: arithmetic, reward: {kind: "roll.rewards.code.reward:score", sandbox: bubblewrap}}
 """
 
 
-def loaded(tmp_path: Path, *overrides: str) -> Loaded:
+def loaded(tmp_path: Path, *overrides: str) -> LoadedRun:
     path = tmp_path / "run.yaml"
     path.write_text(TEXT, encoding="utf-8")
     return load(path, overrides)
@@ -32,7 +32,7 @@ def loaded(tmp_path: Path, *overrides: str) -> Loaded:
 
 def bare(option: str) -> None:
     """A machine without a sandbox."""
-    if option != TRUSTED:
+    if option != TRUSTED_CODE:
         raise ConfigError(f"sandbox: none here (got {option!r}); install one")
 
 
@@ -49,7 +49,7 @@ def test_without_training_only_held_out_tasks_need_one(tmp_path: Path) -> None:
 
 
 def test_who_says_in_words_that_code_is_trusted_needs_none(tmp_path: Path) -> None:
-    trusting = f'sandbox="{TRUSTED}"'
+    trusting = f'sandbox="{TRUSTED_CODE}"'
     check_sandboxes(
         loaded(tmp_path, f"tasks.1.reward.1.{trusting}", f"validation.tasks.0.reward.{trusting}"), choose=bare
     )

@@ -1,12 +1,11 @@
-"""The other end of `RayCluster`: an actor that makes one worker and does what it is asked, calls side by side.
+"""The worker's end of `RayCluster`: an actor that builds one worker and runs its calls concurrently.
 
-Nothing here imports Ray, and nothing imports torch before the process is set up as it was told.
+Nothing here imports Ray, and nothing imports torch before the process is set up.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import inspect
 import os
 import socket
@@ -17,86 +16,87 @@ from pathlib import Path
 from typing import Any
 
 from roll.allocator import keep_freed_memory
-from roll.cluster.serialization import Answer, Parcel, packed, unpacked
+from roll.cluster.handle import build_worker
+from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError
 
 _THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """Where one worker lives."""
+class WorkerSlot:
+    """Node and devices of one worker."""
 
     node: str = ""
-    """Ray's id of the machine; empty: any that has room."""
+    """Ray's id of the node; empty: any node with free resources."""
     visible: tuple[int, ...] | None = None
-    """The GPUs of that machine that its process sees; None: all of them."""
+    """GPUs of that node that the process sees; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What the process of a worker takes over from the one that started it."""
+class ProcessSetup:
+    """Settings that a worker's process takes over from the controller."""
 
     name: str
     """Role and rank, such as `actor_infer 1`."""
     log: Path
     folder: Path
-    """The current directory, which paths in a file are relative to."""
+    """The current directory, which relative paths in a file refer to."""
     path: tuple[str, ...]
-    """Where modules are looked for before the interpreter's own places."""
+    """Entries of `sys.path` that come before the interpreter's."""
     threads: str | None
-    """The controller's OMP_NUM_THREADS; Ray sets one of its own, which would change what torch computes."""
+    """The controller's OMP_NUM_THREADS; Ray sets another, which would change the results of torch."""
     visible: tuple[int, ...] | None = None
-    """As in `Seat`."""
+    """As in `WorkerSlot`."""
 
 
-class Actor:
-    """Gives an `Answer` to every call, packed."""
+class WorkerActor:
+    """Returns a packed `CallResult` for every call."""
 
     def __init__(self) -> None:
         self._worker: Any = None
         self._name = ""
 
-    async def make(self, setup: Setup, worker: Parcel | bytes, rank: int) -> Parcel | bytes:
-        """Set the process up and make the worker; the answer is the process's id."""
+    async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
+        """Set up the process and build the worker; the result is the process id."""
         try:
             self._name = setup.name
-            _settle(setup)
-            call = unpacked(worker)
-            module, _, attribute = call.name.partition(":")
-            found = getattr(importlib.import_module(module), attribute)(rank, **call.arguments)
-            self._worker = await found if inspect.isawaitable(found) else found
-            return packed(Answer(True, os.getpid())).wire
-        except Exception as error:  # noqa: BLE001 - whatever it is, the controller raises it
-            return self._told(error)
+            _set_up(setup)
+            built = build_worker(unpack(worker), rank)
+            self._worker = await built if inspect.isawaitable(built) else built
+            return pack(CallResult(True, os.getpid())).compact
+        except Exception as error:  # noqa: BLE001 - the controller raises any error
+            return self._pack_error(error)
 
-    async def ask(self, method: str, given: Parcel | bytes, shard: Parcel | bytes | None = None) -> Parcel | bytes:
-        """One call; a shard comes before the other arguments."""
+    async def call(
+        self, method: str, arguments: Payload | bytes, shard: Payload | bytes | None = None
+    ) -> Payload | bytes:
+        """Call a method; a shard comes before the other arguments."""
         try:
-            args, kwargs = unpacked(given)
+            args, kwargs = unpack(arguments)
             if shard is not None:
-                args = (unpacked(shard), *args)
-            return packed(Answer(True, await getattr(self._worker, method)(*args, **kwargs))).wire
-        except Exception as error:  # noqa: BLE001 - whatever it is, the controller raises it
-            return self._told(error)
+                args = (unpack(shard), *args)
+            return pack(CallResult(True, await getattr(self._worker, method)(*args, **kwargs))).compact
+        except Exception as error:  # noqa: BLE001 - the controller raises any error
+            return self._pack_error(error)
 
-    def _told(self, error: Exception) -> Parcel | bytes:
-        """The error as it can travel, with where it came from; that is written down here as well."""
-        traced = "".join(traceback.format_exception(error)).rstrip()
-        sys.stderr.write(f"{traced}\n")
-        if not isinstance(error, RollError):  # those end in one line
-            error.add_note(f"in {self._name}:\n{traced}")
+    def _pack_error(self, error: Exception) -> Payload | bytes:
+        """The error with its traceback, which is also written to the worker's log."""
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        sys.stderr.write(f"{trace}\n")
+        if not isinstance(error, RollError):  # a `RollError` is shown in one line
+            error.add_note(f"in {self._name}:\n{trace}")
         try:
-            return packed(Answer(False, error)).wire
+            return pack(CallResult(False, error)).compact
         except TypeError:
-            return packed(Answer(False, RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))).wire
+            return pack(CallResult(False, RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))).compact
 
 
-def _settle(setup: Setup) -> None:
+def _set_up(setup: ProcessSetup) -> None:
     if not setup.folder.is_dir():
         raise ConfigError(
-            f"{setup.name}: {setup.folder} is not on {socket.gethostname()}; "
-            "start the run in a directory that every machine of the cluster sees"
+            f"{setup.name}: {setup.folder} does not exist on {socket.gethostname()}; "
+            "start the run in a directory that every node of the cluster can access"
         )
     setup.log.parent.mkdir(parents=True, exist_ok=True)
     with setup.log.open("a") as log:
@@ -111,8 +111,8 @@ def _settle(setup: Setup) -> None:
     else:
         os.environ[_THREADS] = setup.threads
     if setup.visible is not None:
-        # Where this machine gives Ray some of its GPUs only, they are counted among those.
-        given = [each for each in os.environ.get(_GPUS, "").split(",") if each]
-        named = [given[number] if number < len(given) else str(number) for number in setup.visible]
-        os.environ[_GPUS] = ",".join(named)
+        # If the node gives only some of its GPUs to Ray, indices refer to those.
+        available = [each for each in os.environ.get(_GPUS, "").split(",") if each]
+        names = [available[index] if index < len(available) else str(index) for index in setup.visible]
+        os.environ[_GPUS] = ",".join(names)
     keep_freed_memory()

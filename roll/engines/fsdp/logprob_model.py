@@ -1,7 +1,8 @@
-"""Reading a batch on many ranks: each scores its rows, or some of the tokens of rows that it shares with its peers.
+"""Logprobs over many ranks: each rank scores some rows, or some tokens of rows that it shares with its peers.
 
-Every rank is given the same calls with the same arguments, the whole batch included, and gives the same answers; `Gang`
-in `roll.cluster` sees to that. Rows are taken by a pure function, and all run equally many micro-batches.
+Every rank receives the same calls with the same arguments, including the whole batch, and returns the same results; the
+rank group in `roll.cluster` ensures that. Rows are assigned by a pure function, and all ranks run equally many
+micro-batches.
 """
 
 from __future__ import annotations
@@ -16,140 +17,137 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from roll.data.packing import pack
+from roll.data.collate import pack
 from roll.engines.base import Part
-from roll.engines.fsdp.model import SpreadDecoder
-from roll.engines.fsdp.ranks import Ranks, shared, summed
+from roll.engines.fsdp.model import ShardedDecoder
+from roll.engines.fsdp.ranks import Ranks, reduce_backward, reduce_forward
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.likelihood import likelihood
-from roll.engines.native.lora import adapter_tensors, without
-from roll.engines.native.model_spec import Origin, architecture, build
-from roll.engines.native.packed import PACKED, Packed, there
+from roll.engines.native.lora import adapter_tensors, without_adapters
+from roll.engines.native.model_spec import ModelSpec, architecture, build
+from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
-from roll.engines.native.trainer import Measured, NativeScorer, ScoreSettings, first_of_rows
+from roll.engines.native.trainer import ForwardOutput, LogprobSettings, NativeLogprobModel, first_tokens
 from roll.types import Batch, Sampling
 
 
-class FsdpScorer(NativeScorer):
-    """`Scorer` on one of many ranks."""
+class FsdpLogprobModel(NativeLogprobModel):
+    """`LogprobModel` on one of many ranks."""
 
     decoder: Any
 
-    def __init__(self, origin: Origin, settings: ScoreSettings, ranks: Ranks) -> None:
+    def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: Ranks) -> None:
         self.settings, self.ranks = settings, ranks
-        scored = origin.head != "logits"
-        self.decoder = SpreadDecoder(architecture(origin.model), ranks, scored=scored, lora=origin.lora)
-        self._first = build(origin) if ranks.rank == 0 else None
+        scored = model_spec.head != "logits"
+        self.decoder = ShardedDecoder(architecture(model_spec.model), ranks, scored=scored, lora=model_spec.lora)
+        self._source = build(model_spec) if ranks.rank == 0 else None
 
     async def start(self) -> None:
-        """Meet the others and take over the weights that rank 0 has read or made up."""
-        with self.ranks.together("its start"):
+        """Join the other ranks and receive the weights that rank 0 has read or initialised."""
+        with self.ranks.blame_peers("its start"):
             self.ranks.join(self.settings.device)
-            self.decoder.spread(self.settings.device, self.settings.reading)
-            self.decoder.fill({} if self._first is None else _named(self._first))
-        self._first = None
+            self.decoder.shard(self.settings.device, self.settings.precision)
+            self.decoder.fill({} if self._source is None else _all_tensors(self._source))
+        self._source = None
 
     async def stop(self) -> None:
         self.ranks.leave()
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        if "weights" in parts and not self.ranks.spread.offload:
+        if "weights" in parts and not self.ranks.layout.offload:
             self.decoder.to(device)
 
     async def _row(
         self,
         batch: Batch,
-        chosen: Callable[[Measured], Tensor | None],
+        select: Callable[[ForwardOutput], Tensor | None],
         sampling: Sampling | None = None,
         *,
         base: bool = False,
     ) -> Tensor:
         row = torch.zeros(batch.num_tokens, device=self.decoder.device)
-        with self.ranks.together("scoring"):
+        with self.ranks.blame_peers("scoring"):
             for rows, part in self._microbatches(batch):
-                with torch.no_grad(), without(self.decoder) if base else nullcontext():
-                    found = chosen(self._measure(part, torch.ones_like(part.trained), sampling=sampling))
-                assert found is not None
+                with torch.no_grad(), without_adapters(self.decoder) if base else nullcontext():
+                    values = select(self._forward(part, torch.ones_like(part.trained), sampling=sampling))
+                assert values is not None
                 if rows:
-                    row[torch.from_numpy(batch.places(rows)).to(row.device)] = found
+                    row[torch.from_numpy(batch.positions(rows)).to(row.device)] = values
                 await asyncio.sleep(0)
             self.decoder.reshard()
             dist.all_reduce(row, group=self.ranks.data)
         return row.cpu()
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        """Ours; where we have fewer than others, one that changes nothing, for all must do the same."""
+        """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
         ranks, budget = self.ranks, self.settings.tokens_per_microbatch
-        for rows in dealt(batch.lengths, budget, ranks.spread.dp)[ranks.dp_rank]:
+        for rows in assign_rows(batch.lengths, budget, ranks.layout.dp)[ranks.dp_rank]:
             yield rows, batch.select(rows) if rows else _idle(batch)
 
-    def _measure(
-        self, batch: Batch, wanted: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
-    ) -> Measured:
-        """As in one process; peers measure some of the tokens each, and add up their rows."""
+    def _forward(
+        self, batch: Batch, needed: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
+    ) -> ForwardOutput:
+        """As in one process; each peer scores some of the tokens, and their rows are summed."""
         decoder, peers, device = self.decoder, self.ranks.peers, self.decoder.device
-        ragged = self._laid(batch)
-        ids = there(batch.ids, device)
-        kept = ids[ragged.kept]
-        hidden = decoder(kept, ragged.positions, ragged.attend)
-        at, places = self._own(there(wanted & ~first_of_rows(batch), device), ragged, len(kept))
-        before = shared(hidden, self.ranks.tensor).index_select(0, places)
-        nothing = torch.zeros(len(ids), device=device)
+        packed = device.type == "cuda" and self.settings.precision.dtype in PACKED
+        layout = (PackedAttention if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
+        ids = to_device(batch.ids, device)
+        flat_ids = ids[layout.flat_tokens]
+        hidden = decoder(flat_ids, layout.positions, layout.attend)
+        at, positions = self._assigned(to_device(needed & ~first_tokens(batch), device), layout, len(flat_ids))
+        before = reduce_backward(hidden, self.ranks.tensor).index_select(0, positions)
+        zeros = torch.zeros(len(ids), device=device)
         if decoder.score is not None:
-            found = (before @ shared(decoder.score.weight, self.ranks.tensor).t()).squeeze(-1).float()
-            values = summed(nothing.index_copy(0, at, found), peers)
-            return Measured(logprobs=nothing, entropies=nothing, values=values)
-        logprobs = entropies = nothing
-        head = shared(decoder.head, self.ranks.tensor)
-        kinds = self._kinds(batch, at.cpu()) if sampling is None else []
+            scores = (before @ reduce_backward(decoder.score.weight, self.ranks.tensor).t()).squeeze(-1).float()
+            values = reduce_forward(zeros.index_copy(0, at, scores), peers)
+            return ForwardOutput(logprobs=zeros, entropies=zeros, values=values)
+        logprobs = entropies = zeros
+        head = reduce_backward(decoder.head, self.ranks.tensor)
+        kinds = self._samplings(batch, at.cpu()) if sampling is None else []
         for kind, chosen in kinds or [(sampling or self.settings.sampling, None)]:
             to, states = (at, before) if chosen is None else (at[chosen], before[chosen])
             if states.dtype == torch.float32 or kind.top_k or kind.top_p < 1.0:
-                found = score(states, head, ids[to], kind, entropy_gradient=entropy_gradient)
+                rows = score(states, head, ids[to], kind, entropy_gradient=entropy_gradient)
             else:
-                wide = head.float() if head.requires_grad else head  # what is added up to its gradient is
-                found = likelihood(states, wide, ids[to], kind.temperature or 1.0, entropy_gradient=entropy_gradient)
-            logprobs, entropies = logprobs.index_copy(0, to, found[0]), entropies.index_copy(0, to, found[1])
-        return Measured(logprobs=summed(logprobs, peers), entropies=summed(entropies, peers), values=None)
+                wide = head.float() if head.requires_grad else head  # its gradient is accumulated in 32 bits
+                rows = likelihood(states, wide, ids[to], kind.temperature or 1.0, entropy_gradient=entropy_gradient)
+            logprobs, entropies = logprobs.index_copy(0, to, rows[0]), entropies.index_copy(0, to, rows[1])
+        return ForwardOutput(
+            logprobs=reduce_forward(logprobs, peers), entropies=reduce_forward(entropies, peers), values=None
+        )
 
-    def _laid(self, batch: Batch) -> Ragged | Packed:
-        """Where the tokens of a batch stand."""
-        device = self.decoder.device
-        packed = device.type == "cuda" and self.settings.reading.dtype in PACKED
-        return (Packed if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
+    def _assigned(self, needed: Tensor, layout: Ragged | PackedAttention, num_flat: int) -> tuple[Tensor, Tensor]:
+        """The needed tokens that this rank scores, and the positions in its slice of the states before them.
 
-    def _own(self, wanted: Tensor, ragged: Ragged | Packed, num_flat: int) -> tuple[Tensor, Tensor]:
-        """Those of the wanted tokens that are measured here, and where in our slice the states before them are.
-
-        The first of a row, before which there is none, must not be wanted.
+        The first token of a row, which has no state before it, must not be needed.
         """
-        at = wanted.nonzero().squeeze(-1)
+        at = needed.nonzero().squeeze(-1)
         first, size = self.decoder.slice_of(num_flat)
-        places = ragged.standing(at - 1) - first
-        turn = torch.arange(len(at), device=at.device) % self.ranks.spread.tp
-        mine = (places >= 0) & (places < size) & (turn == self.ranks.tp_rank)
-        return at[mine], places[mine]
+        positions = layout.flat_index(at - 1) - first
+        turn = torch.arange(len(at), device=at.device) % self.ranks.layout.tp
+        mine = (positions >= 0) & (positions < size) & (turn == self.ranks.tp_rank)
+        return at[mine], positions[mine]
 
 
-def _named(decoder: Decoder) -> dict[str, Tensor]:
-    """All that ranks take over from a whole model."""
+def _all_tensors(decoder: Decoder) -> dict[str, Tensor]:
+    """All weights and adapters of a whole model."""
     return {**dict(decoder.named_tensors()), **dict(adapter_tensors(decoder))}
 
 
-def dealt(lengths: Sequence[int], budget: int, ranks: int) -> list[list[list[int]]]:
-    """For each data-parallel rank the rows of each of its micro-batches: equally many, alike in tokens.
+def assign_rows(lengths: Sequence[int], budget: int, ranks: int) -> list[list[list[int]]]:
+    """For each data-parallel rank the rows of each of its micro-batches: equal in number, similar in tokens.
 
-    Neighbours in length go to neighbouring ranks, so that all are busy for as long. Some are empty where rows are few.
+    Rows of similar length go to neighbouring ranks, so that all take equally long. With few rows some are empty.
     """
     packed = pack(lengths, budget, multiple=ranks)
     return [packed[rank::ranks] for rank in range(ranks)]
 
 
 def _idle(batch: Batch) -> Batch:
-    """A micro-batch whose gradient is 0: the shortest row, with nothing in it to be trained."""
+    """A micro-batch with a gradient of 0: the shortest row, without trained tokens."""
     shortest = batch.select([min(range(len(batch.lengths)), key=batch.lengths.__getitem__)])
-    nothing = {"trained": torch.zeros_like(shortest.trained)}
+    masked = {"trained": torch.zeros_like(shortest.trained)}
     if shortest.weights is not None:
-        nothing["weights"] = torch.zeros_like(shortest.weights)
-    return replace(shortest, **nothing)
+        masked["weights"] = torch.zeros_like(shortest.weights)
+    return replace(shortest, **masked)

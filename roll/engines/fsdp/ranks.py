@@ -1,7 +1,7 @@
-"""The processes that hold one model together: who of them reads which rows, and the sums that gradients flow through.
+"""The process group that holds one model: assignment of rows to ranks, and sums with gradients.
 
-A rank is (data, context, tensor), the last counting fastest. Ranks that differ in the first read other rows; those that
-differ in the others alone are peers, who read the same rows: each some of their tokens (context) or heads (tensor).
+A rank is (data, context, tensor), the last varying fastest. Ranks with different data indices read different rows. The
+others are peers, which read the same rows: each some of their tokens (context) or heads (tensor).
 """
 
 from __future__ import annotations
@@ -25,87 +25,87 @@ from roll.errors import ConfigError, WorkerDied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How many ranks there are, where they meet, and what they share."""
+class ParallelLayout:
+    """Number of ranks, their rendezvous, and how they divide the model."""
 
     url: str
-    """`file:///path` in a folder that all of them see, fresh for every start, or `tcp://host:port` of rank 0."""
+    """`file:///path` in a directory that all ranks see, new for every start, or `tcp://host:port` of rank 0."""
     size: int
     role: str = "actor_train"
     tp: int = 1
-    """Ranks that share every layer."""
+    """Ranks that share every layer (tensor parallelism)."""
     cp: int = 1
-    """Ranks that share every sequence."""
+    """Ranks that share every sequence (context parallelism)."""
     offload: bool = False
-    """Keep parameters and what the optimizer remembers on the host; a layer is copied to the device when it is due."""
+    """Keep parameters and optimizer state on the host; a layer is copied to the device when it is needed."""
     timeout_s: float = 600.0
-    """For all to come, and for any one message between them."""
+    """For all ranks to join, and for each message."""
 
     @property
     def dp(self) -> int:
-        """Groups of peers; each reads rows of its own."""
+        """Number of peer groups; each reads different rows."""
         return self.size // (self.tp * self.cp)
 
 
 class Ranks:
-    """This process's place among the others. One such group at a time is all that a process can be part of."""
+    """This process's rank and its groups. A process can be in one such set of ranks at a time."""
 
     mesh: DeviceMesh
-    """Along its first dimension parameters are sharded, along `tp`, where there is one, layers are."""
+    """Parameters are sharded along its first dimension, layers along `tp` if it exists."""
     data: Any
-    """The group over which rows are dealt out."""
+    """Group of ranks with different rows."""
     peers: Any = None
-    """The group that reads the same rows; None: nobody else does. So are those below."""
+    """Group of ranks with the same rows; None if there are no others. Likewise for those below."""
     tensor: Any = None
     context: Any = None
-    aside: Any
-    """The group of all for what is done while they do something else, between hosts."""
+    background: Any
+    """Group of all ranks for background work on the hosts."""
 
-    def __init__(self, spread: Spread, rank: int) -> None:
-        if spread.size % (spread.tp * spread.cp):
+    def __init__(self, layout: ParallelLayout, rank: int) -> None:
+        if layout.size % (layout.tp * layout.cp):
             raise ConfigError(
-                f"{spread.role}.workers: {spread.size} do not divide into groups of tp {spread.tp} times "
-                f"cp {spread.cp}; name a multiple"
+                f"{layout.role}.workers: {layout.size} do not divide into groups of tp {layout.tp} times "
+                f"cp {layout.cp}; name a multiple"
             )
-        self.spread, self.rank = spread, rank
-        self.dp_rank, self.peer = divmod(rank, spread.tp * spread.cp)
-        self.cp_rank, self.tp_rank = divmod(self.peer, spread.tp)
-        self.shard = rank // spread.tp
-        """Which of the shards along the mesh's first dimension is here."""
+        self.layout, self.rank = layout, rank
+        self.dp_rank, self.peer = divmod(rank, layout.tp * layout.cp)
+        self.cp_rank, self.tp_rank = divmod(self.peer, layout.tp)
+        self.shard = rank // layout.tp
+        """Index of this rank's shard along the mesh's first dimension."""
         self._joined = False
 
     def join(self, device: torch.device) -> None:
-        """Meet the others; all of them must come. Nothing happens where they have met."""
+        """Join the other ranks; all must call this. Does nothing after the first call."""
         if self._joined:
             return
-        spread, kind = self.spread, device.type
+        layout, kind = self.layout, device.type
         if device.index is not None:
             torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl" if kind == "cuda" else "gloo",
-            init_method=spread.url,
+            init_method=layout.url,
             rank=self.rank,
-            world_size=spread.size,
-            timeout=timedelta(seconds=spread.timeout_s),
+            world_size=layout.size,
+            timeout=timedelta(seconds=layout.timeout_s),
         )
         self.data = dist.group.WORLD
-        if spread.tp * spread.cp > 1:
-            rows = init_device_mesh(kind, (spread.dp, spread.tp * spread.cp), mesh_dim_names=("dp", "peers"))
+        if layout.tp * layout.cp > 1:
+            rows = init_device_mesh(kind, (layout.dp, layout.tp * layout.cp), mesh_dim_names=("dp", "peers"))
             self.data, self.peers = rows["dp"].get_group(), rows["peers"].get_group()
-        if spread.cp > 1:
-            whole = init_device_mesh(kind, (spread.dp, spread.cp, spread.tp), mesh_dim_names=("dp", "cp", "tp"))
-            self.context = whole["cp"].get_group()
-        if spread.tp > 1:
-            self.mesh = init_device_mesh(kind, (spread.size // spread.tp, spread.tp), mesh_dim_names=("shard", "tp"))
+        if layout.cp > 1:
+            mesh = init_device_mesh(kind, (layout.dp, layout.cp, layout.tp), mesh_dim_names=("dp", "cp", "tp"))
+            self.context = mesh["cp"].get_group()
+        if layout.tp > 1:
+            self.mesh = init_device_mesh(kind, (layout.size // layout.tp, layout.tp), mesh_dim_names=("shard", "tp"))
             self.tensor = self.mesh["tp"].get_group()
         else:
-            self.mesh = init_device_mesh(kind, (spread.size,), mesh_dim_names=("shard",))
-        self.aside = dist.new_group(backend="gloo")  # now: where they have met is gone later
+            self.mesh = init_device_mesh(kind, (layout.size,), mesh_dim_names=("shard",))
+        self.background = dist.new_group(backend="gloo")  # now, because the rendezvous file may be deleted later
         self._joined = True
 
     @contextmanager
-    def together(self, what: str) -> Generator[None]:
-        """What all do at once: one that is gone, or does not come in time, is a death like any other."""
+    def blame_peers(self, what: str) -> Generator[None]:
+        """Convert the error of a collective operation into `WorkerDied`: a peer died or did not arrive in time."""
         try:
             yield
         except (RuntimeError, dist.DistError) as error:
@@ -113,63 +113,63 @@ class Ranks:
             if not isinstance(error, dist.DistError) and "gloo" not in reason:
                 raise
             raise WorkerDied(
-                f"{self.spread.role} {self.rank}: lost another rank during {what} ({reason}); "
+                f"{self.layout.role} {self.rank}: lost another rank during {what} ({reason}); "
                 "see the logs of all ranks, then `roll resume` the run"
             ) from error
 
     def leave(self) -> None:
-        """Part from the others."""
+        """Leave the group."""
         if self._joined:
             dist.destroy_process_group()
             self._joined = False
 
 
-def summed(x: Tensor, group: Any) -> Tensor:
-    """The sum over a group whose members go on alike from here, so a gradient is everybody's as it is."""
-    found: Tensor = x if group is None else _Summed.apply(x, group)
-    return found
+def reduce_forward(x: Tensor, group: Any) -> Tensor:
+    """Sum over the group; the gradient passes unchanged, because all members continue with the same value."""
+    result: Tensor = x if group is None else _ReduceForward.apply(x, group)
+    return result
 
 
-def shared(x: Tensor, group: Any) -> Tensor:
-    """What a group has in common and each uses for a part: its gradient is the sum of theirs."""
-    found: Tensor = x if group is None else _Shared.apply(x, group)
-    return found
+def reduce_backward(x: Tensor, group: Any) -> Tensor:
+    """`x` unchanged, for a value that all members hold and each uses in part; its gradient is summed."""
+    result: Tensor = x if group is None else _ReduceBackward.apply(x, group)
+    return result
 
 
-def sliced(attend: Attend, group: Any, num_tokens: int) -> Attend:
-    """Attention for ranks that have one slice of the tokens each: for its time each has all tokens of some heads.
+def attend_over_slices(attend: Attend, group: Any, num_tokens: int) -> Attend:
+    """Attention for ranks that each have one slice of the tokens: during it each has all tokens of some heads.
 
-    Slices are equal; together they may have more than `num_tokens`, and what is beyond is of no account.
+    Slices are equal in size; together they may exceed `num_tokens`, and the excess is ignored.
     """
     size = group.size()
 
     def on_slice(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mine, dim, num_q, num_kv = len(q), q.shape[-1], q.shape[1] // size, k.shape[1] // size
         by_rank = torch.cat([x.reshape(mine, size, -1, dim) for x in (q, k, v)], 2).transpose(0, 1)
-        whole = _exchanged(by_rank, group).reshape(size * mine, -1, dim)[:num_tokens]
+        whole = _all_to_all(by_rank, group).reshape(size * mine, -1, dim)[:num_tokens]
         mixed = attend(layer, *whole.split((num_q, num_kv, num_kv), 1))
         padded = F.pad(mixed, (0, 0, 0, size * mine - num_tokens)).view(size, mine, -1)
-        return _exchanged(padded, group).transpose(0, 1).reshape(mine, -1)
+        return _all_to_all(padded, group).transpose(0, 1).reshape(mine, -1)
 
     return on_slice
 
 
-def _exchanged(x: Tensor, group: Any) -> Tensor:
-    """[ranks, ...]: entry i goes to rank i, and is then what came from there."""
+def _all_to_all(x: Tensor, group: Any) -> Tensor:
+    """[ranks, ...]: entry i is sent to rank i, and replaced by what rank i sends."""
     return collectives.all_to_all_single_autograd(x.contiguous(), None, None, group)
 
 
-class _Summed(Function):
+class _ReduceForward(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        return _total(x, group)
+        return _all_reduce(x, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
-class _Shared(Function):
+class _ReduceBackward(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
         ctx.group = group
@@ -177,10 +177,10 @@ class _Shared(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _total(gradient, ctx.group), None
+        return _all_reduce(gradient, ctx.group), None
 
 
-def _total(x: Tensor, group: Any) -> Tensor:
-    total = x.contiguous().clone()  # of another layout, gloo would add up the wrong numbers
+def _all_reduce(x: Tensor, group: Any) -> Tensor:
+    total = x.contiguous().clone()  # gloo would add up non-contiguous tensors in the wrong order
     dist.all_reduce(total, group=group)
     return total

@@ -1,6 +1,6 @@
-"""The trainer on many ranks: FSDP2, with tensor and context parallelism, over the models that the native decoder knows.
+"""The trainer over many ranks: FSDP2 with tensor and context parallelism, for models of the native decoder.
 
-What is not sharded the ranks agree on: metrics, the norm of the gradient, and whether an update is refused.
+Ranks agree on everything that is not sharded: metrics, the norm of the gradient, and whether an update is skipped.
 """
 
 from __future__ import annotations
@@ -19,128 +19,133 @@ from torch.distributed.tensor import DTensor
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Model, Optimizer
 from roll.engines.base import Part
-from roll.engines.fsdp.logprob_model import FsdpScorer
-from roll.engines.fsdp.model import SpreadDecoder, split_dim
-from roll.engines.fsdp.ranks import Ranks, Spread
-from roll.engines.fsdp.save import Writing, copied
-from roll.engines.fsdp.state import copied_slots, read_state, slots_of, write_state
-from roll.engines.native.build import Surroundings, settle
-from roll.engines.native.lora import merged, served
-from roll.engines.native.model_spec import Origin, build
+from roll.engines.fsdp.checkpoint import BackgroundSave, copy_to_host, optimizer_state, read_state, write_state
+from roll.engines.fsdp.logprob_model import FsdpLogprobModel
+from roll.engines.fsdp.model import ShardedDecoder, tp_dim
+from roll.engines.fsdp.ranks import ParallelLayout, Ranks
+from roll.engines.native.build import WorkerContext, configure_torch
+from roll.engines.native.lora import as_served, merge
+from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.native.schedule import lr_at
-from roll.engines.native.trainer import NativeTrainer, ScoreSettings, Settings, Sums
+from roll.engines.native.trainer import (
+    LogprobSettings,
+    MetricSums,
+    NativeTrainer,
+    NativeTrainerSettings,
+    build_optimizer,
+)
 from roll.registry import CHANNELS
-from roll.types import Batch, Call, Digest
+from roll.types import Batch, Digest, Spec
 from roll.weights.adapters import check_base, read_adapter, write_adapter, write_base
-from roll.weights.digest import added, digest
-from roll.weights.huggingface import write_pieces
+from roll.weights.channel import Channel
+from roll.weights.digest import combine, digest
+from roll.weights.huggingface import write_sharded_model
 from roll.weights.inline import Shared
-from roll.weights.plan import Channel, Plan
 
 _FILE_BYTES = 4 * 2**30
-"""Of a saved model, about: as much of it as rank 0 holds whole at a time."""
+"""Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
 
 
-class FsdpTrainer(FsdpScorer, NativeTrainer):
-    """`Trainer` and `Resident` on one of many ranks: an actor or a critic."""
+class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
+    """`Trainer`, `AsyncSaver` and `Offloadable` on one of many ranks: an actor or a critic."""
 
-    settings: Settings
+    settings: NativeTrainerSettings
 
-    def __init__(self, origin: Origin, settings: Settings, ranks: Ranks, channel: Channel) -> None:
-        super().__init__(origin, settings, ranks)
+    def __init__(self, model_spec: ModelSpec, settings: NativeTrainerSettings, ranks: Ranks, channel: Channel) -> None:
+        super().__init__(model_spec, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
-        self._writing = Writing()
+        self._background_save = BackgroundSave()
 
     async def start(self) -> None:
         await super().start()
         self._optimizer = _optimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
-        self._writing.close()
+        self._background_save.close()
         self._optimizer = None
         await super().stop()
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        with self.ranks.together("an update"):
+        with self.ranks.blame_peers("an update"):
             return await super().update(batch, objective)
 
-    async def send(self, plan: Plan, version: int) -> Digest:
-        """Rank 0 sends, a tensor at a time; all ranks together know the digest."""
-        dtype, decoder = self.settings.reading.dtype or torch.float32, self.decoder
+    async def send(self, version: int) -> Digest:
+        """Rank 0 sends, one tensor at a time; the digest covers all ranks."""
+        dtype, decoder = self.settings.precision.dtype or torch.float32, self.decoder
         tensors = ((name, tensor.to(dtype)) for name, tensor in decoder.named_tensors())
         if decoder.lora is not None:
             tensors = decoder.adapter_tensors()
-        with self.ranks.together("a publication"):
+        with self.ranks.blame_peers("a publication"):
             if self.ranks.rank == 0:
                 self.channel.send(tensors, version=version)
-            for _ in tensors:  # what the channel did not ask for, or all of it, since gathering takes everybody
+            for _ in tensors:  # all ranks have to gather every tensor, including those that the channel did not read
                 pass
             if decoder.lora is not None:
-                held = served(decoder.own_parts(adapters=True), decoder.lora.scale, dtype)
-                return added([self._frozen(), self._agreed(digest(part for _, part in held))])
-            return self._agreed(digest(part.to(dtype) for _, part in decoder.own_parts()))
+                adapters = as_served(decoder.local_parts(adapters=True), decoder.lora.scale, dtype)
+                return combine([self._frozen_digest(), self._combine(digest(part for _, part in adapters))])
+            return self._combine(digest(part.to(dtype) for _, part in decoder.local_parts()))
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
-        """Of a model with adapters, what goes on is the adapters alone; the model itself is where it was read.
+        """For a model with adapters, a resumable save holds the adapters only; the base model is read again.
 
-        Without `wait` it is done once there is a copy on the hosts, and `written` says when that is on disk.
+        Without `wait` it returns once the state is copied to the hosts; `save_completed` tells when it is on disk.
         """
         tensors = self.decoder.named_tensors()
-        with self.ranks.together("a save"):
-            self._writing.finish()
+        with self.ranks.blame_peers("a save"):
+            self._background_save.finish()
             if (lora := self.decoder.lora) is not None:
                 pairs = dict(self.decoder.adapter_tensors())
-                tensors = merged(tensors, pairs, lora.scale)
-            if lora is not None and (resumable or lora.export == "apart"):
+                tensors = merge(tensors, pairs, lora.scale)
+            if lora is not None and (resumable or lora.export == "adapter"):
                 self._save_adapter(path, pairs)
                 tensors = iter(())
-            state = slots_of(self.decoder, self._optimizer, self._num_updates) if resumable else None
+            state = optimizer_state(self.decoder, self._optimizer, self._num_updates) if resumable else None
             if wait:
                 self._write_model(path, tensors)
                 dist.barrier()
                 if state is not None:
                     write_state(path, state)
             else:
-                self._write_aside(path, tensors, state)
+                self._write_in_background(path, tensors, state)
 
-    async def written(self) -> bool:
-        """Whether what was saved last without waiting is on disk, all of it; raises what went wrong with it."""
-        with self.ranks.together("a save"):
-            found: list[Any] = [None] * self.ranks.spread.size
-            dist.all_gather_object(found, self._writing.fault())
-        if None in found:
+    async def save_completed(self) -> bool:
+        """Whether the last save without `wait` is on disk on all ranks; raises the error it failed with."""
+        with self.ranks.blame_peers("a save"):
+            faults: list[Any] = [None] * self.ranks.layout.size
+            dist.all_gather_object(faults, self._background_save.fault())
+        if None in faults:
             return False
-        self._writing.forget()
-        if fault := next(filter(None, found), None):
+        self._background_save.forget()
+        if fault := next(filter(None, faults), None):
             raise OSError(fault)
         return True
 
     async def load(self, path: Path) -> None:
-        """Whatever the number of ranks that saved it."""
+        """Load a save of any number of ranks."""
         head = "logits" if self.decoder.score is None else "score"
-        origin = Origin(model=Model(path=str(path)), head=head)
-        with self.ranks.together("a load"):
+        model_spec = ModelSpec(model=Model(path=str(path)), head=head)
+        with self.ranks.blame_peers("a load"):
             if self.decoder.lora is not None:
-                found = dict(read_adapter(path, self.decoder.lora))  # by all: a refusal is everybody's
-                check_base(path, self._frozen())
-                self.decoder.fill(found, adapters=True)
+                adapter = dict(read_adapter(path, self.decoder.lora))  # on all ranks, so that all raise
+                check_base(path, self._frozen_digest())
+                self.decoder.fill(adapter, adapters=True)
             else:
-                self.decoder.fill(dict(build(origin).named_tensors()) if self.ranks.rank == 0 else {})
+                self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
             self._num_updates = read_state(path, self.decoder, self._optimizer)
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
         super()._move(parts, device)
-        if "optimizer" in parts and not self.ranks.spread.offload:
+        if "optimizer" in parts and not self.ranks.layout.offload:
             for state in self._optimizer.state.values():
                 for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
                     state[name] = state[name].to(device)
 
-    def _step(self, sums: Sums) -> dict[str, float]:
-        """Clip, refuse what is not finite on any rank, and let the optimizer move the weights."""
-        knobs = self.settings.optimizer
-        lr = lr_at(self._num_updates, self.settings.total_steps, knobs)
-        _add_up(sums, self.ranks.data, self.decoder.device)
-        norm = self._clip(knobs.clip_norm)
+    def _step(self, sums: MetricSums) -> dict[str, float]:
+        """Clip the gradient and apply the optimizer step, unless a value on any rank is not finite."""
+        config = self.settings.optimizer
+        lr = lr_at(self._num_updates, self.settings.total_steps, config)
+        _sum_metrics(sums, self.ranks.data, self.decoder.device)
+        norm = self._clip(config.max_grad_norm)
         refused = torch.tensor(float(not (torch.isfinite(norm) and torch.isfinite(sums.loss))), device=norm.device)
         dist.all_reduce(refused, dist.ReduceOp.MAX)
         if not refused:
@@ -152,16 +157,16 @@ class FsdpTrainer(FsdpScorer, NativeTrainer):
         return {**sums.means(), "loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(refused)}
 
     def _clip(self, most: float | None) -> Tensor:
-        """The norm of the whole gradient, which is then no longer than `most`.
+        """The norm of the whole gradient, which is then scaled to at most `most`.
 
-        By hand, since parameters that tensor-parallel ranks share and those that they all have lie on other meshes.
+        Computed here because sharded and replicated parameters lie on different meshes.
         """
-        gradients = [(p.grad.to_local(), split_dim(p)) for p in self.decoder.parameters() if p.grad is not None]
+        gradients = [(p.grad.to_local(), tp_dim(p)) for p in self.decoder.parameters() if p.grad is not None]
         squares = torch.zeros(2, dtype=torch.float64, device=self.decoder.device)
         for gradient, dim in gradients:
             squares[int(dim is None)] += torch.linalg.vector_norm(gradient, dtype=torch.float64).square().to(squares)
         dist.all_reduce(squares)
-        norm = (squares[0] + squares[1] / self.ranks.spread.tp).sqrt().float()
+        norm = (squares[0] + squares[1] / self.ranks.layout.tp).sqrt().float()
         if most is not None and norm > most:
             factor = most / (norm + 1e-6)
             for gradient, _ in gradients:
@@ -169,86 +174,83 @@ class FsdpTrainer(FsdpScorer, NativeTrainer):
         return norm
 
     def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-        """A task of rank 0; the others only gather with it. Nothing where there are no tensors."""
+        """Write the model on rank 0; the other ranks only gather. Does nothing without tensors."""
         first = next(tensors, None)
         if first is not None and self.ranks.rank == 0:
-            write_pieces(path, self.decoder.config, chain([first], tensors), most_bytes=_FILE_BYTES)
+            write_sharded_model(path, self.decoder.config, chain([first], tensors), file_bytes=_FILE_BYTES)
         for _ in tensors:
             pass
 
-    def _write_aside(self, path: Path, tensors: Iterator[tuple[str, Tensor]], state: Any) -> None:
-        """The same of copies, by a thread that talks to those of other ranks over a group of their own."""
-        held = [each for each in copied(tensors) if self.ranks.rank == 0]
-        slots, group = None if state is None else copied_slots(state), self.ranks.aside
+    def _write_in_background(self, path: Path, tensors: Iterator[tuple[str, Tensor]], state: Any) -> None:
+        """Write host copies in a thread; the threads of all ranks communicate over the background group."""
+        model = [(name, copy_to_host(tensor)) for name, tensor in tensors if self.ranks.rank == 0]
+        copy, group = None if state is None else copy_to_host(state), self.ranks.background
 
         def write() -> None:
-            self._write_model(path, iter(held))
-            if slots is not None:
-                write_state(path, slots, group)
+            self._write_model(path, iter(model))
+            if copy is not None:
+                write_state(path, copy, group)
 
-        self._writing.begin(write)
+        self._background_save.begin(write)
 
     def _save_adapter(self, path: Path, pairs: dict[str, Tensor]) -> None:
-        lora, frozen = self.decoder.lora, self._frozen()
+        lora, frozen = self.decoder.lora, self._frozen_digest()
         if self.ranks.rank == 0:
             write_adapter(path, lora, pairs.items(), base=self.settings.base)
             write_base(path, frozen)
 
-    def _frozen(self) -> Digest:
-        """Of what adapters stand beside, which is counted once: nobody writes to it."""
+    def _frozen_digest(self) -> Digest:
+        """Digest of the frozen weights, computed once because they never change."""
         if self.decoder.frozen_digest is None:
-            self.decoder.frozen_digest = self._agreed(digest(part for _, part in self.decoder.own_parts()))
+            self.decoder.frozen_digest = self._combine(digest(part for _, part in self.decoder.local_parts()))
         return self.decoder.frozen_digest
 
-    def _agreed(self, part: Digest) -> Digest:
-        found: list[Any] = [None] * self.ranks.spread.size
-        dist.all_gather_object(found, part)
-        return added(found)
+    def _combine(self, part: Digest) -> Digest:
+        parts: list[Any] = [None] * self.ranks.layout.size
+        dist.all_gather_object(parts, part)
+        return combine(parts)
 
 
 def trainer(
     rank: int,
     *,
-    origin: Origin,
-    settings: Settings,
-    around: Surroundings,
-    spread: Spread,
-    channel: Call | None = None,
+    model_spec: ModelSpec,
+    settings: NativeTrainerSettings,
+    context: WorkerContext,
+    layout: ParallelLayout,
+    channel: Spec | None = None,
 ) -> FsdpTrainer:
-    """One of the ranks, of which the first sends weights through `channel`, or nobody does."""
-    settings = replace(settings, device=settle(around))
+    """One rank of a trainer; rank 0 sends weights through `channel`, unless it is None."""
+    settings = replace(settings, device=configure_torch(context))
     sends = channel is not None and rank == 0
-    made = CHANNELS[channel.name](rank, **channel.arguments) if channel is not None and sends else Shared()
-    return FsdpTrainer(origin, settings, Ranks(spread, rank), made)
+    end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()
+    return FsdpTrainer(model_spec, settings, Ranks(layout, rank), end)
 
 
-def scorer(rank: int, *, origin: Origin, settings: ScoreSettings, around: Surroundings, spread: Spread) -> FsdpScorer:
-    """One of the ranks of a model whose weights stay as they are."""
-    return FsdpScorer(origin, replace(settings, device=settle(around)), Ranks(spread, rank))
+def logprob_model(
+    rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext, layout: ParallelLayout
+) -> FsdpLogprobModel:
+    """One rank of a model with fixed weights."""
+    return FsdpLogprobModel(model_spec, replace(settings, device=configure_torch(context)), Ranks(layout, rank))
 
 
-def _optimizer(decoder: SpreadDecoder, knobs: Optimizer) -> Any:
-    """Parameters in groups of one mesh each: no operation takes tensors of several."""
+def _optimizer(decoder: ShardedDecoder, config: Optimizer) -> Any:
+    """Parameters in one group per mesh, because no operation takes tensors of several meshes."""
     meshes: dict[int, list[Tensor]] = {}
     for parameter in decoder.parameters():
         assert isinstance(parameter, DTensor)
         if not parameter.requires_grad:
             continue
         meshes.setdefault(parameter.device_mesh.ndim, []).append(parameter)
-    groups: Any = [{"params": parameters} for parameters in meshes.values()]
-    if knobs.kind == "sgd":
-        return torch.optim.SGD(groups, lr=knobs.lr, weight_decay=knobs.weight_decay)
-    return torch.optim.AdamW(
-        groups, lr=knobs.lr, betas=knobs.betas, eps=knobs.eps, weight_decay=knobs.weight_decay, fused=True
-    )
+    return build_optimizer([{"params": parameters} for parameters in meshes.values()], config)
 
 
-def _add_up(sums: Sums, group: Any, device: torch.device) -> None:
-    """Metrics of all rows from those of each rank's."""
+def _sum_metrics(sums: MetricSums, group: Any, device: torch.device) -> None:
+    """Sum each rank's metrics over the group."""
     names = sorted(sums._totals)
     row = torch.stack([sums.loss, sums._count, *(sums._totals[name] for name in names)]).to(device, torch.float64)
-    largest = sums._gap_max.to(device)
+    largest = sums._mismatch_max.to(device)
     dist.all_reduce(row, group=group)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
-    sums.loss, sums._count, sums._gap_max = row[0].float().cpu(), row[1].float().cpu(), largest.cpu()
+    sums.loss, sums._count, sums._mismatch_max = row[0].float().cpu(), row[1].float().cpu(), largest.cpu()
     sums._totals = {name: total.float().cpu() for name, total in zip(names, row[2:], strict=True)}

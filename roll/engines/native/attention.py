@@ -1,9 +1,13 @@
-"""Causal attention over sequences that lie end to end. Padding exists inside this file and nowhere else."""
+"""Causal attention over sequences stored end to end, and over the slot cache of requests being decoded.
+
+Padding exists in this file only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,21 +17,22 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from roll.engines.native.decoder import Attend, Geometry
 from roll.types import Batch
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Which rows begin like another: the first `lengths[i]` tokens of row i are those of row `leaders[i]`."""
+    """Rows with a common prefix: the first `lengths[i]` tokens of row i equal those of row `leaders[i]`."""
 
     leaders: tuple[int, ...]
     lengths: tuple[int, ...]
     read: tuple[int, ...]
-    """So many tokens of each row are asked about: after the last one nothing comes, so it need not be computed."""
+    """Tokens of each row whose outputs are used: the last token predicts nothing, so it need not be computed."""
 
 
 def sharing(batch: Batch) -> Sharing:
-    """Rows whose untrained beginning is the same, as siblings' prompts are, lean on the first of them."""
+    """Rows with the same untrained prefix, such as siblings' prompts, share that of the first of them."""
     trained, ids = batch.trained.numpy(), batch.ids.numpy()
     read = tuple(max(1, size - 1) for size in batch.lengths)
     first_of: dict[bytes, int] = {}
@@ -45,133 +50,253 @@ def sharing(batch: Batch) -> Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where the tokens of sequences that lie end to end stand, a shared beginning standing there once."""
+class FlatLayout:
+    """Assignment of the tokens of sequences to flat tokens, in which a shared prefix occurs once."""
 
     row: np.ndarray
     """[tokens]"""
     position: np.ndarray
-    """[tokens] in its row"""
-    own: np.ndarray
-    """[tokens] bool: whether it stands among the flat ones itself"""
-    stands_for: np.ndarray
-    """[tokens] the flat one that stands for it"""
+    """[tokens] within the row."""
+    unique: np.ndarray
+    """[tokens] bool: false for tokens of a shared prefix outside its leader."""
+    flat_index: np.ndarray
+    """[tokens] index of the flat token with the same value."""
 
 
-def standing(sizes: np.ndarray, shared: Sharing | None) -> Standing:
-    """For rows of so many tokens."""
+def flat_layout(sizes: np.ndarray, shared: Sharing | None) -> FlatLayout:
+    """The layout of rows with these numbers of tokens."""
     starts = sizes.cumsum() - sizes
     row = np.repeat(np.arange(len(sizes)), sizes)
     position = np.arange(sizes.sum()) - starts[row]
-    own = position >= (np.array(shared.lengths)[row] if shared else 0)
+    unique = position >= (np.array(shared.lengths)[row] if shared else 0)
     leader = np.array(shared.leaders)[row] if shared else row
-    stands_for = (own.cumsum() - 1)[np.where(own, starts[row] + position, starts[leader] + position)]
-    return Standing(row, position, own, stands_for)
+    flat_index = (unique.cumsum() - 1)[np.where(unique, starts[row] + position, starts[leader] + position)]
+    return FlatLayout(row, position, unique, flat_index)
 
 
 class Ragged:
-    """Whole sequences of the given lengths: each token sees its own sequence up to itself.
+    """Sequences of these lengths: each token attends to its own sequence up to itself.
 
-    Linear layers run on the flat tokens, a shared beginning standing there once; queries, keys and values are laid out
-    as [rows, width] for the attention kernel alone. Padding stands to the right, so causality hides it without a mask.
+    Linear layers run on the flat tokens, in which a shared prefix occurs once; queries, keys and values are padded to
+    [rows, width] for the attention kernel only. Padding is on the right, so causality hides it without a mask.
     """
 
     def __init__(
         self, lengths: Sequence[int], *, device: torch.device, multiple: int = 1, shared: Sharing | None = None
     ) -> None:
-        given = np.array(lengths)
-        sizes = np.array(shared.read) if shared else given
+        all_sizes = np.array(lengths)
+        sizes = np.array(shared.read) if shared else all_sizes
         self.rows, self.longest = len(sizes), int(sizes.max())
         self.width = -(-self.longest // multiple) * multiple
-        found = standing(sizes, shared)
-        own, stands_for = found.own, found.stands_for
-        place = found.row * self.width + found.position
-        among_all = (given.cumsum() - given)[found.row] + found.position
-        flat = np.zeros(given.sum(), np.int64)
-        flat[among_all] = stands_for
+        layout = flat_layout(sizes, shared)
+        unique, flat_index = layout.unique, layout.flat_index
+        cell = layout.row * self.width + layout.position
+        token = (all_sizes.cumsum() - all_sizes)[layout.row] + layout.position
+        flat_of_token = np.zeros(all_sizes.sum(), np.int64)
+        flat_of_token[token] = flat_index
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.from_numpy(values).to(device)
 
-        self.kept = tensor(among_all[own])
-        """Of all tokens, those that stand among the flat ones."""
-        self.flat = tensor(flat)
-        """For every token that is read, the flat one that stands for it."""
-        self.positions = tensor(found.position[own])
-        """Of the flat tokens, in their sequences."""
-        self.last = tensor(stands_for[sizes.cumsum() - 1])
+        self.flat_tokens = tensor(token[unique])
+        """For each flat token, its index among all tokens."""
+        self._flat_of_token = tensor(flat_of_token)
+        self.positions = tensor(layout.position[unique])
+        """For each flat token, its position in its sequence."""
+        self.last = tensor(flat_index[sizes.cumsum() - 1])
         """The flat token that ends each sequence."""
-        self._place = tensor(place[own])
+        self._cell = tensor(cell[unique])
         source = np.zeros(self.rows * self.width, np.int64)
-        source[place] = stands_for
-        self._laying = _Laying(
+        source[cell] = flat_index
+        self._padding = _Padding(
             source=tensor(source),
-            place=self._place,
-            borrowed=None if own.all() else (tensor(place[~own]), tensor(stands_for[~own])),
+            cell=self._cell,
+            copies=None if unique.all() else (tensor(cell[~unique]), tensor(flat_index[~unique])),
         )
 
-    def standing(self, places: Tensor) -> Tensor:
-        """For tokens by their places among all, the flat ones that stand for them."""
-        return self.flat[places]
+    def flat_index(self, tokens: Tensor) -> Tensor:
+        """The flat tokens of these tokens, by their indices among all tokens that are read."""
+        return self._flat_of_token[tokens]
 
     def pad(self, x: Tensor) -> Tensor:
-        """Flat [tokens, heads, dim] -> [rows, heads, width, dim]; what stands in the padding is of no account."""
-        laid: Tensor = _Laid.apply(x, self._laying)
-        return laid.view(self.rows, self.width, *x.shape[1:]).transpose(1, 2)
+        """Flat [tokens, heads, dim] -> [rows, heads, width, dim]; the contents of the padding are undefined."""
+        padded: Tensor = _PadRows.apply(x, self._padding)
+        return padded.view(self.rows, self.width, *x.shape[1:]).transpose(1, 2)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """An `Attend` that keeps nothing."""
+        """An `Attend` without a cache."""
         return self.over(self.pad(q), self.pad(k), self.pad(v))
 
     def over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of padded [rows, heads, width, dim], back on flat tokens [tokens, heads * dim]."""
+        """Attention of padded [rows, heads, width, dim], returned for flat tokens [tokens, heads * dim]."""
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-        taken: Tensor = _Taken.apply(mixed.transpose(1, 2).reshape(self.rows * self.width, -1), self._place)
-        return taken
+        flat: Tensor = _Unpad.apply(mixed.transpose(1, 2).reshape(self.rows * self.width, -1), self._cell)
+        return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Laying:
-    """How flat tokens lie in [rows * width] places."""
+class _Padding:
+    """Assignment of flat tokens to the [rows * width] cells of a padded tensor."""
 
     source: Tensor
-    """For every place the flat token that stands there; the first one in the padding."""
-    place: Tensor
-    """Of every flat token, its own."""
-    borrowed: tuple[Tensor, Tensor] | None
-    """Places of shared beginnings, and the flat tokens that stand for them."""
+    """For every cell, its flat token; the first flat token in the padding."""
+    cell: Tensor
+    """For every flat token, its cell."""
+    copies: tuple[Tensor, Tensor] | None
+    """Cells with copies of shared prefixes, and their flat tokens."""
 
 
-class _Laid(Function):
-    """Flat rows laid out by places; autograd left to itself would add up all of them again on the way back."""
+class _PadRows(Function):
+    """Flat rows copied to cells; autograd would sum over all cells again in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, laying: _Laying) -> Tensor:
-        ctx.laying = laying
-        return x.index_select(0, laying.source)
+    def forward(ctx: Any, x: Tensor, padding: _Padding) -> Tensor:
+        ctx.padding = padding
+        return x.index_select(0, padding.source)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        laying: _Laying = ctx.laying
-        to_x = gradient.index_select(0, laying.place)
-        if laying.borrowed is not None:
-            places, sources = laying.borrowed
-            to_x += torch.zeros_like(to_x).index_add_(0, sources, gradient.index_select(0, places))
+        padding: _Padding = ctx.padding
+        to_x = gradient.index_select(0, padding.cell)
+        if padding.copies is not None:
+            cells, sources = padding.copies
+            to_x += torch.zeros_like(to_x).index_add_(0, sources, gradient.index_select(0, cells))
         return to_x, None
 
 
-class _Taken(Function):
-    """Rows at places that all differ."""
+class _Unpad(Function):
+    """Rows selected from distinct cells."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, x: Tensor, cells: Tensor) -> Tensor:
+        ctx.save_for_backward(cells)
         ctx.num = len(x)
-        return x.index_select(0, places)
+        return x.index_select(0, cells)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return gradient.new_zeros(ctx.num, *gradient.shape[1:]).index_copy_(0, places, gradient), None
+        (cells,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.num, *gradient.shape[1:]).index_copy_(0, cells, gradient), None
+
+
+ALIGN = 16
+"""Attention spans are rounded up to this, so that a request's arithmetic does not depend on other requests' lengths."""
+BLOCK = 256
+"""Most keys that decoding attends to at a time: where the BLAS splits a longer sum depends on its length."""
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """Sequences of one padded width that are prefilled together."""
+
+    tokens: slice
+    """Their flat tokens."""
+    ragged: Ragged
+    sources: Tensor
+    """For each copy, the sequence to store."""
+    slots: Tensor
+    """For each copy, its slot."""
+
+
+class SlotCache:
+    """Keys and values, [layers, slots, span, kv_heads, dim] each; entries past a request's length are never read."""
+
+    def __init__(self, shape: Geometry, *, slots: int, max_seq_len: int, device: torch.device) -> None:
+        self.span = -(-max_seq_len // ALIGN) * ALIGN
+        size = (shape.layers, slots, self.span, shape.kv_heads, shape.head_dim)
+        self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        self._index = torch.arange(max(slots, self.span), device=device)
+        pairs = list(zip(self.keys, self.values, strict=True))
+        self._flat = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs]
+        self._first: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] = ((0, 0), [])
+
+    def prefill_attention(self, lengths: Sequence[int], slots: Sequence[Sequence[int]]) -> Attend:
+        """Attention over whole sequences, the shortest first, that also stores sequence i in each of `slots[i]`.
+
+        The padded width decides how the attention kernel and the BLAS split their sums. It must depend only on the
+        sequence's own length, so on a CPU one call computes only sequences of equal width.
+        """
+        fills: list[_Fill] = []
+        end, on_cpu = 0, self.keys.device.type == "cpu"
+        for _, rows in groupby(range(len(lengths)), lambda row: on_cpu and -(-lengths[row] // ALIGN)):
+            same_width = list(rows)
+            begin, end = end, end + sum(lengths[row] for row in same_width)
+            pairs = [(source, slot) for source, row in enumerate(same_width) for slot in slots[row]]
+            fills.append(
+                _Fill(
+                    slice(begin, end),
+                    Ragged([lengths[row] for row in same_width], device=self.keys.device, multiple=ALIGN),
+                    *torch.tensor(pairs, device=self.keys.device).unbind(1),
+                )
+            )
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            parts = [self._fill(layer, fill, q[fill.tokens], k[fill.tokens], v[fill.tokens]) for fill in fills]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        return attend
+
+    def _fill(self, layer: int, fill: _Fill, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        ragged, slots = fill.ragged, fill.slots
+        keys, values = ragged.pad(k), ragged.pad(v)
+        self.keys[layer, slots, : ragged.longest] = keys.transpose(1, 2)[fill.sources, : ragged.longest]
+        self.values[layer, slots, : ragged.longest] = values.transpose(1, 2)[fill.sources, : ragged.longest]
+        return ragged.over(ragged.pad(q), keys, values)
+
+    def decode_attention(self, positions: Tensor) -> Attend:
+        """Attention of one new token in each of the first slots, at `positions`, over all tokens before it."""
+        num = len(positions)
+        span = min(self.span, -(-(int(positions.max()) + 1) // ALIGN) * ALIGN)
+        visible = self._index[:span] <= positions.unsqueeze(1)
+        mask = torch.zeros_like(visible, dtype=self.keys.dtype).masked_fill_(~visible, -torch.inf)[:, None, None]
+        cells = self._index[:num] * self.span + positions
+        flat, read = self._flat, self._first_slots(num, span)
+        in_blocks = span > BLOCK and self.keys.device.type == "cpu"
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = flat[layer]
+            keys.index_copy_(0, cells, k)
+            values.index_copy_(0, cells, v)
+            # Query heads that share a key head are stacked along the query axis, so keys are not repeated.
+            grouped = q.reshape(num, k.shape[1], -1, k.shape[2])
+            if in_blocks:
+                return _attend_in_blocks(grouped, *read[layer], mask).reshape(num, -1)
+            return F.scaled_dot_product_attention(grouped, *read[layer], attn_mask=mask).reshape(num, -1)
+
+        return attend
+
+    def _first_slots(self, num: int, span: int) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values in the first slots, as attention reads them; recreated when sizes change."""
+        if self._first[0] != (num, span):
+            pairs = zip(self.keys[:, :num, :span], self.values[:, :num, :span], strict=True)
+            self._first = (num, span), [(keys.transpose(1, 2), values.transpose(1, 2)) for keys, values in pairs]
+        return self._first[1]
+
+    def copy(self, source: int, slots: Sequence[int], length: int) -> None:
+        """Copy the first `length` tokens of slot `source` to other slots."""
+        for slot in slots:
+            self.keys[:, slot, :length] = self.keys[:, source, :length]
+            self.values[:, slot, :length] = self.values[:, source, :length]
+
+
+def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Masked attention over blocks of keys; a block that is masked for a row changes no bit of that row.
+
+    The first block is visible to every row. Each later block is weighted by its sum of exponentials, relative to the
+    largest so far. All operations used round an element the same way at any position in memory.
+    """
+    total, largest = _flash(q, k[:, :, :BLOCK], v[:, :, :BLOCK], attn_mask=mask[..., :BLOCK])
+    weight = torch.ones_like(largest)
+    for begin in range(BLOCK, k.shape[2], BLOCK):
+        at = slice(begin, begin + BLOCK)
+        mixed, size = _flash(q, k[:, :, at], v[:, :, at], attn_mask=mask[..., at])
+        size = size + mask[..., begin]  # a masked row has no keys here: its size is -inf
+        top = torch.maximum(largest, size)
+        before, here = (largest - top).exp_(), (size - top).exp_()
+        total.mul_(before.unsqueeze(-1)).add_(mixed.mul_(here.unsqueeze(-1)))
+        weight, largest = weight.mul_(before).add_(here), top
+    return total.div_(weight.unsqueeze(-1))

@@ -1,6 +1,6 @@
-"""Native workers made from descriptions that travel, in whichever process they are to live.
+"""Factories of native workers, called in the process of the worker.
 
-Each function is named by a `roll.types.Call`, and is given the worker's rank first.
+A `roll.types.Spec` names the function; its first argument is the worker's rank.
 """
 
 from __future__ import annotations
@@ -10,80 +10,87 @@ from typing import Any, cast
 
 import torch
 
-from roll.engines.native.generator import NativeGenerator
-from roll.engines.native.generator import Settings as InferSettings
-from roll.engines.native.model_spec import Origin, build
-from roll.engines.native.trainer import NativeScorer, NativeTrainer, ScoreSettings
-from roll.engines.native.trainer import Settings as TrainSettings
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
+from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, NativeTrainer, NativeTrainerSettings
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
-from roll.types import Call
+from roll.types import Spec
+from roll.weights.channel import Channel
 from roll.weights.inline import Shared
-from roll.weights.plan import Channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What a process of its own has to know besides its role."""
+class WorkerContext:
+    """Process-wide settings of a worker."""
 
-    place: str
-    """The key of a file that names the device."""
+    device_key: str
+    """Config key that names the device, for error messages."""
     device: str
-    """`auto` is the first GPU that it sees, or the CPU."""
+    """`auto` is the first visible GPU, otherwise the CPU."""
     threads: int
-    """0 leaves it to torch."""
+    """0: torch's default."""
     deterministic: bool
 
 
 def trainer(
-    rank: int, *, origin: Origin, settings: TrainSettings, around: Surroundings, channel: Call | None = None
+    rank: int,
+    *,
+    model_spec: ModelSpec,
+    settings: NativeTrainerSettings,
+    context: WorkerContext,
+    channel: Spec | None = None,
 ) -> NativeTrainer:
-    """One that sends its weights through `channel`, or, like a critic, nowhere."""
-    settings = replace(settings, device=settle(around))
-    decoder = build(origin, settings.device)
-    return NativeTrainer(decoder, settings, Shared() if channel is None else _made(channel, rank))
+    """A trainer that sends its weights through `channel`; None for a critic, whose weights are not published."""
+    settings = replace(settings, device=configure_torch(context))
+    decoder = build(model_spec, settings.device)
+    return NativeTrainer(decoder, settings, Shared() if channel is None else _channel(channel, rank))
 
 
-def scorer(rank: int, *, origin: Origin, settings: ScoreSettings, around: Surroundings) -> NativeScorer:
-    """One whose weights stay as they are."""
-    return NativeScorer(build(origin).requires_grad_(False), replace(settings, device=settle(around)))
+def logprob_model(
+    rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext
+) -> NativeLogprobModel:
+    """A model with fixed weights."""
+    settings = replace(settings, device=configure_torch(context))
+    return NativeLogprobModel(build(model_spec).requires_grad_(False), settings)
 
 
 def generator(
-    rank: int, *, origin: Origin, settings: InferSettings, around: Surroundings, channel: Call
+    rank: int, *, model_spec: ModelSpec, settings: NativeGeneratorSettings, context: WorkerContext, channel: Spec
 ) -> NativeGenerator:
-    """One that is given its weights through `channel`."""
-    return NativeGenerator(build(origin), replace(settings, device=settle(around)), _made(channel, rank))
+    """A generator that receives its weights through `channel`."""
+    settings = replace(settings, device=configure_torch(context))
+    return NativeGenerator(build(model_spec), settings, _channel(channel, rank))
 
 
-def settle(around: Surroundings) -> torch.device:
-    """Set up what torch keeps for the whole process, and find the device."""
-    multiply_by_blas()
-    if around.threads:
-        torch.set_num_threads(around.threads)
-    if around.deterministic:
+def configure_torch(context: WorkerContext) -> torch.device:
+    """Apply process-wide torch settings, and choose the device."""
+    prefer_blas()
+    if context.threads:
+        torch.set_num_threads(context.threads)
+    if context.deterministic:
         torch.use_deterministic_algorithms(True)
-        # Memory that is never read need not be the same.
+        # Memory that is never read need not be deterministic.
         cast(Any, torch.utils.deterministic).fill_uninitialized_memory = False
-    wanted = around.device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(wanted)
+    name = context.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{around.place}: no GPU is to be seen (got {wanted!r}); choose 'cpu' or 'auto'")
-    if device.type == "cuda" and around.deterministic:
-        raise ConfigError(f"deterministic: backend native keeps this promise on the CPU only; set {around.place}=cpu")
+        raise ConfigError(f"{context.device_key}: no GPU is visible (got {name!r}); choose 'cpu' or 'auto'")
+    if device.type == "cuda" and context.deterministic:
+        raise ConfigError(f"deterministic: backend native supports it on the CPU only; set {context.device_key}=cpu")
     return device
 
 
-def multiply_by_blas() -> None:
-    """On 64-bit ARM, keep oneDNN from taking the products whose right side is turned: BLAS is faster at those too.
+def prefer_blas() -> None:
+    """On 64-bit ARM, use BLAS instead of oneDNN for products with a transposed right side, where BLAS is faster.
 
-    Output layers and gradients are such. Where it knows 16-bit products, which are its to make, it stays.
+    Output layers and gradients are such products. oneDNN stays where it supports 16-bit products.
     """
     if torch.backends.mkldnn.is_acl_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         torch.backends.mkldnn.enabled = False
 
 
-def _made(channel: Call, rank: int) -> Channel:
-    return CHANNELS[channel.name](rank, **channel.arguments)
+def _channel(channel: Spec, rank: int) -> Channel:
+    return CHANNELS[channel.name](rank, **channel.kwargs)

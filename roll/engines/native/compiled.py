@@ -1,4 +1,4 @@
-"""Functions of flat tokens, compiled once for any number of them, where there is a compiler for the device."""
+"""Functions of flat tokens, compiled once for any number of tokens on a GPU."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose first argument and other tensors as long as it may have any length the next time.
+    """Compile a function whose first argument, and tensors of equal length, may have another length in each call.
 
-    On a GPU it is compiled at its first call; elsewhere it is called as it is. All other sizes should stay the same.
+    On a GPU it is compiled at its first call; elsewhere it runs uncompiled. All other sizes should stay the same.
     """
 
     @cache
-    def made() -> Callable[P, R]:
+    def compile_once() -> Callable[P, R]:
         return torch.compile(function)
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         rows = list(_rows(args))
         if rows[0].device.type != "cuda":
             return function(*args, **kwargs)
@@ -33,13 +33,13 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
             if len(row) == len(rows[0]):
                 dynamo.maybe_mark_dynamic(row, 0)
                 dynamo.mark_static(row, list(range(1, row.ndim)))
-        return made()(*args, **kwargs)
+        return compile_once()(*args, **kwargs)
 
-    return called
+    return run
 
 
 def _rows(values: Iterable[Any]) -> Iterator[Tensor]:
-    """All tensors that have a length and are no weights."""
+    """All tensors with a length, except parameters."""
     for value in values:
         if isinstance(value, tuple):
             yield from _rows(cast("tuple[Any, ...]", value))

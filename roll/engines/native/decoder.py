@@ -1,9 +1,9 @@
 """A decoder-only transformer as plain functions over flat tokens, shared by the native trainer and generator.
 
-Tokens of all sequences lie end to end in one [tokens, hidden] row; only attention knows where sequences begin, and it
-is passed in. So trainer and generator run the same arithmetic and differ in nothing but where keys and values live.
-Projections that read the same input are stored fused, and all of them as [in, out], which products with few rows read
-several times faster; Hugging Face names and shapes appear at the border only.
+Tokens of all sequences are stored end to end in one [tokens, hidden] row; only attention, which is passed in, sees
+where sequences begin. Trainer and generator therefore run the same arithmetic and differ only in where keys and values
+are stored. Projections that read the same input are fused, and all matrices are [in, out], which products with few
+rows read several times faster. Hugging Face names and shapes appear at the boundary only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from roll.config.lora import Lora
-from roll.engines.native.fused import gated, rms_norm, rotated
+from roll.engines.native.fused import apply_rotary, rms_norm, silu_gate
 from roll.errors import ConfigError
 from roll.types import Digest
 
@@ -31,7 +31,7 @@ _ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "smollm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """The numbers that make one decoder differ from another."""
+    """The sizes and options of a decoder."""
 
     vocab: int
     hidden: int
@@ -40,7 +40,7 @@ class Geometry:
     kv_heads: int
     head_dim: int
     mlp: int
-    context: int
+    max_seq_len: int
     eps: float
     tied: bool
     qkv_bias: bool
@@ -50,40 +50,46 @@ class Geometry:
 
 
 def geometry(config: PretrainedConfig) -> Geometry:
-    """What this engine needs to know of a Hugging Face config; architectures it does not know are refused."""
-    given: Any = config
-    kind = given.model_type
+    """The geometry of a Hugging Face config; unsupported architectures are refused."""
+    hf: Any = config
+    kind = hf.model_type
     if kind not in _ARCHITECTURES:
         raise ConfigError(
-            f"model: backend native knows {', '.join(_ARCHITECTURES)} (got {kind!r}); choose another backend"
+            f"model: backend native supports {', '.join(_ARCHITECTURES)} (got {kind!r}); choose another backend"
         )
-    if getattr(given, "hidden_act", "silu") != "silu" or getattr(given, "mlp_bias", False):
-        raise ConfigError("model: backend native knows only SwiGLU layers without bias; choose another backend")
-    if any(layer != "full_attention" for layer in getattr(given, "layer_types", None) or ()) or (
-        kind == "mistral" and given.sliding_window is not None
+    if getattr(hf, "hidden_act", "silu") != "silu" or getattr(hf, "mlp_bias", False):
+        raise ConfigError("model: backend native supports only SwiGLU layers without bias; choose another backend")
+    if any(layer != "full_attention" for layer in getattr(hf, "layer_types", None) or ()) or (
+        kind == "mistral" and hf.sliding_window is not None and hf.sliding_window < hf.max_position_embeddings
     ):
-        raise ConfigError("model: backend native knows no sliding-window attention; choose another backend")
-    bias = bool(getattr(given, "attention_bias", False))
+        raise ConfigError("model: backend native does not support sliding-window attention; choose another backend")
+    factor = (getattr(hf, "rope_parameters", None) or {}).get("partial_rotary_factor", 1)
+    if factor != 1:
+        raise ConfigError(
+            f"model: backend native supports only rotation of whole heads (got partial_rotary_factor {factor}); "
+            "choose another backend"
+        )
+    bias = bool(getattr(hf, "attention_bias", False))
     return Geometry(
-        vocab=given.vocab_size,
-        hidden=given.hidden_size,
-        layers=given.num_hidden_layers,
-        heads=given.num_attention_heads,
-        kv_heads=given.num_key_value_heads,
-        head_dim=getattr(given, "head_dim", None) or given.hidden_size // given.num_attention_heads,
-        mlp=given.intermediate_size,
-        context=given.max_position_embeddings,
-        eps=given.rms_norm_eps,
-        tied=bool(given.tie_word_embeddings),
+        vocab=hf.vocab_size,
+        hidden=hf.hidden_size,
+        layers=hf.num_hidden_layers,
+        heads=hf.num_attention_heads,
+        kv_heads=hf.num_key_value_heads,
+        head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
+        mlp=hf.intermediate_size,
+        max_seq_len=hf.max_position_embeddings,
+        eps=hf.rms_norm_eps,
+        tied=bool(hf.tie_word_embeddings),
         qkv_bias=bias or kind == "qwen2",
         out_bias=bias and kind != "qwen2",
         qk_norm=kind == "qwen3",
-        init_std=given.initializer_range,
+        init_std=hf.initializer_range,
     )
 
 
 class Layer(nn.Module):
-    """One block: attention, then a gated feed-forward, each added to what came in."""
+    """One block: attention, then a gated feed-forward network, each with a residual connection."""
 
     norm_of_head: Tensor
 
@@ -103,14 +109,14 @@ class Layer(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(shape.hidden, 2 * shape.mlp))
         self.down = nn.Parameter(torch.empty(shape.mlp, shape.hidden))
         self.adapters: Any = None
-        """What is trained beside the matrices instead of them, by their names; `roll.engines.native.lora` puts it here."""
+        """Trained adapters by the name of their matrix, set by `roll.engines.native.lora`; None without adapters."""
         self.adapted = True
-        """Whether adapters are computed with."""
+        """Whether adapters are enabled."""
 
     def mix(
         self, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        """`x` with what attention adds."""
+        """`x` plus the output of attention."""
         shape = self.shape
         both = shape.heads + shape.kv_heads
         mixed = self._project("qkv", rms_norm(x, self.norm_in, shape.eps), self.qkv, self.qkv_bias)
@@ -122,28 +128,28 @@ class Layer(nn.Module):
         return self._project("out", attend(q, k, v), self.out, self.out_bias, onto=x)
 
     def feed(self, x: Tensor) -> Tensor:
-        """`x` with what the feed-forward adds."""
-        opened = gated(self._project("gate_up", rms_norm(x, self.norm_mid, self.shape.eps), self.gate_up))
-        return self._project("down", opened, self.down, onto=x)
+        """`x` plus the output of the feed-forward network."""
+        activated = silu_gate(self._project("gate_up", rms_norm(x, self.norm_mid, self.shape.eps), self.gate_up))
+        return self._project("down", activated, self.down, onto=x)
 
     def adapter(self, name: str) -> Any:
-        """What stands beside a matrix; None where nothing does, or it is not to be computed with."""
+        """The adapter of a matrix; None if it has none or adapters are disabled."""
         adapters = self.adapters
         return adapters[name] if adapters is not None and self.adapted and name in adapters else None
 
     def _project(
         self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, onto: Tensor | None = None
     ) -> Tensor:
-        """`x` through a matrix and what stands beside it, added to `onto`; a generator adds in the place of that."""
+        """`x` through a matrix and its adapter, added to `onto`, which a generator overwrites."""
         if self.adapters is not None and (adapter := self.adapter(name)) is not None:
-            found: Tensor = adapter(x, weight, bias)
+            result: Tensor = adapter(x, weight, bias)
         elif bias is not None:
-            found = torch.addmm(bias, x, weight)
+            result = torch.addmm(bias, x, weight)
         elif onto is not None and torch.is_inference_mode_enabled():
             return onto.addmm_(x, weight)
         else:
-            found = x @ weight
-        return found if onto is None else found.add_(onto)
+            result = x @ weight
+        return result if onto is None else result.add_(onto)
 
     def pieces(self) -> Iterator[tuple[str, Tensor]]:
         """Views of this block's parameters by their Hugging Face names, without the layer's prefix."""
@@ -169,19 +175,19 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A whole model. `hidden` is the body; `head` turns its output into logits, or `score` into one number."""
+    """A whole model. `hidden` is the body; `head` maps its output to logits, or `score` to one value."""
 
     cos: Tensor
     sin: Tensor
 
     def __init__(self, config: PretrainedConfig, *, scored: bool = False) -> None:
-        """With `scored` it has a head of one number instead of one of logits: a critic or a reward model."""
+        """With `scored` it has a score head instead of a language head: a critic or a reward model."""
         super().__init__()
         self.config, self.shape = config, geometry(config)
         self.lora: Lora | None = None
-        """How it is adapted; None: it is trained itself, or not at all."""
+        """Its adapters; None if it has none."""
         self.frozen_digest: Digest | None = None
-        """Of what adapters stand beside, once somebody has asked."""
+        """Digest of the frozen weights under adapters, computed on first use."""
         self.score = nn.Parameter(torch.zeros(1, self.shape.hidden)) if scored else None
         tied = self.shape.tied or scored
         self.embed = nn.Parameter(torch.empty(self.shape.vocab, self.shape.hidden))
@@ -202,11 +208,11 @@ class Decoder(nn.Module):
         return self.embed.device
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """[tokens] ids at [tokens] positions -> [tokens, hidden], normed and ready for `head`."""
+        """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised for `head`."""
         cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
         def rotate(x: Tensor) -> Tensor:
-            return rotated(x, cos, sin)
+            return apply_rotary(x, cos, sin)
 
         x = F.embedding(ids, self.embed)
         for index, layer in enumerate(self.layers):
@@ -229,16 +235,16 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
-        """Copy tensors in by their Hugging Face names; all of ours must come, and nothing else may."""
-        mine = dict(self.named_tensors())
-        missing = set(mine)
+        """Copy tensors in by their Hugging Face names; the names must match exactly."""
+        targets = dict(self.named_tensors())
+        missing = set(targets)
         for name, tensor in tensors:
             if (name == "lm_head.weight" and self.untied_head is None) or name.endswith("rotary_emb.inv_freq"):
                 continue
-            if name not in mine or mine[name].shape != tensor.shape:
+            if name not in targets or targets[name].shape != tensor.shape:
                 shape = tuple(tensor.shape)
                 raise ConfigError(f"{where}: tensor {name} {shape} does not fit config.json; take both from one model")
-            mine[name].copy_(tensor)
+            targets[name].copy_(tensor)
             missing.discard(name)
         if missing:
             raise ConfigError(
@@ -247,7 +253,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Random weights: normal for matrices; norms stay one and biases zero."""
+        """Random weights: normal for matrices; norms are one and biases zero."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2 and not name.endswith(("norm", "score")):
@@ -255,7 +261,7 @@ class Decoder(nn.Module):
 
 
 def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tensor]:
-    """[context, head_dim] each; the sine carries the sign of the half it multiplies, so rotating is one roll."""
+    """[max_seq_len, head_dim] each; the sine has the sign of the half it multiplies, so a rotation takes one roll."""
     parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
     kind = parameters.get("rope_type", "default")
     scaling = 1.0
@@ -266,7 +272,7 @@ def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tenso
     elif kind in ("linear", "llama3", "yarn"):
         frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
-        raise ConfigError(f"model: backend native knows no rotary scaling {kind!r}; choose another backend")
-    angles = torch.outer(torch.arange(shape.context, dtype=torch.float32, device="cpu"), frequencies)
+        raise ConfigError(f"model: backend native does not support rotary scaling {kind!r}; choose another backend")
+    angles = torch.outer(torch.arange(shape.max_seq_len, dtype=torch.float32, device="cpu"), frequencies)
     cos, sin = angles.cos() * scaling, angles.sin() * scaling
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

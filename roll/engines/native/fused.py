@@ -1,7 +1,7 @@
-"""Operations of a decoder with gradients written out by hand: the same formulas, fewer passes over memory.
+"""Operations of a decoder with hand-written gradients: the same formulas, fewer passes over memory.
 
-Left to itself, autograd computes each of these as a chain of small operations and the exponential of a gate twice; on a
-CPU that is a third of an update. Nothing here knows of models or sequences.
+Autograd would compute each of them as a chain of small operations, and the exponential of a gate twice; on a CPU that
+is a third of an update. Nothing here depends on models or sequences.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`x` over the root mean square of its last axis, times `weight`, whose shape is that of `x`'s last axes."""
+    """`x` divided by the root mean square of its last axis, times `weight`, which matches the last axes of `x`."""
     if not torch.is_grad_enabled():
-        return _normed(x, weight, eps)[0]
-    found: Tensor = _RmsNorm.apply(x, weight, eps)
-    return found
+        return _norm(x, weight, eps)[0]
+    result: Tensor = _RmsNorm.apply(x, weight, eps)
+    return result
 
 
-def gated(gate_up: Tensor) -> Tensor:
-    """[..., 2n] -> [..., n]: SiLU of the first half, times the second. What is given is used up."""
+def silu_gate(gate_up: Tensor) -> Tensor:
+    """[..., 2n] -> [..., n]: SiLU of the first half, times the second. The input is overwritten."""
     if not torch.is_grad_enabled():
         gate, up = gate_up.chunk(2, -1)
         return torch.nn.functional.silu(gate).mul_(up)
-    found: Tensor = _Gated.apply(gate_up)
-    return found
+    result: Tensor = _SiluGate.apply(gate_up)
+    return result
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` turned by angles whose cosines and signed sines are given: the first half of `sin` carries a minus."""
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x` rotated by angles with these cosines and signed sines: the first half of `sin` is negated."""
     if not torch.is_grad_enabled():
-        return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)  # the same numbers, faster for few tokens
-    found: Tensor = _Rotated.apply(x, cos, sin)
-    return found
+        return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)  # bitwise equal, faster for few tokens
+    result: Tensor = _Rotate.apply(x, cos, sin)
+    return result
 
 
-def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The result, and what each row was multiplied with."""
+def _norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The result, and the factor of each row."""
     wide = x if x.element_size() >= 4 else x.float()
     size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     scale = torch.addcmul(_constant(eps, wide.dtype, x.device), size, size, value=1 / x.shape[-1]).rsqrt_()
@@ -51,23 +51,23 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 @cache
 def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor; as a plain number, most operations would wrap it anew in every call."""
+    """A number as a tensor; most operations would wrap a plain number in every call."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype, device=device)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
-    turned = x * cos
-    turned[..., :half].addcmul_(x[..., half:], sin[..., :half])
-    turned[..., half:].addcmul_(x[..., :half], sin[..., half:])
-    return turned
+    rotated = x * cos
+    rotated[..., :half].addcmul_(x[..., half:], sin[..., :half])
+    rotated[..., half:].addcmul_(x[..., :half], sin[..., half:])
+    return rotated
 
 
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        normed, scale = _normed(x, weight, eps)
+        normed, scale = _norm(x, weight, eps)
         ctx.save_for_backward(x, weight, scale)
         return normed
 
@@ -79,7 +79,7 @@ class _RmsNorm(Function):
         through = gradient * unit
         if ctx.needs_input_grad[1]:
             by_row = through.reshape(-1, weight.numel())
-            total = by_row.new_ones(1, len(by_row)) @ by_row  # a sum, at the speed of a product
+            total = by_row.new_ones(1, len(by_row)) @ by_row  # a sum as a product, which is faster
             to_weight = total.view_as(weight).to(weight.dtype)
         wide = weight.to(scale.dtype)
         along = (through @ wide if wide.ndim == 1 else torch.linalg.vecdot(through, wide)).unsqueeze(-1)
@@ -87,37 +87,37 @@ class _RmsNorm(Function):
         return to_x.to(x.dtype), to_weight, None
 
 
-class _Gated(Function):
+class _SiluGate(Function):
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        let, up = gate_up.chunk(2, -1)
-        opened = let.sigmoid()
-        let.mul_(opened)  # in the place of the gate, which nobody needs any more
-        ctx.save_for_backward(gate_up, opened)
-        return let * up
+        gate, up = gate_up.chunk(2, -1)
+        sigmoid = gate.sigmoid()
+        gate.mul_(sigmoid)  # in place: the gate itself is dead from here
+        ctx.save_for_backward(gate_up, sigmoid)
+        return gate * up
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gate_up, opened = ctx.saved_tensors
-        let, up = gate_up.chunk(2, -1)
-        found = torch.empty_like(gate_up)
-        to_gate, to_up = found.chunk(2, -1)
-        torch.mul(gradient, let, out=to_up)
+        gate_up, sigmoid = ctx.saved_tensors
+        activated, up = gate_up.chunk(2, -1)
+        result = torch.empty_like(gate_up)
+        to_gate, to_up = result.chunk(2, -1)
+        torch.mul(gradient, activated, out=to_up)
         # With s the sigmoid of the gate g, the slope of g s is s + g s (1 - s): from g s towards 1 by s.
-        slope = torch.lerp(let, _constant(1.0, let.dtype, let.device), opened)
+        slope = torch.lerp(activated, _constant(1.0, activated.dtype, activated.device), sigmoid)
         torch.mul(slope.mul_(up), gradient, out=to_gate)
-        return found
+        return result
 
 
-class _Rotated(Function):
+class _Rotate(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
+        return _rotate(x, cos, sin)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turned(gradient, cos, -sin), None, None
+        return _rotate(gradient, cos, -sin), None, None

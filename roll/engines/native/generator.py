@@ -1,9 +1,9 @@
-"""The generator that comes with the library: continuous batching over a slot cache, in the caller's own thread.
+"""The built-in generator: continuous batching over a slot cache, in the caller's thread.
 
-A request waits in the queue, is prefilled into a slot between two decode steps, gains one token a step together with
-all others, and leaves at once when it ends; the last slot then moves into the hole. Siblings share one prefill.
-What a request samples is a function of its key and of the weights alone: arithmetic is arranged so that its company
-changes no bit.
+A request waits in the queue, is prefilled into a slot between two decode steps, gains one token per step together with
+all others, and leaves as soon as it ends; the request of the last slot then moves into the free one. Siblings share one
+prefill. Samples depend only on a request's key and the weights: the arithmetic is arranged so that other requests in
+the batch change no bit.
 """
 
 from __future__ import annotations
@@ -22,56 +22,57 @@ from torch import Tensor
 
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.native import lora
-from roll.engines.native.attention import Ragged
-from roll.engines.native.cache import ALIGN, SlotCache
+from roll.engines.native.attention import SlotCache
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.sampling import draw, score, uniforms
 from roll.errors import EngineFailed
 from roll.types import Digest, Finish, Sampling
-from roll.weights.digest import Folding, digest
-from roll.weights.plan import Channel, Plan
+from roll.weights.channel import Channel
+from roll.weights.digest import StreamingDigest, digest
 
 MIN_ROWS = 16
 """Matrix products with fewer rows may take another path through the BLAS and round differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a native generator serves."""
+class NativeGeneratorSettings:
+    """Settings of a native generator."""
 
-    slots: int
-    context: int
-    prefill_tokens: int
-    flush_tokens: int
+    max_num_seqs: int
+    max_seq_len: int
+    max_num_batched_tokens: int
+    """Most tokens per prefill."""
+    progress_interval: int
+    """Tokens of a request per partial output."""
     device: torch.device
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
-    """One request in its slot."""
+class _ActiveRequest:
+    """A request in its slot."""
 
     request: Request
     after_prompt: Tensor
-    """[hidden] after the last token of `request.ids`: what siblings need to skip their prefill."""
+    """[hidden] state after the last token of `request.ids`, with which siblings skip their prefill."""
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     due: int
-    """At so many tokens something must be said of it, whatever they are."""
+    """Number of tokens at which the next output is due."""
     num_reported: int = 0
 
     @property
     def length(self) -> int:
-        """Tokens whose keys and values are in the cache or will be after the next step."""
+        """Tokens whose keys and values are in the cache, or will be after the next step."""
         return len(self.request.ids) + len(self.ids)
 
 
 class NativeGenerator:
-    """`Generator` and `Resident` over one decoder."""
+    """`Generator`, `Probeable`, `HasStatistics` and `Offloadable` over one decoder."""
 
-    def __init__(self, decoder: Decoder, settings: Settings, channel: Channel) -> None:
+    def __init__(self, decoder: Decoder, settings: NativeGeneratorSettings, channel: Channel) -> None:
         self.decoder, self.settings, self.channel = decoder, settings, channel
         self._queue: deque[Request] = deque()
-        self._running: list[_Running] = []  # by slot
+        self._running: list[_ActiveRequest] = []  # by slot
         self._outputs: list[Output] = []
         self._cache: SlotCache | None = None
         self._version, self._paused = 0, False
@@ -86,10 +87,10 @@ class NativeGenerator:
 
     async def submit(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            if not request.ids or len(request.ids) + request.max_new_tokens > self.settings.context:
+            if not request.ids or len(request.ids) + request.max_new_tokens > self.settings.max_seq_len:
                 raise EngineFailed(
-                    f"request {request.id}: {len(request.ids)} tokens and {request.max_new_tokens} new ones do not fit "
-                    f"the context of {self.settings.context}; raise rollout.context"
+                    f"request {request.id}: {len(request.ids)} tokens and {request.max_new_tokens} new ones exceed "
+                    f"{self.settings.max_seq_len}; raise rollout.max_seq_len"
                 )
         self._queue.extend(requests)
         self._changed.set()
@@ -100,7 +101,7 @@ class NativeGenerator:
             if self._paused or not (self._queue or self._running):
                 self._changed.clear()
                 try:
-                    async with asyncio.timeout(left):  # wait_for swallows a cancellation that comes with the event
+                    async with asyncio.timeout(left):  # wait_for may swallow a cancellation that arrives with the event
                         await self._changed.wait()
                 except TimeoutError:
                     break
@@ -111,12 +112,12 @@ class NativeGenerator:
         return outputs
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
-        wanted = None if ids is None else set(ids)
+        names = None if ids is None else set(ids)
         for request in self._queue:
-            if wanted is None or request.id in wanted:
-                self._outputs.append(_nothing(request, self._version))
-        self._queue = deque(request for request in self._queue if wanted is not None and request.id not in wanted)
-        ended = [at for at, row in enumerate(self._running) if wanted is None or row.request.id in wanted]
+            if names is None or request.id in names:
+                self._outputs.append(_aborted(request, self._version))
+        self._queue = deque(request for request in self._queue if names is not None and request.id not in names)
+        ended = [at for at, row in enumerate(self._running) if names is None or row.request.id in names]
         for slot in ended:
             self._report(self._running[slot], Finish.ABORT)
         self._vacate(ended)
@@ -129,46 +130,46 @@ class NativeGenerator:
         self._version, self._paused = version, False
         self._changed.set()
 
-    async def receive(self, plan: Plan, version: int) -> Digest:
+    async def receive(self, version: int) -> Digest:
         assert self._paused and not self._running and not self._queue, "weights change only while nothing is served"
         arriving = iter(self.channel.receive(version=version))
         first = next(arriving, None)
         if self.decoder.lora is not None:
             if first is not None:
                 lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
-            return lora.attested(self.decoder, torch.float32)
+            return lora.digest_served(self.decoder, torch.float32)
         if first is None:  # both sides share a module
             return digest(self.decoder.parameters())
-        with Folding() as folding:
-            landing = folding.landing(chain([first], arriving), dict(self.decoder.named_tensors()))
-            self.decoder.load(landing, where=f"version {version}")
-            return folding.digest()
+        with StreamingDigest() as streaming:
+            tensors = streaming.watch(chain([first], arriving), dict(self.decoder.named_tensors()))
+            self.decoder.load(tensors, where=f"version {version}")
+            return streaming.digest()
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
-        """What the text is like is read off its own prefill; nothing of a text is ever taken from an older one here."""
-        assert self._paused and not self._running and not self._queue, "a probe comes while nothing is served"
+        """Logprobs of the given tokens come from their own prefill; this generator caches no prefixes."""
+        assert self._paused and not self._running and not self._queue, "probes run only while nothing is served"
         before, self._outputs = self._outputs, []
         greedy, nowhere = Sampling(temperature=0), frozenset[int]()
         request = Request(id="probe", ids=tuple(ids), max_new_tokens=num_new, sampling=greedy, stop=nowhere, key=0)
-        given = torch.tensor(ids[1:], device=self.settings.device)
+        targets = torch.tensor(ids[1:], device=self.settings.device)
         with torch.inference_mode():
-            hidden = self._filled({request.ids: [0]})[0][: len(ids)]
-            read: list[float] = score(hidden[:-1], self.decoder.head, given, Sampling())[0].tolist()
-            self._running.append(_Running(request=request, after_prompt=hidden[-1], due=num_new))
+            hidden = self._run_prefill({request.ids: [0]})[0][: len(ids)]
+            read: list[float] = score(hidden[:-1], self.decoder.head, targets, Sampling())[0].tolist()
+            self._running.append(_ActiveRequest(request=request, after_prompt=hidden[-1], due=num_new))
             self._sample(hidden[-1:], 0)
             while self._running:
                 self._decode()
-        found, self._outputs = self._outputs, before
+        outputs, self._outputs = self._outputs, before
         return Output.of(
             "probe",
-            (*ids[1:], *(token for output in found for token in output.ids.tolist())),
-            (*read, *(logprob for output in found for logprob in output.logprobs.tolist())),
+            (*ids[1:], *(token for output in outputs for token in output.ids.tolist())),
+            (*read, *(logprob for output in outputs for logprob in output.logprobs.tolist())),
             version=self._version,
             finish=Finish.LENGTH,
         )
 
     async def statistics(self) -> Statistics:
-        return Statistics()  # a slot is never taken from a request
+        return Statistics()  # requests are never evicted from their slots
 
     async def offload(self, parts: Sequence[Part]) -> None:
         assert not self._running, "abort before offloading"
@@ -181,31 +182,31 @@ class NativeGenerator:
         if "weights" in parts:
             self.decoder.to(self.settings.device)
         if "kv" in parts and self._cache is None:
-            slots = max(self.settings.slots, MIN_ROWS)
+            slots = max(self.settings.max_num_seqs, MIN_ROWS)
             with torch.inference_mode():
                 self._cache = SlotCache(
-                    self.decoder.shape, slots=slots, context=self.settings.context, device=self.settings.device
+                    self.decoder.shape, slots=slots, max_seq_len=self.settings.max_seq_len, device=self.settings.device
                 )
 
     @torch.inference_mode()
     def _advance(self) -> None:
-        """Admit what fits, then one more token for everyone."""
-        if self._queue and len(self._running) < self.settings.slots:
+        """Admit requests that fit, then decode one token of every request."""
+        if self._queue and len(self._running) < self.settings.max_num_seqs:
             self._admit()
         if self._running:
             self._decode()
 
     def _admit(self) -> None:
-        """Prefill waiting requests into free slots; contexts that are alike, or in a slot already, only once."""
+        """Prefill queued requests into free slots; a context is prefilled once, and copied if a slot already has it."""
         assert self._cache is not None
         known = {row.request.ids: slot for slot, row in enumerate(self._running)}
         fresh: dict[tuple[int, ...], list[int]] = {}
         admitted: list[Request] = []
         num_tokens, first = 0, len(self._running)
-        while self._queue and first + len(admitted) < self.settings.slots:
+        while self._queue and first + len(admitted) < self.settings.max_num_seqs:
             request = self._queue[0]
             if request.ids not in known and request.ids not in fresh:
-                if fresh and num_tokens + len(request.ids) > self.settings.prefill_tokens:
+                if fresh and num_tokens + len(request.ids) > self.settings.max_num_batched_tokens:
                     break
                 num_tokens += len(request.ids)
             if request.ids not in known:
@@ -218,41 +219,44 @@ class NativeGenerator:
                 after_prompt = self._running[known[request.ids]].after_prompt
             else:
                 after_prompt = hidden[request.ids]
-            due = min(request.max_new_tokens, self.settings.flush_tokens)
-            self._running.append(_Running(request=request, after_prompt=after_prompt, due=due))
+            due = min(request.max_new_tokens, self.settings.progress_interval)
+            self._running.append(_ActiveRequest(request=request, after_prompt=after_prompt, due=due))
         self._sample(torch.stack([row.after_prompt for row in self._running[first:]]), first)
 
     def _prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], Tensor]:
-        """Fill the slots of each context, and say what the model thinks after it."""
-        hidden, last = self._filled(fresh)
-        return dict(zip(fresh, hidden[last], strict=False))
+        """Fill the slots of each context; returns the hidden state after it."""
+        shortest_first = dict(sorted(fresh.items(), key=lambda item: len(item[0])))
+        hidden, last = self._run_prefill(shortest_first)
+        return dict(zip(shortest_first, hidden[last], strict=False))
 
-    def _filled(self, fresh: dict[tuple[int, ...], list[int]]) -> tuple[Tensor, Tensor]:
-        """What the model thinks after each token of contexts that lie end to end, and where the last of each is."""
+    def _run_prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> tuple[Tensor, Tensor]:
+        """Hidden states after each token of contexts, the shortest first, and the index of each one's last token."""
         assert self._cache is not None
-        device, contexts = self.settings.device, list(fresh)
-        lengths = [len(ids) for ids in contexts]
-        ids = [token for context in contexts for token in context]
+        device, slots = self.settings.device, list(fresh.values())
+        lengths = [len(context) for context in fresh]
+        ids = [token for context in fresh for token in context]
         if len(ids) < MIN_ROWS:
             lengths.append(MIN_ROWS)
             ids += [0] * MIN_ROWS
-        ragged = Ragged(lengths, device=device, multiple=ALIGN)
-        pairs = [(source, slot) for source, slots in enumerate(fresh.values()) for slot in slots]
-        sources, slots = torch.tensor(pairs, device=device).unbind(1)
-        attend = self._cache.prefilling(ragged, sources, slots)
-        return self.decoder.hidden(torch.tensor(ids, device=device), ragged.positions, attend), ragged.last
+            slots.append([])
+        sizes = torch.tensor(lengths)
+        ends = sizes.cumsum(0)
+        positions = torch.arange(len(ids)) - (ends - sizes).repeat_interleave(sizes)
+        attend = self._cache.prefill_attention(lengths, slots)
+        hidden = self.decoder.hidden(torch.tensor(ids, device=device), positions.to(device), attend)
+        return hidden, (ends - 1).to(device)
 
     def _decode(self) -> None:
         assert self._cache is not None
         num = max(len(self._running), MIN_ROWS)
-        spare = [0] * (num - len(self._running))
-        ids = torch.tensor([row.ids[-1] for row in self._running] + spare, device=self.settings.device)
-        positions = torch.tensor([row.length - 1 for row in self._running] + spare, device=self.settings.device)
-        hidden = self.decoder.hidden(ids, positions, self._cache.decoding(positions))
+        padding = [0] * (num - len(self._running))
+        ids = torch.tensor([row.ids[-1] for row in self._running] + padding, device=self.settings.device)
+        positions = torch.tensor([row.length - 1 for row in self._running] + padding, device=self.settings.device)
+        hidden = self.decoder.hidden(ids, positions, self._cache.decode_attention(positions))
         self._sample(hidden, 0)
 
     def _sample(self, hidden: Tensor, first: int) -> None:
-        """One token for each running request from slot `first` on, from the rows of `hidden`; those that end leave."""
+        """Sample a token for each running request from slot `first` on, from the rows of `hidden`; free ended slots."""
         rows = self._running[first:]
         if len(hidden) < MIN_ROWS:
             hidden = F.pad(hidden, (0, 0, 0, MIN_ROWS - len(hidden)))
@@ -265,12 +269,12 @@ class NativeGenerator:
         for slot, row, token, logprob in zip(count(first), rows, ids.tolist(), logprobs.tolist(), strict=False):
             row.ids.append(token)
             row.logprobs.append(logprob)
-            if (len(row.ids) >= row.due or token in row.request.stop) and self._ended(row):
+            if (len(row.ids) >= row.due or token in row.request.stop) and self._report_due(row):
                 ended.append(slot)
         self._vacate(ended)
 
-    def _ended(self, row: _Running) -> bool:
-        """Report what is due, and whether it was the last of it."""
+    def _report_due(self, row: _ActiveRequest) -> bool:
+        """Report the tokens that are due; returns whether the request has ended."""
         if row.ids[-1] in row.request.stop:
             self._report(row, Finish.STOP)
         elif len(row.ids) == row.request.max_new_tokens:
@@ -280,17 +284,17 @@ class NativeGenerator:
             return False
         return True
 
-    def _report(self, row: _Running, finish: Finish | None) -> None:
+    def _report(self, row: _ActiveRequest, finish: Finish | None) -> None:
         new = slice(row.num_reported, None)
         self._outputs.append(
             Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
         )
         row.num_reported = len(row.ids)
-        row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.flush_tokens)
+        row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.progress_interval)
 
     @torch.inference_mode()
     def _vacate(self, slots: Sequence[int]) -> None:
-        """Free these slots; the last ones move into the holes, so that the used slots stay the first ones."""
+        """Free these slots; requests of the last slots move into them, so that the used slots stay the first ones."""
         for slot in sorted(slots, reverse=True):
             last = self._running.pop()
             if slot < len(self._running):
@@ -300,7 +304,7 @@ class NativeGenerator:
 
 
 def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows may differ in how they are sampled; each kind is drawn together."""
+    """Sample each row with its own sampling parameters; rows with equal parameters are sampled together."""
     if all(sampling is samplings[0] for sampling in samplings):
         return draw(logits, samplings[0], noise)
     ids = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
@@ -311,6 +315,6 @@ def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> 
     return ids, logprobs
 
 
-def _nothing(request: Request, version: int) -> Output:
-    """What comes back of a request that never ran."""
+def _aborted(request: Request, version: int) -> Output:
+    """The output of a request that was aborted in the queue."""
     return Output.of(request.id, (), (), version=version, finish=Finish.ABORT)

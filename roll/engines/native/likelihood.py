@@ -1,8 +1,8 @@
-"""Logprobs of tokens straight from hidden states: output layer and log-softmax as one operation, gradients by hand.
+"""Logprobs of tokens directly from hidden states: output layer and log-softmax in one operation, manual gradients.
 
-For models read with 16 bits on a GPU. Logits exist for one chunk of tokens at a time and are computed again on the way
-back. They are products of 16-bit numbers with 32 bits, as are sums over the vocabulary, and over tokens for the
-gradient of the output layer: logits of a trained model are large, and to round them is most of what 16 bits cost.
+For models in 16 bits on a GPU. Logits exist for one chunk of tokens at a time and are recomputed in the backward pass.
+They are products of 16-bit numbers accumulated in 32 bits, as are the sums over the vocabulary, and over tokens for the
+gradient of the output layer. Logits of a trained model are large: rounding them is most of the cost of 16 bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from roll.engines.native.compiled import compiled
 
 LOGIT_BYTES = 1280 * 2**20
-"""Most memory that the logits of one chunk of tokens may take: enough for a product to run at full speed."""
+"""Upper bound on the memory of the logits of one chunk of tokens: enough for a product to run at full speed."""
 
 
 def likelihood(
@@ -31,33 +31,33 @@ def likelihood(
 ) -> tuple[Tensor, Tensor]:
     """Logprobs and entropies [tokens] fp32 of `ids` under softmax(hidden @ head.T / temperature).
 
-    What is multiplied has the dtype of `hidden` [tokens, hidden]; `head` [vocab, hidden] may have a wider one, as then
-    has its gradient. Entropies have a gradient only if asked for.
+    Factors have the dtype of `hidden` [tokens, hidden]; `head` [vocab, hidden] and its gradient may be wider. Entropies
+    have a gradient only with `entropy_gradient`.
     """
-    size = max(1, logit_bytes // (4 * len(head)))
-    found: tuple[Tensor, Tensor] = _Likelihood.apply(hidden, head, ids, _How(temperature, entropy_gradient, size))
-    return found
+    options = _Options(temperature, entropy_gradient, max(1, logit_bytes // (4 * len(head))))
+    result: tuple[Tensor, Tensor] = _Likelihood.apply(hidden, head, ids, options)
+    return result
 
 
-class _How(NamedTuple):
+class _Options(NamedTuple):
     temperature: float
     entropy_gradient: bool
     size: int
-    """Of a chunk."""
+    """Tokens per chunk."""
 
 
 class _Likelihood(Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, how: _How) -> tuple[Tensor, Tensor]:
-        narrow, size = head.to(hidden.dtype), how.size
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, options: _Options) -> tuple[Tensor, Tensor]:
+        narrow, size = head.to(hidden.dtype), options.size
         parts = [
-            _measured(wide_product(hidden[at : at + size], narrow), ids[at : at + size], how.temperature)
+            _measure(wide_product(hidden[at : at + size], narrow), ids[at : at + size], options.temperature)
             for at in range(0, max(1, len(ids)), size)
         ]
         logprobs, sums, entropies = map(torch.cat, zip(*parts, strict=True))
         ctx.save_for_backward(hidden, head, ids, sums, entropies)
-        ctx.how = how
-        if not how.entropy_gradient:
+        ctx.options = options
+        if not options.entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -68,10 +68,10 @@ class _Likelihood(Function):
         narrow = head.to(hidden.dtype)
         to_hidden = torch.empty_like(hidden)
         to_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
-        for at in range(0, len(ids), ctx.how.size):
-            part = slice(at, at + ctx.how.size)
+        for at in range(0, len(ids), ctx.options.size):
+            part = slice(at, at + ctx.options.size)
             rows = (ids[part], sums[part], entropies[part], to_logprobs[part], to_entropies[part])
-            slopes = _sloped(wide_product(hidden[part], narrow), rows, ctx.how.temperature, hidden.dtype)
+            slopes = _logit_gradient(wide_product(hidden[part], narrow), rows, ctx.options.temperature, hidden.dtype)
             torch.mm(slopes, narrow, out=to_hidden[part])
             if to_head is not None:
                 _add_product(to_head, slopes.t(), hidden[part])
@@ -79,7 +79,7 @@ class _Likelihood(Function):
 
 
 def wide_product(hidden: Tensor, head: Tensor) -> Tensor:
-    """hidden @ head.T with 32 bits at least, whatever its factors have."""
+    """hidden @ head.T accumulated in at least 32 bits."""
     if hidden.element_size() >= 4:
         return hidden @ head.t()
     if hidden.is_cuda:
@@ -88,7 +88,7 @@ def wide_product(hidden: Tensor, head: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right, not rounded on its way where `total` is wider than the factors."""
+    """total += left @ right, without rounding the product if `total` is wider than the factors."""
     if total.is_cuda and total.dtype == torch.float32 and left.element_size() < 4:
         torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
     else:
@@ -96,19 +96,19 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 @compiled
-def _measured(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row the logprob of its id, the logarithm of its normaliser, and its entropy."""
+def _measure(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """For each row the logprob of its id, the logarithm of its normaliser, and its entropy."""
     wide = logits.float() / temperature
     most = wide.amax(-1, keepdim=True)
     parts = (wide - most).exp()
-    total = parts.sum(-1)  # with the next line one look at the logits: `logsumexp` and its result would be two
-    weighed = (parts * wide).sum(-1) / total
+    total = parts.sum(-1)  # with the next line, one pass over the logits instead of the two of `logsumexp`
+    weighted = (parts * wide).sum(-1) / total
     sums = most.squeeze(-1) + total.log()
-    return wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums, sums, sums - weighed
+    return wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums, sums, sums - weighted
 
 
 @compiled
-def _sloped(
+def _logit_gradient(
     logits: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], temperature: float, dtype: torch.dtype
 ) -> Tensor:
     """The gradient of `logits` [tokens, vocab] from those of logprobs and entropies, rounded to `dtype`."""

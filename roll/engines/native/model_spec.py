@@ -1,4 +1,4 @@
-"""Where the weights of a native model come from: a description that travels to whichever process builds it."""
+"""Description of a native model and its weights, which can be sent to the process that builds it."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ Head = Literal["logits", "score", "new score"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """A directory to read, or a shape to make up from a seed."""
+class ModelSpec:
+    """A model directory, or a shape with random weights from a seed."""
 
     model: Model
     seed: int = 0
     head: Head = "logits"
-    """`score`: one number a token instead of logits, from the directory; `new score`: zeros, whatever there is."""
+    """`score`: one value per token instead of logits, from the directory; `new score`: the same, starting at zero."""
     lora: Lora | None = None
-    """The adapters that are trained instead of the model; None: it has none."""
+    """The adapters to train instead of the model; None to train the whole model."""
     frozen: torch.dtype = torch.float32
-    """Of the model under adapters, which is held as it is computed with."""
+    """Dtype of the frozen model under adapters."""
 
     @property
-    def alone(self) -> Origin:
+    def without_adapters(self) -> ModelSpec:
         """The same model without adapters."""
         return replace(self, lora=None, frozen=torch.float32)
 
 
 def architecture(model: Model) -> PretrainedConfig:
-    """The Hugging Face config of a model that is not built yet."""
+    """The Hugging Face config of a model before it is built."""
     if model.path is not None:
         return read_config(Path(model.path))
     assert model.shape is not None
@@ -50,32 +50,32 @@ def architecture(model: Model) -> PretrainedConfig:
     return config_of(model.shape, vocab_size=size, eos_id=eos, pad_id=pad, bos_id=bos)
 
 
-def build(origin: Origin, device: torch.device | None = None) -> Decoder:
-    """The model, on the CPU; the same bits wherever it is built.
+def build(model_spec: ModelSpec, device: torch.device | None = None) -> Decoder:
+    """The model on the CPU; bitwise equal wherever it is built.
 
-    One with adapters can be built on a `device` at once: what is frozen may be all that a device holds, and more than
-    the host does.
+    A model with adapters is built directly on `device`: its frozen weights may fill a device and exceed the host.
     """
-    with _held(origin.frozen, device if origin.lora is not None else None):
-        decoder = Decoder(architecture(origin.model), scored=origin.head != "logits")
-    _fill(decoder, origin)
-    if origin.lora is not None:
-        lora.begin(lora.attach(decoder, origin.lora), origin.seed)
+    with _defaults(model_spec.frozen, device if model_spec.lora is not None else None):
+        decoder = Decoder(architecture(model_spec.model), scored=model_spec.head != "logits")
+    _fill(decoder, model_spec)
+    if model_spec.lora is not None:
+        lora.initialise(lora.attach(decoder, model_spec.lora), model_spec.seed)
     return decoder
 
 
-def _fill(decoder: Decoder, origin: Origin) -> None:
-    """Give it weights."""
-    if origin.model.path is None:
-        decoder.initialise(origin.seed)
+def _fill(decoder: Decoder, model_spec: ModelSpec) -> None:
+    """Load or initialise the weights."""
+    path = model_spec.model.path
+    if path is None:
+        decoder.initialise(model_spec.seed)
         return
-    tensors = read_tensors(Path(origin.model.path))
-    decoder.load(_with_score(tensors, decoder) if origin.head == "new score" else tensors, where=origin.model.path)
+    tensors = read_tensors(Path(path))
+    decoder.load(_with_score(tensors, decoder) if model_spec.head == "new score" else tensors, where=path)
 
 
 @contextmanager
-def _held(dtype: torch.dtype, device: torch.device | None) -> Generator[None]:
-    """Parameters that are made inside this block have this dtype, and lie there."""
+def _defaults(dtype: torch.dtype, device: torch.device | None) -> Generator[None]:
+    """Parameters created inside this block have this dtype, on this device."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -86,7 +86,7 @@ def _held(dtype: torch.dtype, device: torch.device | None) -> Generator[None]:
 
 
 def _with_score(tensors: Iterable[tuple[str, torch.Tensor]], decoder: Decoder) -> Iterable[tuple[str, torch.Tensor]]:
-    """With a head of zeros, unless there is one, and without one for logits."""
-    found = {name: tensor for name, tensor in tensors if name != "lm_head.weight"}
+    """The tensors without a language head, and with a score head of zeros unless there is one."""
+    body = {name: tensor for name, tensor in tensors if name != "lm_head.weight"}
     assert decoder.score is not None
-    return {"score.weight": torch.zeros_like(decoder.score), **found}.items()
+    return {"score.weight": torch.zeros_like(decoder.score), **body}.items()

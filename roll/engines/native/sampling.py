@@ -1,7 +1,7 @@
-"""Drawing tokens, and the probability of what was drawn: one meaning for trainer and generator.
+"""Sampling of tokens and the probability of sampled tokens, defined once for trainer and generator.
 
-The noise of a token is a pure function of a key and a position, never of an engine's state, so a request draws the same
-tokens in any company and after any restart.
+The noise of a token is a pure function of a key and a position, never of an engine's state. A request therefore samples
+the same tokens regardless of its batch and of restarts.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from torch.utils.checkpoint import checkpoint
 from roll.types import Sampling
 
 _LOGIT_BYTES = 64 * 2**20
-"""Most memory that the fp32 logits of one chunk of tokens may take."""
+"""Upper bound on the memory of the fp32 logits of one chunk of tokens."""
 
 
 def noise_key(*parts: str | int) -> int:
-    """64 bits that stand for one reply: the run's seed, task, attempt, sibling and turn."""
+    """64 bits that identify one response: hash of the run's seed, task, attempt, sibling and turn."""
     return NoiseKeys(*parts[:-1])(parts[-1])
 
 
 class NoiseKeys:
-    """`noise_key` of parts that begin alike: what siblings share is looked at once."""
+    """`noise_key` for keys that share their first parts, which are hashed once."""
 
     def __init__(self, *parts: str | int) -> None:
-        self._begun = hashlib.blake2b("".join(f"{part}\x1f" for part in parts).encode(), digest_size=8)
+        self._prefix = hashlib.blake2b("".join(f"{part}\x1f" for part in parts).encode(), digest_size=8)
 
     def __call__(self, *rest: str | int) -> int:
-        found = self._begun.copy()
-        found.update("\x1f".join(map(str, rest)).encode())
-        return int.from_bytes(found.digest(), "little")
+        key = self._prefix.copy()
+        key.update("\x1f".join(map(str, rest)).encode())
+        return int.from_bytes(key.digest(), "little")
 
 
 def uniforms(keys: Any, positions: Any) -> Any:
     """One number in [0, 1) for each key and position, by the SplitMix64 finaliser (uint64 arrays in, float64 out)."""
-    with np.errstate(over="ignore"):  # wrapping is the arithmetic meant here
+    with np.errstate(over="ignore"):  # wrapping is intended
         z = keys + (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -48,10 +48,10 @@ def uniforms(keys: Any, positions: Any) -> Any:
 
 
 def restrict(logits: Tensor, sampling: Sampling, *, keep: Tensor | None = None) -> Tensor:
-    """Logits of the distribution that is sampled from: divided by the temperature, -inf outside top-k and top-p.
+    """Logits of the sampling distribution: divided by the temperature, -inf outside top-k and top-p.
 
-    `keep` ([rows] ids) stays inside whatever the cut says: a token that was sampled had a probability, even when
-    rounding puts it on the other side of the edge the second time.
+    `keep` ([rows] ids) is never excluded: a sampled token had a nonzero probability, even if rounding puts it outside
+    the cut the second time.
     """
     scaled = logits.float() / (sampling.temperature or 1.0)
     if sampling.top_k == 0 and sampling.top_p == 1.0:
@@ -84,10 +84,10 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
 def score(
     hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Logprobs and entropies [tokens] of `ids`, each under the distribution its hidden state [tokens, hidden] gives.
+    """Logprobs and entropies [tokens] of `ids`, each under the distribution of its hidden state [tokens, hidden].
 
-    Entropies have a gradient only if asked for. Logits exist for one chunk of tokens at a time; where that needs more
-    than one they are computed again on the way back instead of being kept.
+    Entropies have a gradient only with `entropy_gradient`. Logits exist for one chunk of tokens at a time; with several
+    chunks they are recomputed in the backward pass.
     """
     size = max(1, _LOGIT_BYTES // (4 * head.shape[0]))
     if len(ids) <= size:

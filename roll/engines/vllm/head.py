@@ -1,7 +1,7 @@
-"""Logits of vLLM with 32 bits where its model has 16, as the trainer computes them.
+"""vLLM's logits in 32 bits for models in 16 bits, as the trainer computes them.
 
-Factors keep their 16 bits and only the sums of products are not rounded, so it costs next to nothing. Logits of a
-trained model are large: rounded to 16 bits, they were most of what sampler and trainer differed by.
+Factors stay in 16 bits and only the sums of products are not rounded, so the cost is negligible. Logits of a trained
+model are large: rounding them to 16 bits caused most of the difference between sampler and trainer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _LAYER = "LogitsProcessor"
 
 
 def wide_logits(dtype: str) -> dict[str, Any]:
-    """What the engine is to be told for it. Releases that have no word for it are given a layer of ours instead.
+    """Engine arguments for 32-bit logits; releases without such an argument get a replacement layer instead.
 
-    That one is known to this process alone: with tensor parallelism, whose processes vLLM starts, they round as before.
+    The replacement is registered in this process only: with tensor parallelism, vLLM's processes still round.
     """
     if dtype == "float32" or importlib.import_module("vllm.platforms").current_platform.is_cpu():
         return {}
@@ -33,7 +33,7 @@ def wide_logits(dtype: str) -> dict[str, Any]:
 
 
 def _layer(base: Any) -> Any:
-    """The layer that vLLM makes in place of its own."""
+    """The layer that vLLM creates in place of its `LogitsProcessor`."""
 
     class WideLogits(base):
         def _get_logits(self, hidden_states: Any, lm_head: Any, embedding_bias: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Household tasks in text, over games given as data: the records of a game, its world, its words, the environment."""
+"""ALFWorld: household tasks in text, over games given as data."""

@@ -1,88 +1,78 @@
-"""ALFWorld: household tasks in text. One task is one game, told by the task's own row."""
+"""ALFWorld: household tasks in text. Each task's row contains one game."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roll.envs.actions import Tally, inside
-from roll.envs.alfworld.commands import admissible, normalised
-from roll.envs.alfworld.game import fits_of, game_of
-from roll.envs.alfworld.words import NOTHING_HAPPENS, answer, opening
-from roll.envs.alfworld.world import SILENT, World
-from roll.envs.arguments import check_number
-from roll.envs.base import Reply
-from roll.errors import ConfigError
+from roll.envs.actions import extract_action
+from roll.envs.alfworld.commands import admissible, normalise
+from roll.envs.alfworld.game import parse_game, read_fits
+from roll.envs.alfworld.words import NOTHING_HAPPENS, describe_outcome, opening_text
+from roll.envs.alfworld.world import READ_ONLY, World
+from roll.envs.base import StepResult
+from roll.envs.turn_recorder import TurnRecorder
 from roll.types import Message, Task
 
 
 @dataclass(eq=False)
 class ALFWorld:
-    """A household in which things are found, heated, cooled, cleaned and put away, told in the words of ALFWorld.
+    """A household in which objects are found, heated, cooled, cleaned and put away, in ALFWorld's wording.
 
-    The game is the task's metadata: `receptacles`, `objects`, `agent_loc` and `goal`, as the records of `game` have
-    them; its question is what to do, and a system message is kept. A reply is one command. One that would do nothing
-    here is answered with `Nothing happens.`, and costs a turn and `format_penalty`. The reward is 1 for reaching the
-    goal within `max_turns` replies. A reply was effective if it changed the world, which looking does not. Its state
-    is where everything is.
+    The game is the task's metadata: `receptacles`, `objects`, `agent_loc` and `goal`, as in `game`; the question is the
+    instruction, and a system message is kept. A response is one command. A command without effect gets `Nothing
+    happens.` and costs a turn and `format_penalty`. The reward is 1 for reaching the goal within `max_turns` responses.
+    A response is effective if it changes the world, which looking does not. The state covers the position of
+    everything.
     """
 
     task: Task
     can_contain: str | None = None
-    """A JSON file with the types of objects that each type of receptacle takes. None: everything fits everywhere."""
+    """A JSON file with the object types that each receptacle type holds. None: everything fits everywhere."""
     max_turns: int = 50
     listed: bool = True
-    """End every observation with the commands that would do something."""
+    """Append the possible commands to every observation."""
     tag: str = ""
-    """Where a command stands in a reply: within the last `<tag>`. Empty: the reply is the command."""
+    """Tag around the command: the last `<tag>` counts. Empty: the whole response is the command."""
     format_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("alfworld: max_turns", self.max_turns, 1, whole=True)
-        check_number("alfworld: format_penalty", self.format_penalty, 0)
-        if not self.task.messages:
-            raise ConfigError(f"alfworld: task {self.task.id!r} does not say what to do; give its row a 'prompt'")
-        fits = None if self.can_contain is None else fits_of(self.can_contain)
-        self._world = World(game_of(self.task), fits)
+        self._recorder = TurnRecorder("alfworld", self.max_turns, self.format_penalty)
+        fits = None if self.can_contain is None else read_fits(self.can_contain)
+        self._world = World(parse_game(self.task), fits)
         self._commands, self._state = admissible(self._world), self._world.key()
-        self._tally = Tally()
-        self._done = False
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """What would do something now, in alphabetical order."""
+        """The possible commands in alphabetical order."""
         return tuple(self._commands)
 
     async def start(self) -> tuple[Message, ...]:
         *before, last = self.task.messages
-        return (*before, Message(last.role, self._observed(opening(self._world, last.content))))
+        return (*before, Message(last.role, self._observation(opening_text(self._world, last.content))))
 
-    async def step(self, reply: str) -> Reply:
-        assert not self._done, "alfworld: stepped after done; an environment is single-use"
-        before, said = self._state, self._act(inside(reply, self.tag))
-        valid = said != NOTHING_HAPPENS
-        self._tally.add(valid=valid, effective=self._state != before)
-        won = self._world.won()
-        self._done = won or self._tally.num_turns == self.max_turns
-        return Reply(
-            messages=(Message("user", self._observed(said)),),
-            reward=float(won) - (0.0 if valid else self.format_penalty),
-            done=self._done,
-            state=self._state,
-            metrics=self._tally.metrics(success=won),
+    async def step(self, response: str) -> StepResult:
+        self._recorder.check_open()
+        before, observation = self._state, self._act(extract_action(response, self.tag))
+        return self._recorder.record(
+            [Message("user", self._observation(observation))],
+            self._state,
+            valid=observation != NOTHING_HAPPENS,
+            effective=self._state != before,
+            reward=1.0 if self._world.goal_reached() else None,
         )
 
     async def close(self) -> None:
-        self._done = True
+        self._recorder.done = True
 
     def _act(self, command: str | None) -> str:
-        """Do what is said; what the game answers."""
-        action = None if command is None else self._commands.get(normalised(command))
+        """Perform a command; returns the game's response."""
+        action = None if command is None else self._commands.get(normalise(command))
         if action is None:
             return NOTHING_HAPPENS
-        if action.verb not in SILENT:
+        if action.verb not in READ_ONLY:
             self._world.perform(action)
             self._commands, self._state = admissible(self._world), self._world.key()
-        return answer(self._world, action)
+        return describe_outcome(self._world, action)
 
-    def _observed(self, text: str) -> str:
+    def _observation(self, text: str) -> str:
         return f"{text}\n\nCommands: {', '.join(self._commands)}" if self.listed else text

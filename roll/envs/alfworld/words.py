@@ -1,10 +1,10 @@
-"""What the game says: ALFWorld's own phrases, for the state that an action has led to."""
+"""The game's text in ALFWorld's wording, for the state after an action."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from roll.envs.alfworld.world import Action, World
+from roll.envs.alfworld.world import GameAction, World
 
 NOTHING_HAPPENS = "Nothing happens."
 HELP = """
@@ -36,41 +36,41 @@ _CONDITIONS = (
     ({"isCool"}, "This is a cold {}."),
     ({"isSliced"}, "This is a sliced {}."),
 )
-"""The first whose traits an object has is said of it."""
+"""The first entry whose traits an object has describes it."""
 
 
-def opening(world: World, task: str) -> str:
-    """The first words of a game."""
+def opening_text(world: World, task: str) -> str:
+    """The opening text of a game."""
     return f"-= Welcome to TextWorld, ALFRED! =-\n\n{_around(world)}\n\nYour task is to: {task}"
 
 
-def answer(world: World, action: Action) -> str:
-    """What is said after an action was done."""
+def describe_outcome(world: World, action: GameAction) -> str:
+    """The text after an action."""
     verb, thing, receptacle = action
     name = world.game.objects[thing].name if thing >= 0 else ""
-    place = world.game.receptacles[receptacle].name if receptacle >= 0 else ""
+    target = world.game.receptacles[receptacle].name if receptacle >= 0 else ""
     match verb:
         case "go":
-            return f"You arrive at {place}. {_receptacle(world, receptacle)}"
+            return f"You arrive at {target}. {_receptacle(world, receptacle)}"
         case "open":
-            return f"You open the {place}. {_receptacle(world, receptacle)}"
+            return f"You open the {target}. {_receptacle(world, receptacle)}"
         case "close":
-            return f"You close the {place}."
+            return f"You close the {target}."
         case "take":
-            return f"You pick up the {name} from the {place}."
+            return f"You pick up the {name} from the {target}."
         case "move":
-            return f"You move the {name} to the {place}."
+            return f"You move the {name} to the {target}."
         case "clean" | "heat" | "cool":
-            return f"You {verb} the {name} using the {place}."
+            return f"You {verb} the {name} using the {target}."
         case _:
-            return _said(world, action, name)
+            return _describe_rest(world, action, name)
 
 
-def _said(world: World, action: Action, name: str) -> str:
-    """After what needs no receptacle, or changes nothing."""
+def _describe_rest(world: World, action: GameAction, name: str) -> str:
+    """The text after actions without a receptacle or without effect."""
     match action.verb:
         case "use":
-            return f"You turn on the {name}."  # the original says so the second time as well
+            return f"You turn on the {name}."  # as in the original, also if it is already on
         case "slice":
             return f"You sliced the {name} with the {world.holding.name if world.holding else ''}."
         case "examine":
@@ -94,10 +94,10 @@ def _around(world: World) -> str:
 
 
 def _strays(world: World, here: list[int]) -> Iterable[str]:
-    """What is at this place but not in all of the receptacles here.
+    """Objects at this location that are not in all receptacles here.
 
-    The original can tell only of objects that began in several receptacles: of the others it keeps one place, and so
-    nothing that says where they are not.
+    The original knows this only for objects that started in several receptacles: for others it stores one location and
+    no fact about where they are not.
     """
     for number, thing in enumerate(world.game.objects):
         if len(thing.inside) > 1 and world.location in world.near(number):

@@ -1,4 +1,4 @@
-"""The state of one game, and what each action changes about it. No words: those are in `words`."""
+"""The state of one game and the effect of each action. The text is in `words`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Verb = Literal[
     "go", "open", "close", "take", "move", "clean", "heat", "cool", "use", "slice",
     "examine", "look", "inventory", "help",
 ]  # fmt: skip
-SILENT: frozenset[Verb] = frozenset({"examine", "look", "inventory", "help"})
-"""What changes nothing."""
+READ_ONLY: frozenset[Verb] = frozenset({"examine", "look", "inventory", "help"})
+"""Verbs that change nothing."""
 _TRAIT: dict[str, tuple[str, str]] = {
     "clean": ("isClean", ""),
     "heat": ("isHot", "isCool"),
     "cool": ("isCool", "isHot"),
 }
-"""The trait that an action gives, and the one that it takes away."""
+"""The trait that an action adds and the one that it removes."""
 
 
-class Action(NamedTuple):
-    """A verb with what it is done to, as places in the game's lists; -1 where there is none."""
+class GameAction(NamedTuple):
+    """A verb with indices of its object and receptacle in the game's lists; -1 for none."""
 
     verb: Verb
     thing: int = -1
@@ -29,7 +29,7 @@ class Action(NamedTuple):
 
 
 class World:
-    """Where everything is now. `perform` trusts its caller that the action is possible: `commands` says which are."""
+    """The current state. `perform` does not check that an action is possible; `commands` lists those that are."""
 
     def __init__(self, game: Game, fits: Fits | None = None) -> None:
         self.game, self.fits = game, fits
@@ -51,24 +51,24 @@ class World:
         return None if self.held is None else self.game.objects[self.held]
 
     def near(self, thing: int) -> frozenset[int]:
-        """The locations at which an object counts as being; one is the rule."""
-        found = self._near.get(thing)
-        return _first_near(self.game.objects[thing]) if found is None else found
+        """Locations at which an object counts as present; usually one."""
+        locations = self._near.get(thing)
+        return _initial_locations(self.game.objects[thing]) if locations is None else locations
 
     def traits(self, thing: int) -> frozenset[str]:
-        found = self._traits.get(thing)
-        return self.game.objects[thing].flags & TRAITS if found is None else found
+        traits = self._traits.get(thing)
+        return self.game.objects[thing].flags & TRAITS if traits is None else traits
 
     def reachable(self, receptacle: int) -> bool:
-        """Whether what is in it can be seen and touched by whoever stands there."""
+        """Whether its contents can be seen and taken from its location."""
         return receptacle in self.opened or not self.game.receptacles[receptacle].openable
 
     def takes(self, receptacle: int, thing: Thing) -> bool:
-        """Whether the object's type belongs there."""
+        """Whether the receptacle holds objects of this type."""
         return self.fits is None or thing.type in self.fits.get(self.game.receptacles[receptacle].type, ())
 
-    def perform(self, action: Action) -> None:
-        """Change what the action changes."""
+    def perform(self, action: GameAction) -> None:
+        """Apply an action."""
         verb, thing, receptacle = action
         if verb == "go":
             self.location = self.game.receptacles[receptacle].loc
@@ -77,13 +77,13 @@ class World:
         elif verb == "close":
             self.opened.discard(receptacle)
         elif verb in ("take", "move"):
-            self._carry(thing, receptacle, taken=verb == "take")
-        elif verb not in SILENT:
-            given, lost = _TRAIT.get(verb) or ("isToggled" if verb == "use" else "isSliced", "")
-            self._traits[thing] = (self.traits(thing) | {given}) - {lost}
+            self._carry(thing, receptacle, take=verb == "take")
+        elif verb not in READ_ONLY:
+            gained, lost = _TRAIT.get(verb) or ("isToggled" if verb == "use" else "isSliced", "")
+            self._traits[thing] = (self.traits(thing) | {gained}) - {lost}
 
-    def _carry(self, thing: int, receptacle: int, *, taken: bool) -> None:
-        if taken:
+    def _carry(self, thing: int, receptacle: int, *, take: bool) -> None:
+        if take:
             self.contents[receptacle].discard(thing)
             self._near[thing] = self.near(thing) - {self.location}
             self.held = thing
@@ -93,24 +93,24 @@ class World:
             self.held = None
         self._moved.add(thing)
 
-    def won(self) -> bool:
+    def goal_reached(self) -> bool:
         """Whether the goal is reached."""
         goal, game = self.game.goal, self.game
-        if goal.lit:
-            return self._lit(*goal.types)
-        kind, place = goal.types[:2]
+        if goal.needs_light:
+            return self._lit_by(*goal.types)
+        kind, target = goal.types[:2]
         for index, receptacle in enumerate(game.receptacles):
-            if receptacle.type == place:
-                right = [thing for thing in self.contents[index] if self._wanted(thing, kind)]
-                if len(right) >= goal.num_wanted:
+            if receptacle.type == target:
+                right = [thing for thing in self.contents[index] if self._satisfies(thing, kind)]
+                if len(right) >= goal.num_objects:
                     return True
         return False
 
-    def _wanted(self, thing: int, kind: str) -> bool:
-        found = self.game.objects[thing]
-        return found.type == kind and self.game.goal.wanted <= (found.flags - TRAITS) | self.traits(thing)
+    def _satisfies(self, thing: int, kind: str) -> bool:
+        item = self.game.objects[thing]
+        return item.type == kind and self.game.goal.required_facts <= (item.flags - TRAITS) | self.traits(thing)
 
-    def _lit(self, light: str, kind: str) -> bool:
+    def _lit_by(self, light: str, kind: str) -> bool:
         held = self.holding
         if held is None or held.type != kind:
             return False
@@ -122,18 +122,22 @@ class World:
         )
 
     def key(self) -> str:
-        """Names the state: equal for all attempts at one game that have come to the same one."""
+        """Identifies the state: equal for all attempts at one game that reach the same state."""
         names = [each.name for each in self.game.receptacles]
         parts = [str(self.location), "" if (held := self.holding) is None else held.name]
         parts += sorted(names[index] for index in self.opened)
         for thing in sorted(self._moved | self._traits.keys()):
-            found = self.game.objects[thing]
+            item = self.game.objects[thing]
             inside = [name for name, contents in zip(names, self.contents, strict=True) if thing in contents]
             near, traits = self.near(thing), self.traits(thing)
-            if sorted(inside) != sorted(found.inside) or near != _first_near(found) or traits != found.flags & TRAITS:
-                parts.append(f"{found.name}: {', '.join((*inside, *map(str, sorted(near)), *sorted(traits)))}")
+            if (
+                sorted(inside) != sorted(item.inside)
+                or near != _initial_locations(item)
+                or traits != item.flags & TRAITS
+            ):
+                parts.append(f"{item.name}: {', '.join((*inside, *map(str, sorted(near)), *sorted(traits)))}")
         return "; ".join(parts)
 
 
-def _first_near(thing: Thing) -> frozenset[int]:
+def _initial_locations(thing: Thing) -> frozenset[int]:
     return frozenset() if thing.loc is None else frozenset({thing.loc})

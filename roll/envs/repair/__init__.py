@@ -1,1 +1,1 @@
-"""Software repair: a faulty program, tests, and tools to read it, to edit it and to run them in the sandbox."""
+"""Software repair: a faulty program, its tests, and tools to read it, edit it and run the tests in the sandbox."""

@@ -1,1 +1,1 @@
-"""Customer service: a policy, a database of orders, users and products, and a customer who wants something."""
+"""Customer service: shop rules, a database of orders, users and products, and a customer with a request."""

@@ -1,4 +1,4 @@
-"""Who wants something of a retail agent: by rule, or played by a language model."""
+"""Customers of the retail environment: scripted, or played by a language model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import Any, Protocol
 
 from roll.chat.base import Chat
-from roll.chat.openai import chat_of
+from roll.chat.openai import build_chat
 from roll.errors import ConfigError
 from roll.types import Message
 
@@ -27,17 +27,17 @@ write {stop} and nothing else.
 
 
 class Customer(Protocol):
-    """Who speaks first, and answers until all is said."""
+    """Opens the conversation and responds until it is over."""
 
     async def open(self) -> str: ...
 
-    async def answer(self, said: str) -> str | None:
-        """The next words; None where the conversation is over."""
+    async def answer(self, message: str) -> str | None:
+        """The next message; None if the conversation is over."""
         ...
 
 
-class Scripted:
-    """Says all at once, agrees to whatever is asked, and is content with a reply that asks nothing."""
+class ScriptedCustomer:
+    """States the whole request at once, agrees to every question, and ends after a message without a question."""
 
     def __init__(self, instruction: str) -> None:
         self._instruction = instruction
@@ -45,39 +45,39 @@ class Scripted:
     async def open(self) -> str:
         return self._instruction
 
-    async def answer(self, said: str) -> str | None:
-        return CONSENT if "?" in said else None
+    async def answer(self, message: str) -> str | None:
+        return CONSENT if "?" in message else None
 
 
-class Played:
-    """A language model that is told whom to play."""
+class ModelCustomer:
+    """A language model that plays the customer."""
 
     def __init__(self, chat: Chat, instruction: str, seed: int) -> None:
         self._chat, self._seed = chat, seed
-        self._heard = [Message("system", _ROLE.format(instruction=instruction, stop=STOP))]
+        self._conversation = [Message("system", _ROLE.format(instruction=instruction, stop=STOP))]
 
     async def open(self) -> str:
         return await self.answer(_GREETING) or STOP
 
-    async def answer(self, said: str) -> str | None:
-        self._heard.append(Message("user", said))
-        words = await self._chat.complete(tuple(self._heard), seed=self._seed)
-        self._heard.append(Message("assistant", words))
-        spoken = words.rpartition("</think>")[2].strip()
+    async def answer(self, message: str) -> str | None:
+        self._conversation.append(Message("user", message))
+        text = await self._chat.complete(tuple(self._conversation), seed=self._seed)
+        self._conversation.append(Message("assistant", text))
+        spoken = text.rpartition("</think>")[2].strip()
         return None if STOP in spoken or not spoken else spoken
 
 
-def customer_of(user: Any, instruction: str, seed: int) -> Customer:
-    """The customer that a configuration asks for: `scripted`, a section with `url` and `model`, or a `Chat`."""
+def build_customer(user: Any, instruction: str, seed: int) -> Customer:
+    """The configured customer: `scripted`, a section with `url` and `model`, or a `Chat`."""
     if user == "scripted":
-        return Scripted(instruction)
+        return ScriptedCustomer(instruction)
     if isinstance(user, str):
-        raise ConfigError(f"retail: user: no such user (got {user!r}); write scripted, or {{url: ..., model: ...}}")
-    chat = user if hasattr(user, "complete") else _shared(json.dumps(user, sort_keys=True, default=repr))
-    return Played(chat, instruction, seed)
+        raise ConfigError(f"retail: user: unknown (got {user!r}); write scripted, or {{url: ..., model: ...}}")
+    chat = user if hasattr(user, "complete") else _load_chat(json.dumps(user, sort_keys=True, default=repr))
+    return ModelCustomer(chat, instruction, seed)
 
 
 @functools.lru_cache(maxsize=8)
-def _shared(settings: str) -> Chat:
-    """One chat for all attempts of a process, so that its `max_concurrent` bounds them together."""
-    return chat_of(json.loads(settings), "retail: user")
+def _load_chat(settings: str) -> Chat:
+    """One chat for all attempts of a process, so that `max_concurrent` limits them together."""
+    return build_chat(json.loads(settings), "retail: user")

@@ -1,4 +1,4 @@
-"""All tools of a retail agent: how they are told to a policy, and what comes of a call."""
+"""All tools of the retail agent: their schemas and how they are called."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from roll.data.tools import Tool
 from roll.envs.retail import lookups, orders
 from roll.envs.retail.shop import Shop
-from roll.tools.base import Answer, ToolFailed, ToolFault
-from roll.tools.function import described
+from roll.tools.base import ToolFailed, ToolFault, ToolResult
+from roll.tools.function import tool_from_function
 
 TRANSFER = "transfer_to_human_agents"
 _ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
-_DESCRIBED: tuple[Callable[..., str], ...] = (
+_DOCUMENTED: tuple[Callable[..., str], ...] = (
     lookups.calculate,
     orders.cancel_pending_order,
     orders.exchange_delivered_order_items,
@@ -33,13 +33,13 @@ _DESCRIBED: tuple[Callable[..., str], ...] = (
 
 
 def _with_address(tool: str, words: str, key: str) -> Tool:
-    """A tool that takes an address, and the id of whose it is."""
+    """A tool that takes an address and the id of its owner."""
     properties = {name: {"type": "string"} for name in (key, *_ADDRESS)}
     return Tool(tool, words, {"type": "object", "properties": properties, "required": list(properties)})
 
 
 TOOLS: tuple[Tool, ...] = (
-    *(described(function, {"shop": None}) for function in _DESCRIBED),
+    *(tool_from_function(function, {"shop": None}) for function in _DOCUMENTED),
     _with_address(
         "modify_pending_order_address",
         "Changes where a pending order is sent to. Ask the user for an explicit yes before.",
@@ -52,27 +52,27 @@ TOOLS: tuple[Tool, ...] = (
     ),
 )
 _FUNCTIONS: dict[str, Callable[..., str]] = {
-    **{function.__name__: function for function in _DESCRIBED},
+    **{function.__name__: function for function in _DOCUMENTED},
     "modify_pending_order_address": orders.modify_pending_order_address,
     "modify_user_address": orders.modify_user_address,
 }
 
 
-def use(shop: Shop, name: str, arguments: Mapping[str, Any]) -> Answer:
-    """What comes of a call whose arguments fit the tool's schema."""
+def call_tool(shop: Shop, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """The result of a call whose arguments match the tool's schema."""
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
-        return Answer(_FUNCTIONS[name](shop, **arguments))
+        return ToolResult(_FUNCTIONS[name](shop, **arguments))
     except UnicodeEncodeError:
-        return Answer("error: half a character", ToolFault.FAILED)
+        return ToolResult("error: half a character", ToolFault.FAILED)
     except ToolFailed as failure:
-        return Answer(f"error: {failure}", failure.fault)
+        return failure.result()
 
 
-def unfit(name: str, arguments: Mapping[str, Any]) -> str:
-    """Why a reference action is none, in words; empty where it is one."""
+def action_error(name: str, arguments: Mapping[str, Any]) -> str:
+    """Why a reference action is invalid; empty if it is valid."""
     tool = next((tool for tool in TOOLS if tool.name == name), None)
     if tool is None:
         return f"no tool named {name!r}"
-    wanted = tool.parameters["properties"].keys()
-    return "" if arguments.keys() == wanted else f"{name} takes {', '.join(wanted)} (got {', '.join(arguments)})"
+    expected = tool.parameters["properties"].keys()
+    return "" if arguments.keys() == expected else f"{name} takes {', '.join(expected)} (got {', '.join(arguments)})"

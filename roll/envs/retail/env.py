@@ -1,4 +1,4 @@
-"""A customer writes, and what they want is looked up and done by tools, within the policy of the shop."""
+"""Customer service: the policy answers a customer and calls tools, within the rules of the shop."""
 
 from __future__ import annotations
 
@@ -9,116 +9,116 @@ from typing import Any
 
 import msgspec
 
-from roll.data.tools import Spoken, read
-from roll.envs.base import Reply
-from roll.envs.calls import Books, aloud
-from roll.envs.retail.customers import STOP, customer_of
-from roll.envs.retail.desk import TOOLS, TRANSFER, unfit, use
-from roll.envs.retail.shop import Shop, tables_of
-from roll.envs.rows import row_of
+from roll.data.tools import ParsedResponse, parse_response
+from roll.envs.base import StepResult
+from roll.envs.retail.customers import STOP, build_customer
+from roll.envs.retail.desk import TOOLS, TRANSFER, action_error, call_tool
+from roll.envs.retail.shop import Shop, read_tables
+from roll.envs.rows import parse_row
+from roll.envs.turn_recorder import ToolTurnRecorder, without_thinking
 from roll.errors import ConfigError
-from roll.tools.base import Answer
+from roll.tools.base import ToolResult
 from roll.types import Message, Task
 
-_SILENT = "Nothing was said. Call a tool, or say something to the customer."
+_NO_MESSAGE = "Nothing was said. Call a tool, or say something to the customer."
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that a right attempt may make."""
+class ReferenceAction(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of the reference solution."""
 
     name: str
     kwargs: dict[str, Any] = {}
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task's row says of a right attempt."""
+class RetailTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The reference solution in a task's row."""
 
-    actions: tuple[Action, ...]
-    """Those that lead to the database that is wanted."""
+    actions: tuple[ReferenceAction, ...]
+    """The actions that lead to the right database."""
     outputs: tuple[str, ...] = ()
-    """What has to be said to the customer, whatever else is."""
+    """Texts that the agent must state to the customer."""
 
 
 @dataclass(eq=False)
 class Retail:
-    """Customer service in a shop. The task's question is who the customer is and what they want.
+    """Customer service in a shop. The task's question describes the customer and the request.
 
-    A reply without a call is said to the customer. The conversation ends when the customer has nothing more to say, or
-    is handed over to a person; then the reward is 1 if the database is as it is after the row's `actions`, and all of
-    its `outputs` were said, else 0. The last of `max_turns` replies ends it with 0.
+    A response without a call goes to the customer. The conversation ends when the customer ends it or is transferred to
+    a person. Then the reward is 1 if the database equals the one after the row's `actions` and all its `outputs` were
+    stated, else 0. The last of `max_turns` responses ends it with 0.
     """
 
     tools = TOOLS
 
     task: Task
     database: str
-    """Files of JSON, packed or not: `folder/{table}.json.gz`, where `{table}` is `orders`, `users` and `products`."""
+    """JSON files, gzipped or not: `folder/{table}.json.gz`, where `{table}` is `orders`, `users` and `products`."""
     policy: str = ""
-    """A file whose text the policy reads first."""
+    """A file with the shop's rules, shown to the policy as the system message."""
     user: Any = "scripted"
     """`scripted`, or a language model: a section with `url` and `model`, or a `Chat`."""
     max_turns: int = 30
     format_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        self._books = Books("retail", self.max_turns, self.format_penalty)
-        self._wish = row_of(self.task, Wish, "retail")
-        for action in self._wish.actions:
-            if why := unfit(action.name, action.kwargs):
+        self._recorder = ToolTurnRecorder("retail", self.max_turns, self.format_penalty)
+        self._reference = parse_row(self.task, RetailTask, "retail")
+        for action in self._reference.actions:
+            if why := action_error(action.name, action.kwargs):
                 raise ConfigError(f"retail: task {self.task.id!r}: actions: {why}; correct its row")
-        self._policy = _text(self.policy) if self.policy else ""
-        self._shop = Shop(tables_of(self.database))
-        self._customer = customer_of(self.user, self.task.messages[-1].content, self.task.seed)
-        self._said: list[str] = []
+        self._policy = _read_policy(self.policy) if self.policy else ""
+        self._shop = Shop(read_tables(self.database))
+        self._customer = build_customer(self.user, self.task.messages[-1].content, self.task.seed)
+        self._sent: list[str] = []
 
     async def start(self) -> tuple[Message, ...]:
         rules = (Message("system", self._policy),) if self._policy else ()
         return (*rules, Message("user", await self._customer.open()))
 
-    async def step(self, reply: str) -> Reply:
-        return await self.call(read(reply, self.tools))
+    async def step(self, response: str) -> StepResult:
+        return await self.call(parse_response(response, self.tools))
 
-    async def call(self, said: Spoken) -> Reply:
-        """The answer to one reply whose calls were read: by the tools, or by the customer."""
-        self._books.open()
-        if said.calls:
-            return self._used(said)
-        words = aloud(said.text)
-        if said.fault is not None or not words:
-            return self._books.refused(said, self._shop.digest(), silent=_SILENT)
-        self._said.append(words)
-        answer = await self._customer.answer(words)
+    async def call(self, response: ParsedResponse) -> StepResult:
+        """The result for one response with parsed calls: from the tools, or from the customer."""
+        self._recorder.check_open()
+        if response.calls:
+            return self._run_calls(response)
+        text = without_thinking(response.text)
+        if response.fault is not None or not text:
+            return self._recorder.reject(response, self._shop.digest(), no_call=_NO_MESSAGE)
+        self._sent.append(text)
+        answer = await self._customer.answer(text)
         if answer is None:
-            return self._books.heard(STOP, self._shop.digest(), reward=self._reward())
-        return self._books.heard(answer, self._shop.digest())
+            return self._recorder.answer_text(STOP, self._shop.digest(), reward=self._reward())
+        return self._recorder.answer_text(answer, self._shop.digest())
 
     async def close(self) -> None:
-        self._books.done = True
+        self._recorder.done = True
 
-    def _used(self, said: Spoken) -> Reply:
-        answers: list[Answer] = []
-        for call in said.calls:
-            answers.append(use(self._shop, call.name, call.arguments))
+    def _run_calls(self, response: ParsedResponse) -> StepResult:
+        results: list[ToolResult] = []
+        for call in response.calls:
+            results.append(call_tool(self._shop, call.name, call.arguments))
             if call.name == TRANSFER:
-                return self._books.answered(answers, self._shop.digest(), reward=self._reward())
-        return self._books.answered(answers, self._shop.digest())
+                return self._recorder.answer_calls(results, self._shop.digest(), reward=self._reward())
+        return self._recorder.answer_calls(results, self._shop.digest())
 
     def _reward(self) -> float:
-        wanted = Shop(tables_of(self.database))
-        for action in self._wish.actions:
-            use(wanted, action.name, action.kwargs)
-        said = [_without_commas(words) for words in self._said]
-        told = all(any(_without_commas(output) in words for words in said) for output in self._wish.outputs)
-        return float(told and wanted.digest() == self._shop.digest())
+        expected = Shop(read_tables(self.database))
+        for action in self._reference.actions:
+            call_tool(expected, action.name, action.kwargs)
+        sent = [_without_commas(text) for text in self._sent]
+        all_stated = all(any(_without_commas(output) in text for text in sent) for output in self._reference.outputs)
+        return float(all_stated and expected.digest() == self._shop.digest())
 
 
 def _without_commas(text: str) -> str:
-    """How what was said is compared: case and the commas of large numbers do not matter."""
+    """Lower case without commas, so that `1,000` equals `1000`."""
     return text.lower().replace(",", "")
 
 
 @functools.lru_cache(maxsize=4)
-def _text(path: str) -> str:
+def _read_policy(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The tools of a retail agent that change nothing. Their docstrings are what the policy reads of them."""
+"""The read-only tools of the retail agent. The policy reads their docstrings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from roll.envs.retail.shop import Shop
 from roll.tools.base import ToolFailed
-from roll.tools.calculator import computed
+from roll.tools.calculator import evaluate
 
 
 def find_user_id_by_email(shop: Shop, email: str) -> str:
@@ -21,37 +21,37 @@ def find_user_id_by_email(shop: Shop, email: str) -> str:
 
 def find_user_id_by_name_zip(shop: Shop, first_name: str, last_name: str, zip: str) -> str:
     """Finds the id of a user by name and zip code, for users who do not know their email address."""
-    wanted = (first_name.lower(), last_name.lower(), zip)
+    key = (first_name.lower(), last_name.lower(), zip)
     for user_id, user in shop.users.items():
-        if (user.name.first_name.lower(), user.name.last_name.lower(), user.address.zip) == wanted:
+        if (user.name.first_name.lower(), user.name.last_name.lower(), user.address.zip) == key:
             return user_id
     raise ToolFailed("user not found")
 
 
 def get_user_details(shop: Shop, user_id: Annotated[str, "such as sara_doe_496"]) -> str:
     """Shows a user's name, address, email, payment methods and order ids."""
-    return shown(shop.user(user_id))
+    return to_json(shop.user(user_id))
 
 
 def get_order_details(shop: Shop, order_id: Annotated[str, "with the # it begins with: #W0000000"]) -> str:
     """Shows an order: its status, address, items and payments."""
-    return shown(shop.order(order_id))
+    return to_json(shop.order(order_id))
 
 
 def get_product_details(shop: Shop, product_id: Annotated[str, "of a product, not of an item"]) -> str:
     """Shows all items of a product: their options, prices, and whether they are available."""
-    return shown(shop.product(product_id))
+    return to_json(shop.product(product_id))
 
 
 def list_all_product_types(shop: Shop) -> str:
     """Lists the names of all products, with their product ids."""
-    return shown(dict(sorted((product.name, key) for key, product in shop.products.items())))
+    return to_json(dict(sorted((product.name, key) for key, product in shop.products.items())))
 
 
 def calculate(shop: Shop, expression: Annotated[str, "numbers, + - * / and parentheses, such as (2 + 3) * 4"]) -> str:
     """Works out an arithmetic expression, rounded to two decimals."""
     try:
-        return str(float(round(computed(expression), 2)))
+        return str(float(round(evaluate(expression), 2)))
     except OverflowError:
         raise ToolFailed("the result is too large") from None
 
@@ -66,6 +66,6 @@ def transfer_to_human_agents(shop: Shop, summary: Annotated[str, "of what the us
     return "The user is handed over."
 
 
-def shown(record: Any) -> str:
-    """A record as a policy reads it."""
+def to_json(record: Any) -> str:
+    """A record as the policy sees it."""
     return msgspec.json.encode(record).decode()

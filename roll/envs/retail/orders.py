@@ -1,6 +1,6 @@
-"""The tools of a retail agent that change the database, with the rules of the shop.
+"""The tools of the retail agent that change the database, with the rules of the shop.
 
-Their docstrings are what the policy reads of them. Nothing is changed where a rule is broken.
+The policy reads their docstrings. A broken rule changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from roll.envs.retail.lookups import shown
-from roll.envs.retail.records import Address, Item, Order, Payment, PaymentMethod, Variant
+from roll.envs.retail.lookups import to_json
+from roll.envs.retail.records import Address, OrderItem, Payment, PaymentMethod, RetailOrder, Variant
 from roll.envs.retail.shop import Shop
 from roll.tools.base import ToolFailed
 
@@ -31,11 +31,11 @@ def cancel_pending_order(
     order = _order(shop, order_id, "pending")
     if reason not in ("no longer needed", "ordered by mistake"):
         raise ToolFailed("that is no reason to cancel an order")
-    refunds = _owed(order)
+    refunds = _refunds(order)
     for refund in refunds:
         shop.pay(order.user_id, refund.payment_method_id, -refund.amount)
     history = (*order.payment_history, *refunds)
-    return shown(shop.change_order(order, status="cancelled", cancel_reason=reason, payment_history=history))
+    return to_json(shop.change_order(order, status="cancelled", cancel_reason=reason, payment_history=history))
 
 
 def modify_pending_order_items(
@@ -46,19 +46,19 @@ def modify_pending_order_items(
     The payment method pays the difference in price, or gets it back. Ask the user for an explicit yes before.
     """
     order = _order(shop, order_id, "pending")
-    variants = _exchanged(shop, order, item_ids, new_item_ids)
+    variants = _new_variants(shop, order, item_ids, new_item_ids)
     difference = _difference(order, item_ids, variants)
-    _covering(shop, order, payment_method_id, difference)
+    _check_payment(shop, order, payment_method_id, difference)
     kind = "payment" if difference > 0 else "refund"
     payment = Payment(transaction_type=kind, amount=abs(difference), payment_method_id=payment_method_id)
     shop.pay(order.user_id, payment_method_id, difference)
     changed = shop.change_order(
         order,
         status="pending (item modified)",
-        items=_replaced(order.items, item_ids, variants),
+        items=_replace_items(order.items, item_ids, variants),
         payment_history=(*order.payment_history, payment),
     )
-    return shown(changed)
+    return to_json(changed)
 
 
 def exchange_delivered_order_items(
@@ -69,9 +69,9 @@ def exchange_delivered_order_items(
     The payment method will pay the difference in price, or get it back. Ask the user for an explicit yes before.
     """
     order = _order(shop, order_id, "delivered")
-    variants = _exchanged(shop, order, item_ids, new_item_ids)
+    variants = _new_variants(shop, order, item_ids, new_item_ids)
     difference = _difference(order, item_ids, variants)
-    _covering(shop, order, payment_method_id, difference)
+    _check_payment(shop, order, payment_method_id, difference)
     changed = shop.change_order(
         order,
         status="exchange requested",
@@ -80,7 +80,7 @@ def exchange_delivered_order_items(
         exchange_payment_method_id=payment_method_id,
         exchange_price_difference=difference,
     )
-    return shown(changed)
+    return to_json(changed)
 
 
 def return_delivered_order_items(shop: Shop, order_id: OrderId, item_ids: ItemIds, payment_method_id: MethodId) -> str:
@@ -100,7 +100,7 @@ def return_delivered_order_items(shop: Shop, order_id: OrderId, item_ids: ItemId
         return_items=tuple(sorted(item_ids)),
         return_payment_method_id=payment_method_id,
     )
-    return shown(changed)
+    return to_json(changed)
 
 
 def modify_pending_order_payment(shop: Shop, order_id: OrderId, payment_method_id: MethodId) -> str:
@@ -120,28 +120,28 @@ def modify_pending_order_payment(shop: Shop, order_id: OrderId, payment_method_i
     refund = msgspec.structs.replace(first, transaction_type="refund")
     shop.pay(order.user_id, payment_method_id, first.amount)
     shop.pay(order.user_id, first.payment_method_id, -first.amount)
-    return shown(shop.change_order(order, payment_history=(first, payment, refund)))
+    return to_json(shop.change_order(order, payment_history=(first, payment, refund)))
 
 
 def modify_pending_order_address(shop: Shop, order_id: str, **address: str) -> str:
-    """The order, to be sent elsewhere."""
-    return shown(shop.change_order(_order(shop, order_id, "pending"), address=Address(**address)))
+    """Change the address of a pending order."""
+    return to_json(shop.change_order(_order(shop, order_id, "pending"), address=Address(**address)))
 
 
 def modify_user_address(shop: Shop, user_id: str, **address: str) -> str:
-    """The user, who lives elsewhere."""
-    return shown(shop.change_user(user_id, address=Address(**address)))
+    """Change the address of a user."""
+    return to_json(shop.change_user(user_id, address=Address(**address)))
 
 
-def _order(shop: Shop, order_id: str, status: Literal["pending", "delivered"]) -> Order:
+def _order(shop: Shop, order_id: str, status: Literal["pending", "delivered"]) -> RetailOrder:
     order = shop.order(order_id)
     if order.status != status:
         raise ToolFailed(f"this can be done with {status} orders alone, and order {order_id} is {order.status}")
     return order
 
 
-def _owed(order: Order) -> tuple[Payment, ...]:
-    """The refunds of all that was paid and not given back yet."""
+def _refunds(order: RetailOrder) -> tuple[Payment, ...]:
+    """Refunds of all payments that were not refunded yet."""
     paid: dict[str, float] = defaultdict(float)
     for payment in order.payment_history:
         paid[payment.payment_method_id] += payment.amount * (1 if payment.transaction_type == "payment" else -1)
@@ -152,8 +152,8 @@ def _owed(order: Order) -> tuple[Payment, ...]:
     )
 
 
-def _check_items(order: Order, item_ids: list[Any]) -> None:
-    """That all these items are in the order, as often as they are named."""
+def _check_items(order: RetailOrder, item_ids: list[Any]) -> None:
+    """Raise ToolFailed unless the order has each item as often as it is named."""
     if not all(isinstance(item_id, str) for item_id in item_ids):
         raise ToolFailed("item ids are texts")
     held = Counter(item.item_id for item in order.items)
@@ -162,53 +162,53 @@ def _check_items(order: Order, item_ids: list[Any]) -> None:
             raise ToolFailed(f"item {item_id[:50]!r} not found in order {order.order_id}")
 
 
-def _exchanged(shop: Shop, order: Order, item_ids: list[Any], new_item_ids: list[Any]) -> list[Variant]:
-    """What each item is exchanged for."""
+def _new_variants(shop: Shop, order: RetailOrder, item_ids: list[Any], new_item_ids: list[Any]) -> list[Variant]:
+    """The new variant of each item."""
     _check_items(order, item_ids)
     if len(item_ids) != len(new_item_ids):
         raise ToolFailed(f"{len(item_ids)} items cannot be exchanged for {len(new_item_ids)}; name as many new ones")
     products = {item.item_id: item.product_id for item in order.items}
-    found: list[Variant] = []
+    new_variants: list[Variant] = []
     for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
         variants = shop.product(products[item_id]).variants
         variant = variants.get(new_item_id) if isinstance(new_item_id, str) else None
         if variant is None or not variant.available:
             raise ToolFailed(f"item {str(new_item_id)[:50]!r} is not there or not available for that product")
-        found.append(variant)
-    return found
+        new_variants.append(variant)
+    return new_variants
 
 
-def _difference(order: Order, item_ids: list[str], variants: list[Variant]) -> float:
-    """What the new items cost more than the old ones."""
+def _difference(order: RetailOrder, item_ids: list[str], variants: list[Variant]) -> float:
+    """The price of the new items minus the price of the old ones."""
     prices = {item.item_id: item.price for item in reversed(order.items)}
     spent = [variant.price - prices[item_id] for item_id, variant in zip(item_ids, variants, strict=True)]
     return round(sum(sorted(spent)), 2)
 
 
-def _replaced(items: tuple[Item, ...], item_ids: list[str], variants: list[Variant]) -> tuple[Item, ...]:
-    """The items, each that is named turned into its variant."""
-    wanted = [(item_id, variant) for item_id, variant in zip(item_ids, variants, strict=True)]
-    found: list[Item] = []
+def _replace_items(items: tuple[OrderItem, ...], item_ids: list[str], variants: list[Variant]) -> tuple[OrderItem, ...]:
+    """The items, with each named item replaced by its variant."""
+    pending = [(item_id, variant) for item_id, variant in zip(item_ids, variants, strict=True)]
+    replaced: list[OrderItem] = []
     for item in items:
-        pair = next((pair for pair in wanted if pair[0] == item.item_id), None)
+        pair = next((pair for pair in pending if pair[0] == item.item_id), None)
         if pair is None:
-            found.append(item)
+            replaced.append(item)
             continue
-        wanted.remove(pair)
+        pending.remove(pair)
         item_id, price, options = pair[1].item_id, pair[1].price, pair[1].options
-        found.append(msgspec.structs.replace(item, item_id=item_id, price=price, options=options))
-    return tuple(found)
+        replaced.append(msgspec.structs.replace(item, item_id=item_id, price=price, options=options))
+    return tuple(replaced)
 
 
-def _method(shop: Shop, order: Order, method_id: str) -> PaymentMethod:
+def _method(shop: Shop, order: RetailOrder, method_id: str) -> PaymentMethod:
     methods = shop.user(order.user_id).payment_methods
     if method_id not in methods:
         raise ToolFailed(f"payment method {method_id[:50]!r} not found for the user of the order")
     return methods[method_id]
 
 
-def _covering(shop: Shop, order: Order, method_id: str, amount: float) -> None:
-    """That there is such a payment method, and that it has enough."""
+def _check_payment(shop: Shop, order: RetailOrder, method_id: str, amount: float) -> None:
+    """Raise ToolFailed unless the payment method exists and has enough balance."""
     _check_balance(_method(shop, order, method_id), amount)
 
 

@@ -1,4 +1,4 @@
-"""What a shop's database holds: frozen records, as JSON has them. A change is a new record."""
+"""Records of the shop's database, frozen, with the fields of its JSON. A change creates a new record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something is sent to, or someone lives."""
+    """An address of an order or a user."""
 
     address1: str
     address2: str
@@ -18,8 +18,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     zip: str
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing of an order."""
+class OrderItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of an order."""
 
     name: str
     product_id: str
@@ -29,20 +29,20 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Payment(msgspec.Struct, frozen=True, kw_only=True):
-    """Money that went one way or the other."""
+    """A payment or a refund."""
 
     transaction_type: str
     amount: float
     payment_method_id: str
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An order. What only some have is left out where it is not there."""
+class RetailOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An order. Optional fields are omitted from its JSON if they are unset."""
 
     order_id: str
     user_id: str
     address: Address
-    items: tuple[Item, ...]
+    items: tuple[OrderItem, ...]
     status: str
     payment_history: tuple[Payment, ...]
     fulfillments: tuple[dict[str, Any], ...] = ()
@@ -56,7 +56,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PaymentMethod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A gift card, which has a balance, or a credit card or PayPal account, which have none."""
+    """A gift card with a balance, or a credit card or PayPal account without one."""
 
     id: str
     source: str
@@ -66,7 +66,7 @@ class PaymentMethod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Name(msgspec.Struct, frozen=True, kw_only=True):
-    """What someone is called."""
+    """A user's name."""
 
     first_name: str
     last_name: str
@@ -83,7 +83,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """A product with its options chosen."""
+    """A product with chosen options."""
 
     item_id: str
     options: dict[str, Any]
@@ -91,8 +91,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     price: float
 
 
-class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of thing that is sold."""
+class RetailProduct(msgspec.Struct, frozen=True, kw_only=True):
+    """A product in all its variants."""
 
     name: str
     product_id: str

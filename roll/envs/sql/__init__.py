@@ -1,1 +1,1 @@
-"""SQL: a question about a table or a change to make to it, and a database to do it with."""
+"""SQL: a question about a table, or a change to make, and a database."""

@@ -1,9 +1,8 @@
-"""Whether an answer is the one that is wanted, by AgentBench's rules for DBBench.
+"""Compare an answer with the expected one by AgentBench's rules for DBBench.
 
-- Values are compared as text, without spaces, quotes and percent signs at their ends, and without commas.
+- Values are compared as text, without surrounding spaces, quotes and percent signs, and without commas.
 - Nothing, `none`, `null`, `undefined`, `nan`, the infinities and the empty text are 0.
-- Numbers are the same within 0.01. Several numbers are compared one by one whatever their order; several values that
-  are not all numbers are compared as sets.
+- Numbers are equal within 0.01. Several numbers are compared pairwise after sorting; other lists are compared as sets.
 """
 
 from __future__ import annotations
@@ -12,23 +11,25 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-_TOLERANCE = 0.01 + 1e-9  # and what binary fractions leave
+_TOLERANCE = 0.01 + 1e-9  # with a margin for binary fractions
 _NOTHING = frozenset({"none", "null", "undefined", "nan", "inf", "infinity", "-inf", "-infinity", ""})
 
 
-def same_answer(given: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Whether the given values are the wanted ones; no value at all is the value nothing."""
-    ours, theirs = ([_plain(value) for value in values or [None]] for values in (given, wanted))
+def same_answer(actual: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether the values match the expected ones; an empty list counts as one null."""
+    ours, theirs = ([_normalise(value) for value in values or [None]] for values in (actual, expected))
     numbers, others = ([_number(text) for text in texts] for texts in (ours, theirs))
-    known = [number for number in numbers if number is not None]
-    meant = [number for number in others if number is not None]
-    if len(known) == len(ours) and len(meant) == len(theirs):
-        pairs = zip(sorted(known), sorted(meant), strict=False)
-        return len(known) == len(meant) and all(abs(one - other) <= _TOLERANCE for one, other in pairs)
+    actual_numbers = [number for number in numbers if number is not None]
+    expected_numbers = [number for number in others if number is not None]
+    if len(actual_numbers) == len(ours) and len(expected_numbers) == len(theirs):
+        pairs = zip(sorted(actual_numbers), sorted(expected_numbers), strict=False)
+        return len(actual_numbers) == len(expected_numbers) and all(
+            abs(one - other) <= _TOLERANCE for one, other in pairs
+        )
     return set(ours) == set(theirs)
 
 
-def _plain(value: Any) -> str:
+def _normalise(value: Any) -> str:
     if value is None:
         return "0"
     text = str(value).strip().strip("'\"")

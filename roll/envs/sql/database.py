@@ -1,10 +1,10 @@
-"""One database in memory, which anybody may write to: built from rows, bounded in what a statement may do.
+"""One in-memory database, writable by the policy: built from rows, with limits on each statement.
 
-| bound | how |
+| limit | mechanism |
 |---|---|
-| time of a statement | its steps are counted, and a clock is looked at, every few thousand of them |
+| time per statement | a callback every few thousand steps checks a step count and a clock |
 | length of a value and of a statement, size of the database | limits of SQLite |
-| files, other databases, settings, extensions, open transactions | refused while a statement is being prepared |
+| files, other databases, settings, extensions, open transactions | rejected while a statement is prepared |
 """
 
 from __future__ import annotations
@@ -29,59 +29,59 @@ _REFUSED = frozenset(
 )
 _REFUSED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "randomblob"})
 _STRIDE = 10_000
-"""Steps of SQLite's machine between two looks at what a statement has taken."""
+"""SQLite virtual machine steps between two checks of the limits."""
 _MOST_STRIDES = 1_000
 _LONGEST = 100_000
-"""Bytes of a value or a statement."""
+"""Most bytes per value or statement."""
 _MOST_PAGES = 1_024
-"""Of 4 KB each."""
+"""Most pages of 4 KB."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of a table. Whatever its type is said to be, its values decide how it is kept."""
+class SqlColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of a table. Its values, not its declared type, decide how it is stored."""
 
     name: str
     type: str = "TEXT"
 
 
-class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a table."""
+class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns and rows of a table."""
 
-    columns: Annotated[tuple[Column, ...], msgspec.Meta(min_length=1)]
+    columns: Annotated[tuple[SqlColumn, ...], msgspec.Meta(min_length=1)]
     rows: tuple[tuple[str | int | float | None, ...], ...]
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of a task's row."""
+class SqlTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table in a task's row."""
 
     table_name: str
-    table_info: Info
+    table_info: TableInfo
 
 
 class Database:
-    """Tables, and statements on them."""
+    """An in-memory database that runs single statements."""
 
-    def __init__(self, tables: Sequence[Table], *, place: str, seed: int = 0, statement_s: float = 1.0) -> None:
+    def __init__(self, tables: Sequence[SqlTable], *, where: str, seed: int = 0, statement_s: float = 1.0) -> None:
         self._tables, self._statement_s = tables, statement_s
-        self._link = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         draws = random.Random(seed)
-        self._link.create_function("random", 0, lambda: draws.randint(-(2**63), 2**63 - 1))
+        self._connection.create_function("random", 0, lambda: draws.randint(-(2**63), 2**63 - 1))
         try:
             for table in tables:
                 self._create(table)
         except sqlite3.Error as error:
-            raise ConfigError(f"{place}: its table cannot be made ({error}); correct its row") from None
-        self._link.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
+            raise ConfigError(f"{where}: its table cannot be created ({error}); correct its row") from None
+        self._connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
         for limit in (sqlite3.SQLITE_LIMIT_LENGTH, sqlite3.SQLITE_LIMIT_SQL_LENGTH):
-            self._link.setlimit(limit, _LONGEST)
-        self._link.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000)
-        self._link.set_authorizer(_allowed)
+            self._connection.setlimit(limit, _LONGEST)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000)
+        self._connection.set_authorizer(_authorize)
 
     def run(self, statement: str, *, max_rows: int) -> str:
-        """What one statement gives: names and rows, a JSON list each, or how many rows it changed."""
-        late = self._timed()
+        """The result of one statement: column names and rows as JSON lists, or the number of changed rows."""
+        late = self._start_timer()
         try:
-            cursor = self._link.execute(statement)
+            cursor = self._connection.execute(statement)
             names = [column[0] for column in cursor.description or ()]
             rows = cursor.fetchmany(max_rows + 1) if names else []
             changed = cursor.rowcount
@@ -97,36 +97,36 @@ class Database:
         return "\n".join([_line(names), *(_line(row) for row in rows[:max_rows]), *more])
 
     def contents(self) -> str:
-        """All that the tables hold, as text that is the same whatever the order of the rows; for our eyes alone."""
-        self._link.set_progress_handler(None, 0)
+        """The content of all tables as text, independent of the order of rows; runs without limits."""
+        self._connection.set_progress_handler(None, 0)
         return json.dumps([self._rows_of(table) for table in self._tables])
 
     def close(self) -> None:
-        self._link.close()
+        self._connection.close()
 
-    def _create(self, table: Table) -> None:
+    def _create(self, table: SqlTable) -> None:
         info = table.table_info
         if any(len(row) != len(info.columns) for row in info.rows):
             raise sqlite3.DataError("a row has not as many values as there are columns")
         columns = [
-            f"{_name(column.name)} {_kept_as([row[index] for row in info.rows])}"
+            f"{_quote_name(column.name)} {_column_type([row[index] for row in info.rows])}"
             for index, column in enumerate(info.columns)
         ]
-        self._link.execute(f"CREATE TABLE {_name(table.table_name)} ({', '.join(columns)})")
+        self._connection.execute(f"CREATE TABLE {_quote_name(table.table_name)} ({', '.join(columns)})")
         marks = ", ".join("?" * len(columns))
-        self._link.executemany(f"INSERT INTO {_name(table.table_name)} VALUES ({marks})", info.rows)
+        self._connection.executemany(f"INSERT INTO {_quote_name(table.table_name)} VALUES ({marks})", info.rows)
 
-    def _rows_of(self, table: Table) -> list[str] | None:
-        """None for a table that is not there any more, or has other columns."""
-        names = ", ".join(_name(column.name) for column in table.table_info.columns)
+    def _rows_of(self, table: SqlTable) -> list[str] | None:
+        """The rows as sorted text; None if the table is gone or has other columns."""
+        names = ", ".join(_quote_name(column.name) for column in table.table_info.columns)
         try:
-            rows = self._link.execute(f"SELECT {names} FROM {_name(table.table_name)}").fetchall()
+            rows = self._connection.execute(f"SELECT {names} FROM {_quote_name(table.table_name)}").fetchall()
         except sqlite3.Error:
             return None
         return sorted(json.dumps([None if value is None else str(value) for value in row]) for row in rows)
 
-    def _timed(self) -> Any:
-        """Bounds the next statement; what is returned says whether it went over."""
+    def _start_timer(self) -> Any:
+        """Start the limits of the next statement; returns a function that tells whether they were exceeded."""
         strides, until = 0, time.monotonic() + self._statement_s
 
         def late() -> bool:
@@ -137,22 +137,22 @@ class Database:
             strides += 1
             return late()
 
-        self._link.set_progress_handler(look, _STRIDE)
+        self._connection.set_progress_handler(look, _STRIDE)
         return late
 
 
-def _allowed(action: int, _: str | None, name: str | None, *__: str | None) -> int:
+def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:
     if action in _REFUSED or (action == sqlite3.SQLITE_FUNCTION and (name or "").lower() in _REFUSED_FUNCTIONS):
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK
 
 
-def _kept_as(values: Sequence[Any]) -> str:
-    """NUMERIC where numbers can be kept as such and still read as they were written, so that 9 is less than 10."""
-    return "NUMERIC" if all(_unchanged(value) for value in values) else "TEXT"
+def _column_type(values: Sequence[Any]) -> str:
+    """NUMERIC if that stores the numbers without changing their text, so that 9 is less than 10; else TEXT."""
+    return "NUMERIC" if all(_round_trips(value) for value in values) else "TEXT"
 
 
-def _unchanged(value: Any) -> bool:
+def _round_trips(value: Any) -> bool:
     if not isinstance(value, str):
         return True
     try:
@@ -162,7 +162,7 @@ def _unchanged(value: Any) -> bool:
     return value == (str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number))
 
 
-def _name(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 

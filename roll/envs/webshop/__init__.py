@@ -1,1 +1,1 @@
-"""A shop in text, over a catalogue given as a file: its products, search, pages, reward, and the environment."""
+"""WebShop: product search, pages and reward, over a catalogue in a file."""

@@ -1,9 +1,8 @@
-"""The products of a shop, read once in a process from a file with one of them a line."""
+"""The products of a shop, read once per process from a file with one product per line."""
 
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,42 +10,42 @@ from typing import Annotated, Any
 import msgspec
 
 from roll.data.tasks import numbered_objects
-from roll.envs.webshop.search import Index
 from roll.errors import ConfigError
+from roll.tools.bm25 import BM25Index, split_words
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
-PATH_MARK = "\u203a"  # an angle that points to the right
+PATH_MARK = "\u203a"  # a right-pointing angle
 Price = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):
-    """One product. Other fields of a line are left alone."""
+    """One product. Other fields of a line are ignored."""
 
     id: Text
     title: str
     price: Annotated[tuple[Price, ...], msgspec.Meta(min_length=1, max_length=2)]
-    """What it costs, or from what to what."""
+    """Price, or lowest and highest price."""
     options: dict[str, tuple[Text, ...]] = {}
-    """The values to choose from, by the option's name."""
+    """Possible values by option name."""
     bullets: tuple[str, ...] = ()
     description: str = ""
     attributes: tuple[str, ...] = ()
-    """What it is known to be, such as `machine wash`; not shown."""
+    """Properties such as `machine wash`; not shown."""
     query: str = ""
-    """The kind of product, as one would search for it; not shown."""
+    """The kind of product as a search query; not shown."""
     product_category: str = ""
-    """A path of categories, parted by `PATH_MARK`; not shown."""
+    """A path of categories separated by `PATH_MARK`; not shown."""
     rating: str = "N.A."
     reviews: tuple[str, ...] = ()
 
     @property
     def cost(self) -> float:
-        """The most that it may cost: which option has which price is not told."""
+        """The highest price: the catalogue does not say which option has which price."""
         return max(self.price)
 
     @property
     def text(self) -> str:
-        """What a search looks at."""
+        """The text that a search covers."""
         options = (value for values in self.options.values() for value in values)
         return " ".join((self.title, *self.bullets, *options))
 
@@ -55,42 +54,49 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
 class Catalogue:
     """All products of a shop."""
 
-    place: str
-    """The file that has them."""
+    path: str
+    """Path of the file."""
     products: tuple[Product, ...]
-    number: dict[str, int]
-    """Where a product stands, by its id in upper case."""
-    index: Index
+    positions: dict[str, int]
+    """Position of each product by its id in upper case."""
+    index: BM25Index
 
 
 @functools.lru_cache(maxsize=4)
-def catalogue_of(path: str) -> Catalogue:
-    """The products of a `.jsonl` or `.jsonl.gz` file and an index of them; every environment of a process shares it."""
+def read_catalogue(path: str) -> Catalogue:
+    """The products of a `.jsonl` or `.jsonl.gz` file with their index; shared by all environments of a process."""
     file = Path(path)
     products: list[Product] = []
-    number: dict[str, int] = {}
-    for line, found in numbered_objects(file):
-        product = _product(found, f"{file}:{line}")
-        if product.id.upper() in number:
-            raise ConfigError(f"{file}:{line}: id {product.id!r} is taken already; give each its own")
-        number[product.id.upper()] = len(products)
+    positions: dict[str, int] = {}
+    for line, row in numbered_objects(file):
+        product = _parse_product(row, f"{file}:{line}")
+        if product.id.upper() in positions:
+            raise ConfigError(f"{file}:{line}: id {product.id!r} is used twice; give each product its own")
+        positions[product.id.upper()] = len(products)
         products.append(product)
     if not products:
-        raise ConfigError(f"{file}: no products in it; put one object on each line")
-    return Catalogue(
-        place=path, products=tuple(products), number=number, index=Index([product.text for product in products])
-    )
+        raise ConfigError(f"{file}: no products; put one object on each line")
+    index = BM25Index(search_terms(product.text) for product in products)
+    return Catalogue(path=path, products=tuple(products), positions=positions, index=index)
 
 
-def plain(text: str) -> str:
-    """Lower case, words of letters and digits alone, one space between them."""
-    return " ".join(re.findall(r"[^\W_]+", text.lower()))
+def normalise_words(text: str) -> str:
+    """Words of letters and digits in lower case, separated by single spaces."""
+    return " ".join(split_words(text))
 
 
-def _product(found: Any, place: str) -> Product:
-    if isinstance(found, ValueError):
-        raise ConfigError(f"{place}: {found}")
+def search_terms(text: str) -> list[str]:
+    """Words of letters and digits in lower case, without a plural s."""
+    return [
+        word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+        for word in split_words(text)
+    ]
+
+
+def _parse_product(row: Any, where: str) -> Product:
+    if isinstance(row, ValueError):
+        raise ConfigError(f"{where}: {row}")
     try:
-        return msgspec.convert(found, Product)
+        return msgspec.convert(row, Product)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{place}: is no product ({error}); correct it") from None
+        raise ConfigError(f"{where}: not a product ({error}); correct it") from None

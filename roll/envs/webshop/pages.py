@@ -1,6 +1,6 @@
-"""The pages of a shop: what stands on each, and where its links lead.
+"""The pages of a shop: the text and the links of each.
 
-What stands in square brackets can be clicked, and nothing else: both come from the same list of links.
+Exactly the labels in square brackets can be clicked: text and links come from the same list.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from roll.envs.webshop.catalogue import Catalogue, Product
+from roll.envs.webshop.catalogue import Catalogue, Product, search_terms
 
 PAGE_SIZE = 10
 MAX_RESULTS = 50
@@ -17,129 +17,130 @@ TOPICS = ("Description", "Features", "Reviews")
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """Where a search begins."""
+class FrontPage:
+    """The page with the search field."""
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """Some of what a search has found."""
+class ResultsPage:
+    """One page of search results."""
 
     query: str
     hits: tuple[int, ...]
     number: int = 1
-    """Of the page, from 1."""
+    """Page number, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A product, with the options chosen so far."""
+class ItemPage:
+    """A product with the options chosen so far."""
 
     product: int
-    results: Results
+    results: ResultsPage
     chosen: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
-    """What is written about a product under one topic."""
+class DetailPage:
+    """One topic of a product's description."""
 
-    item: Item
+    item: ItemPage
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bought:
-    """The end."""
+class BoughtPage:
+    """The end: the product is bought."""
 
-    item: Item
-
-
-Page = Front | Results | Item | Detail | Bought
+    item: ItemPage
 
 
-def search(catalogue: Catalogue, query: str) -> Results:
-    """The first page of what a query finds."""
-    return Results(query, catalogue.index.search(query, MAX_RESULTS))
+Page = FrontPage | ResultsPage | ItemPage | DetailPage | BoughtPage
+
+
+def search(catalogue: Catalogue, query: str) -> ResultsPage:
+    """The first page of results of a query."""
+    terms = dict.fromkeys(search_terms(query))  # a repeated term counts once
+    return ResultsPage(query, tuple(catalogue.index.search(terms, MAX_RESULTS)))
 
 
 def key(page: Page, catalogue: Catalogue) -> str:
-    """Names what a page shows: alike however one came to it."""
+    """Identifies the content of a page, independent of the path to it."""
     match page:
-        case Front():
+        case FrontPage():
             return "search"
-        case Results():
+        case ResultsPage():
             return f"results {page.number} of {page.query}"
-        case Item():
+        case ItemPage():
             chosen = "".join(f"; {name}: {value}" for name, value in sorted(page.chosen))
             return f"{catalogue.products[page.product].id}{chosen}"
-        case Detail():
+        case DetailPage():
             return f"{key(page.item, catalogue)}; {page.topic}"
-        case Bought():
+        case BoughtPage():
             return f"{key(page.item, catalogue)}; bought"
 
 
 def links(page: Page, catalogue: Catalogue) -> dict[str, Page]:
-    """Where each link of a page leads."""
+    """The target page of each link."""
     match page:
-        case Results():
+        case ResultsPage():
             return _result_links(page, catalogue)
-        case Item():
+        case ItemPage():
             return _item_links(page, catalogue.products[page.product])
-        case Detail():
-            return {BACK: Front(), PREV: page.item}
+        case DetailPage():
+            return {BACK: FrontPage(), PREV: page.item}
         case _:
             return {}
 
 
 def text(page: Page, catalogue: Catalogue) -> str:
-    """A page as it is read."""
+    """The text of a page."""
     match page:
-        case Front():
+        case FrontPage():
             return "[Search]"
-        case Results():
+        case ResultsPage():
             return _results(page, catalogue)
-        case Item():
+        case ItemPage():
             return _item(page, catalogue.products[page.product])
-        case Detail():
+        case DetailPage():
             return f"[{BACK}] [{PREV}]\n{_details(catalogue.products[page.item.product], page.topic)}"
-        case Bought():
+        case BoughtPage():
             return "Thank you for shopping with us!"
 
 
-def _on_page(page: Results) -> tuple[int, ...]:
+def _on_page(page: ResultsPage) -> tuple[int, ...]:
     return page.hits[(page.number - 1) * PAGE_SIZE : page.number * PAGE_SIZE]
 
 
-def _result_links(page: Results, catalogue: Catalogue) -> dict[str, Page]:
-    found: dict[str, Page] = {BACK: Front()}
+def _result_links(page: ResultsPage, catalogue: Catalogue) -> dict[str, Page]:
+    targets: dict[str, Page] = {BACK: FrontPage()}
     if page.number > 1:
-        found[PREV] = replace(page, number=page.number - 1)
+        targets[PREV] = replace(page, number=page.number - 1)
     if page.number * PAGE_SIZE < len(page.hits):
-        found[NEXT] = replace(page, number=page.number + 1)
-    return found | {catalogue.products[hit].id: Item(hit, page) for hit in _on_page(page)}
+        targets[NEXT] = replace(page, number=page.number + 1)
+    return targets | {catalogue.products[hit].id: ItemPage(hit, page) for hit in _on_page(page)}
 
 
-def _item_links(page: Item, product: Product) -> dict[str, Page]:
-    found: dict[str, Page] = {BACK: Front(), PREV: page.results}
+def _item_links(page: ItemPage, product: Product) -> dict[str, Page]:
+    targets: dict[str, Page] = {BACK: FrontPage(), PREV: page.results}
     chosen = dict(page.chosen)
     for (name, value), label in option_labels(product).items():
-        found[label] = replace(page, chosen=tuple({**chosen, name: value}.items()))
-    return found | {topic: Detail(page, topic) for topic in TOPICS} | {BUY: Bought(page)}
+        targets[label] = replace(page, chosen=tuple({**chosen, name: value}.items()))
+    return targets | {topic: DetailPage(page, topic) for topic in TOPICS} | {BUY: BoughtPage(page)}
 
 
 def option_labels(product: Product) -> dict[tuple[str, str], str]:
-    """What to click for each value of each option: the value, and the option before it where that would be unclear."""
-    taken = Counter(label.lower() for label in (BACK, PREV, BUY, *TOPICS))
-    taken.update(value.lower() for values in product.options.values() for value in set(values))
+    """The label of each option value: the value, prefixed by the option's name if it would be ambiguous."""
+    uses = Counter(label.lower() for label in (BACK, PREV, BUY, *TOPICS))
+    uses.update(value.lower() for values in product.options.values() for value in set(values))
     return {
-        (name, value): value if taken[value.lower()] == 1 else f"{name}: {value}"
+        (name, value): value if uses[value.lower()] == 1 else f"{name}: {value}"
         for name, values in product.options.items()
         for value in values
     }
 
 
-def _results(page: Results, catalogue: Catalogue) -> str:
+def _results(page: ResultsPage, catalogue: Catalogue) -> str:
     num_pages = max(1, -(-len(page.hits) // PAGE_SIZE))
     moves = [label for label in links(page, catalogue) if label in (BACK, PREV, NEXT)]
     head = " ".join(f"[{label}]" for label in moves)
@@ -152,7 +153,7 @@ def _results(page: Results, catalogue: Catalogue) -> str:
     )
 
 
-def _item(page: Item, product: Product) -> str:
+def _item(page: ItemPage, product: Product) -> str:
     labels, chosen = option_labels(product), dict(page.chosen)
     lines = [f"[{BACK}] [{PREV}]"]
     for name, values in product.options.items():

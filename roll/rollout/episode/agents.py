@@ -1,72 +1,69 @@
-"""Who speaks in one attempt: a script for each agent, and whose turn it is. Most attempts have one agent."""
+"""The conversations of one attempt, one per agent. Most attempts have a single agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from roll.data.tools import Tool
-from roll.envs.base import Reply
-from roll.rollout.episode.conversation import Script
-from roll.serving.pending import Sampled
+from roll.envs.base import StepResult
+from roll.rollout.episode.conversation import Conversation
+from roll.serving.dispatch import Sampled
 from roll.types import POLICY, Message, Segment, Status, Task, Trajectory
 
 
-class Cast:
-    """All conversations of one attempt. An agent's begins with the first thing that is said to it."""
+class AgentConversations:
+    """Conversations by agent. An agent's conversation starts with the first message addressed to it."""
 
-    __slots__ = ("_make", "_metrics", "_owed", "_scripts", "cut", "place", "reply", "script", "tools")
+    __slots__ = ("_conversations", "_create", "_metrics", "_pending_rewards", "_tools", "current", "last_response")
 
-    def __init__(self, make: Callable[[str], Script], *, place: str) -> None:
-        """`make` gives an empty script for an agent; `place` is for errors."""
-        self.place = place
-        self.cut = ""
-        """Why the attempt ended before its end, if it did."""
-        self.reply = ""
-        """The text of the last one, whosever it was."""
-        self.tools: tuple[Tool, ...] = ()
-        self.script: Script
-        """Of whoever speaks now; there is one from the opening on."""
-        self._make = make
-        self._scripts: dict[str, Script] = {}
-        self._owed: dict[str, float] = {}
-        """What agents have earned before anything was said to them."""
+    def __init__(self, create: Callable[[str], Conversation]) -> None:
+        """`create` makes an empty conversation for an agent."""
+        self.current: Conversation
+        """Conversation of the agent whose turn it is; set by `start`."""
+        self.last_response = ""
+        """Text of the most recent response, by any agent."""
+        self._create = create
+        self._conversations: dict[str, Conversation] = {}
+        self._pending_rewards: dict[str, float] = {}
+        """Rewards of agents that were not addressed yet."""
+        self._tools: Sequence[Tool] = ()
         self._metrics: dict[str, float] = {}
 
     @property
     def num_sampled(self) -> int:
-        """Tokens of whole turns."""
-        return sum(script.num_sampled for script in self._scripts.values())
+        """Tokens of complete turns."""
+        return sum(conversation.num_sampled for conversation in self._conversations.values())
 
-    def open(self, messages: Sequence[Message], tools: Sequence[Tool] = (), agents: Sequence[str] = ()) -> None:
-        """Begin with what the environment says first, to the first of its agents."""
-        self.tools = tuple(tools)
-        self._enter(agents[0] if agents else POLICY, messages)
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool] = (), agents: Sequence[str] = ()) -> None:
+        """Begin with the environment's first messages, addressed to the first of its agents."""
+        self._tools = tools
+        self._add_agent(agents[0] if agents else POLICY, messages)
 
-    def add(self, text: str, sampled: Sampled, reply: Reply, spent_s: tuple[float, float]) -> None:
-        """One turn is over, of whoever spoke; others may have earned something by it."""
-        self.script.add(text, sampled, reply, spent_s)
-        for agent, reward in reply.rewards.items() if reply.rewards else ():
-            if agent in self._scripts:
-                self._scripts[agent].earn(reward)
+    def add_turn(self, text: str, sampled: Sampled, result: StepResult, spent_s: tuple[float, float]) -> None:
+        """Record a turn of the current agent, and the rewards that other agents received for it."""
+        self.current.add_turn(text, sampled, result, spent_s)
+        for agent, reward in result.rewards.items() if result.rewards else ():
+            if agent in self._conversations:
+                self._conversations[agent].add_reward(reward)
             else:
-                self._owed[agent] = self._owed.get(agent, 0.0) + reward
-        self.reply, self._metrics = text, reply.metrics
+                self._pending_rewards[agent] = self._pending_rewards.get(agent, 0.0) + reward
+        self.last_response, self._metrics = text, result.metrics
 
-    def hear(self, reply: Reply) -> None:
-        """Go on with whom the environment speaks to."""
-        agent = reply.to or self.script.agent
-        if agent in self._scripts:
-            self.script = self._scripts[agent]
-            self.script.hear(reply.messages)
+    def observe(self, result: StepResult) -> None:
+        """Continue with the agent that the environment addresses."""
+        agent = result.to or self.current.agent
+        if agent in self._conversations:
+            self.current = self._conversations[agent]
+            self.current.observe(result.messages)
         else:
-            self._enter(agent, reply.messages)
-        self.script.state = reply.state
+            self._add_agent(agent, result.messages)
+        self.current.state = result.state
 
     def trajectory(self, task: Task, sibling: int, status: Status, *, reason: str) -> Trajectory:
-        """The record of it all, agent by agent."""
+        """The record of the attempt, agent by agent."""
         segments: list[Segment] = []
-        for script in self._scripts.values():
-            segments += script.segments()
+        for conversation in self._conversations.values():
+            segments += conversation.segments()
         return Trajectory(
             task=task,
             sibling=sibling,
@@ -76,10 +73,9 @@ class Cast:
             metrics=self._metrics,
         )
 
-    def _enter(self, agent: str, messages: Sequence[Message]) -> None:
-        """Someone speaks for the first time."""
-        script = self._make(agent)
-        script.open(messages, self.tools)
-        if self._owed:
-            script.earn(self._owed.pop(agent, 0.0))
-        self.script = self._scripts[agent] = script
+    def _add_agent(self, agent: str, messages: Sequence[Message]) -> None:
+        conversation = self._create(agent)
+        conversation.start(messages, self._tools)
+        if self._pending_rewards:
+            conversation.add_reward(self._pending_rewards.pop(agent, 0.0))
+        self.current = self._conversations[agent] = conversation

@@ -1,14 +1,15 @@
-"""What was said in one attempt: as messages for the template, as ids for the engine, as turns for the record.
+"""Conversations of one attempt: messages for the chat template, token ids for the engine, turns for the record.
 
-A segment is what an engine sees as one sequence. It goes on as long as the new can be appended to what stands. Another
-begins where the template would rewrite that, where old turns are dropped to make room, or, if each turn is to be a
-sample of its own, with every turn. A sampled token is trained in one segment only; elsewhere it is context.
+A segment is one append-only token sequence. It grows while new messages can be appended to its ids. A new segment
+starts where the chat template rewrites earlier text, where old turns are dropped to make room, where a client forks or
+edits the history, and at every turn if each turn is a separate sample. Every sampled token is trained in exactly one
+segment; in any other it is context.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,164 +17,249 @@ import numpy as np
 
 from roll.data.templates import Template
 from roll.data.tools import Tool
-from roll.envs.base import Reply
-from roll.serving.pending import Sampled
-from roll.types import POLICY, Message, Segment, Turn
+from roll.envs.base import StepResult
+from roll.serving.dispatch import Sampled
+from roll.types import POLICY, Message, Segment, Turn, record
 
 if TYPE_CHECKING:
     from roll.types import Ints
 
-_NOTHING: Ints = np.zeros(0, np.int32)
-
 
 @dataclass(slots=True, kw_only=True)
-class Cuts:
-    """How often a conversation could not go on as it stood, since `drain`."""
+class SegmentBreaks:
+    """Counts of segments that ended early, since the last `drain`."""
 
     notice: Callable[[str], None] | None = None
-    """Hears of the first that the template is to blame for: it makes every later turn dearer."""
+    """Callback for a notice about the first rewrite by the template: rewrites make every later turn more expensive."""
     rewritten: int = 0
     dropped: int = 0
-    _told: bool = False
+    _noticed: bool = False
 
-    def rewrite(self, place: str, turn: int) -> None:
-        """The template would have changed what stood, at this turn."""
+    def rewrite(self, where: str, turn: int) -> None:
+        """Count a turn after which the template rewrites earlier text."""
         self.rewritten += 1
-        if self.notice is not None and not self._told:
-            self._told = True
+        if self.notice is not None and not self._noticed:
+            self._noticed = True
             self.notice(
-                f"{place}, turn {turn}: the chat template rewrites what was said before, so a new segment begins; "
+                f"{where}, turn {turn}: the chat template rewrites earlier messages, so a new segment begins; "
                 "segments/rewritten counts such turns"
             )
 
     def drain(self) -> dict[str, float]:
-        """What there was since the last call, as metrics."""
-        found = {"segments/rewritten": float(self.rewritten), "segments/dropped": float(self.dropped)}
+        """Nonzero counts since the last call, as metrics."""
+        counts = {"segments/rewritten": float(self.rewritten), "segments/dropped": float(self.dropped)}
         self.rewritten = self.dropped = 0
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in counts.items() if value}
 
 
-class Script:
-    """One conversation, as far as it has come."""
+class Branch:
+    """A segment that can still grow."""
+
+    __slots__ = ("busy", "context", "grown_at", "tip", "turns")
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.context: tuple[int, ...] = ()
+        """All ids before the last response."""
+        self.tip: MessageNode | None = None
+        """Node of the last response."""
+        self.busy = False
+        """Whether a response that continues from the tip is being sampled."""
+        self.grown_at = 0
+        """Number of the turn, over the whole tree, that was added last."""
+
+    def ids(self, num_turns: int, new: list[int]) -> tuple[int, ...]:
+        """All ids of the first turns, then the `new` ones."""
+        if num_turns == len(self.turns):
+            return self.context + (*self.turns[-1].sampled.tolist(), *new)  # noqa: RUF005 - copies the context once
+        rows = [row for turn in self.turns[:num_turns] for row in (turn.observation, turn.sampled)]
+        return (*np.concatenate(rows).tolist(), *new)
+
+
+class MessageNode:
+    """A position in a conversation: right after one message."""
+
+    __slots__ = ("branch", "checksum", "children", "message", "num_turns")
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.children: dict[Hashable, MessageNode] = {}
+        self.branch: Branch | None = None
+        """Branch that holds the policy's response; None for every other message."""
+        self.num_turns = 0
+        """Turns of the branch up to here."""
+        self.checksum = 0
+        """Checksum of all ids up to here."""
+
+
+@record
+class SamplePoint:
+    """Where the next response is sampled."""
+
+    branch: Branch
+    """Branch that the response joins: a new one, or one that is busy with this response alone."""
+    context: tuple[int, ...]
+    """All ids that the response is sampled after."""
+    observation: Ints
+    """The part of the context that belongs to the response's turn; the rest belongs to earlier turns of the branch."""
+    checksum: int
+    """Checksum of the context."""
+
+
+class ConversationTree:
+    """Segments of one conversation whose messages may fork.
+
+    Only new messages are encoded; responses keep the ids they were sampled with.
+    """
 
     def __init__(
-        self, template: Template, cuts: Cuts, *, place: str, per_turn: bool = False, agent: str = POLICY
+        self, template: Template, breaks: SegmentBreaks, *, where: str, per_turn: bool = False, agent: str = POLICY
     ) -> None:
-        """`place` is for errors. With `per_turn` every turn is a segment, whose prompt is all that stood before it."""
-        self.place, self.agent = place, agent
-        self.ids: list[int] = []
-        """Of the segment, up to the last thing heard."""
-        self.context = 0
-        """Their checksum."""
-        self.reply = ""
-        """The text of the last one."""
-        self.tools: tuple[Tool, ...] = ()
-        self._template, self._cuts, self._per_turn = template, cuts, per_turn
-        self._messages: tuple[Message, ...] = ()
-        self._replied: list[int] = []
-        """Where each of the replies that are still shown stands among the messages."""
-        self._heard = _NOTHING
-        self._turns: list[Turn] = []
-        self._segments: list[Segment] = []
-        self._num_turns = 0
-        self.state = "start"  # siblings attempt one task, so they begin in the same state
-        """Of the world, in which the next turn is taken."""
-        self._owed = 0.0
-        """What was earned before the first turn."""
+        """`where` prefixes errors. With `per_turn`, every turn is a segment whose prompt is the whole context."""
+        self.where, self.agent = where, agent
+        self._template, self._breaks, self._per_turn = template, breaks, per_turn
+        self._branches: list[Branch] = []
+        self.num_turns = self.num_sampled = 0
+        """Complete turns, and the tokens sampled in them."""
 
     @property
-    def num_sampled(self) -> int:
-        """Tokens of whole turns."""
-        segments = [*self._segments, Segment(turns=tuple(self._turns))]
-        return sum(len(turn.sampled) for segment in segments for turn in segment.turns)
+    def num_branches(self) -> int:
+        return len(self._branches)
 
-    def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
-        """Begin with what the environment says first, and the tools it has."""
-        self.tools = tuple(tools)
-        self._show(tuple(messages))
-
-    def add(self, text: str, sampled: Sampled, reply: Reply, spent_s: tuple[float, float]) -> None:
-        """One turn is over."""
-        self._turns.append(
-            Turn(
-                observation=self._heard,
-                sampled=sampled.ids,
-                sampler_logprobs=sampled.logprobs,
-                versions=sampled.versions,
-                finish=sampled.finish,
-                reward=reply.reward + self._owed,
-                generated_s=spent_s[0],
-                queued_s=sampled.queued_s,
-                waited_s=spent_s[1],
-                state=self.state,
-            )
+    def open(self, messages: Sequence[Message], tools: Sequence[Tool]) -> SamplePoint:
+        """Point after the messages in a new segment, with all of them rendered."""
+        observation = self._template.open(messages, where=self.where, tools=tools)
+        return SamplePoint(
+            branch=Branch(),
+            context=tuple(observation.tolist()),
+            observation=observation,
+            checksum=zlib.crc32(observation.data),
         )
-        self._num_turns += 1
-        self._owed = 0.0
-        self.reply = text
 
-    def earn(self, reward: float) -> None:
-        """Something more for the last turn; where there is none yet, for the first."""
-        if self._turns:
-            last = self._turns[-1]
-            self._turns[-1] = replace(last, reward=last.reward + reward)
-        else:
-            self._owed += reward
+    def extend(
+        self, response: MessageNode, before: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> SamplePoint:
+        """Point after `new` messages that follow a response; `before` are the messages up to the response.
 
-    def hear(self, new: Sequence[Message]) -> None:
-        """Append what the environment said, or open a new segment where the template rewrites what stood."""
-        self._replied.append(len(self._messages))
-        said = (*self._messages, Message("assistant", self.reply))
-        sampled = self._turns[-1].sampled
-        last = int(sampled[-1]) if len(sampled) else self.ids[-1]
-        heard = self._template.extend(said, new, last=last, place=self.place, tools=self.tools)
-        if heard is None:
-            if not self._template.forgetful:
-                self._cuts.rewrite(self.place, self._num_turns)
-            self._show((*said, *new))
-            return
-        self._messages = (*said, *new)
-        self.ids += [*sampled.tolist(), *heard.tolist()]
-        self.context = zlib.crc32(heard.data, zlib.crc32(sampled.data, self.context))
-        self._heard = heard
-        if self._per_turn:
-            self._close_segment()
-            self._heard = np.array(self.ids, np.int32)
-
-    def drop_oldest(self, most: int) -> None:
-        """Where more than `most` ids stand: leave out the fewest turns, oldest first, until that is so.
-
-        What the environment opened with stays, and so does the last turn, even where that is still too much.
+        Starts a new segment if the template would rewrite earlier text. The branch stays busy until `append` or
+        `release`.
         """
-        if len(self.ids) <= most or self._template.forgetful:
-            return
-        for num in range(1, len(self._replied)):
-            dropped = self._replied[num] - self._replied[0]
-            kept = (*self._messages[: self._replied[0]], *self._messages[self._replied[num] :])
-            heard = self._template.open(kept, place=self.place, tools=self.tools)
-            if len(heard) <= most or num == len(self._replied) - 1:
-                self._cuts.dropped += 1
-                self._replied = [place - dropped for place in self._replied[num:]]
-                self._begin(kept, heard)
-                return
+        base = response.branch
+        assert base is not None
+        sampled = base.turns[response.num_turns - 1].sampled
+        last = int(sampled[-1]) if len(sampled) else base.ids(response.num_turns, [])[-1]
+        observation = self._template.extend(before, new, last=last, where=self.where, tools=tools)
+        if observation is None:
+            if not self._template.forgetful:
+                self._breaks.rewrite(self.where, self.num_turns)
+            return self.open((*before, *new), tools)
+        context = base.ids(response.num_turns, observation.tolist())
+        grows = base.tip is response and not base.busy and not self._per_turn
+        branch = base if grows else Branch()
+        branch.busy = True
+        return SamplePoint(
+            branch=branch,
+            context=context,
+            observation=observation if grows else np.array(context, np.int32),
+            checksum=zlib.crc32(observation.data, response.checksum),
+        )
+
+    def release(self, point: SamplePoint) -> None:
+        """Give up a point: no response was sampled."""
+        point.branch.busy = False
+
+    def append(self, point: SamplePoint, response: MessageNode, turn: Turn) -> None:
+        """Record the turn sampled at a point; `response` is the node of its message."""
+        branch = point.branch
+        if not branch.turns:
+            self._branches.append(branch)
+        branch.turns.append(turn)
+        self.num_turns += 1
+        self.num_sampled += len(turn.sampled)
+        branch.context, branch.busy, branch.grown_at, branch.tip = point.context, False, self.num_turns, None
+        if response.branch is None:  # else an equal response exists, and continuations continue from that one
+            response.branch, response.num_turns, branch.tip = branch, len(branch.turns), response
+            response.checksum = zlib.crc32(turn.sampled.data, point.checksum)
 
     def segments(self) -> tuple[Segment, ...]:
-        """All of them, the last being over."""
-        if self._turns:
-            self._close_segment()
-        return tuple(self._segments)
+        """All segments; the one that grew last comes last."""
+        branches = self._branches
+        if len(branches) > 1:
+            branches = sorted(branches, key=lambda branch: branch.grown_at)
+        return tuple([Segment(turns=tuple(branch.turns), agent=self.agent) for branch in branches])
 
-    def _show(self, messages: tuple[Message, ...]) -> None:
-        self._begin(messages, self._template.open(messages, place=self.place, tools=self.tools))
 
-    def _begin(self, messages: tuple[Message, ...], heard: Ints) -> None:
-        """A new segment, which shows these messages."""
-        if self._turns:
-            self._close_segment()
-        self._messages, self._heard = messages, heard
-        self.ids = heard.tolist()
-        self.context = zlib.crc32(heard.data)
+class Conversation(ConversationTree):
+    """One agent's conversation with an environment: a tree with a single path."""
 
-    def _close_segment(self) -> None:
-        self._segments.append(Segment(turns=tuple(self._turns), agent=self.agent))
-        self._turns = []
+    point: SamplePoint
+    """Where the next response is sampled; set by `start`."""
+    messages: tuple[Message, ...]
+    """Messages shown at the current point."""
+    tools: tuple[Tool, ...] = ()
+    state = "start"  # siblings attempt one task, so they begin in the same state
+    """Environment state in which the next turn is taken."""
+    _response: MessageNode
+    _pending_reward = 0.0
+    """Reward received before the first turn."""
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
+        """Begin with the environment's first messages."""
+        self.messages, self.tools = tuple(messages), tuple(tools)
+        self._responses: list[int] = []
+        """Indices of the responses among the messages."""
+        self.point = self.open(self.messages, self.tools)
+
+    def add_turn(self, text: str, sampled: Sampled, result: StepResult, spent_s: tuple[float, float]) -> None:
+        """Record one turn; `spent_s` holds the seconds of generation and of the environment."""
+        turn = Turn(
+            observation=self.point.observation,
+            sampled=sampled.ids,
+            sampler_logprobs=sampled.logprobs,
+            versions=sampled.versions,
+            finish=sampled.finish,
+            reward=result.reward + self._pending_reward,
+            generated_s=spent_s[0],
+            queued_s=sampled.queued_s,
+            waited_s=spent_s[1],
+            state=self.state,
+        )
+        self._pending_reward = 0.0
+        self._response = MessageNode(Message("assistant", text))
+        self.append(self.point, self._response, turn)
+
+    def add_reward(self, reward: float) -> None:
+        """Add to the reward of the last turn, or of the first one if there is none yet."""
+        if turns := self.point.branch.turns:
+            turns[-1] = replace(turns[-1], reward=turns[-1].reward + reward)
+        else:
+            self._pending_reward += reward
+
+    def observe(self, new: Sequence[Message]) -> None:
+        """Append the last response and the environment's new messages."""
+        self._responses.append(len(self.messages))
+        before = (*self.messages, self._response.message)
+        self.messages = (*before, *new)
+        self.point = self.extend(self._response, before, new, self.tools)
+
+    def drop_oldest(self, max_tokens: int) -> None:
+        """Drop the fewest oldest turns that bring the context down to `max_tokens`.
+
+        The opening messages and the last turn always stay, even if they exceed the limit.
+        """
+        if len(self.point.context) <= max_tokens or self._template.forgetful:
+            return
+        first = self._responses[0]
+        for number, index in enumerate(self._responses[1:], start=1):
+            messages = self.messages[:first] + self.messages[index:]
+            point = self.open(messages, self.tools)
+            if len(point.context) <= max_tokens or index == self._responses[-1]:
+                self._breaks.dropped += 1
+                self._responses = [each - index + first for each in self._responses[number:]]
+                self.messages, self.point = messages, point
+                return
+
+
+def checksum(ids: Sequence[int]) -> int:
+    """CRC-32 of ids, which identifies a context."""
+    return zlib.crc32(np.array(ids, np.int32).data)

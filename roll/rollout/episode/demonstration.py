@@ -1,4 +1,4 @@
-"""What a scripted player sees and says, as rows to learn from: the same ids that the policy would see and write."""
+"""Attempts of a scripted agent as rows to learn from: the same ids that the policy would see and write."""
 
 from __future__ import annotations
 
@@ -6,72 +6,87 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roll.data.templates import Template
-from roll.data.tools import Tool, declared
-from roll.envs.base import Env
+from roll.data.tools import Tool
+from roll.envs.base import StepResult
 from roll.errors import ConfigError
-from roll.registry import ENVS, PLAYERS
-from roll.rollout.environments import answering
-from roll.types import Call, Message, Task
+from roll.registry import SCRIPTED_AGENTS
+from roll.rollout.environments import make_inline_env
+from roll.rollout.episode.conversation import Conversation, SegmentBreaks
+from roll.rollout.episode.turns import CutShort, take_turns
+from roll.serving.dispatch import Sampled
+from roll.types import Message, Spec, Task
 
 Row = list[Sequence[int]]
-"""One sequence: what was seen, what was said to it, what was seen then, and so on."""
+"""One sequence: observation and response of every turn, alternating."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrator:
-    """Plays tasks with a player that any process can resolve."""
+    """Plays tasks with a scripted agent that any process can resolve."""
 
-    player: Call
+    agent: Spec
     template: Template
     stop: frozenset[int]
-    """Ids that end a reply; one that ends with none of them gets the template's own."""
-    context: int
+    """Ids that end a response; a response without one is closed by the template's end-of-turn token."""
+    max_seq_len: int
     max_turns: int
 
-    async def rows(self, task: Task, env: Call) -> list[Row]:
-        """One attempt at the task, as long as it fits the context; a row for each segment of it."""
-        world: Env = ENVS[env.name](task, **env.arguments)
+    async def rows(self, task: Task, env: Spec) -> list[Row]:
+        """One attempt at the task, as far as it fits `max_seq_len`; one row per segment."""
+        where = f"task {task.id!r}"
+        responder = _ScriptedResponder(self, Conversation(self.template, SegmentBreaks(), where=where))
+        world = await make_inline_env(env, task)
         try:
-            return await self._play(task, world)
+            await take_turns(world, responder, max_turns=self.max_turns, template=self.template)
         finally:
             await world.close()
+        segments = responder.conversation.segments()
+        if not segments:
+            raise ConfigError(
+                f"{where}: its first messages and a response do not fit rollout.max_seq_len ({self.max_seq_len}); "
+                "raise it"
+            )
+        return [
+            [part.tolist() for turn in each.turns for part in (turn.observation, turn.sampled)] for each in segments
+        ]
 
-    async def _play(self, task: Task, world: Env) -> list[Row]:
-        place = f"task {task.id!r}"
-        messages, tools = tuple(await world.start()), _tools(world)
-        if len(agents := getattr(world, "agents", ())) > 1:
-            raise ConfigError(f"{place}: a player plays one agent (got {', '.join(agents)}); leave sft.player out")
-        seen, rows = self.template.open(messages, place=place, tools=tools).tolist(), list[Row]([[]])
-        for _ in range(self.max_turns):
-            text = self._said(messages, place)
-            said = self._ids(text, place)
-            if sum(map(len, rows[-1])) + len(seen) + len(said) > self.context:
-                break
-            rows[-1] += [seen, said]
-            reply = await answering(world, text, tools, self.template.tool_form if tools else None)
-            if reply.done:
-                break
-            before = (*messages, Message("assistant", text))
-            messages = (*before, *reply.messages)
-            heard = self.template.extend(before, reply.messages, last=said[-1], place=place, tools=tools)
-            if heard is None:
-                rows.append([])
-                heard = self.template.open(messages, place=place, tools=tools)
-            seen = heard.tolist()
-        if not rows[0]:
-            raise ConfigError(f"{place}: its opening and a reply do not fit rollout.context ({self.context}); raise it")
-        return [row for row in rows if row]
+    def respond(self, messages: Sequence[Message], where: str) -> str:
+        """The agent's next response."""
+        text = SCRIPTED_AGENTS[self.agent.name](messages, **self.agent.kwargs)
+        if not isinstance(text, str):
+            raise ConfigError(f"{where}: agent {self.agent.name!r} must return text (got {text!r}); fix its code")
+        return text
 
-    def _said(self, messages: Sequence[Message], place: str) -> str:
-        said = PLAYERS[self.player.name](messages, **self.player.arguments)
-        if not isinstance(said, str):
-            raise ConfigError(f"{place}: player {self.player.name!r} must give text (got {said!r}); fix its code")
-        return said
-
-    def _ids(self, text: str, place: str) -> list[int]:
-        ids = self.template.answer(text, place=place).tolist()
-        return ids[:-1] if len(ids) > 1 and ids[-2] in self.stop else ids
+    def encode(self, text: str, where: str) -> Sampled:
+        """A response as the policy would have written it; `Sampled` without logprobs and versions."""
+        ids = self.template.answer(text, where=where)
+        return Sampled(ids=ids[:-1] if len(ids) > 1 and int(ids[-2]) in self.stop else ids)
 
 
-def _tools(world: Env) -> tuple[Tool, ...]:
-    return declared(getattr(world, "tools", ())) if hasattr(world, "call") else ()
+class _ScriptedResponder:
+    """`Responder` that keeps the conversation of a scripted agent."""
+
+    def __init__(self, demonstrator: Demonstrator, conversation: Conversation) -> None:
+        self._demonstrator, self.conversation = demonstrator, conversation
+        self._response = ("", Sampled())
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool], agents: Sequence[str]) -> None:
+        if len(agents) > 1:
+            raise ConfigError(
+                f"{self.conversation.where}: a scripted agent plays one agent (got {', '.join(agents)}); "
+                "leave sft.scripted_agent out"
+            )
+        self.conversation.start(messages, tools)
+
+    async def respond(self, turn: int) -> str:
+        where, demonstrator = self.conversation.where, self._demonstrator
+        text = demonstrator.respond(self.conversation.messages, where)
+        self._response = text, demonstrator.encode(text, where)
+        if len(self.conversation.point.context) + len(self._response[1].ids) > demonstrator.max_seq_len:
+            raise CutShort("the context is full")
+        return text
+
+    def observe(self, turn: int, result: StepResult) -> None:
+        self.conversation.add_turn(*self._response, result, (0.0, 0.0))
+        if not result.done:
+            self.conversation.observe(result.messages)

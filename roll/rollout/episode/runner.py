@@ -1,213 +1,259 @@
-"""One attempt at a task: environment and agents take turns until one of them is done. Token ids in, token ids out.
+"""One attempt at a task: environment and agents take turns until one of them ends it. Token ids in, token ids out.
 
-What was sampled is never encoded again; only what the environment newly says is. A template that would rewrite what
-already stands begins a new segment.
+Sampled tokens are never encoded again; only the environment's new messages are. Where the chat template would rewrite
+earlier text, a new segment begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-import numpy as np
-
 from roll.data.templates import Template
+from roll.data.tools import Tool
 from roll.engines.base import Output, Request
 from roll.engines.native.sampling import NoiseKeys
-from roll.envs.base import Env
+from roll.envs.base import Env, StepResult
 from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
-from roll.rollout.environments import answering, within
-from roll.rollout.episode.agents import Cast
-from roll.rollout.episode.conversation import Cuts, Script
-from roll.serving.idle import Wait
-from roll.serving.pending import Sampled
+from roll.rollout.episode.agents import AgentConversations
+from roll.rollout.episode.conversation import Conversation, SegmentBreaks
+from roll.rollout.episode.turns import CutShort, take_turns
+from roll.serving.dispatch import OnOutput, Sampled
+from roll.serving.idle import WaitCounter
 from roll.serving.router import Router
-from roll.types import Finish, Sampling, Status, Task, Trajectory, record
+from roll.types import Finish, Message, Sampling, Status, Task, Trajectory, record
 
 _STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Where an episode ends, whatever its environment says, and how its tokens are drawn."""
+class EpisodeLimits:
+    """Limits that end an episode, and how its tokens are sampled."""
 
     sampling: Sampling
-    context: int
-    """Most tokens of one segment."""
+    max_seq_len: int
+    """Most tokens per segment."""
     max_new_tokens: int
+    """Most tokens per response."""
     max_turns: int
     stop: frozenset[int]
-    """Ids that end a reply."""
-    env_s: float | None = None
-    """Most seconds that an environment may take to answer; None: for ever."""
+    """Ids that end a response."""
+    env_timeout_s: float | None = None
+    """Most seconds per call to the environment; None: no timeout."""
     drop_oldest: bool = False
-    """Whether an attempt without room for a whole reply goes on without its oldest turns, instead of ending there."""
+    """Whether the oldest turns are dropped when a full response no longer fits; otherwise the episode ends there."""
     per_turn: bool = False
-    """Whether every turn is a segment of its own."""
+    """Whether every turn is a separate segment."""
 
 
-class Scribe(Protocol):
-    """Writes down what an attempt has before it ends, so that a restart of the run does not lose it."""
+class ProgressRecorder(Protocol):
+    """Records the progress of an unfinished attempt, so that a restart of the run keeps it."""
 
-    def part(self, turn: int, context: int, output: Output) -> None:
-        """This came of the reply to a context with that checksum."""
+    def record_output(self, turn: int, checksum: int, output: Output) -> None:
+        """Record a part of the response to the context with this checksum."""
         ...
 
-    def diverged(self, turn: int) -> None:
-        """The environment has said something else than before the restart: what was sampled from here on is void."""
+    def record_divergence(self, turn: int) -> None:
+        """Record that the environment differs from the recorded attempt from this turn on; saved tokens are void."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What an earlier process has of one turn."""
+class SavedTurn:
+    """What an earlier process sampled of one turn."""
 
-    context: int
-    """Checksum of the ids it was sampled after."""
+    checksum: int
+    """Checksum of the context that it was sampled after."""
     so_far: Sampled
 
 
 @record
 class Attempt:
-    """Which attempt this is; together with the turn it decides the noise of every token."""
+    """Identifies an attempt; together with the turn it determines the noise of every token."""
 
     task: Task
     sibling: int
     number: int
-    """How often this task was attempted before, over epochs and retries."""
+    """Earlier attempts at this task, over epochs and retries."""
     purpose: str
-    """Keeps the noise of training and validation apart; names requests together with what follows."""
+    """Separates the noise of training and validation; part of every request id."""
     seed: int
     order: int = 0
-    """Where generators are busy, requests of lower ones go first."""
-    past: tuple[Said, ...] = ()
-    """Turns that were sampled before a restart: they are played again without sampling, as long as they fit."""
-    scribe: Scribe | None = None
+    """Where generators are busy, requests with a lower order go first."""
+    saved_turns: tuple[SavedTurn, ...] = ()
+    """Turns sampled before a restart; they are replayed without sampling while their contexts recur."""
+    recorder: ProgressRecorder | None = None
 
 
-def checksum(ids: Sequence[int]) -> int:
-    """Of a context, to know it again."""
-    return zlib.crc32(np.array(ids, np.int32).tobytes())
+class SavedProgress:
+    """Replays the saved turns of an attempt, and records new progress."""
+
+    __slots__ = ("_recorder", "_turns")
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._turns, self._recorder = attempt.saved_turns, attempt.recorder
+
+    def so_far(self, turn: int, checksum: int) -> Sampled | None:
+        """Saved tokens of a turn; a context that differs from the saved one voids all turns from here on."""
+        if turn < len(self._turns) and self._turns[turn].checksum != checksum:
+            self._turns = self._turns[:turn]
+            if self._recorder is not None:
+                self._recorder.record_divergence(turn)
+        return self._turns[turn].so_far if turn < len(self._turns) else None
+
+    def on_output(self, turn: int, checksum: int) -> OnOutput | None:
+        """Callback that records the parts of a response."""
+        return None if self._recorder is None else partial(self._recorder.record_output, turn, checksum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRunner:
-    """Plays attempts through one router."""
+    """Plays attempts, sampling through a router."""
 
     router: Router
     template: Template
-    limits: Limits
-    limits_of: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
-    """By domain, for those that have limits of their own."""
-    router_of: Mapping[str, Router] = field(default_factory=dict[str, Router])
-    """By agent, where agents have policies of their own; empty: all have the same."""
-    cuts: Cuts = field(default_factory=Cuts)
-    """Of all attempts it plays."""
+    limits: EpisodeLimits
+    limits_by_domain: Mapping[str, EpisodeLimits] = field(default_factory=dict[str, EpisodeLimits])
+    """Overrides of `limits`."""
+    router_by_agent: Mapping[str, Router] = field(default_factory=dict[str, Router])
+    """Routers of agents with separate policies; empty: all agents share `router`."""
+    segment_breaks: SegmentBreaks = field(default_factory=SegmentBreaks)
+    """Counts over all attempts."""
 
-    def ending(self) -> None:
-        """The run comes to its end: what that breaks off goes on with the next process."""
-        for router in (self.router, *self.router_of.values()):
-            router.ending = True
+    def begin_shutdown(self) -> None:
+        """Stop counting cancelled requests as aborted: the next process continues them."""
+        for router in (self.router, *self.router_by_agent.values()):
+            router.shutting_down = True
+
+    def limits_of(self, task: Task) -> EpisodeLimits:
+        return self.limits_by_domain.get(task.domain, self.limits)
+
+    def router_of(self, agent: str) -> Router:
+        """Router to the generators of an agent's policy."""
+        if not self.router_by_agent:
+            return self.router
+        if agent not in self.router_by_agent:
+            known = ", ".join(self.router_by_agent)
+            raise ConfigError(f"policies: no policy plays the agent {agent!r} (played: {known}); add it to a `plays`")
+        return self.router_by_agent[agent]
 
     async def run(self, attempt: Attempt, env: Env) -> tuple[Trajectory, str]:
-        """The whole attempt, not yet scored, and its last reply; where something gave up, what there is and why."""
-        limits = self.limits_of.get(attempt.task.domain, self.limits)
-        place = f"task {attempt.task.id!r}"
-
-        def script(agent: str) -> Script:
-            return Script(self.template, self.cuts, place=place, per_turn=limits.per_turn, agent=agent)
-
-        cast = Cast(script, place=place)
+        """The unscored attempt and its last response; after a failure, the turns so far and the reason."""
+        limits, where = self.limits_of(attempt.task), f"task {attempt.task.id!r}"
+        waiting = self.router.idle_reasons.waiting_for("environments")
+        policy = _PolicyResponder(self, attempt, limits, where)
+        conversations = policy.conversations
         try:
             try:
-                await self._play(cast, attempt, limits, env)
+                cut = await take_turns(
+                    env,
+                    policy,
+                    max_turns=limits.max_turns,
+                    template=self.template,
+                    timeout_s=limits.env_timeout_s,
+                    guard=partial(_EnvCall, waiting, "environment of ", where),
+                )
             finally:
-                with blame(EnvFailed, "environment of ", place, ", closing"):
+                with blame(EnvFailed, "environment of ", where, ", closing"):
                     await env.close()
         except asyncio.CancelledError:
-            self.router.broken_off(cast.num_sampled)
+            self.router.count_aborted(conversations.num_sampled)
             raise
         except RolloutError as error:
             status, reason = _STATUS_OF[type(error)], str(error)
         else:
-            status, reason = Status.TRUNCATED if cast.cut else Status.FINISHED, cast.cut
-        return cast.trajectory(attempt.task, attempt.sibling, status, reason=reason), cast.reply
-
-    async def _play(self, cast: Cast, attempt: Attempt, limits: Limits, env: Env) -> None:
-        past, wait, scribe = attempt.past, self.router.waits.on("environments"), attempt.scribe
-        with _Asking(wait, "environment of ", cast.place, ", starting"):
-            opening = await within(limits.env_s, env.start())
-            cast.open(opening, getattr(env, "tools", ()), getattr(env, "agents", ()))
-        form = self.template.tool_form if cast.tools else None
-        for number in range(limits.max_turns):
-            script = cast.script
-            room = min(limits.max_new_tokens, limits.context - len(script.ids))
-            if room <= 0:
-                cast.cut = "the context is full"
-                return
-            began = time.perf_counter()
-            if number < len(past) and past[number].context != script.context:
-                past = past[:number]
-                if scribe is not None:
-                    scribe.diverged(number)
-            so_far = past[number].so_far if number < len(past) else None
-            request = _request(attempt, number, script.ids, limits, room)
-            note = None if scribe is None else partial(scribe.part, number, script.context)
-            router = self._router(script.agent)
-            sampled = await router.sample(request, order=attempt.order, so_far=so_far, note=note)
-            answered = time.perf_counter()
-            text = self.template.decode(sampled.ids)
-            with _Asking(wait, "environment of ", cast.place, ", turn ", number):
-                reply = await within(limits.env_s, answering(env, text, cast.tools, form))
-            cast.add(text, sampled, reply, (answered - began, time.perf_counter() - answered))
-            if reply.done:
-                cast.cut = "the reply is too long" if sampled.finish is Finish.LENGTH else ""
-                return
-            with blame(EnvFailed, "environment of ", cast.place, ", turn ", number):
-                cast.hear(reply)
-                if limits.drop_oldest:
-                    cast.script.drop_oldest(limits.context - limits.max_new_tokens)
-        cast.cut = f"{limits.max_turns} turns are over"
-
-    def _router(self, agent: str) -> Router:
-        """The way to the generators of an agent's policy."""
-        if not self.router_of:
-            return self.router
-        if agent not in self.router_of:
-            known = ", ".join(self.router_of)
-            raise ConfigError(f"policies: nobody plays the agent {agent!r} (played: {known}); add it to a `plays`")
-        return self.router_of[agent]
+            reason = cut or ("the reply is too long" if policy.finish is Finish.LENGTH else "")
+            status = Status.TRUNCATED if reason else Status.FINISHED
+        trajectory = conversations.trajectory(attempt.task, attempt.sibling, status, reason=reason)
+        return trajectory, conversations.last_response
 
 
-class _Asking(blame):
-    """An environment is at work: the attempt waits for it, and what it raises is its failure."""
+_NOTHING_SAMPLED = Sampled()
+
+
+class _PolicyResponder:
+    """`Responder` whose responses the policies sample."""
+
+    __slots__ = (
+        "_attempt", "_began_s", "_limits", "_progress", "_responded_s", "_runner", "_sampled", "_text", "_where",
+        "conversations",
+    )  # fmt: skip
+
+    def __init__(self, runner: EpisodeRunner, attempt: Attempt, limits: EpisodeLimits, where: str) -> None:
+        self._runner, self._attempt, self._limits, self._where = runner, attempt, limits, where
+        self._progress = SavedProgress(attempt)
+        self.conversations = AgentConversations(self._conversation)
+        self._text, self._sampled = "", _NOTHING_SAMPLED
+        self._began_s = self._responded_s = 0.0
+
+    @property
+    def finish(self) -> Finish:
+        """Why the last response ended."""
+        return self._sampled.finish
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Tool], agents: Sequence[str]) -> None:
+        self.conversations.start(messages, tools, agents)
+
+    async def respond(self, turn: int) -> str:
+        conversation, limits, attempt = self.conversations.current, self._limits, self._attempt
+        point, router = conversation.point, self._runner.router_of(conversation.agent)
+        room = min(limits.max_new_tokens, limits.max_seq_len - len(point.context))
+        if room <= 0:
+            raise CutShort("the context is full")
+        self._began_s = time.perf_counter()
+        self._sampled = await router.sample(
+            _request(attempt, turn, point.context, limits, room),
+            order=attempt.order,
+            so_far=self._progress.so_far(turn, point.checksum),
+            on_output=self._progress.on_output(turn, point.checksum),
+        )
+        self._responded_s = time.perf_counter()
+        self._text = self._runner.template.decode(self._sampled.ids)
+        return self._text
+
+    def observe(self, turn: int, result: StepResult) -> None:
+        spent_s = self._responded_s - self._began_s, time.perf_counter() - self._responded_s
+        self.conversations.add_turn(self._text, self._sampled, result, spent_s)
+        if result.done:
+            return
+        with blame(EnvFailed, "environment of ", self._where, ", turn ", turn):
+            self.conversations.observe(result)
+            if self._limits.drop_oldest:
+                self.conversations.current.drop_oldest(self._limits.max_seq_len - self._limits.max_new_tokens)
+
+    def _conversation(self, agent: str) -> Conversation:
+        breaks, per_turn = self._runner.segment_breaks, self._limits.per_turn
+        return Conversation(self._runner.template, breaks, where=self._where, per_turn=per_turn, agent=agent)
+
+
+class _EnvCall(blame):
+    """One call to the environment: the attempt counts as waiting for it, and its errors become `EnvFailed`."""
 
     __slots__ = ("_wait",)
 
-    def __init__(self, wait: Wait, *what: object) -> None:
-        self._error, self._what, self._wait = EnvFailed, what, wait
+    def __init__(self, wait: WaitCounter, *where: object) -> None:
+        self._error, self._where, self._wait = EnvFailed, where, wait
 
     def __enter__(self) -> None:
-        self._wait.count(1)
+        self._wait.add(1)
 
     def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        self._wait.count(-1)
+        self._wait.add(-1)
         if cause is not None:
             super().__exit__(kind, cause, trace)
 
 
-def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, room: int) -> Request:
+def _request(attempt: Attempt, turn: int, ids: tuple[int, ...], limits: EpisodeLimits, room: int) -> Request:
     task, sibling = attempt.task, attempt.sibling
     names = _names(attempt.seed, attempt.purpose, task.domain, task.id, attempt.number)
     return Request(
         id=f"{names.prefix}/{sibling}/{turn}",
-        ids=tuple(ids),
+        ids=ids,
         max_new_tokens=room,
         sampling=limits.sampling,
         stop=limits.stop,
@@ -217,7 +263,7 @@ def _request(attempt: Attempt, turn: int, ids: Sequence[int], limits: Limits, ro
 
 
 class _Names(NamedTuple):
-    """What the requests of siblings have in common."""
+    """Parts that the requests of siblings share."""
 
     prefix: str
     family: str
@@ -226,10 +272,10 @@ class _Names(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _names(seed: int, purpose: str, domain: str, id: str, number: int) -> _Names:
-    prefix = "/".join((_name(purpose), _name(domain), _name(id), str(number)))
+    prefix = "/".join((_quote(purpose), _quote(domain), _quote(id), str(number)))
     return _Names(prefix, f"{domain}/{id}", NoiseKeys(seed, purpose, domain, id, number))
 
 
-def _name(part: str) -> str:
-    """As it stands in a request's id: a name may hold a slash itself."""
+def _quote(part: str) -> str:
+    """A part of a request id; names may contain slashes."""
     return part if part.isalnum() else quote(part, safe="")

@@ -1,4 +1,4 @@
-"""A whole run whose trainer is two ranks on Ray, against the same run in one process."""
+"""A run whose trainer is two ranks on Ray, compared with the same run in one process."""
 
 import os
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 RUN = """\
 threads: 1
 steps: 3
-model: {shape: {alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, context: 64}}
+model: {shape: {alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, max_seq_len: 64}}
 algorithm: grpo
 tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "even:score"}]
-rollout: {groups_per_step: 4, group_size: 3, context: 32, max_new_tokens: 6}
+rollout: {groups_per_step: 4, group_size: 3, max_seq_len: 32, max_new_tokens: 6}
 actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.01}}
 checkpoint: {every: 2}
 tracking: {tensorboard: false}
@@ -31,8 +31,8 @@ EVEN = """\
 def score(task, reply):
     return sum(letter in "02468" for letter in reply) / 6
 """
-RANKS = ("executor=ray", "actor_train.backend=fsdp2", "actor_train.workers=2", "publication.transport=gloo")
-COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/mean", "gap/mean")
+RANKS = ("executor=ray", "actor_train.backend=fsdp2", "actor_train.workers=2", "weight_sync.transport=gloo")
+COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/mean", "sampler_mismatch/mean")
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def _settings_of_torch() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_a_run_on_two_ranks_learns_what_the_one_in_one_process_does(tmp_path: Path) -> None:
+def test_a_run_on_two_ranks_learns_as_one_process_does(tmp_path: Path) -> None:
     (tmp_path / "even.py").write_text(EVEN)
     (tmp_path / "run.yaml").write_text(RUN)
     for name, where in (("one", ()), ("two", RANKS)):

@@ -1,4 +1,4 @@
-"""Saving on many ranks while they go on: what is written is what they held, and a failure is everybody's."""
+"""Background saves on many ranks: they hold the state of their call, and all ranks report a failure."""
 
 import asyncio
 from pathlib import Path
@@ -8,45 +8,43 @@ import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
-from roll.types import Batch, Call
+from roll.types import Batch, Spec
 from roll.weights.huggingface import read_tensors
-from tests.engines.fsdp_team import SpreadTrainer, Team, Wanted, written
+from tests.engines.fsdp_team import ShardedTrainer, Team, TrainerSpec, written
 from tests.engines.models import batch_of, prompts, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fsdp")]
-CLIPPED = Objective(loss=Call("clipped"))
+CLIPPED = Objective(loss=Spec("clipped"))
 
 
 def batch() -> Batch:
     return batch_of(prompts(6, shortest=2, longest=20, seed=3))
 
 
-async def settled(engine: SpreadTrainer) -> None:
+async def settled(engine: ShardedTrainer) -> None:
     async with asyncio.timeout(60):
-        while not await engine.written():
+        while not await engine.save_completed():
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("spread", [{"size": 2}, {"size": 4, "tp": 2}], ids=["dp2", "dp2 tp2"])
-def test_what_is_written_is_what_was_held_however_far_ranks_have_gone(
-    spread: dict[str, int], team: Team, tmp_path: Path
-) -> None:
-    wanted = Wanted(path=written(small(), tmp_path / "model"), **spread)
+@pytest.mark.parametrize("layout", [{"size": 2}, {"size": 4, "tp": 2}], ids=["dp2", "dp2 tp2"])
+def test_a_background_save_holds_the_state_of_its_call(layout: dict[str, int], team: Team, tmp_path: Path) -> None:
+    spec = TrainerSpec(path=written(small(), tmp_path / "model"), **layout)
 
     async def save() -> tuple[Any, Any]:
-        engine = team.trainer(wanted)
+        engine = team.trainer(spec)
         await engine.start()
         await engine.update(batch(), CLIPPED)
         await engine.save(tmp_path / "waited")
         await engine.look("hold")  # nothing is written until it is let go
         await engine.save(tmp_path / "aside", wait=False)
         ahead = await engine.update(batch(), CLIPPED)
-        assert not await engine.written()
+        assert not await engine.save_completed()
         assert not (tmp_path / "aside/model.safetensors").exists()
         await engine.look("let go")
         await settled(engine)
         await engine.stop()
-        other = team.trainer(wanted)
+        other = team.trainer(spec)
         await other.start()
         await other.load(tmp_path / "aside")
         caught_up = await other.update(batch(), CLIPPED)
@@ -60,9 +58,9 @@ def test_what_is_written_is_what_was_held_however_far_ranks_have_gone(
     assert all(torch.equal(waited[name], aside[name]) for name in waited)
 
 
-def test_a_save_waits_for_the_one_before_and_so_does_the_end(team: Team, tmp_path: Path) -> None:
+def test_a_save_and_the_stop_wait_for_the_save_before(team: Team, tmp_path: Path) -> None:
     async def save() -> None:
-        engine = team.trainer(Wanted(path=written(small(), tmp_path / "model")))
+        engine = team.trainer(TrainerSpec(path=written(small(), tmp_path / "model")))
         await engine.start()
         await engine.save(tmp_path / "first", wait=False)
         await engine.save(tmp_path / "second", wait=False)
@@ -73,9 +71,9 @@ def test_a_save_waits_for_the_one_before_and_so_does_the_end(team: Team, tmp_pat
     assert (tmp_path / "second/optimizer/.metadata").is_file()
 
 
-def test_a_rank_that_cannot_write_is_heard_by_all_and_ranks_go_on(team: Team, tmp_path: Path) -> None:
+def test_a_failed_write_is_reported_by_all_ranks_and_training_continues(team: Team, tmp_path: Path) -> None:
     async def save() -> None:
-        engine = team.trainer(Wanted(path=written(small(), tmp_path / "model")))
+        engine = team.trainer(TrainerSpec(path=written(small(), tmp_path / "model")))
         await engine.start()
         (tmp_path / "taken").write_text("no folder")
         await engine.save(tmp_path / "taken", resumable=False, wait=False)

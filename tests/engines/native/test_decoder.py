@@ -1,4 +1,4 @@
-"""Our decoder against transformers, and what it refuses to load."""
+"""The decoder compared with transformers, and models that it refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,15 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {}),
     "qwen3 wide heads": ("qwen3", {"head_dim": 16, "tie_word_embeddings": False}),
     "qwen3 with biases": ("qwen3", {"attention_bias": True}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral with a window as long as its context": ("mistral", {"sliding_window": 512}),
     "one key head each": ("llama", {"num_key_value_heads": 4}),
 }
 
 
 @torch.no_grad()
 def logits_of(decoder: Decoder, rows: list[list[int]]) -> torch.Tensor:
-    """All rows at once, end to end."""
+    """Logits of all rows at once, end to end."""
     ragged = Ragged([len(row) for row in rows], device=torch.device("cpu"))
     ids = torch.tensor([token for row in rows for token in row])
     return decoder.hidden(ids, ragged.positions, ragged.attend) @ decoder.head.T
@@ -60,7 +62,7 @@ def test_logits_equal_those_of_transformers(shape: tuple[str, dict[str, Any]]) -
 
 
 @pytest.mark.parametrize("name", ["llama with biases", "qwen2 untied", "qwen3"])
-def test_a_saved_model_is_loaded_by_transformers_and_by_us(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_by_transformers_and_by_the_decoder(name: str, tmp_path: Path) -> None:
     architecture, changes = SHAPES[name]
     decoder = ours(peer(config(architecture, **changes)))
     write_model(tmp_path, decoder.config, dict(decoder.named_tensors()))
@@ -90,8 +92,8 @@ def test_a_tensor_that_does_not_fit_is_named_in_one_line(extra: tuple[str, torch
     with pytest.raises(ConfigError) as refused:
         small().load([*small().named_tensors(), extra], where="models/x")
     name, tensor = extra
-    said = f"models/x: tensor {name} {tuple(tensor.shape)} does not fit config.json; take both from one model"
-    assert str(refused.value) == said
+    reply = f"models/x: tensor {name} {tuple(tensor.shape)} does not fit config.json; take both from one model"
+    assert str(refused.value) == reply
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,8 @@ def test_a_tensor_that_does_not_fit_is_named_in_one_line(extra: tuple[str, torch
         ("llama", {"hidden_act": "gelu"}, "SwiGLU"),
         ("llama", {"mlp_bias": True}, "without bias"),
         ("mistral", {"sliding_window": 16}, "sliding-window"),
+        ("mistral", {"sliding_window": 511}, "sliding-window"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}, "sliding-window"),
     ],
 )

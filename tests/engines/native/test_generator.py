@@ -1,4 +1,4 @@
-"""The native generator: right tokens, right logprobs, and the same bits in any company."""
+"""The native generator: right tokens, right logprobs, and the same bits in any batch."""
 
 import asyncio
 import random
@@ -25,6 +25,8 @@ from tests.engines.models import (
     trainer,
 )
 
+pytestmark = pytest.mark.slow
+
 GREEDY = Sampling(temperature=0.0)
 KINDS = [
     Sampling(),
@@ -38,41 +40,41 @@ KINDS = [
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_greedy_tokens_equal_those_of_transformers(architecture: str) -> None:
     model = peer(config(architecture))
-    asked = prompts(9, shortest=1, longest=50)
+    contexts = prompts(9, shortest=1, longest=50)
     requests = [
-        request(f"r{at}", ids, 6 + 5 * (at % 4), sampling=GREEDY) for at, ids in enumerate(asked)
+        request(f"r{at}", ids, 6 + 5 * (at % 4), sampling=GREEDY) for at, ids in enumerate(contexts)
     ]  # fewer slots than requests, and unlike lengths: most are admitted while others decode
-    found = asyncio.run(serve(generator(ours(model), slots=3), requests))
-    for wanted in requests:
-        ids = torch.tensor([wanted.ids])
-        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": wanted.max_new_tokens, "pad_token_id": 0}
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, len(wanted.ids) :]
-        assert list(found[wanted.id].ids) == expected.tolist()
+    result = asyncio.run(serve(generator(ours(model), slots=3), requests))
+    for spec in requests:
+        ids = torch.tensor([spec.ids])
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": spec.max_new_tokens, "pad_token_id": 0}
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, len(spec.ids) :]
+        assert list(result[spec.id].ids) == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trainer_and_sampler_give_a_token_the_same_logprob(kind: Sampling) -> None:
     decoder = small()
-    asked = prompts(8, longest=30)
-    requests = [request(f"r{at}", ids, 12, sampling=kind) for at, ids in enumerate(asked)]
-    found = asyncio.run(serve(generator(decoder, slots=4), requests))
-    rows = [[*wanted.ids, *found[wanted.id].ids] for wanted in requests]
+    contexts = prompts(8, longest=30)
+    requests = [request(f"r{at}", ids, 12, sampling=kind) for at, ids in enumerate(contexts)]
+    result = asyncio.run(serve(generator(decoder, slots=4), requests))
+    rows = [[*spec.ids, *result[spec.id].ids] for spec in requests]
     scores = asyncio.run(_logprobs(decoder, rows, kind)).split([len(row) for row in rows])
-    for wanted, row in zip(requests, scores, strict=True):
-        sampled = torch.tensor(found[wanted.id].logprobs)
-        assert (row[len(wanted.ids) :] - sampled).abs().max() < 1e-4
+    for spec, row in zip(requests, scores, strict=True):
+        sampled = torch.tensor(result[spec.id].logprobs)
+        assert (row[len(spec.ids) :] - sampled).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", [Sampling(top_k=3), Sampling(top_p=0.5)])
 def test_no_token_outside_the_truncation_is_sampled(kind: Sampling) -> None:
     model = peer(config("llama"))
     requests = [request(f"r{at}", ids, 10, sampling=kind) for at, ids in enumerate(prompts(12, longest=20))]
-    found = asyncio.run(serve(generator(ours(model)), requests))
-    for wanted in requests:
-        sampled = torch.tensor(found[wanted.id].ids)
+    result = asyncio.run(serve(generator(ours(model)), requests))
+    for spec in requests:
+        sampled = torch.tensor(result[spec.id].ids)
         with torch.no_grad():
-            logits = model(torch.tensor([[*wanted.ids, *found[wanted.id].ids]])).logits[0]
-        likely = logits[len(wanted.ids) - 1 : -1].softmax(-1)
+            logits = model(torch.tensor([[*spec.ids, *result[spec.id].ids]])).logits[0]
+        likely = logits[len(spec.ids) - 1 : -1].softmax(-1)
         likelier = likely > likely.gather(1, sampled[:, None])
         assert (likelier.sum(-1) < (kind.top_k or 40)).all()
         assert ((likely * likelier).sum(-1) < kind.top_p + 1e-4).all()
@@ -83,18 +85,18 @@ WIDE = {"hidden_size": 64, "intermediate_size": 1536, "head_dim": 16}
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_request_alone_and_in_random_company_gives_the_same_bits(seed: int) -> None:
+def test_a_request_gives_the_same_bits_alone_and_in_random_batches(seed: int) -> None:
     decoder = small("qwen3" if seed else "llama", **WIDE)
     chance = random.Random(seed)
     kinds = [*KINDS, GREEDY]
-    asked = [*prompts(14, shortest=1, longest=30, seed=seed), *prompts(3, shortest=200, longest=400, seed=seed)]
+    contexts = [*prompts(14, shortest=1, longest=30, seed=seed), *prompts(3, shortest=200, longest=400, seed=seed)]
     requests = [
-        request(f"r{at}", ids, chance.randint(1, 24), sampling=kinds[at % len(kinds)]) for at, ids in enumerate(asked)
+        request(f"r{at}", ids, chance.randint(1, 24), sampling=kinds[at % len(kinds)])
+        for at, ids in enumerate(contexts)
     ]
-    requests.append(request("sibling", asked[0], 9, sampling=KINDS[0]))
+    requests.append(request("sibling", contexts[0], 9, sampling=KINDS[0]))
     alone = {
-        wanted.id: asyncio.run(serve(generator(decoder, slots=2, context=448), [wanted]))[wanted.id]
-        for wanted in requests
+        spec.id: asyncio.run(serve(generator(decoder, slots=2, context=448), [spec]))[spec.id] for spec in requests
     }
     for slots, prefill in ((3, 64), (17, 8192), (40, 8192)):
         chance.shuffle(requests)
@@ -102,18 +104,18 @@ def test_a_request_alone_and_in_random_company_gives_the_same_bits(seed: int) ->
         assert asyncio.run(_trickle(engine, requests, chance)) == alone
 
 
-def test_a_request_is_the_same_however_many_share_its_slots() -> None:
+def test_a_request_is_the_same_for_any_number_of_slots() -> None:
     decoder = small("llama", **WIDE)
-    wanted = request("r", [1, 2, 3], 12)
-    alone = asyncio.run(serve(generator(decoder, slots=2), [wanted]))["r"]
+    spec = request("r", [1, 2, 3], 12)
+    alone = asyncio.run(serve(generator(decoder, slots=2), [spec]))["r"]
     for num in (1, 2, 3, 5, 8, 13, 20, 33):
         company = [request(f"c{at}", ids, 3 + at) for at, ids in enumerate(prompts(num, longest=12, seed=num))]
-        found = asyncio.run(serve(generator(decoder, slots=num + 1), [*company[::2], wanted, *company[1::2]]))
-        assert found["r"] == alone
+        result = asyncio.run(serve(generator(decoder, slots=num + 1), [*company[::2], spec, *company[1::2]]))
+        assert result["r"] == alone
 
 
 @pytest.mark.parametrize("kind", [Sampling(), Sampling(temperature=0.7, top_k=5)])
-def test_a_resumed_request_goes_on_with_the_same_tokens(kind: Sampling) -> None:
+def test_a_resumed_request_continues_with_the_same_tokens(kind: Sampling) -> None:
     decoder = small()
     ids = [3, 1, 4, 1, 5]
     whole = asyncio.run(serve(generator(decoder), [request("r", ids, 20, key=11, sampling=kind)]))["r"]
@@ -131,30 +133,30 @@ def test_siblings_share_a_prefill_and_differ_by_their_keys() -> None:
     requests = [request(f"r{at}", [1, 2, 3, 4], 10, key=at) for at in range(6)]
     together = asyncio.run(serve(generator(decoder, slots=4), requests))
     assert len({output.ids for output in together.values()}) > 1
-    for wanted in requests:
-        assert asyncio.run(serve(generator(decoder), [wanted]))[wanted.id] == together[wanted.id]
+    for spec in requests:
+        assert asyncio.run(serve(generator(decoder), [spec]))[spec.id] == together[spec.id]
 
 
-def test_progress_is_reported_every_flush_tokens() -> None:
+def test_progress_is_reported_every_progress_interval() -> None:
     async def outputs() -> list[Output]:
         engine = generator(small(), flush_tokens=3)
         await engine.start()
         await engine.submit([request("r", [1, 2], 8)])
-        found: list[Output] = []
-        while not found or found[-1].finish is None:
-            found += await engine.events(1.0)
-        return found
+        result: list[Output] = []
+        while not result or result[-1].finish is None:
+            result += await engine.events(1.0)
+        return result
 
-    found = asyncio.run(outputs())
-    assert [len(output.ids) for output in found] == [3, 3, 2]
-    assert [output.finish for output in found] == [None, None, Finish.LENGTH]
+    result = asyncio.run(outputs())
+    assert [len(output.ids) for output in result] == [3, 3, 2]
+    assert [output.finish for output in result] == [None, None, Finish.LENGTH]
 
 
-def test_no_more_prompt_tokens_are_admitted_at_once_than_allowed_but_one_prompt_always_is() -> None:
+def test_prefills_are_limited_in_tokens_but_always_admit_one_prompt() -> None:
     requests = [request(f"r{at}", [at + 1] * 30, 4) for at in range(4)]
     for prefill_tokens in (1, 30, 61, 8192):
-        found = asyncio.run(serve(generator(small(), prefill_tokens=prefill_tokens), requests))
-        assert [len(found[wanted.id].ids) for wanted in requests] == [4, 4, 4, 4]
+        result = asyncio.run(serve(generator(small(), prefill_tokens=prefill_tokens), requests))
+        assert [len(result[spec.id].ids) for spec in requests] == [4, 4, 4, 4]
 
 
 async def _logprobs(decoder: Decoder, rows: Sequence[Sequence[int]], kind: Sampling) -> torch.Tensor:
@@ -164,7 +166,7 @@ async def _logprobs(decoder: Decoder, rows: Sequence[Sequence[int]], kind: Sampl
 
 
 async def _trickle(engine: Any, requests: Sequence[Request], chance: random.Random) -> dict[str, Output]:
-    """Submit at odd moments, so that most requests are admitted while others decode."""
+    """Submit at random moments, so that most requests are admitted while others decode."""
     await engine.start()
     waiting = list(requests)
 
@@ -177,6 +179,6 @@ async def _trickle(engine: Any, requests: Sequence[Request], chance: random.Rand
                 await asyncio.sleep(0)
 
     arriving = asyncio.create_task(arrive())
-    found = await collect(engine, len(requests))
+    result = await collect(engine, len(requests))
     await arriving
-    return found
+    return result

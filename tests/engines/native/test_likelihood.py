@@ -1,4 +1,4 @@
-"""Logprobs with gradients by hand, against the same by autograd and against a distribution worked out by hand."""
+"""Logprobs with hand-written gradients, compared with autograd and with a distribution computed by hand."""
 
 import math
 
@@ -12,7 +12,7 @@ from roll.types import Sampling
 VOCAB, WIDTH, TOKENS = 50, 12, 23
 
 
-def given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def example() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     noise = torch.Generator().manual_seed(3)
     hidden = torch.randn(TOKENS, WIDTH, generator=noise)
     head = torch.randn(VOCAB, WIDTH, generator=noise)
@@ -29,11 +29,11 @@ def test_logprob_and_entropy_of_a_distribution_known_by_hand() -> None:
 
 @pytest.mark.parametrize("logit_bytes", [1, 4 * VOCAB * 5, 2**30])
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_results_and_gradients_are_those_of_autograd_however_tokens_are_cut(
+def test_results_and_gradients_are_those_of_autograd_for_any_chunk_size(
     logit_bytes: int, *, entropy_gradient: bool
 ) -> None:
-    hidden, head, ids = given()
-    found: list[list[torch.Tensor]] = []
+    hidden, head, ids = example()
+    result: list[list[torch.Tensor]] = []
     for by_hand in (False, True):
         x, weight = hidden.clone().requires_grad_(), head.clone().requires_grad_()
         if by_hand:
@@ -45,13 +45,13 @@ def test_results_and_gradients_are_those_of_autograd_however_tokens_are_cut(
         loss = (rows[0] * slopes).sum() + ((rows[1] * slopes.flip(0)).sum() if entropy_gradient else 0.0)
         loss.backward()
         assert x.grad is not None and weight.grad is not None
-        found.append([*(row.detach() for row in rows), x.grad, weight.grad])
-    for ours, wanted in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=1e-4)
+        result.append([*(row.detach() for row in rows), x.grad, weight.grad])
+    for ours, expected in zip(result[1], result[0], strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_the_gradient_of_the_head_is_as_wide_as_the_head() -> None:
-    hidden, head, ids = given()
+    hidden, head, ids = example()
     weight = head.requires_grad_()
     likelihood(hidden.bfloat16(), weight, ids, 1.0, logit_bytes=1)[0].sum().backward()
     assert weight.grad is not None and weight.grad.dtype == torch.float32
@@ -62,16 +62,16 @@ def test_the_gradient_of_the_head_is_as_wide_as_the_head() -> None:
 
 
 def test_no_tokens_have_no_logprobs() -> None:
-    hidden, head, ids = given()
+    hidden, head, ids = example()
     rows = likelihood(hidden[:0].requires_grad_(), head, ids[:0], 1.0)
     assert [row.shape for row in rows] == [(0,), (0,)]
 
 
 def test_logits_of_sixteen_bit_factors_are_not_rounded() -> None:
-    """Logits near 30 would be rounded to the next eighth; products of rounded factors are all that is lost."""
-    hidden, head, ids = given()
+    """Logits near 30 would be rounded to the next eighth; only the factors may be rounded."""
+    hidden, head, ids = example()
     hidden, head = (12 * hidden).bfloat16(), head.bfloat16()
     wide = (hidden.double() @ head.double().t()).log_softmax(-1)
-    found, _ = likelihood(hidden, head.float(), ids, 1.0)
+    result, _ = likelihood(hidden, head.float(), ids, 1.0)
     assert float((hidden.double() @ head.double().t()).abs().max()) > 30
-    torch.testing.assert_close(found.double(), wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(result.double(), wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1), atol=1e-4, rtol=0)

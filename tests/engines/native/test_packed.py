@@ -1,4 +1,4 @@
-"""Packed attention without its kernel: what it is given, and what becomes of gradients, against padded sequences."""
+"""Packed attention without its kernel: its inputs and gradients, compared with padded sequences."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,18 +11,18 @@ from torch import Tensor
 
 from roll.engines.native import packed as room
 from roll.engines.native.attention import Ragged, Sharing, sharing
-from roll.engines.native.packed import Packed
+from roll.engines.native.packed import PackedAttention
 from tests.engines.models import CPU, batch_of, prompts
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, *bounds_and_most: Any, window_size: tuple[int, int]) -> Tensor:
-    """What the kernel does: sequence by sequence, the last query seeing the last key."""
+    """A stand-in for the kernel: sequence by sequence, with the last query attending to the last key."""
     to_q, to_k, most_q, most_k = bounds_and_most
     assert window_size == (-1, 0)
     assert (to_q.dtype, to_k.dtype) == (torch.int32, torch.int32)
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     for row in range(len(to_q) - 1):
         mine, keys = slice(int(to_q[row]), int(to_q[row + 1])), slice(int(to_k[row]), int(to_k[row + 1]))
         num_q, num_k = mine.stop - mine.start, keys.stop - keys.start
@@ -31,8 +31,8 @@ def plain(q: Tensor, k: Tensor, v: Tensor, *bounds_and_most: Any, window_size: t
         seen = torch.ones(num_q, num_k, dtype=torch.bool).tril(num_k - num_q)
         rows = (each.transpose(0, 1).unsqueeze(0) for each in (q[mine], k[keys], v[keys]))
         mixed = F.scaled_dot_product_attention(*rows, attn_mask=seen, enable_gqa=True)
-        found.append(mixed.squeeze(0).transpose(0, 1))
-    return torch.cat(found)
+        result.append(mixed.squeeze(0).transpose(0, 1))
+    return torch.cat(result)
 
 
 @pytest.fixture(autouse=True)
@@ -41,48 +41,48 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def siblings(sizes: Sequence[int], *, prompt: int = 9) -> list[list[int]]:
-    """Groups of so many rows, each group with a prompt of its own."""
+    """Groups of these numbers of rows, each with a different prompt."""
     replies = iter(prompts(sum(sizes), longest=20, seed=2))
-    asked = prompts(len(sizes), shortest=prompt, longest=prompt, seed=1)
-    return [asked[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
+    contexts = prompts(len(sizes), shortest=prompt, longest=prompt, seed=1)
+    return [contexts[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (4, 4), (3, 1, 5, 2)])
-def test_shared_beginnings_stand_once_and_everybody_sees_them(sizes: tuple[int, ...]) -> None:
+def test_shared_prefixes_occur_once_and_all_rows_attend_to_them(sizes: tuple[int, ...]) -> None:
     rows = siblings(sizes)
     batch = batch_of(rows, prompt=9)
     noise = torch.Generator().manual_seed(0)
-    found: list[list[Tensor]] = []
-    for kind in (Ragged, Packed):
-        laid = kind(batch.lengths, device=CPU, shared=replace(sharing(batch), read=batch.lengths))
-        count = len(batch.ids[laid.kept])
+    result: list[list[Tensor]] = []
+    for kind in (Ragged, PackedAttention):
+        layout = kind(batch.lengths, device=CPU, shared=replace(sharing(batch), read=batch.lengths))
+        count = len(batch.ids[layout.flat_tokens])
         assert count == batch.num_tokens - 9 * (len(rows) - len(sizes))
         noise.manual_seed(0)
         q, k, v = (torch.randn(count, n, DIM, generator=noise).requires_grad_() for n in (HEADS, KV_HEADS, KV_HEADS))
-        mixed = laid.attend(0, q, k, v)
+        mixed = layout.attend(0, q, k, v)
         (mixed * torch.linspace(0, 1, mixed.numel()).view_as(mixed)).sum().backward()
         assert q.grad is not None and k.grad is not None and v.grad is not None
-        everywhere = laid.standing(torch.arange(batch.num_tokens))
-        found.append([mixed.detach(), q.grad, k.grad, v.grad, laid.positions, laid.last, everywhere])
-    for padded, packed in zip(*found, strict=True):
+        everywhere = layout.flat_index(torch.arange(batch.num_tokens))
+        result.append([mixed.detach(), q.grad, k.grad, v.grad, layout.positions, layout.last, everywhere])
+    for padded, packed in zip(*result, strict=True):
         torch.testing.assert_close(packed, padded, atol=2e-5, rtol=1e-5)
 
 
-def test_a_row_that_is_nothing_but_a_shared_beginning_keeps_its_last_token() -> None:
-    laid = Packed([5, 5], device=CPU, shared=Sharing((0, 0), (0, 5), (5, 5)))
-    assert laid.standing(torch.arange(10)).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 5]
+def test_a_row_that_is_only_a_shared_prefix_keeps_its_last_token() -> None:
+    layout = PackedAttention([5, 5], device=CPU, shared=Sharing((0, 0), (0, 5), (5, 5)))
+    assert layout.flat_index(torch.arange(10)).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 5]
     q, k, v = (torch.randn(6, n, DIM) for n in (HEADS, KV_HEADS, KV_HEADS))
-    assert laid.attend(0, q, k, v).shape == (6, HEADS * DIM)
+    assert layout.attend(0, q, k, v).shape == (6, HEADS * DIM)
 
 
-def test_what_comes_back_to_a_shared_token_is_added_up_with_32_bits() -> None:
-    """259 times 1 is 259, which bf16 does not know: one by one it would stay 256, rounded on the way it is 260."""
+def test_gradients_of_a_shared_token_are_summed_in_32_bits() -> None:
+    """259 times 1 is 259, which bf16 cannot represent: added one by one it stays 256, rounded once it is 260."""
     lengths = (2,) * 260
-    laid = Packed(lengths, device=CPU, shared=Sharing((0,) * 260, (0,) + (1,) * 259, lengths))
+    layout = PackedAttention(lengths, device=CPU, shared=Sharing((0,) * 260, (0,) + (1,) * 259, lengths))
     q = torch.zeros(261, HEADS, DIM, dtype=torch.bfloat16)
     k = torch.zeros(261, KV_HEADS, DIM, dtype=torch.bfloat16)
     v = torch.ones(261, KV_HEADS, DIM, dtype=torch.bfloat16, requires_grad=True)
-    laid.attend(0, q, k, v).float().sum().backward()
+    layout.attend(0, q, k, v).float().sum().backward()
     assert v.grad is not None
     # Two queries share a head of values: each row gives half of its two to each of its two tokens, and the leader's
     # first query gives all of its two to the first.

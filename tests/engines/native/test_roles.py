@@ -12,15 +12,15 @@ from roll.config.schema import Optimizer
 from roll.data.collate import last_rows
 from roll.engines.native.attention import Ragged
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.trainer import NativeScorer, NativeTrainer, ScoreSettings
+from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, NativeTrainer
 from roll.errors import ConfigError
-from roll.types import Batch, Call, Sampling
+from roll.types import Batch, Sampling, Spec
 from roll.weights.huggingface import read_tensors
 from tests.engines.models import CPU, batch_of, prompts, small, trainer, twin
 
 ROWS = prompts(6, shortest=2, longest=9, seed=5)
-VALUE = Objective(loss=Call("squared_value"))
-SGD = Optimizer(kind="sgd", lr=1.0, clip_norm=None)
+VALUE = Objective(loss=Spec("squared_value"))
+SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
 
 
 def critic() -> Decoder:
@@ -31,12 +31,12 @@ def critic() -> Decoder:
     return decoder
 
 
-def scorer(decoder: Decoder) -> NativeScorer:
-    return NativeScorer(decoder, ScoreSettings(tokens_per_microbatch=30, sampling=Sampling(), device=CPU))
+def scorer(decoder: Decoder) -> NativeLogprobModel:
+    return NativeLogprobModel(decoder, LogprobSettings(tokens_per_microbatch=30, sampling=Sampling(), device=CPU))
 
 
 def after_each(decoder: Decoder, ids: list[int]) -> torch.Tensor:
-    """The score of every prefix of one sequence, computed on its own."""
+    """The score of every prefix of one sequence, computed separately."""
     assert decoder.score is not None
     ragged = Ragged([len(ids)], device=CPU)
     hidden = decoder.hidden(torch.tensor(ids), ragged.positions, ragged.attend)
@@ -45,28 +45,30 @@ def after_each(decoder: Decoder, ids: list[int]) -> torch.Tensor:
 
 def test_a_value_is_that_of_the_state_before_its_token() -> None:
     decoder = critic()
-    found = asyncio.run(scorer(decoder).values(batch_of(ROWS)))
+    result = asyncio.run(scorer(decoder).values(batch_of(ROWS)))
     expected = torch.cat([torch.cat([torch.zeros(1), after_each(decoder, row)[:-1]]) for row in ROWS])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_the_score_of_a_whole_trajectory_is_that_after_its_last_token() -> None:
     decoder = critic()
     whole = last_rows(batch_of(ROWS))
-    found = asyncio.run(scorer(decoder).values(whole))[torch.tensor(whole.lengths).cumsum(0) - 1]
-    torch.testing.assert_close(found, torch.stack([after_each(decoder, row)[-1] for row in ROWS]), atol=1e-5, rtol=1e-4)
+    result = asyncio.run(scorer(decoder).values(whole))[torch.tensor(whole.lengths).cumsum(0) - 1]
+    torch.testing.assert_close(
+        result, torch.stack([after_each(decoder, row)[-1] for row in ROWS]), atol=1e-5, rtol=1e-4
+    )
 
 
-def test_a_critic_comes_closer_to_the_returns_it_is_shown() -> None:
+def test_a_critic_learns_the_returns() -> None:
     async def learn() -> list[float]:
         engine: NativeTrainer = trainer(critic(), optimizer=Optimizer(lr=3e-3))
         await engine.start()
         batch = batch_of(ROWS)
         returns = torch.where(batch.trained, batch.ids.float() / 40, 0.0)
         shown = replace(batch, returns=returns, values=await engine.values(batch))
-        found = [(await engine.update(shown, VALUE))["loss/value_error"] for _ in range(30)]
+        result = [(await engine.update(shown, VALUE))["loss/value_error"] for _ in range(30)]
         assert torch.isfinite(await engine.values(batch)).all()
-        return found
+        return result
 
     errors = asyncio.run(learn())
     assert errors[-1] < 0.3 * errors[0]
@@ -86,13 +88,13 @@ def test_a_critic_saved_and_loaded_gives_the_same_values(tmp_path: Path) -> None
     assert "score.weight" in dict(read_tensors(tmp_path))
 
 
-def test_a_critic_has_no_logprobs_and_says_so() -> None:
-    with pytest.raises(ConfigError, match="instead of a language head"):
+def test_logprobs_of_a_critic_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="no language head"):
         asyncio.run(scorer(critic()).logprobs(batch_of(ROWS)))
 
 
 def gradient(decoder: Decoder, batch: Batch, objective: Objective) -> dict[str, torch.Tensor]:
-    """By one step of plain SGD with learning rate 1: what the parameters lost."""
+    """The gradient: what parameters lose in one step of plain SGD with learning rate 1."""
 
     async def step() -> None:
         engine = trainer(decoder, optimizer=SGD)
@@ -107,7 +109,7 @@ def gradient(decoder: Decoder, batch: Batch, objective: Objective) -> dict[str, 
 def test_plain_sgd_moves_the_weights_by_the_gradient_unclipped() -> None:
     decoder, batch = small(), batch_of(ROWS, advantages=None)
     batch = replace(batch, advantages=batch.trained.float() * 100)
-    moved = gradient(twin(decoder), batch, Objective(loss=Call("policy_gradient")))
+    moved = gradient(twin(decoder), batch, Objective(loss=Spec("policy_gradient")))
     loss = -(asyncio.run(_logprobs(decoder, batch)) * 100)[batch.trained].mean()
     loss.backward()
     ours = dict(decoder.named_parameters())["embed"].grad
@@ -116,7 +118,7 @@ def test_plain_sgd_moves_the_weights_by_the_gradient_unclipped() -> None:
 
 
 async def _logprobs(decoder: Decoder, batch: Batch) -> torch.Tensor:
-    """With a gradient, one row at a time and by the definition."""
+    """Entropies with a gradient, row by row from the definition."""
     rows: list[torch.Tensor] = []
     for row in ROWS:
         ragged = Ragged([len(row)], device=CPU)
@@ -126,15 +128,15 @@ async def _logprobs(decoder: Decoder, batch: Batch) -> torch.Tensor:
     return torch.cat(rows)
 
 
-def test_an_entropy_bonus_raises_the_entropy_and_nothing_asks_for_it_otherwise() -> None:
+def test_an_entropy_bonus_raises_the_entropy_and_is_off_by_default() -> None:
     async def learn(bonus: float) -> tuple[float, float]:
         engine = trainer(small(), optimizer=Optimizer(lr=1e-2))
         await engine.start()
         batch = batch_of(ROWS)
         batch = replace(batch, advantages=torch.zeros(batch.num_tokens))
-        objective = Objective(loss=Call("policy_gradient"), entropy=bonus)
-        found = [await engine.update(batch, objective) for _ in range(10)]
-        return found[0]["loss/entropy"], found[-1]["loss/entropy"]
+        objective = Objective(loss=Spec("policy_gradient"), entropy=bonus)
+        result = [await engine.update(batch, objective) for _ in range(10)]
+        return result[0]["loss/entropy"], result[-1]["loss/entropy"]
 
     before, after = asyncio.run(learn(1.0))
     assert after > before + 0.01

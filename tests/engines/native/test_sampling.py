@@ -1,4 +1,4 @@
-"""Noise, truncation and drawing, on distributions small enough to work out by hand."""
+"""Noise, truncation and sampling, on distributions small enough to compute by hand."""
 
 import math
 
@@ -20,28 +20,28 @@ def noise(keys: int, positions: int, seed: int = 0) -> np.ndarray:
 
 
 def test_noise_lies_in_the_unit_interval_and_never_repeats() -> None:
-    found = noise(200, 100)
-    assert found.min() >= 0 and found.max() < 1
-    assert len(np.unique(found)) == 20_000
-    assert abs(found.mean() - 0.5) < 0.01
-    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.03
+    result = noise(200, 100)
+    assert result.min() >= 0 and result.max() < 1
+    assert len(np.unique(result)) == 20_000
+    assert abs(result.mean() - 0.5) < 0.01
+    assert abs(np.corrcoef(result[:-1], result[1:])[0, 1]) < 0.03
 
 
-def test_noise_is_a_function_of_key_and_position_alone() -> None:
+def test_noise_depends_only_on_key_and_position() -> None:
     keys, positions = np.array([5, 9, 5], np.uint64), np.array([0, 1, 2], np.uint64)
     whole = uniforms(keys, positions)
     for at in range(3):
         assert uniforms(keys[at : at + 1], positions[at : at + 1])[0] == whole[at]
 
 
-def test_a_key_tells_its_parts_apart() -> None:
+def test_keys_with_different_parts_differ() -> None:
     assert noise_key(1, "a", 2) == noise_key(1, "a", 2)
     assert len({noise_key(1, 23), noise_key(12, 3), noise_key(123), noise_key(1, 2, 3), noise_key("1", "", 23)}) == 5
 
 
-def test_top_k_keeps_the_k_likeliest_and_their_logprobs_are_of_what_is_kept() -> None:
-    kept = restrict(HALVES, Sampling(top_k=2)).softmax(-1)
-    torch.testing.assert_close(kept, torch.tensor([[2 / 3, 1 / 3, 0, 0]]))
+def test_top_k_keeps_the_k_likeliest_and_renormalises_their_logprobs() -> None:
+    retained = restrict(HALVES, Sampling(top_k=2)).softmax(-1)
+    torch.testing.assert_close(retained, torch.tensor([[2 / 3, 1 / 3, 0, 0]]))
 
 
 def test_top_p_keeps_the_fewest_that_reach_p() -> None:
@@ -49,7 +49,7 @@ def test_top_p_keeps_the_fewest_that_reach_p() -> None:
     torch.testing.assert_close(restrict(HALVES, Sampling(top_p=0.4)).softmax(-1), torch.tensor([[1.0, 0, 0, 0]]))
 
 
-def test_top_p_is_of_what_top_k_left() -> None:
+def test_top_p_applies_after_top_k() -> None:
     # top-k 2 leaves 2/3 and 1/3: the first alone reaches 0.6, but did not before the cut.
     both = restrict(HALVES, Sampling(top_k=2, top_p=0.6)).softmax(-1)
     torch.testing.assert_close(both, torch.tensor([[1.0, 0, 0, 0]]))
@@ -61,14 +61,14 @@ def test_temperature_divides_logits() -> None:
     torch.testing.assert_close(cold, torch.tensor([[16, 4, 1, 1]]) / 22)
 
 
-def test_tokens_alike_are_cut_by_their_place_so_trainer_and_generator_agree() -> None:
-    kept = restrict(torch.zeros(1, 4), Sampling(top_k=2))
-    assert torch.isfinite(kept).tolist() == [[True, True, False, False]]
+def test_equal_logits_are_cut_by_index_so_trainer_and_generator_agree() -> None:
+    retained = restrict(torch.zeros(1, 4), Sampling(top_k=2))
+    assert torch.isfinite(retained).tolist() == [[True, True, False, False]]
 
 
-def test_a_sampled_token_is_never_cut_away_from_its_own_score() -> None:
-    kept = restrict(HALVES, Sampling(top_k=1), keep=torch.tensor([3]))
-    torch.testing.assert_close(kept.softmax(-1), torch.tensor([[0.8, 0, 0, 0.2]]))
+def test_a_sampled_token_is_never_excluded_when_it_is_scored() -> None:
+    retained = restrict(HALVES, Sampling(top_k=1), keep=torch.tensor([3]))
+    torch.testing.assert_close(retained.softmax(-1), torch.tensor([[0.8, 0, 0, 0.2]]))
 
 
 def test_drawing_inverts_the_cumulative_distribution() -> None:
@@ -114,7 +114,7 @@ def test_scores_in_chunks_equal_those_in_one_piece_and_so_do_their_gradients() -
     assert LOGIT_BYTES // (4 * vocab) < num
     hidden, head = torch.randn(num, 2, generator=noise_of), torch.randn(vocab, 2, generator=noise_of)
     ids = torch.randint(0, vocab, (num,), generator=noise_of)
-    found = []
+    result = []
     for function in (
         lambda h, w: score(h, w, ids, Sampling())[0],
         lambda h, w: (h @ w.T).log_softmax(-1)[range(num), ids],
@@ -122,8 +122,8 @@ def test_scores_in_chunks_equal_those_in_one_piece_and_so_do_their_gradients() -
         h, w = hidden.clone().requires_grad_(), head.clone().requires_grad_()
         row = function(h, w)
         (row * torch.arange(num)).sum().backward()
-        found.append((row, h.grad, w.grad))
-    for mine, plain in zip(*found, strict=True):
+        result.append((row, h.grad, w.grad))
+    for mine, plain in zip(*result, strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5)
 
 

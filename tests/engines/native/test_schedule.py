@@ -15,7 +15,7 @@ def test_constant_stays_where_the_warm_up_ends() -> None:
 
 def test_linear_falls_by_equal_steps_to_the_final_rate() -> None:
     assert rates(4, schedule="linear") == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    assert rates(4, schedule="linear", final_lr=0.2) == pytest.approx([1.0, 0.8, 0.6, 0.4])
+    assert rates(4, schedule="linear", final_lr_ratio=0.2) == pytest.approx([1.0, 0.8, 0.6, 0.4])
     assert rates(5, schedule="linear", warmup_steps=1) == pytest.approx([0.5, 1.0, 0.75, 0.5, 0.25])
 
 
@@ -25,7 +25,7 @@ def test_cosine_is_halfway_at_half_time() -> None:
 
 
 def test_past_the_last_step_the_final_rate_holds() -> None:
-    optimizer = Optimizer(lr=2.0, schedule="cosine", final_lr=0.1)
+    optimizer = Optimizer(lr=2.0, schedule="cosine", final_lr_ratio=0.1)
     assert lr_at(4, 4, optimizer) == lr_at(9, 4, optimizer) == pytest.approx(0.2)
 
 

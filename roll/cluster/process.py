@@ -1,0 +1,293 @@
+"""Workers in child processes of this machine. A process that hangs is killed from outside and replaced.
+
+| call | waits for | woken by |
+|---|---|---|
+| `ProcessWorker.start` | the process and its worker | the first reply; the process's death |
+| `ProcessWorker.call` | the reply to this call; calls run concurrently | the reply; the process's death |
+| `ProcessWorker.responds` | a turn of the process's event loop | its reply; the timeout; the process's death |
+| `ProcessCluster.at` | its turn (one call per worker), then the reply | the reply; the timeout; the process's death |
+| `kill`, `stop` | the end of the process and its children, which they kill | |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import inspect
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Concatenate, Generic
+
+from roll.cluster.framing import MessageStream
+from roll.cluster.handle import Method, P, R, S, W, build_worker
+from roll.errors import WorkerDied
+from roll.types import Spec
+
+_CHILD = "from roll.cluster.process import main; main()"
+_PR_SET_PDEATHSIG = 1
+_BUILD, _CALL, _CANCEL, _PING = "build", "call", "cancel", "ping"
+"""Kinds of requests: the first entry of a message to the child."""
+
+
+class TimedOut(WorkerDied):
+    """A call exceeded its timeout; its worker was killed and the next call starts another."""
+
+
+class ExitedInCall(RuntimeError):
+    """A call raised `SystemExit` or another exception that ends a process."""
+
+
+class ProcessWorker(Generic[W]):
+    """One child process with one worker. Calls run concurrently, as tasks of its main thread.
+
+    Arguments and results are pickled. Cancelling a call cancels it in the child. Once the process is gone, calls in
+    flight and later ones raise `WorkerDied` with the reason.
+    """
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        self.name, self._process = name, process
+        self.exit_reason = ""
+        """Why the process ended; empty while it runs."""
+        self._stream = MessageStream(self._receive, lambda: self.kill("its process ended"))
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count()
+
+    @classmethod
+    async def start(cls, worker: Spec, rank: int, *, name: str) -> ProcessWorker[W]:
+        """A new process with its worker built; raises what kept it from that."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        started = cls(f"{name} {rank}", process)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: started._stream, sock=ours)
+            await started._request((_BUILD, sys.path, worker, rank), "its start")
+        except BaseException:
+            started.kill("it could not start")
+            raise
+        return started
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def call(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The worker's result; raises what the worker raised."""
+        return await self._request((_CALL, method.__name__, args, kwargs), method.__name__)
+
+    async def responds(self, within_s: float) -> bool:
+        """Whether the child's event loop reacts within that time; it does not if a call blocks it."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._request((_PING,), "a ping")
+        except (TimeoutError, WorkerDied):
+            return False
+        return True
+
+    def memory(self) -> int:
+        """Resident memory in bytes; 0 if the process is gone or the system does not report it."""
+        try:
+            resident = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(resident) * os.sysconf("SC_PAGE_SIZE")
+
+    def kill(self, reason: str) -> None:
+        """End the process and its children; returns when it is gone."""
+        if self.exit_reason:
+            return
+        self.exit_reason = reason
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+            os.killpg(self.pid, signal.SIGKILL)  # it leads its own session
+        self._process.wait()
+        self._stream.close()
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(WorkerDied(f"{self.name}: {reason}"))
+
+    async def _request(self, message: tuple[Any, ...], what: str) -> Any:
+        if self.exit_reason:
+            raise WorkerDied(f"{self.name}: {self.exit_reason}")
+        number, body, idle = next(self._numbers), pickle.dumps(message), not self._replies
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._stream.send(number, body, now=idle)
+        try:
+            ok, value = await reply
+        except asyncio.CancelledError:
+            if not self.exit_reason:
+                self._stream.send(next(self._numbers), pickle.dumps((_CANCEL, number)))
+            raise
+        except WorkerDied as error:
+            raise WorkerDied(f"{error} during {what}") from None
+        finally:
+            self._replies.pop(number, None)
+        if ok:
+            return value
+        if isinstance(value, asyncio.CancelledError):
+            raise RuntimeError(f"{self.name}: {what} was cancelled in the child, not by its caller")
+        raise value
+
+    def _receive(self, number: int, message: Any) -> None:
+        reply = self._replies.get(number)
+        if reply is not None and not reply.done():  # else its caller was cancelled
+            reply.set_result((False, message) if isinstance(message, Exception) else message)
+
+
+class ProcessCluster(Generic[W]):
+    """`Cluster` over `size` child processes, each with one worker and one call at a time.
+
+    A call that exceeds `timeout_s`, or the entry of `timeouts` for its method, raises `TimedOut`. If the process ends
+    during a call, the call raises `WorkerDied`. In both cases, and after a cancelled call, the next call starts a new
+    worker: a call that blocks its process cannot be stopped in another way.
+    """
+
+    def __init__(
+        self,
+        worker: Spec,
+        size: int,
+        *,
+        name: str,
+        timeout_s: float | None = None,
+        timeouts: Mapping[str, float] | None = None,
+    ) -> None:
+        assert size > 0, "a cluster has at least one worker"
+        self.name, self.timeout_s, self.timeouts = name, timeout_s, timeouts or {}
+        self._spec = worker
+        self._workers: list[ProcessWorker[W] | None] = [None] * size
+        self._locks = [asyncio.Lock() for _ in range(size)]
+
+    @property
+    def size(self) -> int:
+        return len(self._workers)
+
+    @property
+    def alive(self) -> list[int]:
+        """Ranks whose process runs; a call to another rank starts its process."""
+        return [rank for rank, worker in enumerate(self._workers) if worker is not None and not worker.exit_reason]
+
+    async def start(self) -> None:
+        """Start all workers; raises what keeps one from starting."""
+        await asyncio.gather(*(self._ensure_started(rank) for rank in range(self.size)))
+
+    async def stop(self) -> None:
+        for worker in self._workers:
+            if worker is not None:
+                worker.kill("it was stopped")
+
+    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        calls = [self.at(rank, method, *args, **kwargs) for rank in range(self.size)]
+        return list(await asyncio.gather(*calls))
+
+    async def scatter(
+        self,
+        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
+        shards: Sequence[S],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        assert len(shards) == self.size, f"{len(shards)} shards for {self.size} workers"
+        calls = [self.at(rank, method, shard, *args, **kwargs) for rank, shard in enumerate(shards)]
+        return list(await asyncio.gather(*calls))
+
+    async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        async with self._locks[rank]:
+            worker = await self._ensure_started(rank)
+            timeout_s = self.timeouts.get(method.__name__, self.timeout_s)
+            deadline = asyncio.timeout(timeout_s)
+            try:
+                async with deadline:
+                    return await worker.call(method, *args, **kwargs)
+            except TimeoutError:
+                if not deadline.expired():
+                    raise  # the worker's own
+                worker.kill("it was killed")
+                what = f"{method.__name__} did not end within {timeout_s:g} s"
+                raise TimedOut(f"{worker.name}: {what}; its worker was killed") from None
+            except ExitedInCall:
+                worker.kill("its process ended")
+                raise WorkerDied(f"{worker.name}: its process ended during {method.__name__}") from None
+            except asyncio.CancelledError:
+                worker.kill("its call was cancelled")
+                raise
+
+    async def _ensure_started(self, rank: int) -> ProcessWorker[W]:
+        worker = self._workers[rank]
+        if worker is None or worker.exit_reason:
+            worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
+        return worker
+
+
+def main() -> None:
+    """Run a child process: serve the socket whose file descriptor is the first argument until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the process that started it
+    asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+async def _serve(connection: socket.socket) -> None:
+    child = _Child()
+    await asyncio.get_running_loop().create_connection(lambda: child.stream, sock=connection)
+    await asyncio.Event().wait()
+
+
+class _Child:
+    """The child's end: its worker, and a task per call. A ping is answered between two calls."""
+
+    def __init__(self) -> None:
+        self.stream = MessageStream(self._receive, lambda: os._exit(0))
+        self._worker: Any = None
+        self._calls: dict[int, asyncio.Task[None]] = {}
+
+    def _receive(self, number: int, message: Any) -> None:
+        if isinstance(message, Exception):
+            self._reply(number, False, message)
+            return
+        kind, *rest = message
+        if kind == _PING:
+            self._reply(number, True, None)
+        elif kind == _CANCEL:
+            if (call := self._calls.get(rest[0])) is not None:
+                call.cancel()
+        else:
+            work = self._build(*rest) if kind == _BUILD else self._call(*rest)
+            self._calls[number] = asyncio.get_running_loop().create_task(self._run(number, work))
+
+    async def _run(self, number: int, work: Awaitable[Any]) -> None:
+        try:
+            ok, value = True, await work
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the caller raises any error
+            ok, value = False, error
+        except BaseException as error:  # noqa: BLE001 - SystemExit must not end the other calls
+            ok, value = False, ExitedInCall(f"{type(error).__name__}: {error}")
+        del self._calls[number]
+        self._reply(number, ok, value)
+
+    async def _build(self, paths: list[str], worker: Spec, rank: int) -> None:
+        sys.path[:] = paths
+        self._worker = build_worker(worker, rank)
+
+    async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = getattr(self._worker, method)(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+
+    def _reply(self, number: int, ok: bool, value: Any) -> None:
+        try:
+            body = pickle.dumps((ok, value))
+        except Exception as error:  # noqa: BLE001 - results and errors that cannot be pickled are described
+            text = f"{type(value).__name__} cannot be sent to another process ({error}): {value!r}"
+            body = pickle.dumps((False, TypeError(text)))
+        self.stream.send(number, body, now=not self._calls)

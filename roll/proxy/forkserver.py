@@ -1,0 +1,238 @@
+"""A fork server for Python agents: its process imports modules once, and every agent is a fork of it.
+
+| call | waits for | woken by |
+|---|---|---|
+| `run` | the imports, the first time; then the agent's end, too much output, or the time limit | its process |
+| `stop` | nothing | |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from roll.errors import ConfigError
+from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
+from roll.sandbox.process import Command, create_sealed_file
+
+_START_S, _GRACE_S = 300.0, 5.0
+_MAX_MESSAGE = 1 << 16
+_MAIN = Path(__file__).with_name("forkserver_main.py")
+
+
+class ForkServer:
+    """Runs scripts in forks of one Python process; restarts that process if it has died."""
+
+    def __init__(self, folder: str, modules: Sequence[str]) -> None:
+        """`folder` holds the scripts, and may hold modules."""
+        self._folder, self._modules = folder, tuple(modules)
+        self.process: subprocess.Popen[bytes] | None = None
+        """The process that forks; None before the first agent."""
+        self._socket: socket.socket | None = None
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._num_orders = 0
+        self._starting = asyncio.Lock()
+
+    async def run(self, command: Command, limits: ResourceLimits) -> ProgramResult:
+        """Run the script `command.argv[0]` to its end or its limits; its process group is dead afterwards."""
+        await self._ensure_process()
+        began = time.monotonic()
+        flood = asyncio.Event()
+        streams = [_OutputPipe(limits.output_bytes, flood) for _ in range(2)]
+        stdin = create_sealed_file(command.stdin)
+        try:
+            pid = await self._fork(command, [stdin, *(stream.write for stream in streams)])
+        except BaseException:
+            for stream in streams:
+                stream.close()
+            raise
+        finally:
+            for descriptor in (stdin, *(stream.write for stream in streams)):
+                os.close(descriptor)
+        return await self._watch(pid, limits.wall_s, streams, flood, began)
+
+    async def stop(self) -> None:
+        """End the process; running agents are killed by the `run` that started them."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    async def _fork(self, command: Command, descriptors: Sequence[int]) -> int:
+        order = {
+            "argv": list(command.argv),
+            "directory": command.directory,
+            "environment": dict(command.environment),
+        }
+        starting = asyncio.ensure_future(self._ask(order, descriptors))
+        try:
+            return (await asyncio.shield(starting))["pid"]
+        except asyncio.CancelledError:
+            pid: int = (await starting)["pid"]  # otherwise it would keep running unsupervised
+            _kill(pid)
+            await self._ask({"reap": pid})
+            raise
+
+    async def _watch(
+        self, pid: int, wall_s: float, streams: Sequence[_OutputPipe], flood: asyncio.Event, began: float
+    ) -> ProgramResult:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        descriptor = os.pidfd_open(pid)
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await _first(ended, flood, timeout_s=wall_s)
+            ended_on_its_own = ended.is_set()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            try:
+                _kill(pid)
+                code: int = (await self._ask({"reap": pid}))["status"]
+            finally:
+                outputs = [stream.close() for stream in streams]
+        why = ExitReason.EXITED if code >= 0 else ExitReason.KILLED
+        if flood.is_set():
+            why = ExitReason.OUTPUT_FLOOD
+        elif not ended_on_its_own:
+            why = ExitReason.TIMED_OUT
+        return ProgramResult(
+            reason=why,
+            exit_code=code if why is ExitReason.EXITED else None,
+            signal=-code if code < 0 else None,
+            stdout=outputs[0],
+            stderr=outputs[1],
+            wall_s=time.monotonic() - began,
+        )
+
+    async def _ensure_process(self) -> None:
+        """Start the process if it is not running, and wait for its imports."""
+        async with self._starting:
+            if self._socket is not None:
+                return
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, str(_MAIN), str(theirs.fileno()), self._folder, *self._modules],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            ours.setblocking(False)
+            self._socket = ours
+            loop = asyncio.get_running_loop()
+            ready = self._replies[0] = loop.create_future()
+            loop.add_reader(ours, self._receive)
+            try:
+                async with asyncio.timeout(_START_S):
+                    await ready
+            except (TimeoutError, SandboxFailed):
+                await self.stop()
+                names = ", ".join(self._modules)
+                raise ConfigError(f"agent.preload: cannot import {names} (see above); leave it out") from None
+
+    async def _ask(self, order: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        self._num_orders += 1
+        number = self._num_orders
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        data = json.dumps({"id": number, **order}).encode()
+        while True:
+            if self._socket is None:
+                raise SandboxFailed("agent: the fork server has died; see the modules it imports")
+            try:
+                socket.send_fds(self._socket, [data], list(descriptors))
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.005)
+            except OSError as error:
+                raise SandboxFailed(f"agent: cannot be started ({error}); check the system") from error
+        return await reply
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(_MAX_MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._fail_pending()
+            return
+        fields: dict[str, Any] = json.loads(data)
+        reply = self._replies.pop(fields.pop("id"))
+        if not reply.done():
+            reply.set_result(fields)
+
+    def _fail_pending(self) -> None:
+        """The process has died: fail all pending orders; the next agent starts another process."""
+        assert self._socket is not None
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self._socket = None
+        waiting, self._replies = self._replies, {}
+        for reply in waiting.values():
+            if not reply.done():
+                reply.set_exception(SandboxFailed("agent: the fork server has died; see its standard error"))
+
+
+class _OutputPipe:
+    """The reading end of one pipe; keeps the first `limit` bytes and sets `flood` if there are more."""
+
+    def __init__(self, limit: int, flood: asyncio.Event) -> None:
+        self._limit, self._flood, self._output = limit, flood, bytearray()
+        self._read, self.write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read, False)
+        asyncio.get_running_loop().add_reader(self._read, self._read_chunk)
+
+    def _read_chunk(self) -> bool:
+        """Read what is there; returns whether there may be more."""
+        try:
+            chunk = os.read(self._read, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(self._read)
+        self._output += chunk[: self._limit - len(self._output) + 1]
+        if len(self._output) > self._limit:
+            self._flood.set()
+            return False
+        return bool(chunk)
+
+    def close(self) -> bytes:
+        """Drain the pipe and return its output."""
+        while self._read_chunk():
+            pass
+        asyncio.get_running_loop().remove_reader(self._read)
+        os.close(self._read)
+        return bytes(self._output[: self._limit])
+
+
+def _kill(pid: int) -> None:
+    """Kill the whole process group. Safe until the process is reaped: until then its pid is not reused."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has not created its own group yet
+        os.kill(pid, signal.SIGKILL)
+
+
+async def _first(*events: asyncio.Event, timeout_s: float) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,0 +1,275 @@
+"""The protocol between the two processes of `roll.rewards.code.examiner`: typed values as text, requests, answers.
+
+This file is also sent into the sandbox as text and must start quickly there: it has only cheap imports, runs on Python
+3.8, and treats everything it reads as written by a hostile process.
+"""
+
+# pyright: basic
+# Values of any type pass through here; strict checking would need a cast on every line.
+
+from __future__ import annotations
+
+import builtins
+import importlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+MAX_MESSAGE_BYTES = 32 * 2**20
+MAX_ITEMS = 100_000
+"""Items taken from an iterator that is sent as a list."""
+REBUILT: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
+    ("builtins", "range"): lambda value: (value.start, value.stop, value.step),
+    ("decimal", "Decimal"): lambda value: (str(value),),
+    ("fractions", "Fraction"): lambda value: (value.numerator, value.denominator),
+    ("datetime", "date"): lambda value: (value.year, value.month, value.day),
+    ("datetime", "timedelta"): lambda value: (value.days, value.seconds, value.microseconds),
+    ("collections", "deque"): lambda value: (list(value),),
+}
+"""Standard-library classes sent as a name and constructor arguments."""
+_KINDS: dict[str, Any] = {"l": list, "t": tuple, "s": set, "f": frozenset}
+_CONSTANTS = {"N": None, "T": True, "F": False}
+
+
+class Disconnected(BaseException):
+    """The other side has ended, or sent an invalid message. An `except Exception` in a test does not catch it."""
+
+
+class Unsupported(BaseException):
+    """The tests need an operation that cannot cross the process boundary."""
+
+
+class RemoteObject:
+    """A callable object of the other process."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        object.__setattr__(self, "_connection", connection)
+        object.__setattr__(self, "_number", number)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return request(self, "call", *arguments, **keywords)
+
+
+def request(target: RemoteObject, operation: str, *arguments: Any, **keywords: Any) -> Any:
+    """The result of an operation on an object of the other process; raises its error."""
+    connection: Connection = object.__getattribute__(target, "_connection")
+    return connection.request(operation, target, arguments, keywords)
+
+
+class Connection:
+    """One end of the pipe pair. Each side serves the other's requests while it waits for an answer."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO, serve: Callable[..., Any], wrap: Callable[..., Any]) -> None:
+        self.source, self.sink, self.serve, self.wrap = source, sink, serve, wrap
+        self.objects: dict[int, Any] = {}
+        self.errors: dict[str, Any] = {}
+        self.before_handle: Callable[[Any], Any] = lambda value: value
+        """Called before an object is sent as a handle: returns the object or a replacement, or raises."""
+        self.broken = False
+
+    def request(self, operation: str, target: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        self.send("do", operation, self.pack(target), self.pack(list(arguments)), self.pack(keywords))
+        while True:
+            kind, *rest = self.receive()
+            if kind == "do":
+                self.answer(*rest)
+            elif kind == "raise":
+                raise self.error(*rest)
+            else:
+                value, changed = rest
+                if changed:
+                    update(arguments, self.unpack(changed))
+                return self.unpack(value)
+
+    def answer(self, operation: str, target: str, arguments: str, keywords: str) -> None:
+        """Serve one request."""
+        values = self.unpack(arguments)
+        try:
+            value = self.serve(operation, self.unpack(target), values, self.unpack(keywords))
+            after = self.pack(values)
+            response = ("return", self.pack(value), "" if after == arguments else after)
+        except Exception as error:  # noqa: BLE001 - sent to the other side by name
+            response = ("raise", type(error).__name__, str(error)[:1000])
+        self.send(*response)
+
+    def error(self, name: str, text: str) -> Exception:
+        known: Any = self.errors.get(name) or getattr(builtins, name, None)
+        plain = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError)
+        error: Any = known(text) if plain else Exception(f"{name}: {text}")
+        error.foreign = True  # not an error of the tests themselves
+        return error
+
+    def send(self, *words: str) -> None:
+        text = write(list(words), self._refuse_handle).encode("utf-8", "surrogatepass")
+        try:
+            self.sink.write(b"%d\n" % len(text) + text)
+            self.sink.flush()
+        except OSError as error:
+            raise self.disconnect() from error
+
+    def receive(self) -> list[str]:
+        """The next message: its kind and a fixed number of texts per kind."""
+        try:
+            size = int(self.source.readline(12))
+            if not 0 < size <= MAX_MESSAGE_BYTES:
+                raise ValueError(size)
+            message = read(self.source.read(size).decode("utf-8", "surrogatepass"), self._refuse_handle)
+            if {"do": 5, "return": 3, "raise": 3, "load": 2, "names": 2}[message[0]] != len(message):
+                raise ValueError(message[0])
+            if not all(type(word) is str for word in message):
+                raise TypeError(message[0])
+            return message
+        except (OSError, ValueError, RecursionError, MemoryError, TypeError, LookupError, EOFError) as error:
+            raise self.disconnect() from error
+
+    def disconnect(self) -> Disconnected:
+        self.broken = True
+        return Disconnected()
+
+    def pack(self, value: Any) -> str:
+        """A value as text, with handles for anything but plain data."""
+        return write(value, self._write_handle)
+
+    def unpack(self, text: str) -> Any:
+        """The value of a text from the other side."""
+        try:
+            return read(text, self._read_handle)
+        except Exception as error:  # an invalid text ends the connection
+            raise self.disconnect() from error
+
+    def _write_handle(self, value: Any) -> str:
+        if isinstance(value, RemoteObject):
+            return f"m{object.__getattribute__(value, '_number')};"
+        replacement = self.before_handle(value)
+        if replacement is not value:
+            return self.pack(replacement)
+        self.objects[id(value)] = value
+        return f"o{id(value)};"
+
+    def _read_handle(self, tag: str, number: int) -> Any:
+        return self.objects[number] if tag == "m" else self.wrap(self, number)
+
+    def _refuse_handle(self, *handle: Any) -> Any:
+        raise TypeError(handle)
+
+
+def write(value: Any, write_handle: Callable[[Any], str]) -> str:
+    """Plain data as text: a type letter, a length or count, the content. Subclasses are sent as their base."""
+    if value is None or isinstance(value, bool):
+        return {None: "N", True: "T", False: "F"}[value]
+    if isinstance(value, int):
+        return f"i{int(value):x};"
+    if isinstance(value, float):
+        return f"r{float(value).hex()};"
+    if isinstance(value, str):
+        return f"u{len(value)};{str.__str__(value)}"
+    for tag, kind in _KINDS.items():
+        if isinstance(value, kind):
+            items: Any = value
+            return f"{tag}{len(items)};" + "".join([write(item, write_handle) for item in items])
+    if isinstance(value, dict):
+        parts = [write(key, write_handle) + write(item, write_handle) for key, item in _any(value).items()]
+        return f"d{len(parts)};" + "".join(parts)
+    return _write_object(value, write_handle)
+
+
+def _write_object(value: Any, write_handle: Callable[[Any], str]) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return ("b" if isinstance(value, bytes) else "a") + f"{value.hex()};"
+    if isinstance(value, complex):
+        return f"c{value.real.hex()},{value.imag.hex()};"
+    if isinstance(value, type) and value.__module__ == "builtins":
+        return f"k{value.__name__};"
+    kind: Any = type(_any(value))
+    path = (kind.__module__, kind.__name__)
+    if path in REBUILT:
+        return f"x{'.'.join(path)};" + write(list(REBUILT[path](value)), write_handle)
+    if hasattr(kind, "__index__"):  # numbers of other libraries
+        return write(_any(value).__index__(), write_handle)
+    return write_handle(value)
+
+
+def _any(value: Any) -> Any:
+    """The value without its narrowed static type."""
+    return value
+
+
+def read(text: str, read_handle: Callable[[str, int], Any]) -> Any:
+    """The inverse of `write`; any exception means that the text is invalid."""
+    value, end = _read(text, 0, read_handle)
+    if end != len(text):
+        raise ValueError("trailing text")
+    return value
+
+
+def _read(text: str, at: int, read_handle: Callable[[str, int], Any]) -> tuple[Any, int]:
+    tag = text[at]
+    if tag in _CONSTANTS:
+        return _CONSTANTS[tag], at + 1
+    end = text.index(";", at)
+    head, at = text[at + 1 : end], end + 1
+    if tag == "u":
+        stop = at + int(head)
+        if stop > len(text) or stop < at:
+            raise ValueError("truncated text")
+        return text[at:stop], stop
+    if tag in _KINDS or tag == "d":
+        items: list[Any] = []
+        for _ in range(int(head) * (2 if tag == "d" else 1)):
+            item, at = _read(text, at, read_handle)
+            items.append(item)
+        return (_KINDS[tag](items) if tag != "d" else dict(zip(items[::2], items[1::2]))), at  # noqa: B905 - Python 3.8
+    if tag == "x":
+        arguments, at = _read(text, at, read_handle)
+        return _rebuild(head, arguments), at
+    return _read_atom(tag, head, read_handle), at
+
+
+def _read_atom(tag: str, head: str, read_handle: Callable[[str, int], Any]) -> Any:
+    if tag == "i":
+        return int(head, 16)
+    if tag == "r":
+        return float.fromhex(head)
+    if tag == "c":
+        real, _, imaginary = head.partition(",")
+        return complex(float.fromhex(real), float.fromhex(imaginary))
+    if tag == "k":
+        kind = getattr(builtins, head)
+        if isinstance(kind, type):
+            return kind
+    if tag in "ba":
+        return (bytes if tag == "b" else bytearray).fromhex(head)
+    if tag in "mo":
+        return read_handle(tag, int(head))
+    raise ValueError(tag)
+
+
+def _rebuild(path: str, arguments: Any) -> Any:
+    module, _, name = path.partition(".")
+    if (module, name) not in REBUILT:
+        raise ValueError(path)
+    return getattr(importlib.import_module(module), name)(*arguments)
+
+
+def update(before: tuple[Any, ...], after: list[Any]) -> None:
+    """Apply the other side's in-place changes of arguments to the originals here."""
+    for old, new in zip(before, after):  # noqa: B905 - Python 3.8
+        if type(old) is not type(new):
+            continue
+        if isinstance(old, (list, bytearray)):
+            old[:] = new
+        elif isinstance(old, (dict, set)):
+            _any(old).clear()
+            _any(old).update(new)
+
+
+def collect_items(stream: Any) -> list[Any]:
+    """The items of an iterator; raises past `MAX_ITEMS`."""
+    items: list[Any] = []
+    for item in stream:
+        items.append(item)
+        if len(items) > MAX_ITEMS:
+            raise ValueError("too many items")
+    return items

@@ -1,0 +1,1 @@
+"""The reward `ifeval`: verifiable instructions, and the language detection they need."""

@@ -1,0 +1,1 @@
+"""The reward `judge`: a language model grades responses."""

@@ -1,0 +1,139 @@
+"""A language model as judge: the median of several verdicts, parsed strictly and cached.
+
+    reward:
+      kind: judge
+      chat: {url: "http://127.0.0.1:8000/v1", model: my-judge, api_key_env: JUDGE_KEY}
+      scale: [1, 10]
+      rubric: Is the reply polite and correct?
+      judges: 3
+      cache: runs/verdicts.db
+
+An answer without a verdict on the scale is retried; if no retry has one, the reward fails and there is no score. A
+judge takes seconds: with reward workers, raise `rewards.timeout_s`; with `rewards.workers` at 0, all responses of a
+step are judged concurrently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import statistics
+from collections.abc import Sequence
+from typing import Any, cast
+
+from roll.chat.base import Chat
+from roll.chat.http import RequestRejected
+from roll.chat.openai import build_chat
+from roll.errors import ConfigError, EngineFailed
+from roll.rewards.judge.cache import VerdictCache, cache_key
+from roll.rewards.judge.prompt import DEFAULT_RUBRIC, build_prompt, parse_scale, parse_verdict
+from roll.rewards.result import RewardFault, Unscored
+from roll.types import Score, Task
+
+_MAX_TRIES = 3
+"""Answers requested until one holds a verdict."""
+_RETRY_TEMPERATURE = 0.7
+"""Minimum after an answer without a verdict: a greedy judge would repeat itself."""
+_EXCERPT = 120
+
+
+class Judge:
+    """The median verdict of all judges, from 0 for the worst on the scale to 1 for the best.
+
+    On a scale of two words the median is the majority. The part `agreement` is 1 minus the mean distance between a
+    verdict and the score; with two words, that is the share of judges who agree with the majority. The part `verdicts`
+    is the number of verdicts. Only the text after a response's thinking is judged.
+    """
+
+    def __init__(
+        self,
+        *,
+        chat: Any,
+        rubric: str = DEFAULT_RUBRIC,
+        scale: Any = "yes/no",
+        judges: int = 1,
+        temperature: float | None = None,
+        cache: str | None = None,
+    ) -> None:
+        """`chat` is a section, a `Chat`, or a list of them; each gives `judges` verdicts.
+
+        `temperature` defaults to 0 with one verdict per chat, and to 1 with several.
+        """
+        self.chats = _build_chats(chat)
+        self.rubric, self.scale, self.judges = rubric, parse_scale(scale), judges
+        self.temperature = float(judges > 1) if temperature is None else temperature
+        self.cache = VerdictCache(cache)
+        if judges < 1 or (self.scale.words and len(self.chats) * judges % 2 == 0):
+            raise ConfigError(
+                f"reward 'judge': {len(self.chats)} chats asked {judges} times have no majority; "
+                "make it an odd number of verdicts"
+            )
+        if self.temperature == 0 and judges > 1:
+            raise ConfigError(
+                f"reward 'judge': {judges} judges at temperature 0 are one; raise temperature, or set judges to 1"
+            )
+
+    async def start(self) -> None:
+        self.cache.open()
+
+    async def stop(self) -> None:
+        self.cache.close()
+
+    async def score(self, task: Task, response: str) -> Score:
+        """The median verdict; raises `RewardFailed` if a judge returns none."""
+        judgements = [
+            self._judge_cached(chat, number, task, response) for chat in self.chats for number in range(self.judges)
+        ]
+        results = await asyncio.gather(*judgements, return_exceptions=True)  # so that none outlives a failure
+        values: list[float] = []
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            values.append(result)
+        median = statistics.median(values)
+        agreement = 1.0 - statistics.fmean(abs(value - median) for value in values)
+        return Score(median, {"agreement": agreement, "verdicts": float(len(values))})
+
+    async def _judge_cached(self, chat: Chat, number: int, task: Task, response: str) -> float:
+        """The verdict of one judge, from the cache if it is there."""
+        # The key leaves out the fence, which differs between calls.
+        messages = build_prompt(task, response, rubric=self.rubric, scale=self.scale, fence="")
+        key = cache_key(chat.name, self.temperature, number, [(message.role, message.content) for message in messages])
+        cached = self.cache.get(key)
+        value = None if cached is None else self.scale.value(cached)
+        if value is not None:
+            return value
+        verdict, value = await self._judge(chat, number, task, response)
+        self.cache.put(key, verdict)
+        return value
+
+    async def _judge(self, chat: Chat, number: int, task: Task, response: str) -> tuple[str, float]:
+        where = f"reward 'judge' on task {task.id!r}: {chat.name!r}"
+        answer = ""
+        for tries in range(_MAX_TRIES):
+            messages = build_prompt(task, response, rubric=self.rubric, scale=self.scale, fence=secrets.token_hex(8))
+            temperature = self.temperature if tries == 0 else max(self.temperature, _RETRY_TEMPERATURE)
+            try:
+                answer = await chat.complete(messages, temperature=temperature, seed=number + tries * self.judges)
+            except (RequestRejected, ConfigError) as error:  # a retry would not help
+                raise Unscored(RewardFault.REWARD, f"{where}: {error}") from error
+            except EngineFailed as error:
+                raise Unscored(RewardFault.INFRASTRUCTURE, f"{where}: {error}") from error
+            verdict = parse_verdict(answer)
+            value = None if verdict is None else self.scale.value(verdict)
+            if verdict is not None and value is not None:
+                return verdict, value
+        ending = " ".join(answer.split())[-_EXCERPT:]
+        raise Unscored(
+            RewardFault.REWARD,
+            f"{where}: no verdict in {_MAX_TRIES} answers (the last ends {ending!r}); choose a judge that keeps to the "
+            "form, or raise the chat's max_tokens",
+        )
+
+
+def _build_chats(section: Any) -> list[Chat]:
+    entries = list(cast(Sequence[Any], section)) if isinstance(section, list | tuple) else [section]
+    if not entries:
+        raise ConfigError("reward 'judge': chat is an empty list; write {url: ..., model: ...}")
+    names = ["chat"] if len(entries) == 1 else [f"chat.{index}" for index in range(len(entries))]
+    return [build_chat(entry, f"reward 'judge': {name}") for name, entry in zip(names, entries, strict=True)]

@@ -1,0 +1,256 @@
+"""Pending requests, and the choice of a generator for each: the least loaded one, or one with a cached prefix."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from roll.engines.base import Output, Request
+from roll.errors import EngineFailed
+from roll.types import Finish, record
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from roll.types import Floats, Ints
+
+    Future = asyncio.Future["Sampled"]
+
+
+_HOMES = 65_536
+"""Prompt families whose last generator is remembered."""
+_START, _SHRINK = 64, 0.7
+"""Initial adaptive limit, and the factor applied to it after a preemption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """Limit on the requests of one generator; the rest stay in the router's queue, free to go to any generator."""
+
+    limit: int | None = None
+    """None: no limit."""
+    adaptive: bool = False
+    """Additive increase, multiplicative decrease: up by one per `limit` finished requests, down after a preemption."""
+
+
+class LoadBalancer:
+    """Outstanding tokens and requests of every generator."""
+
+    def __init__(self, size: int, concurrency: Concurrency | None = None) -> None:
+        concurrency = concurrency or Concurrency()
+        self._adaptive = concurrency.adaptive
+        start = concurrency.limit or (_START if concurrency.adaptive else None)
+        self.limits: list[float | None] = [None if start is None else float(start)] * size
+        self.tokens, self.num_requests = [0] * size, [0] * size
+        self.unavailable: set[int] = set()
+        """Ranks that are being replaced; they get no requests."""
+        self._num_preempted = [0] * size
+        self._heap: list[tuple[int, int]] = []  # may hold outdated entries, which `_least` drops
+        self._touched = set(range(size))  # ranks without a current entry
+        self._homes: OrderedDict[str, int] = OrderedDict()
+
+    def choose(self, prompt: int, family: str, avoid: int | None = None) -> int | None:
+        """The rank where a request with `prompt` tokens costs least; None while every generator is full."""
+        if len(self.tokens) == 1:
+            return 0 if self._free(0) else None
+        least = self._least(avoid)
+        home = self._homes.get(family) if family else None
+        if least is None or home is None or home == avoid or not self._free(home):
+            return least
+        return home if self.tokens[home] <= self.tokens[least] + prompt else least
+
+    def add_request(self, rank: int, tokens: int, family: str) -> None:
+        """A request with up to `tokens` tokens to sample was sent to `rank`."""
+        self.num_requests[rank] += 1
+        self.tokens[rank] += tokens
+        self._touched.add(rank)
+        if family and len(self.tokens) > 1:
+            self._homes[family] = rank
+            self._homes.move_to_end(family)
+            if len(self._homes) > _HOMES:
+                self._homes.popitem(last=False)
+
+    def add_progress(self, rank: int, tokens: int) -> None:
+        """`tokens` tokens of a request were sampled."""
+        self.tokens[rank] -= tokens
+        self._touched.add(rank)
+
+    def remove_request(self, rank: int, tokens: int, *, ended: bool = False) -> None:
+        """A request left `rank` with `tokens` tokens not sampled; `ended` if it was completed."""
+        self.num_requests[rank] -= 1
+        self.tokens[rank] -= tokens
+        limit = self.limits[rank]
+        if self._adaptive and ended and limit is not None:
+            self.limits[rank] = limit + 1 / limit
+        self._touched.add(rank)
+
+    def report_preemptions(self, rank: int, num_preempted: int) -> None:
+        """The generator has preempted `num_preempted` requests since it started."""
+        limit = self.limits[rank]
+        if self._adaptive and limit is not None and num_preempted > self._num_preempted[rank]:
+            self.limits[rank] = max(1.0, limit * _SHRINK)
+        self._num_preempted[rank] = num_preempted
+
+    def mark_ready(self, rank: int) -> None:
+        """A replaced generator can be chosen again."""
+        self.unavailable.discard(rank)
+        self._touched.add(rank)
+
+    def _free(self, rank: int) -> bool:
+        limit = self.limits[rank]
+        if rank in self.unavailable:
+            return False
+        return limit is None or self.num_requests[rank] < int(limit)
+
+    def _catch_up(self) -> None:
+        """Push a heap entry for every changed generator that has room."""
+        for rank in self._touched:
+            if self._free(rank):
+                heapq.heappush(self._heap, (self.tokens[rank], rank))
+        self._touched.clear()
+        if len(self._heap) > 64 + 8 * len(self.tokens):
+            self._heap = [(tokens, rank) for rank, tokens in enumerate(self.tokens) if self._free(rank)]
+            heapq.heapify(self._heap)
+
+    def _least(self, avoid: int | None) -> int | None:
+        """The rank with room and the fewest outstanding tokens; `avoid` only if there is no other generator."""
+        self._catch_up()
+        skipped: tuple[int, int] | None = None
+        least: int | None = None
+        while self._heap and least is None:
+            tokens, rank = self._heap[0]
+            if tokens != self.tokens[rank] or not self._free(rank):
+                heapq.heappop(self._heap)
+            elif rank == avoid and len(self.tokens) > 1:
+                skipped = heapq.heappop(self._heap)
+            else:
+                least = rank
+        if skipped is not None:
+            heapq.heappush(self._heap, skipped)
+        return least
+
+
+OnOutput = Callable[[Output], None]
+"""Called with every output for a request, including the last."""
+
+
+@record
+class Sampled:
+    """All tokens sampled for one request, possibly by several versions of the weights."""
+
+    ids: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    logprobs: Floats = field(default_factory=lambda: np.zeros(0, np.float32))
+    versions: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    """One per token, never decreasing."""
+    finish: Finish = Finish.ABORT
+    queued_s: float = 0.0
+    """Seconds that the request waited for a generator."""
+
+
+class VersionRows:
+    """Arrays that repeat one version per token, sliced from one buffer: an allocation costs more than a request."""
+
+    def __init__(self) -> None:
+        self._version, self._row = -1, np.zeros(0, np.int32)
+
+    def row(self, version: int, num_tokens: int) -> Ints:
+        """`num_tokens` times this version, read-only."""
+        if version != self._version or num_tokens > len(self._row):
+            self._version, self._row = version, np.full(max(num_tokens, len(self._row)), version, np.int32)
+            self._row.flags.writeable = False
+        return self._row[:num_tokens]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pending:
+    """A request in the queue or on a generator, with its partial reply."""
+
+    request: Request
+    priority: tuple[int, int]
+    """Order of the caller, then a running number; lower goes first."""
+    future: Future
+    on_output: OnOutput | None
+    parts: list[Sampled]
+    """The partial reply, one part per output."""
+    num_tokens: int
+    """Length of the partial reply."""
+    rank: int | None = None
+    """The generator that works on it; None while it waits for dispatch."""
+    name: str = ""
+    """Its id on that generator. Unique per dispatch, so that late outputs match no request."""
+    last_active: float
+    """Time of its last output; while it waits for dispatch, the start of that wait."""
+    queued_s: float = 0.0
+    """Seconds it has waited for dispatch so far."""
+    redispatches: int = 0
+    avoid: int | None = None
+    """The generator that timed out last."""
+
+    @property
+    def num_left(self) -> int:
+        return self.request.max_new_tokens - self.num_tokens
+
+    @property
+    def complete(self) -> Finish | None:
+        """The finish reason, if the partial reply is complete."""
+        if self.num_tokens and int(self.parts[-1].ids[-1]) in self.request.stop:
+            return Finish.STOP
+        return Finish.LENGTH if self.num_tokens >= self.request.max_new_tokens else None
+
+    def remainder(self) -> Request:
+        """The request for the rest: the prompt with the partial reply, and the remaining token budget."""
+        request, parts = self.request, self.parts
+        return Request(
+            id=self.name,
+            ids=(*request.ids, *(id for part in parts for id in part.ids.tolist())) if parts else request.ids,
+            max_new_tokens=request.max_new_tokens - self.num_tokens,
+            sampling=request.sampling,
+            stop=request.stop,
+            key=request.key,
+            produced=request.produced + self.num_tokens,
+            family=request.family,
+        )
+
+    def resolve(self, finish: Finish) -> None:
+        if not self.future.done():
+            self.future.set_result(_join(self.parts, finish, self.queued_s))
+
+    def fail(self, reason: str) -> None:
+        if not self.future.done():
+            self.future.set_exception(EngineFailed(f"request {self.request.id}: {reason}"))
+
+    def fault(self, output: Output, *, with_logprobs: bool = True) -> str:
+        """Why this output is malformed; empty if it is not. Without `with_logprobs` the logprobs are not checked."""
+        num_new, logprobs = len(output.ids), output.logprobs
+        if self.num_tokens + num_new > self.request.max_new_tokens:
+            return f"{self.num_tokens + num_new} tokens where {self.request.max_new_tokens} were requested"
+        if len(logprobs) != num_new:
+            return f"{num_new} tokens and {len(logprobs)} logprobs"
+        if with_logprobs and not _finite(logprobs):
+            return "logprobs that are not finite"
+        return ""
+
+
+def _join(parts: Sequence[Sampled], finish: Finish, queued_s: float) -> Sampled:
+    if not parts:
+        return Sampled(finish=finish, queued_s=queued_s)
+    if len(parts) == 1:
+        complete = parts[0].finish is finish  # then its `queued_s` is final
+        return parts[0] if complete else replace(parts[0], finish=finish, queued_s=queued_s)
+    return Sampled(
+        ids=np.concatenate([part.ids for part in parts]),
+        logprobs=np.concatenate([part.logprobs for part in parts]),
+        versions=np.concatenate([part.versions for part in parts]),
+        finish=finish,
+        queued_s=queued_s,
+    )
+
+
+def _finite(row: Floats) -> bool:
+    return isfinite(row.dot(row)) or bool(np.isfinite(row).all())  # the dot product is the fast path

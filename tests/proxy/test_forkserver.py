@@ -1,0 +1,136 @@
+"""A forked script is a script that was started: its arguments, streams, ends and limits are the same."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.errors import ConfigError
+from roll.proxy.forkserver import ForkServer
+from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
+from roll.sandbox.process import Command
+
+SCRIPT = """
+import json, os, random, subprocess, sys, time
+task = json.load(sys.stdin)
+if task == "fail": raise ValueError("no luck")
+if task == "leave": sys.exit(7)
+if task == "flood": print("x" * 100_000)
+if task == "hang":
+    child = subprocess.Popen(["sleep", "60"])
+    print(child.pid, flush=True)
+    time.sleep(60)
+import atexit; atexit.register(lambda: print("bye"))
+print(json.dumps([__name__, sys.argv, os.getcwd(), os.environ.get("MARK"), "HOME" in os.environ,
+    "decimal" in sys.modules, random.random()]))
+"""
+Run = Callable[..., Coroutine[Any, Any, ProgramResult]]
+
+
+def with_forkserver(folder: Path, work: Callable[[Run, ForkServer], Coroutine[Any, Any, None]]) -> None:
+    """Do some work with a Python that has imported something."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+
+    async def inside() -> None:
+        python = ForkServer(str(folder), ["decimal"])
+
+        async def run(said: str, **limits: Any) -> ProgramResult:
+            return await python.run(
+                Command(
+                    argv=(str(script), "--fast"),
+                    stdin=f'"{said}"'.encode(),
+                    environment={"MARK": "here"},
+                    directory=str(folder),
+                ),
+                ResourceLimits(wall_s=10.0, **limits) if "wall_s" not in limits else ResourceLimits(**limits),
+            )
+
+        try:
+            async with asyncio.timeout(20):
+                await work(run, python)
+        finally:
+            await python.stop()
+
+    asyncio.run(inside())
+
+
+def gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_forked_script_has_its_arguments_folder_environment_and_imports(tmp_path: Path) -> None:
+    async def work(run: Run, _: ForkServer) -> None:
+        found = await asyncio.gather(*(run("go") for _ in range(4)))
+        assert all(each.succeeded for each in found), found[0].stderr.decode()
+        written = [each.stdout.decode().splitlines() for each in found]
+        rows = [json.loads(lines[0]) for lines in written]
+        script = str(tmp_path / "script.py")
+        assert rows[0][:6] == ["__main__", [script, "--fast"], str(tmp_path), "here", False, True]
+        assert [lines[1:] for lines in written] == [["bye"]] * 4, "it ends as Python does"
+        assert len({row[6] for row in rows}) == 4, "each draws for itself"
+
+    with_forkserver(tmp_path, work)
+
+
+def test_a_forked_script_ends_like_a_started_one(tmp_path: Path) -> None:
+    async def work(run: Run, _: ForkServer) -> None:
+        failed, left, flooded = await asyncio.gather(run("fail"), run("leave"), run("flood", output_bytes=1000))
+        assert failed.exit_code == 1 and failed.stderr.decode().splitlines()[-1] == "ValueError: no luck"
+        assert (left.reason, left.exit_code) == (ExitReason.EXITED, 7)
+        assert flooded.reason is ExitReason.OUTPUT_FLOOD and len(flooded.stdout) == 1000
+
+    with_forkserver(tmp_path, work)
+
+
+def test_a_forked_script_that_hangs_is_killed_with_its_child_processes(tmp_path: Path) -> None:
+    async def work(run: Run, _: ForkServer) -> None:
+        found = await run("hang", wall_s=1.0)
+        assert found.reason is ExitReason.TIMED_OUT and found.exit_code is None
+        assert gone(int(found.stdout))
+        hanging = asyncio.ensure_future(run("hang"))
+        await asyncio.sleep(0.05)  # long enough to be started, and maybe not to have settled
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+
+    with_forkserver(tmp_path, work)
+
+
+def test_a_fork_server_that_has_died_is_restarted(tmp_path: Path) -> None:
+    async def work(run: Run, python: ForkServer) -> None:
+        hanging = asyncio.ensure_future(run("hang"))
+        await asyncio.sleep(0.5)
+        assert python.process is not None
+        os.kill(python.process.pid, signal.SIGKILL)
+        await asyncio.sleep(0.1)
+        hanging.cancel()
+        with pytest.raises((asyncio.CancelledError, SandboxFailed)):
+            await hanging
+        assert (await run("go")).succeeded
+
+    with_forkserver(tmp_path, work)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are supervised by process descriptors")
+def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    async def inside() -> None:
+        with pytest.raises(ConfigError, match=r"agent.preload: cannot import no_such_module"):
+            await ForkServer(str(tmp_path), ["no_such_module"]).run(
+                Command(argv=("x.py",), stdin=b"", directory=str(tmp_path)), ResourceLimits()
+            )
+
+    asyncio.run(inside())

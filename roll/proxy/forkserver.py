@@ -22,9 +22,9 @@ from typing import Any
 
 from roll.errors import ConfigError
 from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
-from roll.sandbox.process import Command, create_sealed_file
+from roll.sandbox.process import Command, OutputReader, create_sealed_file, exit_reason, wait_all, wait_first
 
-_START_S, _GRACE_S = 300.0, 5.0
+_START_S, _GRACE_S = 300.0, 2.0
 _MAX_MESSAGE = 1 << 16
 _MAIN = Path(__file__).with_name("forkserver_main.py")
 
@@ -47,7 +47,7 @@ class ForkServer:
         await self._ensure_process()
         began = time.monotonic()
         flood = asyncio.Event()
-        streams = [_OutputPipe(limits.output_bytes, flood) for _ in range(2)]
+        streams = [OutputReader(limits.output_bytes, flood) for _ in range(2)]
         stdin = create_sealed_file(command.stdin)
         try:
             pid = await self._fork(command, [stdin, *(stream.write for stream in streams)])
@@ -87,14 +87,14 @@ class ForkServer:
             raise
 
     async def _watch(
-        self, pid: int, wall_s: float, streams: Sequence[_OutputPipe], flood: asyncio.Event, began: float
+        self, pid: int, wall_s: float, streams: Sequence[OutputReader], flood: asyncio.Event, began: float
     ) -> ProgramResult:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         descriptor = os.pidfd_open(pid)
         loop.add_reader(descriptor, ended.set)
         try:
-            await _first(ended, flood, timeout_s=wall_s)
-            ended_on_its_own = ended.is_set()
+            await wait_first(ended, flood, timeout_s=wall_s)
+            exited = ended.is_set()
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
@@ -102,18 +102,15 @@ class ForkServer:
                 _kill(pid)
                 code: int = (await self._ask({"reap": pid}))["status"]
             finally:
-                outputs = [stream.close() for stream in streams]
-        why = ExitReason.EXITED if code >= 0 else ExitReason.KILLED
-        if flood.is_set():
-            why = ExitReason.OUTPUT_FLOOD
-        elif not ended_on_its_own:
-            why = ExitReason.TIMED_OUT
+                await wait_all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
+                stdout, stderr = (stream.close() for stream in streams)
+        reason = exit_reason(exited, flood.is_set(), code)
         return ProgramResult(
-            reason=why,
-            exit_code=code if why is ExitReason.EXITED else None,
+            reason=reason,
+            exit_code=code if reason is ExitReason.EXITED else None,
             signal=-code if code < 0 else None,
-            stdout=outputs[0],
-            stderr=outputs[1],
+            stdout=stdout,
+            stderr=stderr,
             wall_s=time.monotonic() - began,
         )
 
@@ -189,50 +186,9 @@ class ForkServer:
                 reply.set_exception(SandboxFailed("agent: the fork server has died; see its standard error"))
 
 
-class _OutputPipe:
-    """The reading end of one pipe; keeps the first `limit` bytes and sets `flood` if there are more."""
-
-    def __init__(self, limit: int, flood: asyncio.Event) -> None:
-        self._limit, self._flood, self._output = limit, flood, bytearray()
-        self._read, self.write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._read, False)
-        asyncio.get_running_loop().add_reader(self._read, self._read_chunk)
-
-    def _read_chunk(self) -> bool:
-        """Read what is there; returns whether there may be more."""
-        try:
-            chunk = os.read(self._read, 1 << 16)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(self._read)
-        self._output += chunk[: self._limit - len(self._output) + 1]
-        if len(self._output) > self._limit:
-            self._flood.set()
-            return False
-        return bool(chunk)
-
-    def close(self) -> bytes:
-        """Drain the pipe and return its output."""
-        while self._read_chunk():
-            pass
-        asyncio.get_running_loop().remove_reader(self._read)
-        os.close(self._read)
-        return bytes(self._output[: self._limit])
-
-
 def _kill(pid: int) -> None:
     """Kill the whole process group. Safe until the process is reaped: until then its pid is not reused."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:  # it has not created its own group yet
         os.kill(pid, signal.SIGKILL)
-
-
-async def _first(*events: asyncio.Event, timeout_s: float) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -31,20 +31,8 @@ _ALLOWED_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "modalities": ((["text"],), "leave it out: only text is supported"),
 }
 """Parameters accepted with these values only, and the advice for any other value."""
-_SUPPORTED = frozenset(
-    {
-        "messages",
-        "model",
-        "tools",
-        "seed",
-        "stream",
-        "stream_options",
-        "logprobs",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-    }
+_SUPPORTED = frozenset({"messages", "model", "tools", "seed", "stream", "stream_options", "logprobs"}) | frozenset(
+    {"max_tokens", "max_completion_tokens", "temperature", "top_p"}
 )
 _EXCERPT = 80
 
@@ -53,16 +41,10 @@ class ApiError(Exception):
     """A request that gets no response: HTTP status and message for the client."""
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_s: float | None = None,
+        self, status: int, text: str, *, param: str | None = None, code: str | None = None, retry_s: float | None = None
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_s = status, message, param, code, retry_s
+        super().__init__(text)
+        self.status, self.message, self.param, self.code, self.retry_s = status, text, param, code, retry_s
 
 
 class ChatMessage(NamedTuple):

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from roll.algorithms.user_code import call
 from roll.data.mixture import Draw, Mixture
@@ -36,8 +35,6 @@ from roll.rollout.inflight import (
 )
 from roll.rollout.source import TaskSource
 from roll.types import Group, ServedVersion, Spec, Status, Trajectory, record
-
-RunSibling: TypeAlias = Callable[[InflightGroup, int], Awaitable[Trajectory]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +278,9 @@ class _SiblingRace:
         self._num_needed, self._num_spare = num_needed, num_spare
         self._valid: list[Trajectory] = []
 
-    async def enter(self, run: RunSibling, inflight: InflightGroup, sibling: int) -> None:
+    async def enter(
+        self, run: Callable[[InflightGroup, int], Awaitable[Trajectory]], inflight: InflightGroup, sibling: int
+    ) -> None:
         """Run one sibling and count its trajectory."""
         try:
             self._count(await run(inflight, sibling))

@@ -37,7 +37,7 @@ class Command:
     directory: str = "/"
 
 
-class _OutputReader:
+class OutputReader:
     """Reads one pipe; keeps the first `limit` bytes and sets `flood` if there are more."""
 
     def __init__(self, limit: int, flood: asyncio.Event) -> None:
@@ -67,7 +67,7 @@ class _OutputReader:
 class _SandboxProcess:
     """A started process and its group."""
 
-    def __init__(self, command: Command, streams: Sequence[_OutputReader]) -> None:
+    def __init__(self, command: Command, streams: Sequence[OutputReader]) -> None:
         stdin = create_sealed_file(command.stdin)
         try:
             self._process = subprocess.Popen(
@@ -112,20 +112,20 @@ class _SandboxProcess:
 async def supervise(command: Command, limits: ResourceLimits) -> ProgramResult:
     """Run one command to its end or its limits; afterwards its process group is dead, even after cancellation."""
     flood = asyncio.Event()
-    streams = [_OutputReader(limits.output_bytes, flood) for _ in range(2)]
+    streams = [OutputReader(limits.output_bytes, flood) for _ in range(2)]
     started = time.monotonic()
     child = _SandboxProcess(command, streams)
     try:
-        await _wait_first(child.ended, flood, timeout_s=limits.wall_s)
+        await wait_first(child.ended, flood, timeout_s=limits.wall_s)
         exited = child.ended.is_set()
     finally:
         child.kill()
-        await _wait_all(child.ended, timeout_s=_GRACE_S)
+        await wait_all(child.ended, timeout_s=_GRACE_S)
         code = child.close()
-        await _wait_all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
+        await wait_all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
         stdout, stderr = (stream.close() for stream in streams)
     return ProgramResult(
-        reason=_exit_reason(exited, flood.is_set(), code),
+        reason=exit_reason(exited, flood.is_set(), code),
         exit_code=code if exited and code >= 0 else None,
         signal=-code if code < 0 else None,
         stdout=stdout,
@@ -145,7 +145,8 @@ def create_sealed_file(content: bytes) -> int:
     return descriptor
 
 
-def _exit_reason(exited: bool, flooded: bool, code: int) -> ExitReason:
+def exit_reason(exited: bool, flooded: bool, code: int) -> ExitReason:
+    """Why a process ended; `exited` is whether it ended before it was killed."""
     if flooded:
         return ExitReason.OUTPUT_FLOOD
     if not exited:
@@ -153,11 +154,13 @@ def _exit_reason(exited: bool, flooded: bool, code: int) -> ExitReason:
     return ExitReason.EXITED if code >= 0 else ExitReason.KILLED
 
 
-async def _wait_first(*events: asyncio.Event, timeout_s: float) -> None:
+async def wait_first(*events: asyncio.Event, timeout_s: float) -> None:
+    """Wait for one of the events, or for the timeout."""
     await _wait(events, timeout_s, asyncio.FIRST_COMPLETED)
 
 
-async def _wait_all(*events: asyncio.Event, timeout_s: float) -> None:
+async def wait_all(*events: asyncio.Event, timeout_s: float) -> None:
+    """Wait for all events, or for the timeout."""
     await _wait(events, timeout_s, asyncio.ALL_COMPLETED)
 
 

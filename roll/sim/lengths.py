@@ -6,10 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-
-from roll.journal.store import Reader
 
 
 class Lengths(Protocol):
@@ -53,15 +50,3 @@ class RecordedLengths:
 
     def draw(self, key: int) -> float:
         return self.observed[random.Random(key).randrange(len(self.observed))]
-
-
-def recorded_lengths(journal: Path) -> RecordedLengths:
-    """The lengths of all responses in the journal of a run."""
-    reader = Reader(journal)
-    try:
-        trajectories = [item.trajectory for item in reader.trajectories() if item.trajectory is not None]
-    finally:
-        reader.close()
-    return RecordedLengths(
-        observed=[float(len(turn.sampled)) for trajectory in trajectories for turn in trajectory.turns]
-    )

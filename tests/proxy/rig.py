@@ -77,7 +77,7 @@ class Served:
     def client(self, session: Session | None = None, *, key: str = "", **options: Any) -> AsyncOpenAI:
         """The real client, as an agent makes it, but for its patience."""
         key = key or ("" if session is None else self.proxy.key_of(session))
-        # Certificates, which nobody reads here, would be most of what a client takes to be made.
+        # Loading certificates, unused here, would take most of the time to create a client.
         options = {
             "max_retries": 0,
             "timeout": 10.0,

@@ -1,4 +1,4 @@
-"""Agents in processes of their own: what they are told, what they are judged by, and what becomes of bad ones."""
+"""Agents in separate processes: their input, their scoring, and the handling of bad ones."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def ask(text, **more):
 
 
 def length(task: Task, reply: str) -> Score:
-    """So many characters."""
+    """Number of characters."""
     return Score(float(len(reply)), {"two": float(reply == "two")})
 
 

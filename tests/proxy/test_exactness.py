@@ -1,4 +1,4 @@
-"""What a client sees decodes from the ids that were recorded, each of which is trained once, whatever is asked."""
+"""Clients see exactly the decoded ids that were recorded, and every id is trained once, for any sequence of requests."""
 
 import asyncio
 import tempfile
@@ -132,7 +132,7 @@ async def converse(served: Served, data: st.DataObject) -> None:
         if turn in again:
             same = await talk.again(main)
             assert (same["content"] or "") == (message["content"] or "")
-        if turn == fork:  # goes on from an earlier reply with something else, then comes back
+        if turn == fork:  # continues from an earlier response with another message, then returns
             branch = main[: asked_at[fork - 1] + 1]
             for number in range(FORKED):
                 branch = [*branch, *after(branch[-1], f"other {number} {said.pop()}")]

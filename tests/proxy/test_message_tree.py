@@ -1,4 +1,4 @@
-"""Which segment a reply stands in, by what was said before it."""
+"""The segment of a response, determined by the messages before it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

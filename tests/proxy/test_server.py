@@ -1,4 +1,4 @@
-"""What a client may send, and what becomes of it: each refusal is told, written down, and ends no run."""
+"""Requests of clients: every refusal is answered and recorded, and none ends the run."""
 
 import asyncio
 import json

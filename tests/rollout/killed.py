@@ -1,9 +1,9 @@
-"""Runs on fake engines that die at a given moment and go on, in processes of their own; see `test_killed.py`.
+"""Runs on fake engines that die at a given moment and are resumed, in separate processes; see `test_killed.py`.
 
     python -m tests.rollout.killed FOLDER STALENESS REDUNDANT MOMENT...
 
 Each moment is a number of journal events after which the process is gone as by SIGKILL: no handler runs, nothing is
-flushed. The run is resumed until it is through, dying once more on the way. Prints one JSON object a moment.
+flushed. The run is resumed, dies once more, and is resumed to its end. Prints one JSON object per moment.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Unhurried(FakeTrainer):
 
 
 def dying(journal: Journal, moment: int) -> None:
-    """After so many more events this process is no more."""
+    """Make this process exit after a number of events."""
     record, record_trajectory, left = journal.record, journal.record_trajectory, [moment]
 
     def count() -> None:
@@ -88,14 +88,14 @@ def dying(journal: Journal, moment: int) -> None:
 
 
 def in_a_child(work: Callable[[], object]) -> int:
-    """The exit status of a process that does this."""
+    """Exit status of a forked process that does some work."""
     child = os.fork()
     if child == 0:
         try:
             work()
         except ConfigError:  # no checkpoint yet
             os._exit(2)
-        except Exception as error:  # noqa: BLE001 - a child says what it died of
+        except Exception as error:  # noqa: BLE001 - a child reports its error
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
         os._exit(0)
@@ -120,7 +120,7 @@ def attempt(path: Path, made: Setting, moment: int | None, *, resumed: bool) -> 
 
 
 def account(path: Path) -> dict[str, Any]:
-    """What became of the whole run, as its journal has it."""
+    """Summary of the whole run from its journal."""
     taken: dict[int, tuple[int, ...]] = {}
     births: dict[int, int] = {}
     tasks: dict[int, str] = {}
@@ -159,13 +159,13 @@ def account(path: Path) -> dict[str, Any]:
 def main() -> None:
     folder, staleness, redundant = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     made = setting(staleness, redundant)
-    character_tokenizer("0")  # what it imports is imported once, not in every child
+    character_tokenizer("0")  # import once, not in every child
     for moment in map(int, sys.argv[4:]):
         path = folder / str(moment)
         path.mkdir()
         first = in_a_child(lambda: attempt(path, made, moment, resumed=False))  # noqa: B023 - called at once
         again = in_a_child(lambda: attempt(path, made, SECOND, resumed=True))  # noqa: B023
-        if again == 2:  # there was no checkpoint yet: the user starts again
+        if again == 2:  # no checkpoint yet: the user starts again
             shutil.rmtree(path)
             path.mkdir()
         last = in_a_child(lambda: attempt(path, made, None, resumed=again != 2))  # noqa: B023

@@ -13,7 +13,7 @@ from roll.types import Finish
 
 
 class Sampler:
-    """As much of a `Router` as an episode needs: one reply after the other, whatever it was asked."""
+    """The part of a `Router` that an episode needs: prepared responses in order, regardless of the request."""
 
     def __init__(self, replies: Sequence[Sequence[int]]) -> None:
         self.replies, self.asked = replies, list[Request]()

@@ -22,7 +22,7 @@ def zero() -> ServedVersion:
 
 
 def bounded(run: Coroutine[Any, Any, T]) -> T:
-    """What it gives; a wait that nobody ends is a failure and not a silence."""
+    """The result; an endless wait is a failure."""
 
     async def within() -> T:
         async with asyncio.timeout(5):

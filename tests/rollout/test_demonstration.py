@@ -1,4 +1,4 @@
-"""A player's attempts become the very ids that the policy would have seen and written."""
+"""Attempts of a scripted agent become exactly the ids that the policy would see and write."""
 
 import asyncio
 from typing import Literal

@@ -34,7 +34,7 @@ SEEN: list[tuple[int, threading.Thread]] = []
 
 
 class Echo:
-    """Says what it heard, so many times."""
+    """Answers a fixed number of times."""
 
     def __init__(self, task: Task, *, turns: int = 3) -> None:
         self._left, self.closed = turns, 0

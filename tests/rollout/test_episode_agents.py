@@ -1,4 +1,4 @@
-"""Several agents in one attempt: each hears what is said to it, and earns what it earned."""
+"""Several agents in one attempt: each sees its own messages and gets its own rewards."""
 
 import asyncio
 from collections.abc import Sequence

@@ -74,7 +74,7 @@ def test_with_stop_an_attempt_ends_where_its_context_is_full() -> None:
 def test_with_drop_oldest_an_attempt_continues_in_a_new_segment_without_its_oldest_turns() -> None:
     found, sampler, breaks = play(More([1.0] * 4), ["12", "34", "56", "78"], drop_oldest=True)
     assert spelled(found) == [
-        ("abc12more34", "1234"),  # with the answer 15 would stand, and 14 leave room for a reply
+        ("abc12more34", "1234"),  # with the answer it has 15 tokens, and 14 leave room for a response
         ("abc34more56", "56"),
         ("abc56more78", "78"),
     ]

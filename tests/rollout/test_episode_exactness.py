@@ -36,7 +36,7 @@ def words(name: str) -> Template:
 
 
 class Saying:
-    """An environment with a tool that says what it was told to, each time with the number of the turn before it."""
+    """An environment with a tool and prepared messages, each prefixed with the number of its turn."""
 
     tools = (Tool("far", "How far.", {"type": "object"}),)
 

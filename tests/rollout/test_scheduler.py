@@ -163,7 +163,7 @@ def test_redundant_siblings_make_up_for_slow_and_for_failed_ones(tmp_path: Path)
     )
     setting = Setting(steps=3, redundant_siblings=2, stragglers=slow, delay=10_000, max_retries=0)
     with closing(Rig(tmp_path, setting)) as rig:
-        asyncio.run(rig.run())  # with sibling 1 it would take for ever
+        asyncio.run(rig.run())  # with sibling 1 it would never end
         assert all(len(batch.rewards) == 4 * GROUP_SIZE for batch in rig.trainer.batches)
         assert {event.sibling for event in rig.events(TrajectoryEnded)} <= {0, 2, 3}
         chosen = {event.group: event.siblings for event in rig.events(GroupReady)}
@@ -175,7 +175,7 @@ def test_redundant_siblings_make_up_for_slow_and_for_failed_ones(tmp_path: Path)
 
 def test_surplus_siblings_are_stopped_while_they_run(tmp_path: Path) -> None:
     class Watched(FakeGenerator):
-        """Remembers which requests it was told to end, one by one."""
+        """Records the ids of aborted requests."""
 
         stopped: tuple[str, ...] = ()
 
@@ -205,7 +205,7 @@ def test_a_group_with_spare_siblings_fails_only_when_too_many_of_them_do(tmp_pat
 
 def test_rewards_observed_by_an_earlier_process_are_not_observed_again(tmp_path: Path) -> None:
     class Noting(Mixture):
-        """Remembers whose rewards it was told."""
+        """Records the draws whose rewards it observed."""
 
         def __init__(self) -> None:
             super().__init__([MixturePart(name="d", tasks=TASKS)], seed=SEED)

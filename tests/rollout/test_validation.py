@@ -157,7 +157,7 @@ def test_answers_are_read_as_their_reward_reads_them():
 
 
 def test_the_hook_decides_which_answers_agree():
-    # By the whole reply nobody agrees with anybody and the first, "1w", would speak for all.
+    # Compared by their whole text, no two responses agree, and the first, "1w", would represent all.
     replies: dict[str, list[str | None]] = {"a": ["1w", "r", " r", "2r"]}
     assert metrics(FakeSource("d", replies, Spec(f"{__name__}:last_letter")), samples=4)["validation/d/majority"] == 1.0
 

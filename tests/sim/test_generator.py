@@ -1,4 +1,4 @@
-"""Simulated generators: every reply has its length and takes its time, whatever is done to it on the way."""
+"""Simulated generators: every response has its length and its duration, despite aborts and pauses."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ def played(lengths: Lengths, speed: GeneratorSpeed, play: Callable[[SimGenerator
 
 
 async def drained(generator: SimGenerator, loop: VirtualLoop, num: int) -> list[tuple[float, Output]]:
-    """The ends of so many requests, and when they came."""
+    """The outputs of a number of requests, and their times."""
     found: list[tuple[float, Output]] = []
     while len(found) < num:
         outputs = await generator.events(3600.0)

@@ -50,18 +50,6 @@ class Demonstrator:
             [part.tolist() for turn in each.turns for part in (turn.observation, turn.sampled)] for each in segments
         ]
 
-    def respond(self, messages: Sequence[Message], where: str) -> str:
-        """The agent's next response."""
-        text = SCRIPTED_AGENTS[self.agent.name](messages, **self.agent.kwargs)
-        if not isinstance(text, str):
-            raise ConfigError(f"{where}: agent {self.agent.name!r} must return text (got {text!r}); fix its code")
-        return text
-
-    def encode(self, text: str, where: str) -> Sampled:
-        """A response as the policy would have written it; `Sampled` without logprobs and versions."""
-        ids = self.template.answer(text, where=where)
-        return Sampled(ids=ids[:-1] if len(ids) > 1 and int(ids[-2]) in self.stop else ids)
-
 
 class _ScriptedResponder:
     """`Responder` that keeps the conversation of a scripted agent."""
@@ -79,11 +67,17 @@ class _ScriptedResponder:
         self.conversation.start(messages, tools)
 
     async def respond(self, turn: int) -> str:
-        where, demonstrator = self.conversation.where, self._demonstrator
-        text = demonstrator.respond(self.conversation.messages, where)
-        self._response = text, demonstrator.encode(text, where)
-        if len(self.conversation.point.context) + len(self._response[1].ids) > demonstrator.max_seq_len:
+        demonstrator, conversation = self._demonstrator, self.conversation
+        agent, where = demonstrator.agent, conversation.where
+        text = SCRIPTED_AGENTS[agent.name](conversation.messages, **agent.kwargs)
+        if not isinstance(text, str):
+            raise ConfigError(f"{where}: agent {agent.name!r} must return text (got {text!r}); fix its code")
+        ids = demonstrator.template.answer(text, where=where)
+        if len(ids) > 1 and int(ids[-2]) in demonstrator.stop:
+            ids = ids[:-1]  # the response has ended itself
+        if len(conversation.point.context) + len(ids) > demonstrator.max_seq_len:
             raise CutShort("the context is full")
+        self._response = text, Sampled(ids=ids)
         return text
 
     def observe(self, turn: int, result: StepResult) -> None:

@@ -179,11 +179,6 @@ _NOTHING_SAMPLED = Sampled()
 class _PolicyResponder:
     """`Responder` whose responses the policies sample."""
 
-    __slots__ = (
-        "_attempt", "_began_s", "_limits", "_progress", "_responded_s", "_runner", "_sampled", "_text", "_where",
-        "conversations",
-    )  # fmt: skip
-
     def __init__(self, runner: EpisodeRunner, attempt: Attempt, limits: EpisodeLimits, where: str) -> None:
         self._runner, self._attempt, self._limits, self._where = runner, attempt, limits, where
         self._progress = SavedProgress(attempt)

@@ -1,6 +1,7 @@
 """Test selection: files marked slow as a whole are not even imported where slow tests are deselected."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if deselected and _SLOW_FILE.search(collection_path.read_text(encoding="utf-8")) else None
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True)  # before marks select tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest tests first, so that no worker ends with one alone."""
+    """Keep the first `keep` cases of a sweep in `make test`; start the longest tests first."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sweep")
+        if mark is not None and mark.kwargs:
+            name = item.nodeid.partition("[")[0]
+            seen[name] += 1
+            if seen[name] <= mark.kwargs["keep"]:
+                item.own_markers = [other for other in item.own_markers if other.name != "sweep"]
     items.sort(key=lambda item: item.get_closest_marker("learns") is None)

@@ -70,7 +70,7 @@ class StreamingDigest:
                 self.add([targets[name]])
 
     def digest(self) -> Digest:
-        """The digest of all tensors combine; waits for the thread."""
+        """The digest of all tensors added; waits for the thread."""
         return combine(part.result() for part in self._parts)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roll.algorithms.recipe import Objective
@@ -34,42 +34,42 @@ def each(calls: tuple[Spec, ...]) -> Any:
 
 @each(ours.LOSSES)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_losses_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_loss(call.name, seeds=[seed], **call.kwargs) == []
 
 
 @each(ours.CORRECTIONS)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_corrections_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_correction(call.name, seeds=[seed], **call.kwargs) == []
 
 
 @each(ours.ADVANTAGES)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_advantages_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_advantage(call.name, seeds=[seed], **call.kwargs) == []
 
 
 @each(ours.AGGREGATIONS)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_aggregations_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_aggregation(call.name, seeds=[seed], **call.kwargs) == []
 
 
 @each(ours.SHAPINGS)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_shapings_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_shaping(call.name, seeds=[seed], **call.kwargs) == []
 
 
 @pytest.mark.parametrize("objective", ours.OBJECTIVES, ids=ours.describe_objective)
 @FEW
-@example(seed=SEEDS)
+@given(seed=SEEDS)
 def test_objectives_are_the_sum_of_their_parts(objective: Objective, seed: int) -> None:
     assert check_objective(objective, seeds=[seed]) == []
 

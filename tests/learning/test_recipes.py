@@ -17,7 +17,7 @@ from roll.types import Task
 from roll.weights.huggingface import read_tensors, write_model
 from roll.wiring.models import build_tokenizer
 
-pytestmark = pytest.mark.learns
+pytestmark = [pytest.mark.learns, pytest.mark.sweep]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "arithmetic.yaml"
 IMPROVES = ("grpo", "rloo", "reinforce++", "dapo", "gspo", "cispo", "tis", "topr", "ppo")
 OTHERS = (

@@ -10,7 +10,7 @@ from roll.config.load import load
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
 
-pytestmark = pytest.mark.learns
+pytestmark = [pytest.mark.learns, pytest.mark.sweep]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tic_tac_toe.yaml"
 
 

@@ -12,7 +12,7 @@ from roll.envs.base import StepResult
 from roll.preflight import preflight
 from roll.types import Message, Task
 
-pytestmark = pytest.mark.learns
+pytestmark = [pytest.mark.learns, pytest.mark.sweep]
 TURNS = 3
 RUN = f"""\
 deterministic: true

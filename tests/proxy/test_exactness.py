@@ -1,4 +1,4 @@
-"""Clients see exactly the decoded ids that were recorded, and every id is trained once, for any sequence of requests."""
+"""Clients see exactly the decoded ids that were recorded, and every id is trained once, for any requests."""
 
 import asyncio
 import tempfile

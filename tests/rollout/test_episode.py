@@ -173,7 +173,7 @@ def test_a_failing_environment_is_closed_and_recorded_with_its_earlier_turns() -
 def test_requests_of_tasks_with_slashes_in_their_names_have_distinct_ids() -> None:
     def name(domain: str, task: str) -> str:
         attempt = Attempt(task=Task(id=task, domain=domain), sibling=0, number=0, purpose="train", seed=1)
-        return _request(attempt, 0, [1], LIMITS, 1).id
+        return _request(attempt, 0, (1,), LIMITS, 1).id
 
     assert name("a/b", "c") != name("a", "b/c")
 

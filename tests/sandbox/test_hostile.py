@@ -40,6 +40,7 @@ def test_there_are_enough_of_them() -> None:
     assert ALL.keys() >= NOT_STOPPED_BY_PLAIN
 
 
+@pytest.mark.sweep(keep=12)
 @pytest.mark.parametrize("name", ALL)
 def test_bubblewrap_stops(name: str, machine: dict[str, object]) -> None:
     loudly_without_bubblewrap()

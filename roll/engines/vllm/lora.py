@@ -40,12 +40,12 @@ def lora_arguments(lora: Lora | None) -> dict[str, Any]:
 
 
 class ServedAdapter:
-    """The adapter that an engine serves: one at a time, in a directory that exists as long as it is as_served."""
+    """The adapter that an engine serves: one at a time, in a directory that exists as long as it is served."""
 
     def __init__(self, engine: Any, lora: Lora, dtype: str) -> None:
         self._engine, self._lora, self._dtype = engine, lora, getattr(torch, dtype)
         self.request: Any = None
-        """Passed with every request; None while the model is as_served without an adapter."""
+        """Passed with every request; None while the model is served without an adapter."""
         if lora.path is not None:
             self._add("beginning", 1, Path(lora.path))
 

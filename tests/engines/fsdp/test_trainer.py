@@ -68,6 +68,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("layout", "model"), [*((layout, "qwen3") for layout in LAYOUTS), ("cp2", "llama"), ("dp2 tp2", "llama")]
 )
@@ -96,6 +97,7 @@ def _with_biases(decoder: Decoder) -> Decoder:
     return decoder
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("layout", LAYOUTS if WHOLE_KIT else ["dp2", "cp2", "dp2 tp2"])
 def test_ranks_pass_the_conformance_kit(layout: str, team: Team, tmp_path: Path) -> None:
     path = written(small(), tmp_path / "model")

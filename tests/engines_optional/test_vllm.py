@@ -208,14 +208,14 @@ def test_undelivered_weights_end_the_run(engines: Engines, tmp_path: Path) -> No
 def test_a_prefix_cache_that_is_not_reset_ends_the_run(engines: Engines, tmp_path: Path) -> None:
     decoder, channel = model(), Mailbox()
     engine = engines.serving(decoder, "stale", channel)
-    engine._forget_prefixes = lambda version: None  # type: ignore[method-assign] - the fault itself
+    engine._reset_prefix_cache = lambda version: None  # type: ignore[method-assign] - the fault itself
     with pytest.raises(RunStopped, match="version 1: generator 0 serves from a stale prefix cache"):
         asyncio.run(published(engine, decoder, tmp_path, channel, 2))
 
 
 def test_heads_that_are_not_divisible_are_refused(tmp_path: Path, engines: Engines) -> None:
     engine = engines.serving(model(), "three", tp=3)
-    with pytest.raises(ConfigError, match=r"actor_infer.parallel.tp: 4 attention heads do not divide by it \(got 3\)"):
+    with pytest.raises(ConfigError, match=r"actor_infer.parallel.tp: 4 attention heads are not divisible by it \(got 3\)"):
         asyncio.run(engine.start())
 
 

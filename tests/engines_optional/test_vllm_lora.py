@@ -133,9 +133,9 @@ def test_an_adapter_that_is_pinned_is_refused(held: Held, tmp_path: Path) -> Non
     class Pinned(ServedAdapter):
         """Keeps its first adapter and ignores later ones."""
 
-        def take(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        def replace(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
             if version == 0:
-                super().take(tensors, version)
+                super().replace(tensors, version)
 
     with pytest.raises(RunStopped, match=r"version 1: generator 0 .* nothing was delivered, it still holds version 0"):
         asyncio.run(published(held, tmp_path, Mailbox(), Pinned))
@@ -145,8 +145,8 @@ def test_an_adapter_that_arrives_and_is_not_used_is_refused(held: Held, tmp_path
     class Unused(ServedAdapter):
         """Accepts every adapter and serves the model without it."""
 
-        def take(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-            super().take(tensors, version)
+        def replace(self, tensors: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+            super().replace(tensors, version)
             self.kept, self.request = self.request, None
 
         def drop(self) -> None:

@@ -164,16 +164,17 @@ class Nursery:
             self._wires.append(ours)
 
     async def all(self, size: int, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """The results of this many ranks."""
-        layout = [asyncio.to_thread(self._one, wire, (method, args, kwargs)) for wire in self._wires[:size]]
-        return list(await asyncio.gather(*layout))
+        """The results of this many ranks; raises the first error once all of them have replied."""
+        calls = [asyncio.to_thread(self._one, wire, (method, args, kwargs)) for wire in self._wires[:size]]
+        replies = await asyncio.gather(*calls)  # a reply left on its wire would be taken for that of the next call
+        for fine, result in replies:
+            if not fine:
+                raise result
+        return [result for _, result in replies]
 
     def _one(self, wire: Connection, message: Any) -> Any:
         wire.send(message)
-        fine, result = wire.recv()
-        if not fine:
-            raise result
-        return result
+        return wire.recv()
 
 
 class Team:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.async_single_turn import compare
 from benchmarks.result import Result
-from roll.sim.tail import tail
+from benchmarks.tail import tail
 
 TURNS, STEPS = 5, 20
 

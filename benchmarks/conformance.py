@@ -17,8 +17,8 @@ from roll.engines.base import Trainer
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Sampling
+from roll.weights.channel import Shared
 from roll.weights.huggingface import config_of
-from roll.weights.inline import Shared
 
 VOCAB = 40
 

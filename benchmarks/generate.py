@@ -22,7 +22,7 @@ from roll.engines.base import Request
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.types import Sampling
-from roll.weights.inline import Shared
+from roll.weights.channel import Shared
 
 NUM_REQUESTS = 256
 SLOTS = 32

@@ -24,8 +24,7 @@ from benchmarks.result import Result
 from roll.config.load import load
 from roll.config.schema import Run
 from roll.placement.facts import facts_of
-from roll.placement.kinds import GIB
-from roll.placement.machine import parse_cluster
+from roll.placement.machine import GIB, parse_cluster
 from roll.placement.memory import USABLE, role_bytes
 from roll.placement.planner import plan_devices
 from roll.placement.records import Inventory

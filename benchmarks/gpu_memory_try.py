@@ -24,7 +24,7 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.mixed import Precision
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Batch, Sampling, Spec
-from roll.weights.inline import Mailbox
+from roll.weights.channel import Mailbox
 
 ROWS, PROMPT, UPDATES = 4, 128, 2
 

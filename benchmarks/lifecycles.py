@@ -30,10 +30,9 @@ from roll.engines.fake import FakeGenerator
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.serving.router import Router
-from roll.sim.trainer import SimTrainer
+from roll.sim.engines import SimTrainer
 from roll.tracking.directory import RunDirectory
-from roll.tracking.progress import Progress
-from roll.tracking.reporter import Reporter
+from roll.tracking.progress import Progress, Reporter
 from roll.types import Finish
 from roll.wiring.data import build_data
 from roll.wiring.models import PolicyEngines, Roles

@@ -22,9 +22,9 @@ from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettin
 from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel
 from roll.serving.canary import canary_for
 from roll.types import Digest, Sampling, Spec
+from roll.weights.broadcast import gloo
+from roll.weights.channel import Shared
 from roll.weights.digest import StreamingDigest, digest
-from roll.weights.gloo import gloo
-from roll.weights.inline import Shared
 
 VOCAB, MAX_SEQ_LEN, REPEATS = 32_768, 128, 5
 

@@ -5,15 +5,16 @@ Both decode the same distribution of lengths in virtual time; the queue is the r
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import typer
 
 from benchmarks.result import Result
+from benchmarks.tail import DEVICES, GROUP_SIZE, SLOTS, tail
 from roll.sim.run import simulate
-from roll.sim.tail import DEVICES, GROUP_SIZE, SLOTS, tail
-from roll.sim.units import batch_at_once
 
 STEPS = 30
 REDUNDANT = 16
@@ -47,3 +48,19 @@ def run() -> Result:
             "slowest_trajectory_s": round(plain.slowest_s(), 1),
         },
     )
+
+
+def batch_at_once(groups: Sequence[Sequence[float]], *, devices: int, lanes: int) -> float:
+    """Seconds until the last group is done without a queue; a group is the list of its siblings' durations.
+
+    Groups are assigned round robin before the start. A device decodes `lanes` groups at a time; the next one enters
+    when the slowest sibling of one of them has ended.
+    """
+    return max(_device([max(group) for group in groups[first::devices]], lanes) for first in range(devices))
+
+
+def _device(durations: Sequence[float], lanes: int) -> float:
+    free = [0.0] * lanes
+    for duration in durations:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)

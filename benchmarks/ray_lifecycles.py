@@ -24,7 +24,7 @@ from roll.cluster.ray.environment import set_ray_environment
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Trainer
 from roll.serving.router import Router
-from roll.sim.trainer import SimTrainer
+from roll.sim.engines import SimTrainer
 from roll.types import Spec
 from roll.wiring.models import PolicyEngines, Roles
 

@@ -25,7 +25,7 @@ from roll.rewards.math.reward import Math
 from roll.rewards.service import RewardService
 from roll.sandbox.level import choose
 from roll.types import Message, Score, Spec, Task
-from roll.wiring.rewards import build_reward_service
+from roll.wiring.services import build_reward_service
 
 WORKERS = 2
 BOUND_MS = 50.0

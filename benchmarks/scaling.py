@@ -13,10 +13,9 @@ from typing import Any
 import typer
 
 from benchmarks.result import Result
-from roll.sim.generator import GeneratorSpeed
-from roll.sim.lengths import LogNormal
-from roll.sim.remote import CallCost
+from roll.sim.engines import CallCost, GeneratorSpeed
 from roll.sim.run import SimulationConfig, SimulationResult, simulate
+from roll.sim.workload import LogNormal
 
 SIZES = (8, 64, 512, 4096)
 WINDOW_S, HOUR_S = 300.0, 3600.0

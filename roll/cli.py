@@ -17,7 +17,6 @@ from roll.errors import ConfigError, RunStopped, WorkerDied
 
 if TYPE_CHECKING:
     from roll.config.load import LoadedRun
-    from roll.config.schema import Run
 
 app = typer.Typer(
     help="Reinforcement learning for large language models.",
@@ -91,9 +90,10 @@ def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None
     """Report all errors in a file without starting anything. With --cluster, data and models need not exist here."""
     loaded = _load_checked(path, overrides, files=cluster is None)
     from roll.explain.devices import device_summary
+    from roll.explain.placement import placement_report
     from roll.explain.run import headline
 
-    plan = "" if cluster is None else _placement_plan(loaded.run, cluster)
+    plan = "" if cluster is None else placement_report(loaded.run, cluster)
     typer.echo(f"{path}: ok")
     typer.echo(headline(loaded.run))
     typer.echo(f"{device_summary(loaded.run)}\n{plan}".rstrip())
@@ -102,14 +102,12 @@ def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None
 @app.command("explain")
 def describe(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
     """Explain a file in words, and its placement on the devices of this machine or of --cluster."""
-    from roll.config.load import load
+    run = _load_checked(path, overrides, files=False).run
+    from roll.explain.placement import placement_report
     from roll.explain.run import explain
-    from roll.preflight import preflight
 
-    loaded = load(path, overrides or [])
-    preflight(loaded, files=False)
-    plan = _placement_plan(loaded.run, cluster)
-    typer.echo(f"{explain(loaded.run)}\n\n{plan}")
+    plan = placement_report(run, cluster)
+    typer.echo(f"{explain(run)}\n\n{plan}")
 
 
 @app.command("eval")
@@ -138,9 +136,9 @@ def rollout(
 ) -> None:
     """Attempt tasks with the model or an agent, without training; prints transcripts and a summary."""
     loaded = _load_checked(path, overrides)
-    from roll.commands import rollout as attempts
+    from roll.commands.rollout import rollout as attempt_tasks
 
-    attempts.rollout(loaded, attempts.RolloutOptions(tasks=tasks, num=num, agent=agent, output=output))
+    attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output)
 
 
 @app.command()
@@ -314,12 +312,6 @@ def _load_checked(path: Path, overrides: list[str] | None, *, files: bool = True
     loaded = load(path, overrides or [])
     preflight(loaded, files=files)
     return loaded
-
-
-def _placement_plan(run: Run, cluster: str | None) -> str:
-    from roll.explain.placement import placement_report
-
-    return placement_report(run, cluster)
 
 
 def _exit(message: str, code: int) -> None:

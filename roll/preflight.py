@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
 import sys
@@ -10,14 +11,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.algorithm import Algorithm, DomainAlgorithm
-from roll.config.best import best_fault
+from roll.config.envs import Agent
 from roll.config.load import LoadedRun
 from roll.config.lora import Lora, rank_fault, widths
-from roll.config.proxy import Agent
-from roll.config.schema import Run, TaskSourceConfig
+from roll.config.schema import Checkpoint, Run, TaskSourceConfig
 from roll.config.section import SpecConfig
-from roll.errors import ConfigError
+from roll.errors import ConfigError, did_you_mean
 from roll.registry import DATASETS, ENVS, PARTS, REWARDS, SCRIPTED_AGENTS, TOOLS, Table
+
+_STEP_METRICS = (
+    *("reward/mean", "reward/std", "reward/model", "reward/masked"),
+    *("length/mean", "length/max", "length/truncated", "staleness/mean", "staleness/max"),
+    *("tokens/generated", "tokens/trained", "sampler_mismatch/mean", "sampler_mismatch/max"),
+    *("kl/reference", "kl/coefficient", "waiting/groups", "waiting/length", "waiting/reward"),
+    *("bias/length", "bias/reward", "time/wait", "time/score", "time/update", "time/publish", "time/validate"),
+)
+_OPEN_PREFIXES = ("loss/", "critic/", "staleness/", "waiting/share/", "bias/share/")
+"""Any name with one of these prefixes is valid: losses, rewards and environments name their own metrics."""
 
 
 def preflight(loaded: LoadedRun, *, files: bool = True) -> None:
@@ -101,6 +111,45 @@ def _sources(run: Run) -> Iterator[tuple[str, TaskSourceConfig]]:
             yield f"{above}.{index}", source
 
 
+def best_fault(run: Run) -> str:
+    """Why this run never measures `checkpoint.best_metric`; empty if it does."""
+    best = run.checkpoint.best_metric
+    known = [*_validation_metrics(run), *_STEP_METRICS, *(f"domain/{task.name}/reward" for task in run.tasks)]
+    valid = best in known or best.startswith(tuple(_prefixes(run))) or _is_reward_part(best)
+    if valid or best == Checkpoint().best_metric:
+        return ""
+    if best.startswith("validation/") and not run.validation.tasks:
+        return f"there are no held-out tasks to measure {best!r} on; add validation.tasks, or take reward/mean"
+    return f"no step and no validation of this run measures {best!r}{did_you_mean(best, known)}"
+
+
+def _is_reward_part(best: str) -> bool:
+    """Whether this may name a part of a score: any `reward/` name except a misspelt metric of the run."""
+    part = best.removeprefix("reward/")
+    reserved = [name.removeprefix("reward/") for name in _STEP_METRICS if name.startswith("reward/")]
+    return part != best and not difflib.get_close_matches(part, reserved, cutoff=0.75)
+
+
+def _prefixes(run: Run) -> Iterator[str]:
+    yield from _OPEN_PREFIXES
+    for source in run.tasks:
+        yield from (f"domain/{source.name}/reward/", f"env/{source.name}/")
+    for policy in run.policies:
+        yield f"policy/{policy.name}/"
+
+
+def _validation_metrics(run: Run) -> Iterator[str]:
+    """Metrics over all held-out tasks and per source; pass@k and majority only with several samples per task."""
+    if not run.validation.tasks:
+        return
+    samples = run.validation.samples
+    ks = {*(2**power for power in range(1, samples.bit_length())), samples} - {1}
+    multi_sample = ["majority", *(f"pass@{k}" for k in sorted(ks))] if ks else []
+    yield "validation/length"
+    for prefix in ("validation", *(f"validation/{source.name}" for source in run.validation.tasks)):
+        yield from (f"{prefix}/{name}" for name in ("reward", "accuracy", "failed", *multi_sample))
+
+
 def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
     for key, path in _models(run):
         for fault in _model_faults(Path(path)):
@@ -108,8 +157,7 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
     if run.actor_train.lora is not None:
         yield from _adapter_faults(run.actor_train.lora, run.model.path)
     for key, source in _sources(run):
-        fault = None if source.data is None else _data_fault(source.data)
-        if fault is not None:
+        if source.data is not None and (fault := _data_fault(source.data)):
             yield f"{key}.data", fault
         if source.agent is not None and (fault := _agent_fault(source.agent)):
             yield f"{key}.agent", fault
@@ -118,11 +166,11 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
                 yield f"{key}.env.tools.{index}", fault
 
 
-def _data_fault(data: SpecConfig) -> str | None:
-    """Why the file of a dataset cannot be read; None if it can, or if the dataset is not a local file."""
+def _data_fault(data: SpecConfig) -> str:
+    """Why the file of a dataset cannot be read; empty if it can, or if the dataset is not a local file."""
     name = data.kwargs.get("path")
     if data.kind not in ("jsonl", "parquet") or not isinstance(name, str):
-        return None
+        return ""
     path = Path(name)
     if not path.exists():
         return f"no such file: {path}; paths are relative to the current directory ({Path.cwd()})"
@@ -130,7 +178,7 @@ def _data_fault(data: SpecConfig) -> str | None:
         return f"{path} is a directory; name the .jsonl file in it"
     if path.is_dir() and not any(path.glob("*.parquet")):
         return f"{path} has no *.parquet in it; name another directory, or a file"
-    return None
+    return ""
 
 
 def _agent_fault(agent: Agent) -> str:

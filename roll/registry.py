@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -86,8 +86,9 @@ class Table(Generic[T]):
         unknown = [] if signature.open else [key for key in arguments if key not in signature.hints]
         missing = [] if self.partial and ":" in name else sorted(signature.required - set(arguments))
         expected = {key: signature.expected(key, value) for key, value in arguments.items()}
+        offers = {key: did_you_mean(key, signature.hints) or "; it takes no arguments" for key in unknown}
         return [
-            *((key, f"{self.kind} {name!r} takes no {key!r}{_offer(key, signature.hints)}") for key in unknown),
+            *((key, f"{self.kind} {name!r} takes no {key!r}{offer}") for key, offer in offers.items()),
             *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
             *(
                 (key, f"{self.kind} {name!r} takes {text} as {key!r} (got {reprlib.repr(arguments[key])}); change it")
@@ -105,8 +106,8 @@ class Table(Generic[T]):
         """First paragraph of the docstring of every short name, read from source text."""
         return {name: self.signature(name).summary for name in self.targets}
 
-    def _source(self, name: str) -> tuple[Path, str]:
-        """The source file of `name`, and its attribute there."""
+    def signature(self, name: str) -> Signature:
+        """Keyword arguments and docstring of `name`, read from source text; ConfigError if it does not exist."""
         module, attribute = self.locate(name)
         try:
             spec = importlib.util.find_spec(module)
@@ -114,14 +115,10 @@ class Table(Generic[T]):
             spec = None
         if spec is None or spec.origin is None:
             raise ConfigError(self._missing(name, module))
-        return Path(spec.origin), attribute
-
-    def signature(self, name: str) -> Signature:
-        """Keyword arguments and docstring of `name`, read from source text; ConfigError if it does not exist."""
-        source, attribute = self._source(name)
+        source = Path(spec.origin)
         signature = signature_of(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
-            offer, (module, _) = did_you_mean(attribute, public_names(source)), self.locate(name)
+            offer = did_you_mean(attribute, public_names(source))
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
 
@@ -129,94 +126,42 @@ class Table(Generic[T]):
         return f"{self.kind} {name!r}: no module named {module!r}; put it next to the YAML file or install it"
 
 
-def _offer(key: str, accepted: Iterable[str]) -> str:
-    return did_you_mean(key, accepted) or "; it takes no arguments"
+def _functions(kind: str, module: str, names: str, *, supplied: int = 1) -> Table[Any]:
+    """A table of functions of one module under their own names, which `names` separates by spaces."""
+    targets: dict[str, Any] = {name: f"{module}:{name}" for name in names.split()}
+    return Table(kind, supplied, **targets)
 
 
-ADVANTAGES: Table[Any] = Table(
+ADVANTAGES = _functions(
     "advantage",
-    supplied=1,
-    group_normalised="roll.algorithms.advantages:group_normalised",
-    group_centred_batch_scaled="roll.algorithms.advantages:group_centred_batch_scaled",
-    leave_one_out="roll.algorithms.advantages:leave_one_out",
-    batch_centred="roll.algorithms.advantages:batch_centred",
-    batch_normalised="roll.algorithms.advantages:batch_normalised",
-    discounted="roll.algorithms.advantages:discounted",
-    gae="roll.algorithms.advantages:gae",
-    gigpo="roll.algorithms.advantages:gigpo",
-    distilled="roll.algorithms.advantages:distilled",
+    "roll.algorithms.advantages",
+    "group_normalised group_centred_batch_scaled leave_one_out batch_centred batch_normalised discounted gae gigpo "
+    "distilled",
 )
-LOSSES: Table[Any] = Table(
+LOSSES = _functions(
     "loss",
-    supplied=1,
-    clipped="roll.algorithms.losses:clipped",
-    policy_gradient="roll.algorithms.losses:policy_gradient",
-    sequence_clipped="roll.algorithms.losses:sequence_clipped",
-    geometric_clipped="roll.algorithms.losses:geometric_clipped",
-    cispo="roll.algorithms.losses:cispo",
-    truncated_importance="roll.algorithms.losses:truncated_importance",
-    topr="roll.algorithms.losses:topr",
-    raft="roll.algorithms.losses:raft",
-    kimi="roll.algorithms.losses:kimi",
-    sapo="roll.algorithms.losses:sapo",
-    decoupled="roll.algorithms.losses:decoupled",
-    squared_value="roll.algorithms.losses:squared_value",
+    "roll.algorithms.losses",
+    "clipped policy_gradient sequence_clipped geometric_clipped cispo truncated_importance topr raft kimi sapo "
+    "decoupled squared_value",
 )
-CORRECTIONS: Table[Any] = Table(
-    "correction",
-    supplied=1,
-    truncate="roll.algorithms.correction:truncate",
-    mask="roll.algorithms.correction:mask",
-    reject="roll.algorithms.correction:reject",
-)
-ESTIMATORS: Table[Any] = Table(
-    "estimator of KL",
-    supplied=1,
-    k1="roll.algorithms.kl:k1",
-    k2="roll.algorithms.kl:k2",
-    k3="roll.algorithms.kl:k3",
-)
-AGGREGATIONS: Table[Any] = Table(
+CORRECTIONS = _functions("correction", "roll.algorithms.correction", "truncate mask reject")
+ESTIMATORS = _functions("estimator of KL", "roll.algorithms.kl", "k1 k2 k3")
+AGGREGATIONS = _functions(
     "aggregation",
-    supplied=1,
-    token_mean="roll.algorithms.segments:token_mean",
-    sequence_mean_token_mean="roll.algorithms.segments:sequence_mean_token_mean",
-    sequence_mean_token_sum="roll.algorithms.segments:sequence_mean_token_sum",
-    constant="roll.algorithms.segments:constant",
+    "roll.algorithms.segments",
+    "token_mean sequence_mean_token_mean sequence_mean_token_sum constant",
 )
-SHAPINGS: Table[Any] = Table(
-    "reward shaping",
-    supplied=2,
-    clipped="roll.algorithms.shaping:clipped",
-    scaled="roll.algorithms.shaping:scaled",
-    normalised="roll.algorithms.shaping:normalised",
-    overlong="roll.algorithms.shaping:overlong",
-    format="roll.algorithms.shaping:format",
+SHAPINGS = _functions(
+    "reward shaping", "roll.algorithms.shaping", "clipped scaled normalised overlong format", supplied=2
 )
-MASKS: Table[Any] = Table(
-    "mask",
-    supplied=1,
-    truncated="roll.algorithms.masks:truncated",
-    difficulty="roll.algorithms.masks:difficulty",
-    overlong_wrong="roll.algorithms.masks:overlong_wrong",
-)
-ADVANTAGE_WEIGHTS: Table[Any] = Table(
-    "advantage weight",
-    supplied=1,
-    difficulty="roll.algorithms.advantage_weights:difficulty",
-    length="roll.algorithms.advantage_weights:length",
-)
-FILTERS: Table[Any] = Table(
-    "group filter",
-    supplied=1,
-    mixed="roll.algorithms.filters:mixed",
-    mean_between="roll.algorithms.filters:mean_between",
-)
+MASKS = _functions("mask", "roll.algorithms.masks", "truncated difficulty overlong_wrong")
+ADVANTAGE_WEIGHTS = _functions("advantage weight", "roll.algorithms.advantage_weights", "difficulty length")
+FILTERS = _functions("group filter", "roll.algorithms.filters", "mixed mean_between")
 DATASETS: Table[Any] = Table(
     "dataset",
     jsonl="roll.data.tasks:jsonl",
-    parquet="roll.data.tables:parquet",
-    hf="roll.data.tables:hf",
+    parquet="roll.data.tasks:parquet",
+    hf="roll.data.tasks:hf",
     arithmetic="roll.data.arithmetic:sums",
     seeds="roll.data.tasks:seeds",
 )
@@ -224,17 +169,17 @@ REWARDS: Table[Any] = Table(
     "reward",
     supplied=2,
     supplied_to_class=0,
-    exact="roll.rewards.exact:score",
+    exact="roll.rewards.text:exact",
     math="roll.rewards.math.reward:Math",
     code="roll.rewards.code.reward:score",
     choice="roll.rewards.choice:score",
-    f1="roll.rewards.f1:score",
+    f1="roll.rewards.text:f1",
     ifeval="roll.rewards.ifeval.reward:score",
-    regex="roll.rewards.regex:score",
+    regex="roll.rewards.text:regex",
     json_schema="roll.rewards.json_schema:score",
-    format="roll.rewards.format:score",
-    length="roll.rewards.length:score",
-    repetition="roll.rewards.repetition:score",
+    format="roll.rewards.text:tag_format",
+    length="roll.rewards.text:length",
+    repetition="roll.rewards.text:repetition",
     reasoning_gym="roll.rewards.reasoning_gym:score",
     weighted="roll.rewards.weighted:Weighted",
     judge="roll.rewards.judge.reward:Judge",
@@ -259,17 +204,12 @@ ENVS: Table[Any] = Table(
     tool_use="roll.envs.tool_use:ToolUse",
     function_calling="roll.envs.function_calling:FunctionCalling",
     gymnasium="roll.envs.gymnasium:Gymnasium",
-    gem="roll.envs.gem:Gem",
+    gem="roll.envs.gymnasium:Gem",
     verifiers="roll.envs.verifiers:Verifiers",
     http="roll.envs.http:Http",
 )
-SCRIPTED_AGENTS: Table[Any] = Table(
-    "scripted agent",
-    supplied=1,
-    guess_number="roll.envs.scripted_agents:guess_number",
-    frozen_lake="roll.envs.scripted_agents:frozen_lake",
-    sokoban="roll.envs.scripted_agents:sokoban",
-    calculator="roll.envs.scripted_agents:calculator",
+SCRIPTED_AGENTS = _functions(
+    "scripted agent", "roll.envs.scripted_agents", "guess_number frozen_lake sokoban calculator"
 )
 TOOLS: Table[Any] = Table(
     "set of tools",
@@ -283,10 +223,10 @@ TOOLS: Table[Any] = Table(
 CHANNELS: Table[Any] = Table(
     "weight channel",
     supplied=1,
-    disk="roll.weights.disk:disk",
-    gloo="roll.weights.gloo:gloo",
+    disk="roll.weights.channel:disk",
+    gloo="roll.weights.broadcast:gloo",
     ipc="roll.weights.ipc:ipc",
-    nccl="roll.weights.nccl:nccl",
+    nccl="roll.weights.broadcast:nccl",
 )
 PARTS: dict[str, Table[Any]] = {
     "filters": FILTERS,

@@ -217,11 +217,8 @@ def _from_parameters(
 
 def _or_default(hint: ast.expr | None, default: ast.expr | None) -> ast.expr | None:
     """The hint, widened to allow the default value."""
-    match default:
-        case ast.Call(func=ast.Name(id="field"), keywords=keywords):
-            default = next((keyword.value for keyword in keywords if keyword.arg == "default"), None)
-        case _:
-            pass
+    if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
+        default = next((keyword.value for keyword in default.keywords if keyword.arg == "default"), None)
     if hint is None or not isinstance(default, ast.Constant):
         return hint
     kinds = _kinds(hint, {})

@@ -40,14 +40,12 @@ def _ratio(tokens: Tokens, level: str) -> torch.Tensor:
     if level not in LEVELS:
         raise UnknownName("level of correction", level, LEVELS)
     log_ratio = torch.where(tokens.trained, tokens.old_logprobs - tokens.sampler_logprobs, 0.0).detach()
-    if level == "turn":
-        return _sum_over(tokens.turn, log_ratio).exp().to(log_ratio.dtype)
-    if level == "sequence":
-        return _sum_over(tokens.row, log_ratio).exp().to(log_ratio.dtype)
+    if level == "token":
+        return log_ratio.exp()
+    total = _sum_over(tokens.turn if level == "turn" else tokens.row, log_ratio)
     if level == "geometric":
-        count = _sum_over(tokens.row, tokens.trained).clamp(min=1)
-        return (_sum_over(tokens.row, log_ratio) / count).exp().to(log_ratio.dtype)
-    return log_ratio.exp()
+        total = total / _sum_over(tokens.row, tokens.trained).clamp(min=1)
+    return total.exp().to(log_ratio.dtype)
 
 
 def _sum_over(index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

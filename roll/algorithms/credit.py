@@ -12,9 +12,9 @@ from roll.algorithms.kl import next_coefficient
 from roll.algorithms.objective import correction_factors, kl_row
 from roll.algorithms.partition import SubBatch, join, take
 from roll.algorithms.recipe import Recipe
-from roll.algorithms.running_stats import RunningStats
-from roll.algorithms.segments import sum_by, to_tokens
-from roll.algorithms.user_code import call, location_of
+from roll.algorithms.segments import rows_of, sum_by, to_tokens
+from roll.algorithms.shaping import RunningStats
+from roll.algorithms.user_code import call, check_shape
 from roll.config.algorithm import Kl
 from roll.errors import ConfigError
 from roll.registry import ADVANTAGE_WEIGHTS, ADVANTAGES, AGGREGATIONS, MASKS, SHAPINGS, Table
@@ -60,7 +60,7 @@ def with_loss_weights(batch: Batch, aggregation: Spec, domains: Mapping[str, Rec
     Computed before the batch is split, so the split cannot change the sum and no mask can be forgotten. The weight of a
     domain in `domains` is multiplied in, and changes no denominator.
     """
-    weights = _evaluate(AGGREGATIONS, aggregation, (batch,), like=batch.trained)
+    weights = _evaluate(AGGREGATIONS, aggregation, batch, per="token")
     weight_of = {name: domain.weight for name, domain in (domains or {}).items() if domain.weight != 1}
     if weight_of:
         weights = weights * to_tokens(batch, torch.tensor([weight_of.get(domain, 1.0) for domain in batch.domains]))
@@ -107,11 +107,15 @@ def _credit(
     """The batch with its credit, and the statistics with its rewards added."""
     stats = stats.after(batch.rewards)
     for part in recipe.shaping:
-        batch = with_rewards(batch, _evaluate(SHAPINGS, part, (batch, stats), like=batch.rewards))
+        batch = with_rewards(batch, _evaluate(SHAPINGS, part, batch, stats))
     if penalties is not None:
         batch = _subtract_penalties(batch, penalties)
-    _check_needs(batch, recipe)
-    advantages = _evaluate(ADVANTAGES, recipe.advantage, (batch,), like=batch.trained)
+    if "states" in recipe.needs and batch.turn_states is None:
+        raise ConfigError(
+            f"algorithm: {recipe.advantage.name} needs states, and an environment of this run reports none; "
+            "return `state` from its steps, or choose another recipe"
+        )
+    advantages = _evaluate(ADVANTAGES, recipe.advantage, batch, per="token")
     advantages = torch.where(batch.trained, advantages.float(), 0.0)
     returns = None if batch.values is None else torch.where(batch.trained, advantages + batch.values, 0.0)
     if recipe.whiten:
@@ -119,8 +123,7 @@ def _credit(
     if recipe.advantage_clip is not None:
         advantages = advantages.clamp(-recipe.advantage_clip, recipe.advantage_clip)
     for part in recipe.advantage_weights:
-        weights = _evaluate(ADVANTAGE_WEIGHTS, part, (batch,), like=batch.rewards)
-        advantages = advantages * to_tokens(batch, weights)
+        advantages = advantages * to_tokens(batch, _evaluate(ADVANTAGE_WEIGHTS, part, batch))
     trained = _tokens_to_train(batch, recipe)
     credited = replace(batch, advantages=torch.where(trained, advantages, 0.0), returns=returns, trained=trained)
     return credited, stats
@@ -158,14 +161,6 @@ def _subtract_penalties(batch: Batch, penalties: torch.Tensor) -> Batch:
     return replace(batch, penalties=penalties, rewards=batch.rewards - of_trajectory)
 
 
-def _check_needs(batch: Batch, recipe: Recipe) -> None:
-    if "states" in recipe.needs and batch.turn_states is None:
-        raise ConfigError(
-            f"algorithm: {recipe.advantage.name} needs states, and an environment of this run reports none; "
-            "return `state` from its steps, or choose another recipe"
-        )
-
-
 def _whiten(row: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
     chosen = row[trained].double()
     if chosen.numel() < 2:
@@ -180,7 +175,7 @@ def _tokens_to_train(batch: Batch, recipe: Recipe) -> torch.Tensor:
     """[tokens] bool: tokens left after all masks and all corrections that reject."""
     trained = batch.trained
     for part in recipe.masks:
-        trained = trained & to_tokens(batch, _evaluate(MASKS, part, (batch,), like=batch.rewards).float()).bool()
+        trained = trained & to_tokens(batch, _evaluate(MASKS, part, batch).float()).bool()
     if recipe.correction is not None and batch.old_logprobs is not None:
         trained = trained & (correction_factors(_before_update(batch), recipe.correction) > 0)
     return trained
@@ -189,7 +184,7 @@ def _tokens_to_train(batch: Batch, recipe: Recipe) -> torch.Tensor:
 def _before_update(batch: Batch) -> Tokens:
     """The tokens of the batch as a correction sees them before any update."""
     assert batch.old_logprobs is not None
-    row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))
+    row = rows_of(batch)
     return Tokens(
         logprobs=batch.old_logprobs,
         old_logprobs=batch.old_logprobs,
@@ -202,12 +197,6 @@ def _before_update(batch: Batch) -> Tokens:
     )
 
 
-def _evaluate(table: Table[Any], part: Spec, args: tuple[Any, ...], *, like: torch.Tensor) -> torch.Tensor:
-    result = call(table, part, *args)
-    if not isinstance(result, torch.Tensor) or result.shape != like.shape:
-        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise ConfigError(
-            f"{table.kind} {part.name}: must return a tensor of shape {tuple(like.shape)} (got {got}); "
-            f"fix its code{location_of(table, part)}"
-        )
-    return result
+def _evaluate(table: Table[Any], part: Spec, batch: Batch, *args: Any, per: str = "trajectory") -> torch.Tensor:
+    like = batch.trained if per == "token" else batch.rewards
+    return check_shape(table, part, call(table, part, batch, *args), like, per=per)

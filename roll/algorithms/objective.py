@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import torch
 
 from roll.algorithms.recipe import Objective
-from roll.algorithms.user_code import call, location_of
+from roll.algorithms.user_code import call, check_shape, location_of
 from roll.errors import ConfigError
 from roll.registry import CORRECTIONS, ESTIMATORS, LOSSES, Table
 from roll.types import Spec, Tokens
+
+_INDICES = frozenset({"trained", "row", "trajectory", "turn"})
+"""Rows that locate tokens; all others hold values."""
 
 
 def evaluate(
@@ -39,24 +42,10 @@ def evaluate(
 
 def clean(tokens: Tokens) -> Tokens:
     """The same tokens with 0 in every row at untrained tokens, so that formulas never meet leftovers of an engine."""
-    rows = {name: getattr(tokens, name) for name in _ROWS}
+    rows = {field.name: getattr(tokens, field.name) for field in fields(tokens) if field.name not in _INDICES}
     return replace(
         tokens, **{name: torch.where(tokens.trained, row, 0.0) for name, row in rows.items() if row is not None}
     )
-
-
-_ROWS = (
-    "logprobs",
-    "old_logprobs",
-    "sampler_logprobs",
-    "advantages",
-    "ref_logprobs",
-    "teacher_logprobs",
-    "values",
-    "old_values",
-    "returns",
-    "entropies",
-)
 
 
 def correction_factors(tokens: Tokens, correction: Spec) -> torch.Tensor:
@@ -102,11 +91,5 @@ def _rows(loss: Spec, result: Any, tokens: Tokens) -> tuple[torch.Tensor, dict[s
     }
 
 
-def _row(table: Table[Any], function: Spec, result: Any, tokens: Tokens) -> torch.Tensor:
-    if not isinstance(result, torch.Tensor) or result.shape != tokens.trained.shape:
-        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise ConfigError(
-            f"{function.name}: must return one value per token, shape {tuple(tokens.trained.shape)} (got {got}); "
-            f"fix its code{location_of(table, function)}"
-        )
-    return result
+def _row(table: Table[Any], part: Spec, result: Any, tokens: Tokens) -> torch.Tensor:
+    return check_shape(table, part, result, tokens.trained, per="token")

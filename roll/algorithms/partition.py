@@ -19,9 +19,9 @@ class SubBatch:
     """A batch, and the positions of its entries in the batch that it was taken from."""
 
     batch: Batch
-    trajectories: torch.Tensor
-    turns: torch.Tensor
-    tokens: torch.Tensor
+    trajectories: torch.Tensor | slice
+    turns: torch.Tensor | slice
+    tokens: torch.Tensor | slice
 
 
 def take(batch: Batch, chosen: torch.Tensor) -> SubBatch:
@@ -64,7 +64,7 @@ def join(batch: Batch, parts: Sequence[SubBatch]) -> Batch:
     )
 
 
-def _merge(size: int, pieces: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _merge(size: int, pieces: Sequence[tuple[torch.Tensor | slice, torch.Tensor]]) -> torch.Tensor:
     """Values written to their positions."""
     merged = torch.zeros(size, dtype=pieces[0][1].dtype)
     for positions, values in pieces:

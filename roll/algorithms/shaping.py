@@ -5,17 +5,47 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 
-from roll.algorithms.running_stats import RunningStats
 from roll.algorithms.segments import deviation_by, divide_or_zero, mean_by, num_trained, siblings
 from roll.errors import ConfigError, UnknownName
 from roll.types import Batch
 
 Extent: TypeAlias = Literal["group", "batch", "running", "none"]
 """Scope of a statistic: the group, the batch, the whole run, or not used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStats:
+    """Mean and spread of all rewards so far."""
+
+    count: int = 0
+    mean: float = 0.0
+    sum_squares: float = 0.0
+    """Sum of squared deviations from the mean."""
+
+    def after(self, rewards: torch.Tensor) -> RunningStats:
+        """The statistics with these rewards added, equal to those of all rewards at once."""
+        if not len(rewards):
+            return self
+        exact = rewards.double()
+        mean = float(exact.mean())
+        squares = float((exact - mean).square().sum())
+        count = self.count + len(rewards)
+        shift = mean - self.mean
+        return RunningStats(
+            count=count,
+            mean=self.mean + shift * len(rewards) / count,
+            sum_squares=self.sum_squares + squares + shift * shift * self.count * len(rewards) / count,
+        )
+
+    def std(self, *, unbiased: bool) -> float:
+        """Standard deviation; 0 for fewer than two rewards."""
+        return math.sqrt(self.sum_squares / max(self.count - int(unbiased), 1))
 
 
 def clipped(batch: Batch, stats: RunningStats, *, low: float, high: float) -> torch.Tensor:

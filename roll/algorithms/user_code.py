@@ -47,6 +47,17 @@ def location_of(table: Table[Any], part: Spec) -> str:
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None and ":" in part.name else ""
 
 
+def check_shape(table: Table[Any], part: Spec, result: Any, like: torch.Tensor, *, per: str) -> torch.Tensor:
+    """The result of the named function; raises `ConfigError` unless it has one value per entry of `like`."""
+    if not isinstance(result, torch.Tensor) or result.shape != like.shape:
+        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise ConfigError(
+            f"{table.kind} {part.name}: must return one value per {per}, shape {tuple(like.shape)} (got {got}); "
+            f"fix its code{location_of(table, part)}"
+        )
+    return result
+
+
 def _missing_need(error: BaseException, source: str | None, args: tuple[Any, ...]) -> str:
     """The need to add, if an error about None comes from a line of user code that reads a row that is None."""
     if not isinstance(error, TypeError | AttributeError) or "None" not in str(error):

@@ -40,14 +40,10 @@ class OpenAIChat:
 
     def __init__(self, settings: ChatSettings) -> None:
         self.settings = settings
-        self._client = JsonClient(
-            url=f"{settings.url.rstrip('/')}/chat/completions",
-            api_key_env=settings.api_key_env,
-            timeout_s=settings.timeout_s,
-            max_retries=settings.max_retries,
-            backoff_s=settings.backoff_s,
-            max_concurrent=settings.max_concurrent,
+        options = settings.model_dump(
+            include={"api_key_env", "timeout_s", "max_retries", "backoff_s", "max_concurrent"}
         )
+        self._client = JsonClient(url=f"{settings.url.rstrip('/')}/chat/completions", **options)
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ A call passes the unbound method of a protocol, so that editors can follow it an
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
@@ -32,7 +33,9 @@ class Cluster(Protocol[W_co]):
     @property
     def size(self) -> int: ...
 
-    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
+        calls = [self.at(rank, method, *args, **kwargs) for rank in range(self.size)]
+        return list(await asyncio.gather(*calls))
 
     async def scatter(
         self,
@@ -40,9 +43,32 @@ class Cluster(Protocol[W_co]):
         shards: Sequence[S],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> list[R]: ...
+    ) -> list[R]:
+        assert len(shards) == self.size, f"{len(shards)} shards for {self.size} workers"
+        calls = [self.at(rank, method, shard, *args, **kwargs) for rank, shard in enumerate(shards)]
+        return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+class RankGroup(Cluster[W]):
+    """`Cluster` of one worker made of several ranks. All get the same arguments; rank 0's result is returned.
+
+    One call at a time: two calls that reached the ranks in different orders would deadlock.
+    """
+
+    def __init__(self, ranks: Cluster[W]) -> None:
+        self._ranks = ranks
+        self._lock = asyncio.Lock()
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        assert rank == 0, f"a group of ranks is one worker (got rank {rank})"
+        async with self._lock:
+            return (await self._ranks.each(method, *args, **kwargs))[0]
 
 
 @runtime_checkable
@@ -51,7 +77,6 @@ class Replaceable(Protocol):
 
     async def replace(self, rank: int) -> None:
         """Returns once the new worker is ready; raises what keeps it from starting."""
-        ...
 
 
 class Executor(Protocol):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Concatenate, Generic
+from collections.abc import Sequence
+from typing import Any
 
-from roll.cluster.handle import Method, P, R, S, W, build_worker
+from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
 from roll.types import Spec
 
 
-class InlineCluster(Generic[W]):
+class InlineCluster(Cluster[W]):
     """`Cluster` over objects of this process."""
 
     def __init__(self, workers: Sequence[W]) -> None:
@@ -20,21 +19,6 @@ class InlineCluster(Generic[W]):
     @property
     def size(self) -> int:
         return len(self._workers)
-
-    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        calls = [self.at(rank, method, *args, **kwargs) for rank in range(self.size)]
-        return list(await asyncio.gather(*calls))
-
-    async def scatter(
-        self,
-        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
-        shards: Sequence[S],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> list[R]:
-        assert len(shards) == self.size, f"{len(shards)} shards for {self.size} workers"
-        calls = [self.at(rank, method, shard, *args, **kwargs) for rank, shard in enumerate(shards)]
-        return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await getattr(self._workers[rank], method.__name__)(*args, **kwargs)

@@ -21,13 +21,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Concatenate, Generic
+from typing import Any, Generic
 
 from roll.cluster.framing import MessageStream
-from roll.cluster.handle import Method, P, R, S, W, build_worker
+from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
 from roll.errors import WorkerDied
 from roll.types import Spec
 
@@ -146,7 +146,7 @@ class ProcessWorker(Generic[W]):
             reply.set_result((False, message) if isinstance(message, Exception) else message)
 
 
-class ProcessCluster(Generic[W]):
+class ProcessCluster(Cluster[W]):
     """`Cluster` over `size` child processes, each with one worker and one call at a time.
 
     A call that exceeds `timeout_s`, or the entry of `timeouts` for its method, raises `TimedOut`. If the process ends
@@ -186,21 +186,6 @@ class ProcessCluster(Generic[W]):
         for worker in self._workers:
             if worker is not None:
                 worker.kill("it was stopped")
-
-    async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        calls = [self.at(rank, method, *args, **kwargs) for rank in range(self.size)]
-        return list(await asyncio.gather(*calls))
-
-    async def scatter(
-        self,
-        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
-        shards: Sequence[S],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> list[R]:
-        assert len(shards) == self.size, f"{len(shards)} shards for {self.size} workers"
-        calls = [self.at(rank, method, shard, *args, **kwargs) for rank, shard in enumerate(shards)]
-        return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         async with self._locks[rank]:

@@ -75,41 +75,32 @@ def page(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
+def _check(area: str, what: str, found: str, remedy: str = "") -> Finding:
+    """A finding that is wrong if it has a remedy, else ok."""
+    return Finding(area=area, what=what, state="wrong" if remedy else "ok", found=found, remedy=remedy)
+
+
 def _machine(directory: Path) -> Iterator[Finding]:
-    area = "machine"
-    yield Finding(area=area, what="system", state="ok", found=f"{platform.system()} {platform.machine()}")
-    version = platform.python_version()
+    yield _check("machine", "system", f"{platform.system()} {platform.machine()}")
     fine = (3, 11) <= sys.version_info[:2] < (3, 14)
     remedy = "" if fine else "make a virtual environment with Python 3.11 to 3.13"
-    yield Finding(area=area, what="python", state="ok" if fine else "wrong", found=version, remedy=remedy)
-    yield Finding(area=area, what="memory", state="ok", found=f"{format_bytes(machine_memory())}, {num_cores()} cores")
+    yield _check("machine", "python", platform.python_version(), remedy)
+    yield _check("machine", "memory", f"{format_bytes(machine_memory())}, {num_cores()} cores")
     free = shutil.disk_usage(directory.absolute()).free
-    little = free < _LITTLE_DISK
-    yield Finding(
-        area=area,
-        what="disk",
-        state="wrong" if little else "ok",
-        found=f"{format_bytes(free)} free in {directory.absolute()}",
-        remedy="free some space, or set `directory` to another disk: checkpoints are large" if little else "",
-    )
+    remedy = "free some space, or set `directory` to another disk: checkpoints are large" if free < _LITTLE_DISK else ""
+    yield _check("machine", "disk", f"{format_bytes(free)} free in {directory.absolute()}", remedy)
 
 
 def _devices() -> Iterator[Finding]:
-    area, gpus, cuda = "devices", visible_gpus(), torch_cuda()
+    gpus, cuda = visible_gpus(), torch_cuda()
     for number, (kind, memory) in enumerate(gpus):
-        yield Finding(area=area, what=f"cuda:{number}", state="ok", found=f"{kind}, {format_bytes(memory)}")
+        yield _check("devices", f"cuda:{number}", f"{kind}, {format_bytes(memory)}")
     if not gpus:
-        yield Finding(area=area, what="gpu", state="missing", found=f"none; devices are {num_cores()} CPU slots")
-    if cuda is None:
-        return
-    blind = bool(gpus) and not cuda
-    yield Finding(
-        area=area,
-        what="torch's CUDA",
-        state="wrong" if blind else "ok",
-        found=cuda or "none: built for the CPU",
-        remedy="pip install torch --index-url https://download.pytorch.org/whl/cu128" if blind else "",
-    )
+        slots = f"none; devices are {num_cores()} CPU slots"
+        yield Finding(area="devices", what="gpu", state="missing", found=slots)
+    if cuda is not None:
+        install = "pip install torch --index-url https://download.pytorch.org/whl/cu128"
+        yield _check("devices", "torch's CUDA", cuda or "none: built for the CPU", "" if cuda or not gpus else install)
 
 
 def torch_cuda() -> str | None:
@@ -147,10 +138,8 @@ def _package(area: str, names: Sequence[str], specifier: SpecifierSet, command: 
         except importlib.metadata.PackageNotFoundError:
             continue
         if specifier.contains(version, prereleases=True):
-            return Finding(area=area, what=name, state="ok", found=version)
-        return Finding(
-            area=area, what=name, state="wrong", found=f"{version}, but {specifier} is required", remedy=command
-        )
+            return _check(area, name, version)
+        return _check(area, name, f"{version}, but {specifier} is required", command)
     return Finding(area=area, what=names[0], state="missing", found="not installed", remedy=command)
 
 
@@ -164,17 +153,13 @@ def _requirements(extra: str | None) -> Iterator[Requirement]:
 
 
 def _environment() -> Iterator[Finding]:
-    area = "environment"
     address = os.environ.get("RAY_ADDRESS") or (_RAY_HERE.read_text().strip() if _RAY_HERE.is_file() else "")
     cluster = f"at {address}: ray.address auto joins it" if address else "none; executor ray starts one per run"
-    yield Finding(area=area, what="ray cluster", state="ok", found=cluster)
-    fault = unavailable_reason()
-    yield Finding(
-        area=area,
-        what="sandbox",
-        state="missing" if fault else "ok",
-        found=fault.partition("\n")[0] if fault else "bubblewrap",
-        remedy='apt-get install bubblewrap; without it, rewards that run code need `sandbox: "none: I trust this code"`'
-        if fault
-        else "",
-    )
+    yield _check("environment", "ray cluster", cluster)
+    if fault := unavailable_reason():
+        without = 'without it, rewards that run code need `sandbox: "none: I trust this code"`'
+        remedy = f"apt-get install bubblewrap; {without}"
+        found = fault.partition("\n")[0]
+        yield Finding(area="environment", what="sandbox", state="missing", found=found, remedy=remedy)
+    else:
+        yield _check("environment", "sandbox", "bubblewrap")

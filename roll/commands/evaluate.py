@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from roll.commands.lifecycle import await_with_routing, routing, running
+from roll.commands.lifecycle import await_with_routing, routing, running, write_rows
 from roll.config.load import LoadedRun
 from roll.config.schema import Run
 from roll.data.templates import Template
@@ -19,11 +18,10 @@ from roll.rollout.validation import summarise
 from roll.tracking.progress import bar
 from roll.types import Trajectory
 from roll.wiring.data import build_held_out
-from roll.wiring.environments import build_environments
 from roll.wiring.models import build_roles
 from roll.wiring.proxy import build_attempt_runners, build_proxy
-from roll.wiring.rewards import build_reward_service, check_sandboxes
 from roll.wiring.run import build_validator
+from roll.wiring.services import build_environments, build_reward_service, check_sandboxes
 
 
 def evaluate(loaded: LoadedRun, *, output: Path | None) -> None:
@@ -50,7 +48,7 @@ async def _evaluate(run: Run, output: Path | None) -> None:
         typer.echo(f"{name.removeprefix('validation/')}: {value:.4f}")
     if output is not None:
         rows = [_row(name, attempt, roles.template) for name, attempts in results.items() for attempt in attempts]
-        output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        write_rows(output, rows)
         typer.echo(f"{len(rows)} attempts: {output}")
 
 

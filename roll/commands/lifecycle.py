@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
 
 from roll.checkpoint import Checkpoints
 from roll.data.screening import ScreeningCounts
+from roll.errors import ConfigError
 from roll.proxy.server import Proxy
 from roll.rewards.service import RewardService
 from roll.rollout.environments import Environments
@@ -26,23 +28,17 @@ INTERRUPTED = 130
 
 
 @asynccontextmanager
-async def running(
-    roles: Roles, rewards: RewardService, envs: Environments, proxy: Proxy | None
-) -> AsyncGenerator[None]:
-    """Starts models, rewards, environments and the proxy, and stops them at the end of the block."""
-    await roles.start()
-    try:
-        await rewards.start()
-        await envs.start()
-        if proxy is not None:
-            await proxy.start()
+async def running(roles: Roles | None, *services: RewardService | Environments | Proxy | None) -> AsyncGenerator[None]:
+    """Starts models and services in this order, and stops them in reverse order at the end of the block."""
+    async with AsyncExitStack() as stack:
+        if roles is not None:
+            await roles.start()
+            stack.push_async_callback(roles.stop)
+        for service in services:
+            if service is not None:
+                stack.push_async_callback(service.stop)
+                await service.start()
         yield
-    finally:
-        if proxy is not None:
-            await proxy.stop()
-        await envs.stop()
-        await rewards.stop()
-        await roles.stop()
 
 
 @asynccontextmanager
@@ -84,3 +80,11 @@ def report_screening(screened: Sequence[ScreeningCounts], directory: RunDirector
         typer.echo(str(account))
     lines = [json.dumps(asdict(account), ensure_ascii=False) + "\n" for account in screened]
     (directory.path / "screening.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def write_rows(output: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one line of JSON per row to the file of `--output`."""
+    try:
+        output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); give another path") from None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
 from rich.console import Console
 
+from roll.commands.lifecycle import await_with_routing, routing, running, write_rows
 from roll.config.load import LoadedRun
 from roll.config.schema import Run
 from roll.config.sources import TaskSourceConfig
@@ -22,56 +22,40 @@ from roll.rollout.episode.runner import Attempt
 from roll.rollout.episode.transcripts import Transcript, named_agent, random_agent, record_agent, record_policy
 from roll.rollout.source import TaskSource, check_environments
 from roll.tracking.progress import bar
+from roll.wiring.actor import sampling_of
 from roll.wiring.data import build_sources
-from roll.wiring.environments import build_environments
+from roll.wiring.models import build_roles
 from roll.wiring.proxy import build_attempt_runners, build_proxy
-from roll.wiring.rewards import build_reward_service
+from roll.wiring.run import build_validator
+from roll.wiring.services import build_environments, build_reward_service
 
 _MAX_INFLIGHT = 256
 """Concurrent attempts; bounds memory."""
 MakeAttempt: TypeAlias = Callable[[TaskSource, Attempt], Awaitable[Transcript]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutOptions:
-    """Options of the command line."""
-
-    tasks: str | None = None
-    """Name of the task source; None: the first."""
-    num: int = 8
-    agent: str = "model"
-    output: Path | None = None
-
-
-def rollout(loaded: LoadedRun, options: RolloutOptions) -> None:
-    """Attempt `options.num` tasks of a source; print or write the transcripts, and print a summary."""
-    config = _choose_source(loaded, options.tasks)
-    transcripts = asyncio.run(_attempt_tasks(loaded.run, config, options))
-    if options.output is None:
+def rollout(loaded: LoadedRun, *, tasks: str | None, num: int, agent: str, output: Path | None) -> None:
+    """Attempt `num` tasks of a source, the first if `tasks` is None; print or write the transcripts and a summary."""
+    config = _choose_source(loaded, tasks)
+    transcripts = asyncio.run(_attempt_tasks(loaded.run, config, agent, num))
+    if output is None:
         for transcript in transcripts:
             typer.echo(_format(transcript))
     else:
-        _write(options.output, config.name, transcripts)
-        typer.echo(f"{len(transcripts)} attempts: {options.output}")
+        write_rows(output, [_row(config.name, each) for each in transcripts])
+        typer.echo(f"{len(transcripts)} attempts: {output}")
     typer.echo(_summary(transcripts))
 
 
-async def _attempt_tasks(run: Run, config: TaskSourceConfig, options: RolloutOptions) -> list[Transcript]:
-    run = run if options.agent != "random" else _inline(run)
+async def _attempt_tasks(run: Run, config: TaskSourceConfig, agent: str, num: int) -> list[Transcript]:
+    if agent == "random":  # it reads the legal actions of environments in this process
+        run = run.model_copy(update={"envs": run.envs.model_copy(update={"workers": 0, "memory_mb": None})})
     rewards, envs, proxy = build_reward_service(run.rewards), build_environments(run), build_proxy(run)
     (source,) = build_sources([config], rewards, envs.make, build_attempt_runners(run, proxy))
-    async with contextlib.AsyncExitStack() as stack:
-        for service in (rewards, envs, *([] if proxy is None else [proxy])):
-            stack.push_async_callback(service.stop)
-            await service.start()
+    async with running(None, rewards, envs, proxy):
         await check_environments(envs, [source])
-        attempt = await stack.enter_async_context(_agent(run, config, options.agent))
-        return await _all(source, attempt, run.seed, options.num)
-
-
-def _inline(run: Run) -> Run:
-    """The run with environments in this process, whose legal actions a random agent can read."""
-    return run.model_copy(update={"envs": run.envs.model_copy(update={"workers": 0, "memory_mb": None})})
+        async with _agent(run, config, agent) as attempt:
+            return await _all(source, attempt, run.seed, num)
 
 
 async def _all(source: TaskSource, attempt: MakeAttempt, seed: int, num: int) -> list[Transcript]:
@@ -110,21 +94,13 @@ async def _agent(run: Run, config: TaskSourceConfig, name: str) -> AsyncGenerato
 @contextlib.asynccontextmanager
 async def _model(run: Run, *, held_out: bool) -> AsyncGenerator[MakeAttempt]:
     """Attempts by the model, with the sampling of training or, for held-out tasks, of validation."""
-    from roll.commands.lifecycle import await_with_routing, routing
-    from roll.wiring.models import build_roles, sampling_of
-    from roll.wiring.run import build_validator
-
     roles = build_roles(run, run.actor_train.optimizer, run.steps, supervised=True)
     runner = build_validator(run, roles, []).runner
     if not held_out:
         limits = replace(runner.limits, sampling=sampling_of(run), max_new_tokens=run.rollout.max_new_tokens)
         runner = replace(runner, limits=limits)
-    await roles.start()
-    try:
-        async with routing(roles) as router_task:
-            yield lambda source, attempt: await_with_routing(record_policy(source, runner, attempt), router_task)
-    finally:
-        await roles.stop()
+    async with running(roles), routing(roles) as router_task:
+        yield lambda source, attempt: await_with_routing(record_policy(source, runner, attempt), router_task)
 
 
 def _choose_source(loaded: LoadedRun, name: str | None) -> TaskSourceConfig:
@@ -154,25 +130,12 @@ def _summary(transcripts: Sequence[Transcript]) -> str:
     valid = [each for each in transcripts if each.reward is not None]
     means = ""
     if valid:
-        success, reward, turns = (
-            sum(numbers) / len(valid)
-            for numbers in (
-                [each.success for each in valid],
-                [each.reward or 0.0 for each in valid],
-                [each.num_turns for each in valid],
-            )
-        )
+        success = sum(each.success for each in valid) / len(valid)
+        reward = sum(each.reward or 0.0 for each in valid) / len(valid)
+        turns = sum(each.num_turns for each in valid) / len(valid)
         means = f": success {success:.3f}, reward {reward:.3f}, {turns:.1f} turns"
     failed = Counter(str(each.status) for each in transcripts if each.reward is None)
     return f"{len(transcripts)} attempts{means}" + "".join(f"; {status}: {count}" for status, count in failed.items())
-
-
-def _write(output: Path, source: str, transcripts: Sequence[Transcript]) -> None:
-    lines = [json.dumps(_row(source, each), ensure_ascii=False) + "\n" for each in transcripts]
-    try:
-        output.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); give another path") from None
 
 
 def _row(source: str, transcript: Transcript) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import functools
 import json
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from roll.registry import REWARDS
 from roll.rewards.result import RewardResult, RewardStatus
 from roll.tracking.progress import bar
 from roll.types import Spec, Task
-from roll.wiring.rewards import build_reward_service, check_sandbox
+from roll.wiring.services import build_reward_service, check_sandbox
 
 _WORKERS = 2
 _MAX_PENDING = 256
@@ -90,7 +90,7 @@ class ScoreSummary:
 def score_file(request: ScoreRequest) -> None:
     """Write one line of JSON per response, in the order of the file, and a summary to standard error."""
     reward, rewards = _resolve_reward(request)
-    rows = read_replies(request.path, dict(_parse_assignment(field, "--field") for field in request.fields))
+    rows = read_replies(request.path, dict(map(_parse_field, request.fields)))
     with _open_output(request.output) as write:
         summary = asyncio.run(_score(rows, reward, rewards, write))
     typer.echo(summary.format(), err=True)
@@ -128,20 +128,17 @@ async def _score_in_order(
     window: deque[tuple[dict[str, Any], asyncio.Task[RewardResult]]] = deque()
     try:
         async with asyncio.TaskGroup() as group:
-            for row, index in _enumerate_responses(rows):
-                line = {"line": row.line, "id": row.task.id, "reply": index}
-                window.append((line, group.create_task(score(row.task, row.replies[index]))))
-                if len(window) >= _MAX_PENDING:
-                    line, pending = window.popleft()
-                    report(line, await pending)
+            for row in rows:
+                for index, reply in enumerate(row.replies):
+                    line = {"line": row.line, "id": row.task.id, "reply": index}
+                    window.append((line, group.create_task(score(row.task, reply))))
+                    if len(window) >= _MAX_PENDING:
+                        line, pending = window.popleft()
+                        report(line, await pending)
             for line, pending in window:
                 report(line, await pending)
     except BaseExceptionGroup as errors:
         raise root_cause(errors) from None
-
-
-def _enumerate_responses(rows: Sequence[AnsweredTask]) -> Iterator[tuple[AnsweredTask, int]]:
-    return ((row, index) for row in rows for index in range(len(row.replies)))
 
 
 def _to_json(result: RewardResult) -> dict[str, Any]:
@@ -225,8 +222,8 @@ def _reward_of_run(path: Path, name: str | None) -> tuple[Reward, Rewards]:
     return reward, loaded.run.rewards
 
 
-def _parse_assignment(text: str, option: str) -> tuple[str, str]:
+def _parse_field(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise ConfigError(f"{option}: not an assignment (got {text!r}); write name=field")
+        raise ConfigError(f"--field: not an assignment (got {text!r}); write name=field")
     return name, value

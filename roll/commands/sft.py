@@ -19,7 +19,6 @@ from roll.tracking.directory import RunDirectory
 from roll.tracking.sinks import read_lines
 from roll.wiring.data import build_data
 from roll.wiring.models import RunPaths, build_roles
-from roll.wiring.rewards import check_sandboxes
 from roll.wiring.run import (
     build_checkpointer,
     build_demonstrator,
@@ -27,6 +26,7 @@ from roll.wiring.run import (
     build_reporter,
     build_validator,
 )
+from roll.wiring.services import check_sandboxes
 
 SUFFIX = "-sft"
 """Appended to the name of the run to name the directory of its SFT run."""

@@ -34,8 +34,8 @@ from roll.tracking.sinks import read_lines
 from roll.weights.adapters import CONFIG as ADAPTER
 from roll.wiring.data import build_data
 from roll.wiring.models import RunPaths, build_roles
-from roll.wiring.rewards import check_sandboxes
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
+from roll.wiring.services import check_sandboxes
 
 REFERENCE = "reference"
 """Folder for the initial weights of a run that needs them as reference."""
@@ -75,9 +75,8 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
 async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> None:
     """A fresh run of the file `origin`, or with None a resumed one."""
     resumed = origin is None
-    num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
     paths = RunPaths(directory=directory.path, resumed=resumed)
-    roles = build_roles(run, run.actor_train.optimizer, num_updates, paths=paths)
+    roles = build_roles(run, run.actor_train.optimizer, run.steps * run.algorithm.num_updates, paths=paths)
     data = build_data(run, run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))

@@ -112,12 +112,17 @@ class Algorithm(Section):
         return self.model_copy(update=overrides)
 
     @property
+    def num_updates(self) -> int:
+        """Optimizer steps per batch."""
+        return self.epochs * self.minibatches
+
+    @property
     def all_needs(self) -> frozenset[str]:
         """`needs`, a reference for KL, and old logprobs if a batch has several updates or a correction drops tokens."""
         needs = set(self.needs)
         if self.kl is not None:
             needs.add("reference")
-        if self.epochs * self.minibatches > 1 or self._drops_tokens:
+        if self.num_updates > 1 or self._drops_tokens:
             needs.add("old_logprobs")
         return frozenset(needs)
 

@@ -55,9 +55,9 @@ class Document:
         below = (where for known, where in self.locations.items() if known.startswith(f"{key}."))
         return nearest(self.locations, key) or next(below, self.label)
 
-    def fault(self, key: str, text: str) -> None:
-        """Record a fault at `key`."""
-        self.faults.append(Fault(key, self.where(key), text))
+    def fault(self, key: str, text: str, where: str = "") -> None:
+        """Record a fault at `key`; its location is `where` if that is not empty."""
+        self.faults.append(Fault(key, where or self.where(key), text))
 
 
 def nearest(locations: Mapping[str, str], key: str) -> str:
@@ -85,8 +85,7 @@ def override(document: Document, assignment: str) -> None:
     key, equals, text = assignment.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
-        message = f"{assignment!r} is not an override; write key.sub=value"
-        document.faults.append(Fault(key, COMMAND_LINE, message))
+        document.fault(key, f"{assignment!r} is not an override; write key.sub=value", COMMAND_LINE)
         return
     try:
         value = parse(text, COMMAND_LINE, key)
@@ -94,7 +93,7 @@ def override(document: Document, assignment: str) -> None:
         _put(document.tree, parts, {**retained, **value.tree} if retained else value.tree)
     except ConfigError as error:
         message = str(error).removeprefix(f"{COMMAND_LINE}: ")
-        document.faults.append(Fault(key, COMMAND_LINE, f"{key}: {message}"))
+        document.fault(key, f"{key}: {message}", COMMAND_LINE)
         return
     retained_keys = {_join(key, name) for name in retained}
     for known in [known for known in document.locations if known == key or known.startswith(f"{key}.")]:
@@ -138,10 +137,9 @@ class _Builder:
             text = str(name.value) if isinstance(name, yaml.ScalarNode) else "?"
             inner = _join(key, text)
             if not isinstance(name, yaml.ScalarNode):
-                self.document.faults.append(Fault(inner, where, "a key must be plain text (got a list or a section)"))
+                self.document.fault(inner, "a key must be plain text (got a list or a section)", where)
             elif text in lines:
-                message = f"key {inner!r} is given twice (first: {lines[text]}); delete one"
-                self.document.faults.append(Fault(inner, where, message))
+                self.document.fault(inner, f"key {inner!r} is given twice (first: {lines[text]}); delete one", where)
             lines[text] = self.document.locations[inner] = where
             values[text] = self.build(child, inner)
         return values
@@ -153,8 +151,8 @@ class _Builder:
         values: dict[str, Any] = {}
         for section in reversed(sections):
             if not isinstance(section, dict):
-                message = f"'<<' takes a section or a list of sections (got {section!r})"
-                self.document.faults.append(Fault(key, self._line(node), message))
+                text = f"'<<' takes a section or a list of sections (got {section!r})"
+                self.document.fault(key, text, self._line(node))
                 return {}
             values |= cast("dict[str, Any]", section)
         return values

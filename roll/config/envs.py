@@ -1,4 +1,4 @@
-"""The section `envs`: the processes that environments run in."""
+"""Where attempts run: the sections `envs` and `proxy`, and the key `agent` of a task source."""
 
 from __future__ import annotations
 
@@ -40,3 +40,52 @@ class Envs(Section):
         if self.executor == "ray" and self.memory_mb is not None:
             raise ValueError("memory_mb: the memory of Ray's processes is not measured; leave it out")
         return self
+
+
+class Agent(Section):
+    """A program that attempts tasks through the run's OpenAI-compatible server."""
+
+    command: tuple[str, ...] = Field(min_length=1, strict=False)  # arrives as a list from a validator
+    """Started for every attempt, with the task as JSON on its standard input and OPENAI_BASE_URL, OPENAI_API_KEY and
+    OPENAI_MODEL in its environment. `python` is the interpreter of the run. Paths are relative to `directory`."""
+    directory: str | None = None
+    """Working directory; None: that of the run."""
+    preload: tuple[str, ...] = Field(default=(), strict=False)
+    """Modules that a Python process imports once and then forks for every attempt: `python script.py` starts in
+    milliseconds, without the time of its imports."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds after which the program is killed and the attempt fails."""
+    result: Literal["reply", "stdout", "reward"] = "reply"
+    """Text to score: the model's last reply or the program's standard output. `reward`: the program gets the task's
+    answer and prints the reward, as `{"reward": 0.5}` in its last line."""
+
+    @model_validator(mode="after")
+    def _preload_needs_script(self) -> Agent:
+        script = len(self.command) > 1 and self.command[0] == "python" and self.command[1].endswith(".py")
+        if self.preload and not script:
+            raise ValueError("preload: only `python` and a script can be forked; change the command, or leave it out")
+        return self
+
+
+class ProxyConfig(Section):
+    """The server for agent programs. It listens only if a source has an `agent`."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """By default only this machine; `0.0.0.0` admits other machines that have the token."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """0: any free port."""
+    token_env: str | None = Field(default=None, min_length=1)
+    """Environment variable with the API key, for agents on other machines. None: a random key that only the run's own
+    agents get."""
+    models: tuple[str, ...] = ()
+    """Further model names that requests may use, in addition to the run's name."""
+    sampling_params: Literal["refuse", "ignore"] = "refuse"
+    """Refuse or ignore a temperature or top_p that differs from the run's, under which the trainer scores tokens."""
+    max_body_mb: float = Field(default=8.0, gt=0)
+    """Largest request body."""
+    requests_per_s: float = Field(default=50.0, gt=0)
+    """Rate limit per attempt; bursts of twice as many are allowed after a pause."""
+    max_concurrent_requests: int = Field(default=4096, gt=0)
+    """Most requests in flight, over all attempts."""
+    max_concurrent_agents: int = Field(default=32, gt=0)
+    """Most agent programs that run at once; others wait."""

@@ -9,10 +9,17 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from roll.config.algorithm import Algorithm, DomainAlgorithm, Kl
+from roll.config.backends import FsdpTrain, VllmInfer
 from roll.config.document import COMMAND_LINE, Document, Fault
+from roll.config.envs import Envs, ProxyConfig
 from roll.config.knobs import choice_at, knobs, section_at, sections_at
-from roll.config.renamed import new_name
-from roll.config.schema import Run
+from roll.config.lora import Lora
+from roll.config.policies import Policy
+from roll.config.roles import NativeInfer, NativeTrain, Optimizer, Ray
+from roll.config.schema import Checkpoint, Rollout, Run, Sft, Shape
+from roll.config.section import Section
+from roll.config.sources import TaskSourceConfig
 from roll.errors import ConfigError, did_you_mean
 
 _EXPECTED = {
@@ -26,14 +33,62 @@ _EXPECTED = {
     "model_type": "must be a section of keys and values",
     "dict_type": "must be a section of keys and values",
     "string_too_short": "must not be empty",
+    "too_short": "must have at least {min_length} entry",
+    "too_long": "must have at most {max_length} entries",
+    "string_pattern_mismatch": "must match {pattern}",
 }
+"""By type of error; the names in braces are fields of its context."""
+
+_GENERATOR = {
+    "slots": "max_num_seqs",
+    "prefill_tokens": "max_num_batched_tokens",
+    "flush_tokens": "progress_interval",
+}
+RENAMED: dict[type[Section], dict[str, str]] = {
+    Run: {"publication": "weight_sync"},
+    Shape: {"context": "max_seq_len"},
+    Rollout: {"context": "max_seq_len"},
+    Ray: {"max_replaced": "max_replacements"},
+    NativeTrain: {"checkpointing": "activation_checkpointing", "exact": "float32_compute"},
+    FsdpTrain: {"checkpointing": "activation_checkpointing"},
+    Optimizer: {
+        "clip_norm": "max_grad_norm",
+        "final_lr": "final_lr_ratio",
+        "max_refused": "max_nonfinite_updates",
+    },
+    Lora: {"targets": "target_modules"},
+    NativeInfer: _GENERATOR,
+    VllmInfer: {
+        **_GENERATOR,
+        "stream_tokens": "stream_interval",
+        "memory": "gpu_memory_utilization",
+        "kv_gib": "kv_cache_gib",
+        "prefix_cache": "enable_prefix_caching",
+        "eager": "enforce_eager",
+        "seeded": "per_request_seed",
+    },
+    Algorithm: {"clip": "advantage_clip", "emphasis": "advantage_weights", "entropy": "entropy_coefficient"},
+    DomainAlgorithm: {"clip": "advantage_clip", "emphasis": "advantage_weights", "weight": "loss_weight"},
+    Kl: {"place": "apply_to"},
+    TaskSourceConfig: {"sampling": "task_sampling"},
+    Policy: {"plays": "agents"},
+    Envs: {"start_limit": "max_concurrent_starts"},
+    ProxyConfig: {
+        "sampling": "sampling_params",
+        "max_under_way": "max_concurrent_requests",
+        "max_agents": "max_concurrent_agents",
+    },
+    Checkpoint: {"best": "best_metric"},
+    Sft: {"player": "scripted_agent", "stop_at": "stop_at_accuracy"},
+}
+"""Former names of keys by section, with the new ones. An old name is an error that tells the new one; no aliases."""
 
 
 def add_faults(document: Document, error: ValidationError) -> None:
     """Add validation errors to the document's faults, except for keys that have a fault already."""
     known = [fault.key for fault in document.faults]
     errors = list(_merge_choices([_without_choice(each) for each in error.errors(include_url=False)]))
-    renamed = {new_name(_key(each)) for each in errors if each["type"] == "extra_forbidden"}
+    renamed = {_new_name(_key(each)) for each in errors if each["type"] == "extra_forbidden"}
     for each in errors:
         key = _key(each)
         at_fault = any(key == bad or key.startswith(f"{bad}.") for bad in known)
@@ -94,13 +149,15 @@ def _fault(document: Document, key: str, error: ErrorDetails) -> Fault:
             text = error["msg"].removeprefix("Value error, ")
             return Fault(key, document.where(key or _subject(text)), f"{key}: {text}" if key else text)
         case _:
-            text = f"{key}: {_expected(error)} (got {_describe(error['input'])}){_advice(error)}"
+            quotes = error["type"] == "string_type" and not isinstance(error["input"], dict | list | None)
+            advice = "; put quotes around it" if quotes else ""
+            text = f"{key}: {_expected(error)} (got {_describe(error['input'])}){advice}"
             return Fault(key, document.where(key), text)
 
 
 def _nearest(key: str) -> str:
     """Advice about an unknown key: its new name, a similar sibling, or the same name in another section."""
-    if (new := new_name(key)) is not None:
+    if (new := _new_name(key)) is not None:
         return f"; it is now {new!r}"
     above, _, name = key.rpartition(".")
     sections = sections_at(above.split(".") if above else [])
@@ -110,6 +167,16 @@ def _nearest(key: str) -> str:
     tail = did_you_mean(name, siblings)
     elsewhere = [knob.key for knob in knobs() if knob.key.rpartition(".")[2] == name]
     return f"; did you mean {elsewhere[0]!r}?" if elsewhere and "did you mean" not in tail else tail
+
+
+def _new_name(key: str) -> str | None:
+    """The dotted key that replaces `key`, such as `rollout.max_seq_len` for `rollout.context`; None if none does."""
+    above, _, name = key.rpartition(".")
+    for section in sections_at(above.split(".") if above else []):
+        if name in RENAMED.get(section, {}):
+            new = RENAMED[section][name]
+            return f"{above}.{new}" if above else new
+    return None
 
 
 def _purpose(key: str) -> str:
@@ -130,20 +197,8 @@ def _subject(text: str) -> str:
 
 def _expected(error: ErrorDetails) -> str:
     if error["type"] in _EXPECTED:
-        return _EXPECTED[error["type"]]
-    context = error.get("ctx", {})
-    if error["type"] == "too_short":
-        return f"must have at least {context['min_length']} entry"
-    if error["type"] == "too_long":
-        return f"must have at most {context['max_length']} entries"
-    if error["type"] == "string_pattern_mismatch":
-        return f"must match {context['pattern']}"
+        return _EXPECTED[error["type"]].format(**error.get("ctx", {}))
     return error["msg"].replace("Input should be", "must be")
-
-
-def _advice(error: ErrorDetails) -> str:
-    quotes = error["type"] == "string_type" and not isinstance(error["input"], dict | list | None)
-    return "; put quotes around it" if quotes else ""
 
 
 def _describe(value: Any) -> str:

@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import COMPARING, Algorithm
-from roll.config.envs import Envs
-from roll.config.fsdp import Train, check_ranks
+from roll.config.backends import Infer, Train, VllmInfer, check_dtypes, check_logprobs, check_ranks
+from roll.config.envs import Envs, ProxyConfig
 from roll.config.lora import check_lora
 from roll.config.policies import Policy, check_policies
-from roll.config.proxy import ProxyConfig
 from roll.config.roles import (
     ROLES,
     Critic,
@@ -26,12 +25,11 @@ from roll.config.roles import (
     Reference,
     RewardModel,
     Teacher,
+    WeightSync,
     check_placement,
 )
 from roll.config.section import Section, SpecConfig
 from roll.config.sources import TaskSourceConfig
-from roll.config.vllm import Infer, VllmInfer, check_dtypes, check_logprobs
-from roll.config.weight_sync import WeightSync
 
 
 class Shape(Section):
@@ -351,31 +349,25 @@ class Run(Section):
 
     @model_validator(mode="after")
     def _check_deterministic(self) -> Run:
-        if self.deterministic and self.rollout.max_staleness > 0:
-            raise ValueError(
-                f"deterministic needs rollout.max_staleness 0 (got {self.rollout.max_staleness}): "
-                "above it timing decides which weights sample a token; set one of the two to 0 or false"
-            )
-        for name in ("redundant_groups", "redundant_siblings"):
-            if self.deterministic and getattr(self.rollout, name):
-                raise ValueError(
-                    f"deterministic needs rollout.{name} 0 (got {getattr(self.rollout, name)}): "
-                    "otherwise timing decides which attempts are used; set one of the two to 0 or false"
-                )
-        if self.deterministic and self.rollout.env_timeout_s is not None:
-            raise ValueError("deterministic: with rollout.env_timeout_s timing decides what fails; leave it out")
-        if self.deterministic and self.rollout.concurrency == "adaptive":
-            raise ValueError(
-                "deterministic: adaptive rollout.concurrency depends on timing; give a number, or leave it out"
-            )
-        if self.deterministic and isinstance(self.actor_infer, VllmInfer):
-            raise ValueError(
-                "deterministic: tokens of backend vllm depend on the other requests of a batch; "
-                "set actor_infer.backend to native, or deterministic to false"
-            )
-        if self.deterministic and self.rewards.workers:
-            raise ValueError(
-                f"deterministic needs rewards.workers 0 (got {self.rewards.workers}): "
-                "with a timeout timing decides which scores there are; set one of the two to 0 or false"
-            )
+        rollout, attempts = self.rollout, "otherwise timing decides which attempts are used"
+        zeros = (
+            ("rollout.max_staleness", rollout.max_staleness, "above it timing decides which weights sample a token"),
+            ("rollout.redundant_groups", rollout.redundant_groups, attempts),
+            ("rollout.redundant_siblings", rollout.redundant_siblings, attempts),
+            ("rewards.workers", self.rewards.workers, "with a timeout timing decides which scores there are"),
+        )
+        faults = [
+            f" needs {key} 0 (got {number}): {reason}; set one of the two to 0 or false"
+            for key, number, reason in zeros
+            if number
+        ]
+        if rollout.env_timeout_s is not None:
+            faults.append(": with rollout.env_timeout_s timing decides what fails; leave it out")
+        if rollout.concurrency == "adaptive":
+            faults.append(": adaptive rollout.concurrency depends on timing; give a number, or leave it out")
+        if isinstance(self.actor_infer, VllmInfer):
+            reason = "tokens of backend vllm depend on the other requests of a batch"
+            faults.append(f": {reason}; set actor_infer.backend to native, or deterministic to false")
+        if self.deterministic and faults:
+            raise ValueError(f"deterministic{faults[0]}")
         return self

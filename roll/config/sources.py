@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import DomainAlgorithm
-from roll.config.proxy import Agent
+from roll.config.envs import Agent
 from roll.config.reward import Reward
 from roll.config.section import Section, SpecConfig
 

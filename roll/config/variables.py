@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 from roll.config.document import Document
@@ -19,47 +20,45 @@ def substitute(document: Document) -> None:
         document.fault("vars", f"vars: must be a section of names and values (got {variables!r})")
         variables = None
     known = cast("dict[str, Any]", variables or {})
-    document.tree = {name: _fill(document, value, name, known) for name, value in document.tree.items()}
+
+    def fill(text: str, key: str) -> Any:
+        try:
+            return _resolve(text, known, ())
+        except ConfigError as error:
+            document.fault(key, f"{key}: {error}")
+            return text
+
+    document.tree = {name: _map_texts(value, fill, name) for name, value in document.tree.items()}
 
 
 def escape(value: Any) -> Any:
     """`value` with `${name}` in its texts escaped, so that `substitute` restores it."""
+    return _map_texts(value, lambda text, _: _REFERENCE.sub(lambda match: f"${match[0]}", text))
+
+
+def _map_texts(value: Any, change: Callable[[str, str], Any], key: str = "") -> Any:
+    """`value` with `change(text, dotted key)` in place of every text in it."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda match: f"${match[0]}", value)
-    if isinstance(value, dict):
-        return {name: escape(inner) for name, inner in cast("dict[str, Any]", value).items()}
-    return [escape(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
-
-
-def _fill(document: Document, value: Any, key: str, variables: dict[str, Any]) -> Any:
+        return change(value, key)
     if isinstance(value, dict):
         section = cast("dict[str, Any]", value)
-        return {name: _fill(document, inner, f"{key}.{name}", variables) for name, inner in section.items()}
+        return {name: _map_texts(inner, change, f"{key}.{name}") for name, inner in section.items()}
     if isinstance(value, list):
         entries = cast("list[Any]", value)
-        return [_fill(document, inner, f"{key}.{index}", variables) for index, inner in enumerate(entries)]
-    if not isinstance(value, str):
-        return value
-    try:
-        return _resolve(value, variables, ())
-    except ConfigError as error:
-        document.fault(key, f"{key}: {error}")
-        return value
+        return [_map_texts(inner, change, f"{key}.{index}") for index, inner in enumerate(entries)]
+    return value
 
 
 def _resolve(value: Any, variables: dict[str, Any], inside: tuple[str, ...]) -> Any:
     """`value` with its references replaced; `inside` holds the variables being resolved, to detect cycles."""
-    if isinstance(value, dict):
-        section = cast("dict[str, Any]", value)
-        return {name: _resolve(inner, variables, inside) for name, inner in section.items()}
-    if isinstance(value, list):
-        return [_resolve(inner, variables, inside) for inner in cast("list[Any]", value)]
-    if not isinstance(value, str):
-        return value
-    whole = _REFERENCE.fullmatch(value)
-    if whole and whole[1] == "$":
-        return _look_up(whole[2], variables, inside)
-    return _REFERENCE.sub(lambda match: _replacement(match, variables, inside), value)
+
+    def resolve_text(text: str, _: str) -> Any:
+        whole = _REFERENCE.fullmatch(text)
+        if whole and whole[1] == "$":
+            return _look_up(whole[2], variables, inside)
+        return _REFERENCE.sub(lambda match: _replacement(match, variables, inside), text)
+
+    return _map_texts(value, resolve_text)
 
 
 def _replacement(match: re.Match[str], variables: dict[str, Any], inside: tuple[str, ...]) -> str:

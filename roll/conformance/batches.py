@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from roll.conformance.exact import exact_batch
-from roll.conformance.oracle_rewards import token_mean
+from roll.conformance.oracle_batches import token_mean
 from roll.types import Batch, Tokens
 
 _GARBAGE = (np.nan, np.inf, -np.inf, 1e30, -7.0)
@@ -46,6 +46,10 @@ class _Turn:
     reward: float
     state: int
 
+    @property
+    def num_tokens(self) -> int:
+        return self.observed + self.sampled
+
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
@@ -71,7 +75,7 @@ def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) 
         trained=torch.as_tensor(mask),
         sampler_logprobs=_with_garbage(noise, sampler, mask),
         versions=torch.as_tensor(np.where(mask, 3, -1).astype(np.int32)),
-        lengths=tuple(_length(turns) for attempt in attempts for turns in attempt.segments),
+        lengths=tuple(sum(turn.num_tokens for turn in turns) for attempt in attempts for turns in attempt.segments),
         trajectory=_ints([owner for owner, attempt in enumerate(attempts) for _ in attempt.segments]),
         group=_ints(_group_ids(noise, attempts)),
         truncated=torch.as_tensor(noise.random(len(attempts)) < 0.3),
@@ -182,8 +186,7 @@ def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[st
     owned = [
         (owner, turn) for owner, attempt in enumerate(attempts) for segment in attempt.segments for turn in segment
     ]
-    sizes = [turn.observed + turn.sampled for _, turn in owned]
-    turn = np.repeat(np.arange(len(owned)), sizes)
+    turn = np.repeat(np.arange(len(owned)), [turn.num_tokens for _, turn in owned])
     owners = np.array([owner for owner, _ in owned])
     rewards = np.zeros(len(attempts))
     np.add.at(rewards, owners, [turn.reward for _, turn in owned])
@@ -204,7 +207,7 @@ def _penalties(noise: np.random.Generator, attempts: list[_Attempt], mask: Any) 
     for attempt in attempts:
         total = sum(turn.reward for segment in attempt.segments for turn in segment)
         sums.setdefault(attempt.group, set()).add(total)
-    free = _flat(attempts, lambda attempt, turn: [len(sums[attempt.group]) > 1] * (turn.observed + turn.sampled))
+    free = _flat(attempts, lambda attempt, turn: [len(sums[attempt.group]) > 1] * turn.num_tokens)
     return np.where(free, noise.integers(-256, 257, len(mask)) * _GRAIN, 0.0)
 
 
@@ -243,10 +246,6 @@ def _flat(attempts: list[_Attempt], of_turn: Callable[[_Attempt, _Turn], list[bo
         for turn in segment
         for item in of_turn(attempt, turn)
     ]
-
-
-def _length(turns: list[_Turn]) -> int:
-    return sum(turn.observed + turn.sampled for turn in turns)
 
 
 def _ints(items: Any) -> torch.Tensor:

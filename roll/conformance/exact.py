@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -114,31 +114,15 @@ class ExactBatch:
 
 def exact_tokens(tokens: Tokens) -> ExactTokens:
     """The same tokens in double precision."""
-    names = ("old_logprobs", "sampler_logprobs", "advantages", "ref_logprobs")
-    others = ("values", "old_values", "returns", "entropies")
-    logprobs = numbers(tokens.logprobs)
+    names = {each.name for each in fields(ExactTokens)} - {"frozen_logprobs"}
     return ExactTokens(
-        logprobs=logprobs,
-        frozen_logprobs=logprobs,
-        trained=_plain(tokens.trained),
-        row=_plain(tokens.row),
-        turn=_plain(tokens.turn),
-        **{name: _maybe(getattr(tokens, name)) for name in (*names, *others)},
+        frozen_logprobs=numbers(tokens.logprobs), **{name: _exact(getattr(tokens, name)) for name in names}
     )
 
 
 def exact_batch(batch: Batch) -> ExactBatch:
     """The same batch in double precision."""
-    whole = ("trained", "trajectory", "group", "truncated", "turn", "turn_trajectory")
-    reals = ("rewards", "turn_rewards", "sampler_logprobs")
-    optional = ("penalties", "old_logprobs", "teacher_logprobs", "values")
-    return ExactBatch(
-        lengths=batch.lengths,
-        turn_states=None if batch.turn_states is None else _plain(batch.turn_states),
-        parts={name: numbers(part) for name, part in batch.parts.items()},
-        **{name: _plain(getattr(batch, name)) for name in whole},
-        **{name: _maybe(getattr(batch, name)) for name in (*reals, *optional)},
-    )
+    return ExactBatch(**{each.name: _exact(getattr(batch, each.name)) for each in fields(ExactBatch)})
 
 
 def numbers(tensor: torch.Tensor) -> Floats:
@@ -146,9 +130,10 @@ def numbers(tensor: torch.Tensor) -> Floats:
     return tensor.detach().cpu().double().numpy()
 
 
-def _maybe(tensor: torch.Tensor | None) -> Any:
-    return None if tensor is None else numbers(tensor)
-
-
-def _plain(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().numpy()
+def _exact(value: Any) -> Any:
+    """The value of a field; floating point tensors are in double precision, other tensors keep their type."""
+    if isinstance(value, torch.Tensor):
+        return numbers(value) if value.is_floating_point() else value.detach().cpu().numpy()
+    if isinstance(value, dict):
+        return {name: _exact(part) for name, part in cast("dict[str, torch.Tensor]", value).items()}
+    return value

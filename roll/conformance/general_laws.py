@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -32,47 +33,27 @@ def parts(subject: Subject, case: Case) -> str:
     return ""
 
 
-def order(subject: Subject, case: Case) -> str:
-    """Sequences may be in any order."""
-    return _unchanged(subject, case, variations.shuffle, "depends on the order of sequences")
-
-
-def observations(subject: Subject, case: Case) -> str:
-    """Untrained tokens may be anywhere between the others."""
-    return _unchanged(subject, case, variations.insert_observations, "depends on observation tokens")
-
-
-def masked_rows(subject: Subject, case: Case) -> str:
-    """Empty and all-masked sequences do not count."""
-    return _unchanged(subject, case, variations.add_masked_rows, "depends on empty or all-masked sequences")
-
-
-def garbage(subject: Subject, case: Case) -> str:
-    """Values at untrained tokens are never read."""
-    return _unchanged(subject, case, variations.replace_garbage, "reads values at untrained tokens")
-
-
-def group_names(subject: Subject, case: Case) -> str:
-    """Siblings are trajectories with equal group ids, regardless of their values."""
-    return _unchanged(subject, case, variations.rename_groups, "depends on the values of group ids")
-
-
-def num_rows(subject: Subject, case: Case) -> str:
-    """A trajectory counts once, however many rows it has."""
-    return _unchanged(subject, case, variations.divide_rows, "depends on how many rows a trajectory has")
-
-
-ON_TOKENS: tuple[Law, ...] = (finite, parts, order, observations, masked_rows, garbage)
-"""For functions of micro-batches."""
-ON_BATCHES: tuple[Law, ...] = (finite, order, observations, masked_rows, garbage, group_names)
-"""For functions of the whole batch."""
-
-
-def _unchanged(subject: Subject, case: Case, vary: Callable[[Case], Variation], fault: str) -> str:
+def _unchanged(vary: Callable[[Case], Variation], fault: str, subject: Subject, case: Case) -> str:
     varied, before = vary(case)
-    result = subject.measure(varied, None)
+    result = subject.measure(varied)
     text = difference(result, subject.whole(case), varied.batch.trained.numpy(), before)
     return f"{fault}: {text}" if text else ""
+
+
+_SAME: tuple[Law, ...] = (
+    partial(_unchanged, variations.shuffle, "depends on the order of sequences"),
+    partial(_unchanged, variations.insert_observations, "depends on observation tokens"),
+    partial(_unchanged, variations.add_masked_rows, "depends on empty or all-masked sequences"),
+    partial(_unchanged, variations.replace_garbage, "reads values at untrained tokens"),
+)
+group_names: Law = partial(_unchanged, variations.rename_groups, "depends on the values of group ids")
+"""Siblings are trajectories with equal group ids, regardless of their values."""
+num_rows: Law = partial(_unchanged, variations.divide_rows, "depends on how many rows a trajectory has")
+"""A trajectory counts once, however many rows it has."""
+ON_TOKENS: tuple[Law, ...] = (finite, parts, *_SAME)
+"""For functions of micro-batches."""
+ON_BATCHES: tuple[Law, ...] = (finite, *_SAME, group_names)
+"""For functions of the whole batch."""
 
 
 def _splits(case: Case) -> Iterator[list[list[int]]]:

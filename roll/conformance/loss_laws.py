@@ -13,7 +13,7 @@ from roll.algorithms.recipe import Objective
 from roll.conformance import oracle
 from roll.conformance.batches import Case, tokens
 from roll.conformance.exact import exact_tokens, numbers
-from roll.conformance.subject import GRADIENT, Measure, Measurement, Subject, difference
+from roll.conformance.subject import GRADIENT, Measurement, Subject, difference
 from roll.types import Tokens
 
 _INPUTS: tuple[oracle.Input, ...] = ("logprobs", "values", "entropies")
@@ -21,43 +21,31 @@ HOMOGENEOUS = frozenset(oracle.LOSSES) - {"kimi", "squared_value"}
 """Losses that are proportional to the advantages."""
 
 
-def loss_measure(function: Callable[..., Any], arguments: dict[str, Any]) -> Measure:
+def loss_measure(subject: Subject, case: Case, rows: list[int] | None) -> Measurement:
     """The loss of each token, and the gradient of their weighted sum."""
-
-    def measure(case: Case, rows: list[int] | None) -> Measurement:
-        seen, weights = _seen(case, rows)
-        row: torch.Tensor = function(seen, **arguments)[0]
-        total = torch.where(seen.trained, row, torch.zeros_like(row)).mul(weights).sum()
-        weighted = {"loss": np.where(numbers(weights) != 0, numbers(row), 0.0) * numbers(weights)}
-        return Measurement(rows=weighted | _gradients(seen, total), total=float(total.detach()))
-
-    return measure
+    seen, weights = _seen(case, rows)
+    row: torch.Tensor = subject.function(seen, **subject.arguments)[0]
+    total = torch.where(seen.trained, row, torch.zeros_like(row)).mul(weights).sum()
+    weighted = {"loss": np.where(numbers(weights) != 0, numbers(row), 0.0) * numbers(weights)}
+    return Measurement(rows=weighted | _gradients(seen, total), total=float(total.detach()))
 
 
-def objective_measure(evaluate: Callable[..., Any], objective: Objective) -> Measure:
+def objective_measure(subject: Subject, case: Case, rows: list[int] | None) -> Measurement:
     """The gradient of the objective, and the objective itself."""
-
-    def measure(case: Case, rows: list[int] | None) -> Measurement:
-        seen, weights = _seen(case, rows)
-        total: torch.Tensor = evaluate(seen, weights, objective)[0]
-        return Measurement(rows=_gradients(seen, total), total=float(total.detach()))
-
-    return measure
+    seen, weights = _seen(case, rows)
+    total: torch.Tensor = subject.function(seen, weights, subject.arguments["objective"])[0]
+    return Measurement(rows=_gradients(seen, total), total=float(total.detach()))
 
 
-def correction_measure(function: Callable[..., Any], arguments: dict[str, Any]) -> Measure:
+def correction_measure(subject: Subject, case: Case, rows: list[int] | None) -> Measurement:
     """The factor of each token."""
-
-    def measure(case: Case, rows: list[int] | None) -> Measurement:
-        return Measurement(rows={"factor": numbers(function(_seen(case, rows)[0], **arguments))})
-
-    return measure
+    return Measurement(rows={"factor": numbers(subject.function(_seen(case, rows)[0], **subject.arguments))})
 
 
-def one_value_per_token(function: Callable[..., Any], arguments: dict[str, Any], case: Case) -> str:
+def one_value_per_token(subject: Subject, case: Case) -> str:
     """A loss returns a row, and metrics that are rows."""
     seen = tokens(case)
-    result: Any = function(seen, **arguments)
+    result: Any = subject.function(seen, **subject.arguments)
     kinds: list[str] = [part.__class__.__name__ for part in (result if result.__class__ is tuple else [result])]
     if kinds != ["Tensor", "dict"]:
         return f"must return the loss of each token and a dictionary of metrics (got {', '.join(kinds)})"
@@ -71,29 +59,22 @@ def one_value_per_token(function: Callable[..., Any], arguments: dict[str, Any],
 
 def agrees(subject: Subject, case: Case) -> str:
     """A loss equals its formula, and so does its gradient."""
-    assert subject.like is not None
     objective = oracle.plain(subject.like, **subject.arguments)
-    result = subject.whole(case)
-    text = difference(result, _from_formula(case, objective, result), case.batch.trained.numpy())
-    return f"differs from the formula of {subject.like}: {text}" if text else ""
+    return subject.formula_fault(case, _from_formula(case, objective, subject.whole(case)))
 
 
-def agrees_with(objective: Objective) -> Callable[[Subject, Case], str]:
+def is_sum_of_parts(subject: Subject, case: Case) -> str:
     """An objective is the sum of its parts."""
-
-    def law(subject: Subject, case: Case) -> str:
-        result = subject.whole(case)
-        expected = _from_formula(case, objective, result)
-        exact, (_, weights) = exact_tokens(tokens(case)), _seen(case, None)
-        size = float(np.abs(oracle.terms(exact, numbers(weights), objective)).sum())
-        assert result.total is not None and expected.total is not None
-        if not abs(result.total - expected.total) <= 1e-5 * size + 1e-12:
-            return f"differs from the formula: the sum is {result.total:.6g} instead of {expected.total:.6g}"
-        gradients = Measurement(rows={name: row for name, row in expected.rows.items() if name in result.rows})
-        text = difference(result, gradients, case.batch.trained.numpy())
-        return f"differs from the formula: {text}" if text else ""
-
-    return law
+    objective, result = subject.arguments["objective"], subject.whole(case)
+    expected = _from_formula(case, objective, result)
+    exact, (_, weights) = exact_tokens(tokens(case)), _seen(case, None)
+    size = float(np.abs(oracle.terms(exact, numbers(weights), objective)).sum())
+    assert result.total is not None and expected.total is not None
+    if not abs(result.total - expected.total) <= 1e-5 * size + 1e-12:
+        return f"differs from the formula: the sum is {result.total:.6g} instead of {expected.total:.6g}"
+    gradients = Measurement(rows={name: row for name, row in expected.rows.items() if name in result.rows})
+    text = difference(result, gradients, case.batch.trained.numpy())
+    return f"differs from the formula: {text}" if text else ""
 
 
 def zero_untrained_gradient(subject: Subject, case: Case) -> str:
@@ -113,40 +94,38 @@ def homogeneous(subject: Subject, case: Case) -> str:
     larger = replace(case, batch=replace(case.batch, advantages=case.batch.advantages * 3))
     once = subject.whole(case)
     expected = Measurement(rows={name: row * 3 for name, row in once.rows.items()})
-    text = difference(subject.measure(larger, None), expected, case.batch.trained.numpy())
+    text = difference(subject.measure(larger), expected, case.batch.trained.numpy())
     return f"is not proportional to the advantages: for three times the advantages {text}" if text else ""
 
 
 def factor_agrees(subject: Subject, case: Case) -> str:
     """A correction equals its formula."""
-    assert subject.like is not None
     row = oracle.CORRECTIONS[subject.like](exact_tokens(tokens(case)), **subject.arguments)
-    text = difference(subject.whole(case), Measurement(rows={"factor": row}), case.batch.trained.numpy())
-    return f"differs from the formula of {subject.like}: {text}" if text else ""
+    return subject.formula_fault(case, Measurement(rows={"factor": row}))
 
 
-def constant_factor(function: Callable[..., Any], arguments: dict[str, Any], case: Case) -> str:
+def constant_factor(subject: Subject, case: Case) -> str:
     """A correction is a constant per token: it carries no gradient and does not depend on the current policy."""
     seen = tokens(case)
-    factor: Any = function(seen, **arguments)
+    factor: Any = subject.function(seen, **subject.arguments)
     if not isinstance(factor, torch.Tensor) or factor.shape != seen.trained.shape:
         return f"must return one value per token, shape {tuple(seen.trained.shape)}"
     if factor.requires_grad:
         return "is not detached: the factor carries a gradient"
     shifted = replace(seen, logprobs=seen.logprobs.detach() - 1.0)
-    if not torch.equal(function(shifted, **arguments)[seen.trained], factor[seen.trained]):
+    if not torch.equal(subject.function(shifted, **subject.arguments)[seen.trained], factor[seen.trained]):
         return "depends on the current policy: a sampler's ratio uses old and sampler logprobs only"
     return ""
 
 
-def estimates(function: Callable[..., Any], like: str | None, arguments: dict[str, Any]) -> list[str]:
+def estimates(function: Callable[..., Any], like: str, arguments: dict[str, Any]) -> list[str]:
     """A KL estimator is 0 without a difference, and equals its formula and derivative elsewhere."""
     points = torch.linspace(-3, 3, 61).requires_grad_()
     row: torch.Tensor = function(points, **arguments)
     (slopes,) = torch.autograd.grad(row.sum(), points)
     at_zero = float(function(torch.zeros(1), **arguments))
     faults = [] if abs(at_zero) < 1e-6 else [f"is {at_zero:.6g} where the policies agree, instead of 0"]
-    if like is None:
+    if not like:
         return faults
     exact = [oracle.ESTIMATORS[like](complex(point, 1e-30)) for point in numbers(points)]
     values, derivatives = np.array([item.real for item in exact]), np.array([item.imag / 1e-30 for item in exact])

@@ -7,38 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
+from roll import registry
 from roll.algorithms.recipe import Objective
-from roll.conformance import oracle_losses
+from roll.conformance import oracle_batches, oracle_losses
 from roll.conformance.exact import ExactTokens, Floats, Numbers
+from roll.registry import Table
 from roll.types import Spec
 
-LOSSES: dict[str, Callable[..., Numbers]] = {
-    function.__name__: function
-    for function in (
-        oracle_losses.clipped,
-        oracle_losses.policy_gradient,
-        oracle_losses.sequence_clipped,
-        oracle_losses.geometric_clipped,
-        oracle_losses.cispo,
-        oracle_losses.truncated_importance,
-        oracle_losses.topr,
-        oracle_losses.raft,
-        oracle_losses.kimi,
-        oracle_losses.sapo,
-        oracle_losses.decoupled,
-        oracle_losses.squared_value,
-    )
-}
-CORRECTIONS: dict[str, Callable[..., Floats]] = {
-    function.__name__: function for function in (oracle_losses.truncate, oracle_losses.mask, oracle_losses.reject)
-}
-ESTIMATORS: dict[str, Callable[..., Any]] = {
-    function.__name__: function for function in (oracle_losses.k1, oracle_losses.k2, oracle_losses.k3)
-}
+
+def _formulas(module: ModuleType, table: Table[Any]) -> dict[str, Callable[..., Any]]:
+    """The formula of every name in a table, a function of the same name in `module`."""
+    return {name: getattr(module, name) for name in table.targets}
+
+
+LOSSES = _formulas(oracle_losses, registry.LOSSES)
+CORRECTIONS = _formulas(oracle_losses, registry.CORRECTIONS)
+ESTIMATORS = _formulas(oracle_losses, registry.ESTIMATORS)
+AGGREGATIONS = _formulas(oracle_batches, registry.AGGREGATIONS)
+ADVANTAGES = _formulas(oracle_batches, registry.ADVANTAGES)
+SHAPINGS = _formulas(oracle_batches, registry.SHAPINGS)
 Input = Literal["logprobs", "values", "entropies"]
 """The input to differentiate with respect to."""
 _STEP = 1e-30

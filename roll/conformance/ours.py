@@ -5,42 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from roll import registry
 from roll.algorithms.recipe import Objective
-from roll.conformance.laws import (
-    check_advantage,
-    check_aggregation,
-    check_correction,
-    check_estimator,
-    check_loss,
-    check_objective,
-    check_shaping,
-)
+from roll.conformance import laws
 from roll.types import Spec
 
 LOSSES = (
-    Spec("clipped"),
+    *map(Spec, registry.LOSSES.targets),
     Spec("clipped", {"clip_low": 0.1, "clip_high": 0.3}),
     Spec("clipped", {"dual_clip": 1.5}),
-    Spec("policy_gradient"),
-    Spec("sequence_clipped"),
     Spec("sequence_clipped", {"clip_low": 0.3, "clip_high": 0.5}),
-    Spec("geometric_clipped"),
     Spec("geometric_clipped", {"clip_low": 0.05, "clip_high": 0.2}),
-    Spec("cispo"),
     Spec("cispo", {"clip_low": 0.2, "clip_high": 0.5}),
-    Spec("truncated_importance"),
     Spec("truncated_importance", {"cap": 0.9}),
-    Spec("topr"),
     Spec("topr", {"positive": 2.0, "negative": 0.5, "low": 0.8, "high": 1.2}),
-    Spec("raft"),
     Spec("raft", {"clip_low": 0.05, "clip_high": 0.1}),
-    Spec("kimi"),
     Spec("kimi", {"tau": 2.0}),
-    Spec("sapo"),
     Spec("sapo", {"tau_positive": 3.0, "tau_negative": 0.5}),
-    Spec("decoupled"),
     Spec("decoupled", {"clip_low": 0.1, "clip_high": 0.3, "cap": 1.1}),
-    Spec("squared_value"),
     Spec("squared_value", {"clip": 0.3}),
 )
 CORRECTIONS = tuple(
@@ -48,7 +30,7 @@ CORRECTIONS = tuple(
     for level in ("token", "turn", "sequence", "geometric")
     for name, bounds in (("truncate", {"cap": 1.2}), ("mask", {"low": 0.8, "high": 1.5}), ("reject", {"low": 0.8}))
 )
-ESTIMATORS = (Spec("k1"), Spec("k2"), Spec("k3"))
+ESTIMATORS = tuple(map(Spec, registry.ESTIMATORS.targets))
 OBJECTIVES = (
     Objective(loss=Spec("clipped")),
     Objective(loss=Spec("clipped"), kl=Spec("k1"), kl_coefficient=0.1),
@@ -65,27 +47,19 @@ AGGREGATIONS = (
     Spec("constant", {"tokens": 7}),
 )
 ADVANTAGES = (
-    Spec("group_normalised"),
+    *map(Spec, registry.ADVANTAGES.targets),
     Spec("group_normalised", {"unbiased": True}),
     Spec("group_normalised", {"scale": False}),
-    Spec("leave_one_out"),
-    Spec("batch_centred"),
-    Spec("group_centred_batch_scaled"),
     Spec("group_centred_batch_scaled", {"unbiased": True}),
-    Spec("batch_normalised"),
     Spec("batch_normalised", {"baseline": "group", "unbiased": True}),
-    Spec("gae"),
     Spec("gae", {"gamma": 0.9}),
     Spec("gae", {"gamma": 0.99, "lam": 0.9}),
     Spec("gae", {"gamma": 0.9, "lam": 0.5, "bootstrap": True}),
-    Spec("discounted"),
     Spec("discounted", {"gamma": 0.8, "baseline": "group"}),
     Spec("discounted", {"baseline": "batch"}),
     Spec("discounted", {"gamma": 0.9, "per": "token"}),
     Spec("discounted", {"per": "token", "baseline": "group"}),
-    Spec("gigpo"),
     Spec("gigpo", {"step_weight": 0.5, "gamma": 0.7, "scale": False}),
-    Spec("distilled"),
     Spec("distilled", {"weight": 0.3}),
 )
 _EXTENTS = ("group", "batch", "running", "none")
@@ -101,12 +75,12 @@ SHAPINGS = (
     Spec("format", {"penalty": 0.25}),
 )
 _KINDS: tuple[tuple[str, tuple[Spec, ...], Callable[..., list[str]]], ...] = (
-    ("loss", LOSSES, check_loss),
-    ("correction", CORRECTIONS, check_correction),
-    ("estimator", ESTIMATORS, check_estimator),
-    ("aggregation", AGGREGATIONS, check_aggregation),
-    ("advantage", ADVANTAGES, check_advantage),
-    ("shaping", SHAPINGS, check_shaping),
+    ("loss", LOSSES, laws.check_loss),
+    ("correction", CORRECTIONS, laws.check_correction),
+    ("estimator", ESTIMATORS, laws.check_estimator),
+    ("aggregation", AGGREGATIONS, laws.check_aggregation),
+    ("advantage", ADVANTAGES, laws.check_advantage),
+    ("shaping", SHAPINGS, laws.check_shaping),
 )
 
 
@@ -117,7 +91,7 @@ def check_all(**options: Any) -> Iterator[tuple[str, list[str]]]:
             extra = {} if kind == "estimator" else options  # estimators take no batches
             yield f"{kind} {describe(call)}", check(call.name, **call.kwargs, **extra)
     for objective in OBJECTIVES:
-        yield describe_objective(objective), check_objective(objective, **options)
+        yield describe_objective(objective), laws.check_objective(objective, **options)
 
 
 def describe(call: Spec) -> str:

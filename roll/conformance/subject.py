@@ -29,8 +29,8 @@ class Measurement:
     """The sum of the rows, if it is defined."""
 
 
-Measure: TypeAlias = Callable[[Case, list[int] | None], Measurement]
-"""Measures these rows of a case, or all rows if None."""
+Measure: TypeAlias = Callable[["Subject", Case, list[int] | None], Measurement]
+"""Measures a function on these rows of a case, or on all rows if None."""
 Law: TypeAlias = Callable[["Subject", Case], str]
 """Returns a description of the fault, or an empty string."""
 
@@ -40,17 +40,26 @@ class Subject:
     """A function with its arguments, and the formula it claims to compute."""
 
     label: str
-    measure: Measure
-    like: str | None = None
-    """Name of the built-in formula that it should compute; None if only general laws apply."""
-    arguments: Mapping[str, Any] = field(default_factory=lambda: {})
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    measure_rows: Measure
+    like: str = ""
+    """Name of the built-in formula that it should compute; empty if only general laws apply."""
     _known: dict[Case, Measurement] = field(default_factory=dict[Case, Measurement])
+
+    def measure(self, case: Case, rows: list[int] | None = None) -> Measurement:
+        return self.measure_rows(self, case, rows)
 
     def whole(self, case: Case) -> Measurement:
         """The measurement of the whole batch; each case is measured once, however many laws use it."""
         if case not in self._known:
-            self._known[case] = self.measure(case, None)
+            self._known[case] = self.measure(case)
         return self._known[case]
+
+    def formula_fault(self, case: Case, expected: Measurement) -> str:
+        """Where the measurement of the whole batch differs from that of the formula."""
+        text = difference(self.whole(case), expected, case.batch.trained.numpy())
+        return f"differs from the formula of {self.like}: {text}" if text else ""
 
 
 def examine(subject: Subject, laws: Sequence[Law], seeds: Sequence[int], **shape: Any) -> list[str]:
@@ -71,12 +80,12 @@ def resolve(table: Table[Any], function: str | Callable[..., Any]) -> tuple[str,
     return getattr(function, "__name__", repr(function)), function
 
 
-def oracle_name(function: str | Callable[..., Any], like: str | None, known: Mapping[str, Any]) -> str | None:
-    """The formula that a function claims to compute: `like`, or its own name if that is a built-in one."""
+def oracle_name(function: str | Callable[..., Any], like: str | None, known: Mapping[str, Any]) -> str:
+    """The formula that a function claims to compute: `like`, or its own name if that is a built-in one; else empty."""
     if like is not None:
         assert like in known, f"no formula is known for {like!r}; known: {', '.join(known)}"
         return like
-    return function if isinstance(function, str) and function in known else None
+    return function if isinstance(function, str) and function in known else ""
 
 
 def difference(result: Measurement, expected: Measurement, trained: Bools, before: Ints | None = None) -> str:

@@ -18,9 +18,9 @@ import torch
 
 from roll.algorithms.recipe import Objective
 from roll.conformance import oracle, variations
-from roll.conformance.batches import Case, case
-from roll.conformance.exact import ExactTokens, Floats, exact_batch, numbers
-from roll.data.collate import split
+from roll.conformance.batches import Case, case, tokens
+from roll.conformance.exact import Floats, exact_tokens, numbers
+from roll.data.collate import split, supervised
 from roll.engines.base import Trainer
 from roll.types import Batch, Spec
 from roll.weights.huggingface import read_tensors
@@ -88,7 +88,7 @@ async def check_gradient(make: Factory, objective: Objective, *, vocab: int, see
             texts = [
                 *await _split_faults(rig),
                 *await _row_faults(rig),
-                await _descent_fault(make, example.batch, objective, expected),
+                await _descent_fault(make, example, objective, expected),
             ]
     return [f"{objective.loss.name}: {text}" for text in texts if text]
 
@@ -135,10 +135,10 @@ async def _row_faults(rig: _Rig) -> list[str]:
 
 async def _shift_faults(make: Factory, vocab: int) -> list[str]:
     """The probabilities of all tokens at a position sum to 1; a position reads earlier tokens and no later ones."""
-    position, context = 3, [1, 2, 0]
-    batch = _batch_of([[*context, token, 1] for token in range(vocab)])
-    rows = (await _logprobs(make, batch)).reshape(vocab, 5)
-    other = (await _logprobs(make, _batch_of([[1, 2, 3, 0, 1], [1, 2, 0, 0, 1]]))).reshape(2, 5)
+    position = 3
+    batch = supervised([([1], [2, 0, token, 1]) for token in range(vocab)])
+    rows = (await _scores(make, batch)).reshape(vocab, 5)
+    other = (await _scores(make, supervised([([1], [2, 3, 0, 1]), ([1], [2, 0, 0, 1])]))).reshape(2, 5)
     total, faults = float(np.exp(rows[:, position]).sum()), list[str]()
     if np.any(rows[:, 0] != 0):
         faults.append(f"logprobs: the first token of a sequence has {rows[0, 0]:.3g} instead of 0: nothing scores it")
@@ -156,10 +156,10 @@ async def _shift_faults(make: Factory, vocab: int) -> list[str]:
 async def _packing_fault(make: Factory, vocab: int) -> str:
     """Logprobs of a sequence are the same alone and packed with others."""
     batch = (await _near_policy(make, vocab, _SEED)).batch
-    whole, alone = await _logprobs(make, batch), await _logprobs(make, batch, budget=max(batch.lengths))
+    whole, alone = await _scores(make, batch), await _scores(make, batch, budget=max(batch.lengths))
     order = list(reversed(range(len(batch.lengths))))
     reversed_row = np.zeros(batch.num_tokens)
-    reversed_row[batch.positions(order)] = await _logprobs(make, batch.select(order))
+    reversed_row[batch.positions(order)] = await _scores(make, batch.select(order))
     error = max(float(np.abs(whole - alone).max()), float(np.abs(whole - reversed_row).max()))
     return f"logprobs: depend on the sequences packed together: off by {error:.2g}" if not error <= 1e-4 else ""
 
@@ -174,64 +174,45 @@ async def _climb_fault(make: Factory, vocab: int, directory: Path) -> str:
     if example is None:
         return "update: the last token of a sequence has no gradient: it is not trained"
     gradient = await _gradient(make(_WHOLE), example.batch, objective, directory)
-    text = await _descent_fault(make, example.batch, objective, gradient)
+    text = await _descent_fault(make, example, objective, gradient)
     return f"update: the last token of a sequence: {text}" if text else ""
 
 
-async def _descent_fault(make: Factory, batch: Batch, objective: Objective, gradient: Floats) -> str:
-    """A small step along the gradient lowers the objective, by its formula, in proportion to the gradient's norm.
+async def _descent_fault(make: Factory, example: Case, objective: Objective, gradient: Floats) -> str:
+    """A step along the gradient lowers the objective by its formula, in proportion to the gradient's norm.
 
     Only logprobs or values are measured at both ends of the step. Their effect on the objective is the derivative of
     the formula, so clips do not interfere. Entropies are not part of the protocol, so their bonus is not checked.
     """
     if objective.entropy:
         return ""
+    batch = example.batch
     assert batch.weights is not None
     norm = float(np.linalg.norm(gradient))
     step = _STEP / norm
     start, ahead, behind = [await _scores(make, batch, objective, size) for size in (0.0, step, -step)]
-    slopes = oracle.gradient(_exact(batch, objective, start), numbers(batch.weights), objective, _read(objective))
+    inputs = replace(exact_tokens(tokens(example)), logprobs=start, frozen_logprobs=start, values=start)
+    slopes = oracle.gradient(inputs, numbers(batch.weights), objective, _model_output(objective))
     ratio = float(np.sum(slopes * (behind - ahead))) / (2 * step * norm**2)
     return "" if abs(ratio - 1) <= 0.02 else f"the objective falls {ratio:.3g} times as fast as the gradient says"
 
 
-async def _scores(make: Factory, batch: Batch, objective: Objective, step: float) -> Floats:
-    """Logprobs, or a critic's values, after a step of this multiple of the gradient."""
-    trainer = make(_WHOLE)
+async def _scores(
+    make: Factory, batch: Batch, objective: Objective = OBJECTIVES[0], step: float = 0.0, *, budget: int = _WHOLE
+) -> Floats:
+    """Logprobs, or the values of a critic's objective, after a step of this multiple of the gradient."""
+    trainer = make(budget)
     await trainer.start()
     if step:
         await trainer.update(_times(batch, step), objective)
-    scores = numbers(await (trainer.values if _read(objective) == "values" else trainer.logprobs)(batch))
+    scores = numbers(await (trainer.values if _model_output(objective) == "values" else trainer.logprobs)(batch))
     await trainer.stop()
     return scores
 
 
-def _read(objective: Objective) -> oracle.Input:
+def _model_output(objective: Objective) -> oracle.Input:
     """The model output that an objective uses."""
     return "values" if objective.loss.name in _CRITICS else "logprobs"
-
-
-def _exact(batch: Batch, objective: Objective, scores: Floats) -> ExactTokens:
-    """Inputs of the objective's formula."""
-    exact = exact_batch(batch)
-    rows = {
-        name: None if row is None else numbers(row)
-        for name, row in (("ref_logprobs", batch.ref_logprobs), ("returns", batch.returns))
-    }
-    assert batch.advantages is not None
-    return ExactTokens(
-        logprobs=scores,
-        frozen_logprobs=scores,
-        old_logprobs=scores if exact.old_logprobs is None else exact.old_logprobs,
-        sampler_logprobs=exact.sampler_logprobs,
-        advantages=numbers(batch.advantages),
-        trained=exact.trained,
-        row=np.repeat(np.arange(len(batch.lengths)), batch.lengths),
-        turn=exact.turn,
-        values=scores,
-        old_values=exact.values,
-        **rows,
-    )
 
 
 def _whole(vocab: int, seed: int) -> Case:
@@ -256,7 +237,7 @@ async def _near_policy(make: Factory, vocab: int, seed: int) -> Case:
     start = _whole(vocab, seed)
     batch = start.batch
     noise = torch.as_tensor(np.random.default_rng(seed).normal(0, 0.3, (2, batch.num_tokens)).astype(np.float32))
-    current = torch.as_tensor((await _logprobs(make, batch)).astype(np.float32))
+    current = torch.as_tensor((await _scores(make, batch)).astype(np.float32))
     hidden = torch.where(batch.trained, 0.0, torch.nan)
     near = {"old_logprobs": current + noise[0] + hidden, "ref_logprobs": current + noise[1] + hidden}
     return replace(start, batch=replace(batch, **near))
@@ -291,38 +272,6 @@ async def _weights(trainer: Trainer, path: Path) -> Floats:
     await trainer.save(path, resumable=False)
     tensors = sorted(read_tensors(path), key=lambda item: item[0])
     return np.concatenate([numbers(tensor).ravel() for _, tensor in tensors])
-
-
-async def _logprobs(make: Factory, batch: Batch, *, budget: int = _WHOLE) -> Floats:
-    trainer = make(budget)
-    await trainer.start()
-    logprobs = numbers(await trainer.logprobs(batch))
-    await trainer.stop()
-    return logprobs
-
-
-def _batch_of(rows: list[list[int]]) -> Batch:
-    """Sequences whose tokens after the first are trained, each its own trajectory of one turn."""
-    lengths, size = tuple(len(row) for row in rows), len(rows)
-    ids = torch.tensor([token for row in rows for token in row])
-    trained = torch.tensor([position > 0 for row in rows for position in range(len(row))])
-    each, nothing = torch.arange(size), torch.zeros(len(ids))
-    return Batch(
-        ids=ids,
-        trained=trained,
-        sampler_logprobs=nothing,
-        versions=trained.int() - 1,
-        lengths=lengths,
-        trajectory=each,
-        group=each,
-        rewards=torch.zeros(size),
-        truncated=torch.zeros(size, dtype=torch.bool),
-        turn=torch.repeat_interleave(each, torch.tensor(lengths)),
-        turn_trajectory=each,
-        turn_rewards=torch.zeros(size),
-        weights=trained.float() / trained.sum(),
-        advantages=trained.float(),
-    )
 
 
 def _last_tokens(batch: Batch) -> torch.Tensor:

@@ -98,7 +98,7 @@ def rename_groups(case: Case) -> Variation:
     names = np.random.default_rng(case.seed).permutation(1000) + 5
     ids, index = np.unique(case.batch.group.numpy(), return_inverse=True)
     group = torch.as_tensor(names[: len(ids)][index].astype(np.int64))
-    return _same(case, replace(case.batch, group=group))
+    return replace(case, batch=replace(case.batch, group=group)), np.arange(case.batch.num_tokens)
 
 
 def replace_garbage(case: Case) -> Variation:
@@ -193,7 +193,3 @@ def _renumber(batch: Batch, order: Ints) -> Batch:
         turn_rewards=batch.turn_rewards[turns],
         turn_states=None if states is None else states[turns],
     )
-
-
-def _same(case: Case, batch: Batch) -> Variation:
-    return replace(case, batch=batch), np.arange(batch.num_tokens)

@@ -14,6 +14,11 @@ import torch
 from roll.algorithms.segments import token_mean
 from roll.types import Batch, Group, Status, Trajectory, Turn
 
+_COMPUTED = (
+    "penalties", "old_logprobs", "ref_logprobs", "teacher_logprobs", "values", "advantages", "returns", "weights",
+)  # fmt: skip
+"""Fields of a batch that later stages add, one value per token."""
+
 
 def collate(groups: Sequence[Group]) -> Batch:
     """One batch of all segments, ordered by group id, sibling, agent and segment, for any order of `groups`.
@@ -22,14 +27,11 @@ def collate(groups: Sequence[Group]) -> Batch:
     agent's reward is compared with the same agent's rewards in other attempts. `group` numbers these from 0.
     """
     rows = _BatchBuilder()
-    for group in sorted(groups, key=_group_id):
-        for trajectory in sorted(group.trajectories, key=_sibling):
+    for group in sorted(groups, key=attrgetter("id")):
+        for trajectory in sorted(group.trajectories, key=attrgetter("sibling")):
             for agent, part in trajectory.by_agent().items():
                 rows.add((group.id, agent), part)
     return rows.batch()
-
-
-_group_id, _sibling = attrgetter("id"), attrgetter("sibling")
 
 
 def supervised(rows: Sequence[Sequence[Sequence[int]]]) -> Batch:
@@ -69,13 +71,7 @@ def split(batch: Batch, parts: int) -> list[Batch]:
 def shards(batch: Batch, parts: int) -> list[list[int]]:
     """The rows of each shard of `split`."""
     assert len(batch.lengths) >= parts, f"{len(batch.lengths)} sequences for {parts} ranks"
-    rows_of: list[list[int]] = [[] for _ in range(parts)]
-    num_tokens = [0] * parts
-    for row in sorted(range(len(batch.lengths)), key=lambda row: (-batch.lengths[row], row)):
-        smallest = num_tokens.index(min(num_tokens))
-        rows_of[smallest].append(row)
-        num_tokens[smallest] += batch.lengths[row]
-    return [sorted(rows) for rows in rows_of]
+    return [sorted(rows) for rows in _balance(_longest_first(batch.lengths), batch.lengths, parts)]
 
 
 def last_rows(batch: Batch) -> Batch:
@@ -96,14 +92,7 @@ def last_rows(batch: Batch) -> Batch:
         sampler_logprobs=torch.zeros(len(ids)),
         versions=torch.full((len(ids),), -1, dtype=torch.int32),
         turn=torch.zeros_like(ids),
-        penalties=None,
-        old_logprobs=None,
-        ref_logprobs=None,
-        teacher_logprobs=None,
-        values=None,
-        advantages=None,
-        returns=None,
-        weights=None,
+        **dict.fromkeys(_COMPUTED),
     )
 
 
@@ -222,7 +211,7 @@ def pack(
     """
     longest = max(lengths, default=0)
     assert longest <= budget, f"a row of {longest} tokens exceeds the micro-batch budget of {budget}"
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    order = _longest_first(lengths)
     fewest = _first_fit(order, lengths, budget)
     size = -(-len(fewest) // multiple) * multiple
     if families is not None:
@@ -230,10 +219,16 @@ def pack(
         for num_bins in (size, size + multiple):
             if (packed := _neighbours(by_family, lengths, budget, num_bins)) is not None:
                 return _split_to(packed, lengths, num_bins)
-    for packed in (_neighbours(order, lengths, budget, size), _balance(order, lengths, budget, size)):
-        if packed is not None:
-            return _split_to(packed, lengths, size)
-    return _split_to(fewest, lengths, size)
+    packed = _neighbours(order, lengths, budget, size)
+    if packed is None:
+        balanced = _balance(order, lengths, size)
+        fits = all(sum(lengths[row] for row in rows) <= budget for rows in balanced)
+        packed = balanced if fits else fewest
+    return _split_to(packed, lengths, size)
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
 
 
 def _first_fit(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -274,14 +269,12 @@ def _runs(order: Sequence[int], lengths: Sequence[int], most: int) -> list[list[
     return runs
 
 
-def _balance(order: Sequence[int], lengths: Sequence[int], budget: int, size: int) -> list[list[int]] | None:
-    """Each row, longest first, in the emptiest of `size` bins; None if one does not fit."""
+def _balance(order: Sequence[int], lengths: Sequence[int], size: int) -> list[list[int]]:
+    """Each row, in this order, in the emptiest of `size` bins."""
     bins: list[list[int]] = [[] for _ in range(size)]
     num_tokens = [0] * size
     for row in order:
-        index = min(range(size), key=num_tokens.__getitem__)
-        if num_tokens[index] + lengths[row] > budget:
-            return None
+        index = num_tokens.index(min(num_tokens))
         bins[index].append(row)
         num_tokens[index] += lengths[row]
     return bins

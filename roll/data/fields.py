@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from roll.config.sources import Fields
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
+T = TypeVar("T")
 _TASK_FIELDS = ("prompt", "messages", "answer", "id", "seed")
 _CHECKED_BY = frozenset(
     {"answer", "tests", "cases", "pattern", "schema", "instruction_id_list", "rg", "level", "receptacles", "actions"}
@@ -21,64 +22,88 @@ _STAGED_BY = frozenset({"level", "receptacles"})
 _MOST_FAULTS = 10
 _MOST_NAMES = 12
 """Most fields of a row that an error lists."""
-
-
 PLAIN = Fields()
 
 
 def tasks_from(
     rows: Iterable[tuple[int, Any]], fields: Fields = PLAIN, *, where: str, domain: str, unit: str = "row"
 ) -> list[Task]:
-    """A task per numbered row, or one error with a line for each invalid row: `where:number: what is wrong`.
-
-    A row that is a `ValueError` could not be parsed.
-    """
-    tasks: list[Task] = []
-    faults: list[str] = []
+    """A task per numbered row; see `parse_rows`."""
     first: dict[str, int] = {}
+
+    def parse(number: int, row: Any) -> Task:
+        task = task_from(row, fields, number=number, domain=domain)
+        if first.setdefault(task.id, number) != number:
+            raise ValueError(f"id {task.id!r} is that of {unit} {first[task.id]}; give each its own")
+        return task
+
+    return parse_rows(rows, parse, where=where, empty=f"no tasks in it; put one object in each {unit}")
+
+
+def parse_rows(rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T], *, where: str, empty: str) -> list[T]:
+    """The parsed rows, or one error with a line for each invalid row: `where:number: what is wrong`.
+
+    `parse` gets the number and the row, and raises ValueError. A row that is a `ValueError` could not be read.
+    """
+    parsed: list[T] = []
+    faults: list[str] = []
     for number, row in rows:
         try:
-            task = task_from(row, fields, number=number, domain=domain)
+            if isinstance(row, ValueError):
+                raise row
+            parsed.append(parse(number, row))
         except ValueError as fault:
             faults.append(f"{where}:{number}: {fault}")
-            continue
-        if task.id in first:
-            faults.append(f"{where}:{number}: id {task.id!r} is that of {unit} {first[task.id]}; give each its own")
-        first.setdefault(task.id, number)
-        tasks.append(task)
     if faults:
         rest = len(faults) - _MOST_FAULTS
         more = [f"{where}: {rest} more faults; fix these first"] if rest > 0 else []
         raise ConfigError("\n".join([*faults[:_MOST_FAULTS], *more]))
-    if not tasks:
-        raise ConfigError(f"{where}: no tasks in it; put one object in each {unit}")
-    return tasks
+    if not parsed:
+        raise ConfigError(f"{where}: {empty}")
+    return parsed
 
 
 def task_from(value: Any, fields: Fields, *, number: int, domain: str) -> Task:
     """One row as a task; ValueError with the fault and its remedy if it is invalid."""
-    if isinstance(value, ValueError):
-        raise value
-    if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object (got {type(value).__name__}); put one object on each line")
-    row = {**cast(dict[str, Any], value), **fields.constants}
+    row = {**parse_object(value), **fields.constants}
     parts, metadata = _split_fields(row, fields)
     messages = _with_system(_messages(parts, metadata, row), fields.system)
     if not (parts.keys() | metadata.keys()) & _CHECKED_BY or ("answer" in parts and parts["answer"] in (None, "")):
-        raise ValueError(
-            f"no 'answer'; add what a right attempt is compared with, or map it with tasks.fields{_has(row)}"
-        )
-    seed = parts.get("seed", number)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"'seed' is not a whole number (got {seed!r}); write one, 0 or more")
+        what = "no 'answer'; add what a right attempt is compared with, or map it with tasks.fields"
+        raise ValueError(f"{what} (the row {_names(row)})")
     return Task(
         id=str(parts.get("id", number)),
         domain=str(metadata.pop("domain", domain)),
         messages=messages,
         answer=parts.get("answer"),
         metadata=metadata,
-        seed=seed,
+        seed=parse_seed(parts.get("seed", number)),
     )
+
+
+def parse_object(value: Any) -> dict[str, Any]:
+    """The fields of a row."""
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object (got {type(value).__name__}); put one object on each line")
+    return cast(dict[str, Any], value)
+
+
+def parse_seed(value: Any) -> int:
+    """A seed; ValueError if it is none."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"'seed' is not a whole number (got {value!r}); write one, 0 or more")
+    return value
+
+
+def parse_message(entry: Any) -> Message:
+    """A message of a row."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"a message is not an object (got {entry!r}); write {{role, content}}")
+    fields = cast(dict[str, Any], entry)
+    role, content = fields.get("role"), fields.get("content")
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise ValueError(f"a message needs 'role' and 'content' as text (got {entry!r}); write both")
+    return Message(role, content)
 
 
 def look_up(row: Mapping[str, Any], path: str) -> Any:
@@ -132,11 +157,12 @@ def _messages(parts: dict[str, Any], metadata: dict[str, Any], row: dict[str, An
     if isinstance(prompt, str) and prompt and messages is None:
         return (Message("user", prompt),)
     if prompt is None and isinstance(messages, list) and messages:
-        return tuple(_message(entry) for entry in cast(list[Any], messages))
+        return tuple(parse_message(entry) for entry in cast(list[Any], messages))
     if prompt is None and messages is None and _STAGED_BY & metadata.keys():
         return ()
     if prompt is None and messages is None:
-        raise ValueError(f"neither 'prompt' nor 'messages'; add one of them, or map one with tasks.fields{_has(row)}")
+        what = "neither 'prompt' nor 'messages'; add one of them, or map one with tasks.fields"
+        raise ValueError(f"{what} (the row {_names(row)})")
     if prompt is not None and messages is not None:
         raise ValueError("both 'prompt' and 'messages'; keep one of them")
     raise ValueError("'prompt' must be text and 'messages' a list, neither of them empty; correct it")
@@ -148,20 +174,6 @@ def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Mes
     if any(message.role == "system" for message in messages):
         raise ValueError("it has a system message, and tasks.fields.system adds one; keep one of them")
     return (Message("system", system), *messages)
-
-
-def _message(entry: Any) -> Message:
-    if not isinstance(entry, dict):
-        raise ValueError(f"a message is not an object (got {entry!r}); write {{role, content}}")
-    fields = cast(dict[str, Any], entry)
-    role, content = fields.get("role"), fields.get("content")
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise ValueError(f"a message needs 'role' and 'content' as text (got {fields!r}); write both")
-    return Message(role, content)
-
-
-def _has(row: Mapping[str, Any]) -> str:
-    return f" (the row {_names(row)})"
 
 
 def _names(entries: Any) -> str:

@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from roll.config.sources import Curriculum, Difficulty
 from roll.errors import ConfigError, RunStopped
-from roll.types import Task
+from roll.types import Sampling, Spec, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,17 @@ class MixturePart:
     """Without both, tasks are drawn in random permutations."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Settings of a source, with the run's values as defaults."""
+
+    sampling: Sampling
+    max_new_tokens: int
+    """Most tokens per reply."""
+    filters: tuple[Spec, ...]
+    """Select groups that are replaced instead of trained on."""
+
+
 class Mixture:
     """An endless sequence of tasks from several sources.
 
@@ -65,7 +76,6 @@ class Mixture:
         self._forgone = [0] * len(parts)
 
     def draw(self) -> Draw:
-        """The next task."""
         chosen = self._next_part()
         part = self._parts[chosen]
         index, attempt = self._orders[chosen].draw()
@@ -124,7 +134,8 @@ class Mixture:
         return min(behind, key=lambda i: (drawn[i] + 1) / self._shares[i])
 
 
-def _order(part: MixturePart, seed: int) -> Order:
+def _order(part: MixturePart, seed: int) -> Shuffled | Adaptive:
+    """Chooses the next task of one source."""
     key = f"{seed}/{part.name}"
     if part.difficulty is None and part.curriculum is None:
         return Shuffled(len(part.tasks), key)
@@ -135,37 +146,18 @@ _DECAY = 0.5
 """Weight of the old pass rate when a new one is observed: rates change as the policy learns."""
 
 
-class Order(Protocol):
-    """Chooses the next task of one source."""
-
-    drawn: int
-    """Draws so far."""
-
-    def draw(self) -> tuple[int, int]:
-        """Index of the next task, and the number of its earlier draws."""
-        ...
-
-    def observe(self, index: int, rewards: Sequence[float]) -> None:
-        """Record the rewards of a group of attempts at this task."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """JSON-compatible state for `restore`."""
-        ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
 class Shuffled:
     """Random permutations of all tasks, one after the other, regardless of rewards."""
 
     def __init__(self, num_tasks: int, key: str) -> None:
         self.drawn: int = 0
+        """Draws so far."""
         self._num_tasks, self._key = num_tasks, key
         self._epoch: int = -1
         self._order: np.ndarray[Any, Any] = np.zeros(0, np.int64)
 
     def draw(self) -> tuple[int, int]:
+        """Index of the next task, and the number of its earlier draws."""
         epoch, position = divmod(self.drawn, self._num_tasks)
         if epoch != self._epoch:
             self._order = _generator(f"{self._key}/{epoch}").permutation(self._num_tasks)

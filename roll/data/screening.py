@@ -16,15 +16,6 @@ Sameness = Literal["exact", "normalised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screening:
-    """Criteria for leaving out tasks of one source."""
-
-    dedup: Sameness | None = None
-    """None keeps duplicates, and only counts those of held-out prompts."""
-    max_prompt_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScreeningCounts:
     """Numbers of tasks of one source, by reason."""
 
@@ -42,34 +33,42 @@ class ScreeningCounts:
         """One line for the terminal."""
         kept_overlaps = self.kept + self.duplicates + self.too_long == self.total
         overlaps = "held out for validation, and kept: set dedup" if kept_overlaps else "held out for validation"
-        reasons = [
-            f"{count} {reason}"
-            for count, reason in (
-                (self.duplicates, "duplicates"),
-                (self.overlaps, overlaps),
-                (self.too_long, "too long"),
-            )
-            if count
-        ]
-        return f"{self.source}: {self.kept} of {self.total} tasks{': ' if reasons else ''}{', '.join(reasons)}"
+        counts = {"duplicates": self.duplicates, overlaps: self.overlaps, "too long": self.too_long}
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
+        return f"{self.source}: {self.kept} of {self.total} tasks{': ' if reasons else ''}{reasons}"
 
 
 def screen(
     source: str,
     tasks: Sequence[Task],
-    screening: Screening,
     *,
+    dedup: Sameness | None = None,
+    max_prompt_tokens: int | None = None,
     held_out: Sequence[Task] = (),
     length_of: Callable[[Task], int],
 ) -> tuple[Sequence[Task], ScreeningCounts]:
     """The remaining tasks, in order, and the counts of the others; a task counts for one reason only.
 
-    Tasks without messages, which the environment generates, all remain.
+    Without `dedup` duplicates remain, and those of held-out prompts are only counted. Tasks without messages, which the
+    environment generates, all remain.
     """
     if isinstance(tasks, Seeds):
         return tasks, ScreeningCounts(source=source, total=len(tasks), kept=len(tasks))
-    reasons = _reasons(tasks, screening, held_out, length_of)
-    harmless = {"", "overlaps"} if screening.dedup is None else {""}
+    sameness = dedup or "exact"
+    withheld = {fingerprint(task, sameness) for task in held_out if task.messages}
+    seen: set[bytes] = set()
+    reasons: list[str] = []
+    for task in tasks:
+        digest = fingerprint(task, sameness) if task.messages else None
+        if digest is not None and dedup is not None and digest in seen:
+            reasons.append("duplicates")
+        elif max_prompt_tokens is not None and length_of(task) > max_prompt_tokens:
+            reasons.append("too_long")
+        else:
+            reasons.append("overlaps" if digest in withheld else "")
+        if digest is not None:
+            seen.add(digest)
+    harmless = {"", "overlaps"} if dedup is None else {""}
     remaining = [task for task, reason in zip(tasks, reasons, strict=True) if reason in harmless]
     counts = {reason: reasons.count(reason) for reason in ("duplicates", "overlaps", "too_long")}
     return remaining, ScreeningCounts(source=source, total=len(tasks), kept=len(remaining), **counts)
@@ -82,24 +81,3 @@ def fingerprint(task: Task, sameness: Sameness) -> bytes:
     if sameness == "normalised":
         texts = [" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts]
     return hashlib.blake2b("\0\0".join(texts).encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-def _reasons(
-    tasks: Sequence[Task], screening: Screening, held_out: Sequence[Task], length_of: Callable[[Task], int]
-) -> list[str]:
-    """For each task the reason to leave it out or count it; empty if there is none."""
-    sameness = screening.dedup or "exact"
-    withheld = {fingerprint(task, sameness) for task in held_out if task.messages}
-    seen: set[bytes] = set()
-    reasons: list[str] = []
-    for task in tasks:
-        digest = fingerprint(task, sameness) if task.messages else None
-        if digest is not None and screening.dedup is not None and digest in seen:
-            reasons.append("duplicates")
-        elif screening.max_prompt_tokens is not None and length_of(task) > screening.max_prompt_tokens:
-            reasons.append("too_long")
-        else:
-            reasons.append("overlaps" if digest in withheld else "")
-        if digest is not None:
-            seen.add(digest)
-    return reasons

@@ -1,18 +1,24 @@
-"""Tasks from JSON lines, and seeds for environments that generate their own tasks."""
+"""Tasks from JSON lines, from tables, and seeds for environments that generate their own tasks.
+
+Tables are Parquet files, and Hugging Face datasets on disk or on the hub. They need optional packages.
+"""
 
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, cast, overload
 
 from roll.config.sources import Fields
-from roll.data.fields import PLAIN, tasks_from
+from roll.data.fields import PLAIN, parse_rows, tasks_from
 from roll.errors import ConfigError
 from roll.types import Task
+
+T = TypeVar("T")
 
 
 def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
@@ -23,13 +29,69 @@ def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
     lines are skipped.
     """
     file = Path(path)
-    domain = file.name.removesuffix(".gz").removesuffix(".jsonl")
-    return tasks_from(numbered_objects(file), fields, where=str(file), domain=domain, unit="line")
+    return tasks_from(numbered_objects(file), fields, where=str(file), domain=domain_of(file), unit="line")
+
+
+def parquet(path: str, fields: Fields = PLAIN) -> list[Task]:
+    """The tasks of a Parquet file, or of all `*.parquet` in a directory by name; columns are like fields of `jsonl`.
+
+    `id` and `seed` default to the row number, counted from 1 over all files.
+    """
+    location = Path(path)
+    files = sorted(location.glob("*.parquet")) if location.is_dir() else [location]
+    if not files or not files[0].is_file():
+        raise ConfigError(f"{path}: no such file; check the path (it is relative to the current directory)")
+    rows = enumerate((row for file in files for row in _parquet_rows(file)), start=1)
+    return tasks_from(rows, fields, where=path, domain=location.stem)
+
+
+def hf(path: str, split: str | None = None, config: str | None = None, fields: Fields = PLAIN) -> list[Task]:
+    """The tasks of a Hugging Face dataset: a directory from `save_to_disk`, a local copy, or a name on the hub.
+
+    The package `datasets` downloads from the hub into its cache and runs no code of the dataset. If there are several
+    splits, `split` is required.
+    """
+    datasets = _package("datasets", f"dataset {path!r}")
+    saved = any((Path(path) / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    if saved and config is not None:
+        raise ConfigError(f"dataset {path!r}: was saved without configs (got config {config!r}); leave config out")
+    try:
+        dataset = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, config, split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"dataset {path!r}: cannot be loaded ({reason}); "
+            "give a directory that save_to_disk wrote, or a name on the hub"
+        ) from error
+    rows: Iterable[Any] = _select(dataset, split, f"dataset {path!r}") if saved or split is None else dataset
+    where = f"{path}[{split}]" if split else path
+    return tasks_from(enumerate(rows, start=1), fields, where=where, domain=Path(path).name)
+
+
+def domain_of(file: Path) -> str:
+    """The domain of tasks in a file that name none."""
+    return file.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def parse_lines(file: Path, parse: Callable[[int, Any], T], *, empty: str) -> list[T]:
+    """The parsed lines of a `.jsonl` or `.jsonl.gz` file; see `parse_rows`."""
+    return parse_rows(numbered_objects(file), parse, where=str(file), empty=empty)
 
 
 def numbered_objects(file: Path) -> Iterator[tuple[int, Any]]:
     """Number and JSON value of each line that is not blank; a ValueError as the value of a line with broken JSON."""
-    return ((line, _parse(text)) for line, text in _lines(file))
+    try:
+        reader = gzip.open if file.suffix == ".gz" else open
+        with reader(file, "rt", encoding="utf-8-sig") as stream:
+            for line, text in enumerate(stream, start=1):
+                if text.strip():
+                    yield line, _parse(text.strip())
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; check the path (it is relative to the current directory)") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file}: cannot be read ({error}); it must be UTF-8 text, or gzip if it ends in .gz"
+        ) from None
 
 
 class Seeds(Sequence[Task]):
@@ -65,24 +127,40 @@ def seeds(count: int = 1_000_000, start: int = 0) -> Seeds:
     return Seeds(range(start, start + count), "seeds")
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank; ConfigError if the file cannot be read."""
-    try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
-            for line, text in enumerate(stream, start=1):
-                if text.strip():
-                    yield line, text.strip()
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; check the path (it is relative to the current directory)") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file}: cannot be read ({error}); it must be UTF-8 text, or gzip if it ends in .gz"
-        ) from None
-
-
 def _parse(text: str) -> Any:
-    """The JSON value of a line, or a ValueError as `tasks_from` expects it."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         return ValueError(f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line")
+
+
+def _select(dataset: Any, split: str | None, where: str) -> Any:
+    """The rows of one split of a dataset, which may itself be a single split."""
+    if not isinstance(dataset, dict):
+        if split is not None:
+            raise ConfigError(f"{where}: was saved as one split (got split {split!r}); leave split out")
+        return dataset
+    splits = cast(dict[str, Any], dataset)
+    if split not in splits:
+        got = repr(split) if split else "none"
+        raise ConfigError(f"{where}: has the splits {', '.join(splits)} (got {got}); set split to one of them")
+    return splits[split]
+
+
+def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+    reader = _package("pyarrow.parquet", str(file))
+    try:
+        for batch in reader.ParquetFile(file).iter_batches():
+            yield from batch.to_pylist()
+    except (OSError, ValueError) as error:  # base classes of pyarrow's errors
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{file}: cannot be read ({reason}); it must be a Parquet file") from None
+
+
+def _package(name: str, where: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{where}: needs the package {name.partition('.')[0]!r}; install it with `pip install 'roll[data]'`"
+        ) from error

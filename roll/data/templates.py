@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import jinja2
 import numpy as np
 
-from roll.data.detokenizer import detokenizer
-from roll.data.encoder import encoder
+from roll.data.codec import detokenizer, encoder
 from roll.data.tools import Tool, ToolForm
 from roll.errors import ConfigError
 from roll.types import Message
@@ -86,12 +85,16 @@ class Template:
                 "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
             )
         self.tokenizer = tokenizer
-        self._decode, self._tokenize = detokenizer(tokenizer), encoder(tokenizer)
+        self._tokenize = encoder(tokenizer)
+        self.decode = detokenizer(tokenizer)
+        """The text of ids without special tokens."""
         self._unk_id: int | None = tokenizer.unk_token_id
         self.chat = kind in ("auto", "chat") and bool(tokenizer.chat_template)
         self.forgetful = kind == "last"
         """Whether only the last message is encoded, so that nothing is ever appended."""
-        self._begin = self._prefix()
+        bos = tokenizer.bos_token_id
+        self._begin = np.array([bos] if bos is not None and tokenizer.encode("")[:1] == [bos] else [], np.int32)
+        """The begin-of-sequence token if the tokenizer adds one by default."""
         self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
         self.eos_id = self._end_of_turn()
@@ -129,14 +132,13 @@ class Template:
         if ids is None:
             if len(self._opened) >= _MAX_OPENINGS:
                 self._opened.clear()
-            ids = self._opened[key] = self._open(key[1], tools, where=where)
+            if self.chat:
+                ids = self._encode(self._render(key[1], tools, where=where), where=where, markup=True)
+            else:
+                ids = self._encode("".join(message.content for message in key[1]), where=where)
+                ids = np.concatenate([self._begin, ids]).astype(np.int32)
+            self._opened[key] = ids
         return ids
-
-    def _open(self, messages: Sequence[Message], tools: Sequence[Tool], *, where: str) -> Ints:
-        if self.chat:
-            return self._encode(self._render(messages, tools, where=where), where=where, markup=True)
-        ids = self._encode("".join(message.content for message in messages), where=where)
-        return np.concatenate([self._begin, ids]).astype(np.int32)
 
     def extend(
         self, before: Sequence[Message], new: Sequence[Message], *, last: int, where: str, tools: Sequence[Tool] = ()
@@ -153,9 +155,10 @@ class Template:
             return self._encode("".join(message.content for message in new), where=where)
         prefix = self._render(before[:-1], tools, where=where)
         with_placeholder = (*before[:-1], Message("assistant", _PLACEHOLDER), *new)
-        rest = self._after(prefix + _PLACEHOLDER, self._render(with_placeholder, tools, where=where))
-        if rest is None or not self._keeps(prefix, before[-1], self._render((*before, *new), tools, where=where)):
-            return None
+        rest = _after(prefix + _PLACEHOLDER, self._render(with_placeholder, tools, where=where))
+        after = None if rest is None else _after(prefix, self._render((*before, *new), tools, where=where))
+        if rest is None or after is None or not after.lstrip().startswith(before[-1].content.strip()):
+            return None  # apart from spaces around it, the template must keep the reply
         ids = self._encode(rest, where=where, markup=True)
         closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
         return ids[1:] if closed else ids  # the policy sampled the end-of-turn token itself
@@ -164,18 +167,6 @@ class Template:
         """The ids of a reply as a training target, with its end-of-turn token."""
         return np.append(self._encode(text, where=where), self.eos_id).astype(np.int32)
 
-    def decode(self, ids: Sequence[int] | Ints) -> str:
-        """The text of `ids` without special tokens."""
-        return self._decode(ids)
-
-    def _keeps(self, prefix: str, reply: Message, rendered: str) -> bool:
-        """Whether the rendered conversation has the reply unchanged after `prefix`, except for spaces around it."""
-        rest = self._after(prefix, rendered)
-        return rest is not None and rest.lstrip().startswith(reply.content.strip())
-
-    def _after(self, prefix: str, text: str) -> str | None:
-        return text[len(prefix) :] if text.startswith(prefix) else None
-
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, where: str) -> str:
         entries = [{"role": message.role, "content": message.content} for message in messages]
         kwargs: dict[str, Any] = {"tools": [tool.schema for tool in tools]} if tools else {}
@@ -183,9 +174,8 @@ class Template:
         try:
             return cast(str, apply(entries, tokenize=False, add_generation_prompt=True, **kwargs))
         except jinja2.TemplateError as error:
-            raise ConfigError(
-                f"{where}: the chat template refuses its messages ({error}); change their roles"
-            ) from error
+            what = f"the chat template refuses its messages ({error}); change their roles"
+            raise ConfigError(f"{where}: {what}") from error
 
     def _encode(self, text: str, *, where: str, markup: bool = False) -> Ints:
         """Ids of `text`; names of special tokens are parsed only with `markup`, otherwise they are plain text."""
@@ -206,16 +196,9 @@ class Template:
 
     def _unknown(self, text: str) -> str:
         """The first character that the tokenizer cannot encode; the whole text if every single character is known."""
-        unknown = self.tokenizer.unk_token_id
         encode = self.tokenizer.encode
-        unknowns = (c for c in text if unknown in encode(c, add_special_tokens=False, split_special_tokens=True))
+        unknowns = (c for c in text if self._unk_id in encode(c, add_special_tokens=False, split_special_tokens=True))
         return next(unknowns, text)
-
-    def _prefix(self) -> Ints:
-        """The begin-of-sequence token if the tokenizer adds one by default."""
-        alone = self.tokenizer.encode("")
-        bos = self.tokenizer.bos_token_id
-        return np.array([bos] if bos is not None and alone[:1] == [bos] else [], np.int32)
 
     def _end_of_turn(self) -> int:
         """The special token that the template puts directly after a reply, else the tokenizer's end of sequence."""
@@ -224,9 +207,13 @@ class Template:
             question = Message("user", "question")
             prefix = self._render([question], where=where)
             whole = self._render([question, Message("assistant", _PLACEHOLDER), question], where=where)
-            ids = self._encode(self._after(prefix + _PLACEHOLDER, whole) or "", where=where, markup=True)
+            ids = self._encode(_after(prefix + _PLACEHOLDER, whole) or "", where=where, markup=True)
             if len(ids) and int(ids[0]) in self.tokenizer.all_special_ids:
                 return int(ids[0])
         if self.tokenizer.eos_token_id is None:
             raise ConfigError(f"{where}: the tokenizer has no end-of-sequence token; set its eos_token")
         return int(self.tokenizer.eos_token_id)
+
+
+def _after(prefix: str, text: str) -> str | None:
+    return text[len(prefix) :] if text.startswith(prefix) else None

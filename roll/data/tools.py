@@ -112,8 +112,7 @@ def _parse_tool(value: Any) -> Tool:
 def parse_response(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") -> ParsedResponse:
     """The tool calls of a reply, parsed strictly and in linear time."""
     try:
-        texts = _hermes_calls(text) if form == "hermes" else _llama_calls(text)
-        calls = tuple(_parse_call(each, tools, _ARGUMENTS[form]) for each in texts)
+        calls = tuple(_parse_call(each, tools, _ARGUMENTS[form]) for each in _call_texts(text, form))
     except _InvalidCall as error:
         return ParsedResponse(text=text, fault=error.fault, why=str(error))
     return ParsedResponse(text=text, calls=calls)
@@ -125,8 +124,10 @@ def format_call(call: ToolCall, form: ToolForm = "hermes") -> str:
     return f"{_OPEN}\n{text}\n{_CLOSE}" if form == "hermes" else text
 
 
-def _hermes_calls(text: str) -> list[str]:
-    """The texts inside the tags; after the first tag only further tags may follow."""
+def _call_texts(text: str, form: ToolForm) -> list[str]:
+    """The JSON of each call: `hermes` has it inside tags, and after the first one only further tags may follow."""
+    if form == "llama":
+        return [text] if text.lstrip().startswith("{") else []
     before, *rest = text.split(_OPEN)
     if _CLOSE in before:
         raise _InvalidCall(CallFault.NOT_CLOSED, f"{_CLOSE} without {_OPEN}")
@@ -139,10 +140,6 @@ def _hermes_calls(text: str) -> list[str]:
             raise _InvalidCall(CallFault.NOT_A_CALL, "text after a call; say it before")
         calls.append(inner)
     return calls
-
-
-def _llama_calls(text: str) -> list[str]:
-    return [text] if text.lstrip().startswith("{") else []
 
 
 def _parse_call(text: str, tools: Sequence[Tool], key: str) -> ToolCall:

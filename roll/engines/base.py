@@ -6,14 +6,18 @@ after every micro-batch. `submit` and `events` are batched in both directions.
 
 from __future__ import annotations
 
+import asyncio
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from roll.algorithms.recipe import Objective
+from roll.errors import EngineFailed
 from roll.types import Batch, Digest, Finish, Sampling, record
 
 if TYPE_CHECKING:
@@ -103,7 +107,6 @@ class Trainer(LogprobModel, Protocol):
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
         """Write a Hugging Face model directory; if `resumable`, with all state that `load` needs to resume exactly."""
-        ...
 
     async def load(self, path: Path) -> None: ...
 
@@ -113,7 +116,6 @@ class AsyncSaver(Protocol):
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
         """As `Trainer.save`; without `wait` it returns once the state is copied. One such save may be in flight."""
-        ...
 
     async def save_completed(self) -> bool:
         """Whether the last save is on disk; raises the error that it failed with."""
@@ -145,7 +147,6 @@ class Generator(Protocol):
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         """End these requests, running or queued; None means all."""
-        ...
 
     async def pause(self) -> None: ...
 
@@ -154,6 +155,75 @@ class Generator(Protocol):
     async def receive(self, version: int) -> Digest: ...
 
     async def stop(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ActiveRequest:
+    """A request in an engine, with its tokens so far."""
+
+    request: Request
+    ids: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    num_reported: int = 0
+
+
+class SteppedGenerator(ABC):
+    """The calls of a `Generator` that do not depend on its engine, which runs step by step in the caller's thread."""
+
+    def __init__(self, max_seq_len: int) -> None:
+        self._max_seq_len = max_seq_len
+        self._outputs: list[Output] = []
+        self._version, self._paused = 0, False
+        self._changed = asyncio.Event()
+        """Set where `events` may have something to do again."""
+
+    @property
+    @abstractmethod
+    def _busy(self) -> bool:
+        """Whether there are requests, running or queued."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Run one step of the engine."""
+
+    async def events(self, max_wait_s: float) -> list[Output]:
+        deadline = time.monotonic() + max_wait_s
+        while not self._outputs and (left := deadline - time.monotonic()) > 0:
+            if self._paused or not self._busy:
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(left):  # wait_for may swallow a cancellation that arrives with the event
+                        await self._changed.wait()
+                except TimeoutError:
+                    break
+                continue
+            self._advance()
+            await asyncio.sleep(0)
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    async def pause(self) -> None:
+        self._paused = True
+
+    async def resume(self, version: int) -> None:
+        self._version, self._paused = version, False
+        self._changed.set()
+
+    def _check_lengths(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if not request.ids or len(request.ids) + request.max_new_tokens > self._max_seq_len:
+                raise EngineFailed(
+                    f"request {request.id}: {len(request.ids)} tokens and {request.max_new_tokens} new ones exceed "
+                    f"{self._max_seq_len}; raise rollout.max_seq_len"
+                )
+
+    def _report(self, row: ActiveRequest, finish: Finish | None) -> None:
+        """Output the tokens since the last report."""
+        new = slice(row.num_reported, None)
+        self._outputs.append(
+            Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
+        )
+        row.num_reported = len(row.ids)
 
 
 class HasStatistics(Protocol):

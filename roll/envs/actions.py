@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+T = TypeVar("T")
 Cell = tuple[int, int]
 """Row and column, from the top left."""
 
@@ -37,10 +40,34 @@ def neighbour(cell: Cell, move: str) -> Cell:
     return cell[0] + down, cell[1] + right
 
 
+def find_path(start: T, step: Callable[[T, str], T], is_goal: Callable[[T], bool], most: int) -> list[str] | None:
+    """The shortest path by moves to a goal; None if there is none, or none within the first `most` states."""
+    came: dict[T, tuple[T, str] | None] = {start: None}
+    waiting = deque([start])
+    while waiting and len(came) <= most:
+        here = waiting.popleft()
+        if is_goal(here):
+            moves: list[str] = []
+            while (last := came[here]) is not None:
+                here, move = last
+                moves.append(move)
+            return moves[::-1]
+        for move in STEPS:
+            there = step(here, move)
+            if there not in came:
+                came[there] = (here, move)
+                waiting.append(there)
+    return None
+
+
+def in_tag(text: str, tag: str) -> str:
+    """The text inside `<tag>`; unchanged without a tag."""
+    return f"<{tag}>{text}</{tag}>" if tag else text
+
+
 def move_instructions(tag: str) -> str:
     """Instructions for writing a move, for the prompt."""
-    form = f"<{tag}>up</{tag}>" if tag else "up"
-    return f"Reply with one move: up, down, left or right (such as {form}).\n"
+    return f"Reply with one move: up, down, left or right (such as {in_tag('up', tag)}).\n"
 
 
 class ActionCounts:
@@ -50,7 +77,6 @@ class ActionCounts:
         self.num_turns = self.num_valid = self.num_effective = 0
 
     def add(self, *, valid: bool, effective: bool) -> None:
-        """Count one turn."""
         self.num_turns += 1
         self.num_valid += valid
         self.num_effective += effective

@@ -12,38 +12,15 @@ from typing import Any, cast
 
 from roll.errors import ConfigError
 from roll.registry import Table
-from roll.types import Message, Task
+from roll.types import Message
 
 ADAPTED: Table[Any] = Table("adapted environment")
 """Has no short names: every name is `package.module:attribute`."""
 
 
-def build(name: str, options: Mapping[str, Any] | None) -> Any:
-    """Call the named class or function with these options."""
-    return ADAPTED[name](**(options or {}))
-
-
 async def maybe_await(value: Any) -> Any:
     """The value, awaited if it is awaitable."""
     return await value if inspect.isawaitable(value) else value
-
-
-def expect_tuple(value: Any, num: int, what: str) -> tuple[Any, ...]:
-    """The value, checked to be a tuple of length `num`."""
-    if not isinstance(value, tuple) or len(cast(tuple[Any, ...], value)) != num:
-        raise TypeError(f"{what} must return a tuple of {num} (got {value!r}); return one")
-    return cast(tuple[Any, ...], value)
-
-
-def opening_messages(task: Task, prompt: str, text: str) -> tuple[Message, ...]:
-    """The opening messages: the task's messages, then the prompt and the first observation."""
-    return (*task.messages, Message("user", f"{prompt}\n{text}" if prompt else text))
-
-
-def is_success(info: Mapping[str, Any], *, ended: bool, reward: float) -> bool:
-    """Whether an attempt succeeded: `info` decides, otherwise ending with a reward above 0 does."""
-    success = info.get("is_success", info.get("success"))
-    return ended and reward > 0 if success is None else bool(success)
 
 
 def to_messages(value: Any, what: str) -> tuple[Message, ...]:

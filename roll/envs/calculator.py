@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 
 from roll.data.tools import ParsedResponse, Tool, ToolCall, parse_response
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
+from roll.envs.inputs import check_number
 from roll.envs.turn_recorder import TurnRecorder
 from roll.types import Message, Task
 
@@ -51,7 +51,6 @@ class CalculatorEnv:
         return await self.call(parse_response(response, self.tools))
 
     async def call(self, response: ParsedResponse) -> StepResult:
-        """The result for one response with parsed calls."""
         self._recorder.check_open()
         results = tuple(_result(call) for call in response.calls)
         answered = not response.calls and response.fault is None

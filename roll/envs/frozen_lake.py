@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import dataclass
 
-from roll.envs.actions import MOVES, STEPS, Cell, move_instructions, neighbour, parse_choice
-from roll.envs.arguments import check_number
+from roll.envs.actions import MOVES, Cell, find_path, move_instructions, neighbour, parse_choice
 from roll.envs.base import StepResult
-from roll.envs.splits import Split, in_split
+from roll.envs.inputs import Split, check_number, in_split
 from roll.envs.turn_recorder import TurnRecorder
 from roll.errors import ConfigError
 from roll.types import Message, Task
@@ -88,13 +86,17 @@ class FrozenLake:
         move = parse_choice(response, MOVES, self.tag)
         before, slip = self._lake, self._slips.random()  # drawn on every turn, so that siblings slip alike
         if move is not None:
-            self._lake = _move_player(before, self._slip(move, slip))
-        lake = self._lake
+            side = int(slip * 3)  # 0 and 1: to a side, 2: straight on
+            slipped = _SIDEWAYS[move][side] if self.slippery and side < 2 else move
+            there = neighbour(before.player, slipped)
+            if there in before:
+                self._lake = Lake(size=before.size, holes=before.holes, goal=before.goal, player=there)
+        lake, text = self._lake, str(self._lake)
         ended = lake.player == lake.goal or lake.player in lake.holes
         words = "" if self.terse or move is not None else f"That was no move. {move_instructions(self.tag)}"
         return self._recorder.record(
-            [Message("user", f"{words}{lake}")],
-            str(lake),
+            [Message("user", words + text)],
+            text,
             valid=move is not None,
             effective=lake.player != before.player,
             reward=float(lake.player == lake.goal) if ended else None,
@@ -116,10 +118,6 @@ class FrozenLake:
             f"holes {self.holes}); lower holes or raise max_turns"
         )
 
-    def _slip(self, move: str, slip: float) -> str:
-        side = int(slip * 3)  # 0 and 1: to a side, 2: straight on
-        return _SIDEWAYS[move][side] if self.slippery and side < 2 else move
-
 
 def draw_lake(draws: random.Random, size: int, holes: float) -> Lake:
     """A random map, possibly unsolvable."""
@@ -131,18 +129,12 @@ def draw_lake(draws: random.Random, size: int, holes: float) -> Lake:
 
 def shortest_path(lake: Lake) -> list[str] | None:
     """The shortest path to the goal on ice that is not slippery; None if there is none."""
-    ways: dict[Cell, list[str]] = {lake.player: []}
-    waiting = deque([lake.player])
-    while waiting:
-        cell = waiting.popleft()
-        if cell == lake.goal:
-            return ways[cell]
-        for move in STEPS:
-            there = neighbour(cell, move)
-            if there in lake and there not in lake.holes and there not in ways:
-                ways[there] = [*ways[cell], move]
-                waiting.append(there)
-    return None
+
+    def step(cell: Cell, move: str) -> Cell:
+        there = neighbour(cell, move)
+        return there if there in lake and there not in lake.holes else cell
+
+    return find_path(lake.player, step, lambda cell: cell == lake.goal, lake.size**2)
 
 
 def parse_lake(text: str) -> Lake | None:
@@ -154,11 +146,3 @@ def parse_lake(text: str) -> Lake | None:
     if len(cells) != size * size or len(by_mark[PLAYER]) != 1 or len(by_mark[GOAL]) != 1:
         return None
     return Lake(size=size, holes=frozenset(by_mark[HOLE]), goal=by_mark[GOAL][0], player=by_mark[PLAYER][0])
-
-
-def _move_player(lake: Lake, move: str) -> Lake:
-    """The lake after a move; the player stays at the edge."""
-    there = neighbour(lake.player, move)
-    if there not in lake:
-        return lake
-    return Lake(size=lake.size, holes=lake.holes, goal=lake.goal, player=there)

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from roll.data.tools import ParsedResponse, Tool, parse_response, parse_tools
-from roll.envs.actions import ActionCounts
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
 from roll.envs.function_match import Allowed, calls_match
+from roll.envs.turn_recorder import TurnRecorder
 from roll.errors import ConfigError
-from roll.tools.usage import ToolUsage
 from roll.types import Message, Task
 
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
@@ -36,17 +34,17 @@ class FunctionCalling:
     """Subtracted for a malformed call."""
 
     def __post_init__(self) -> None:
-        check_number("function_calling: format_penalty", self.format_penalty, 0)
+        self._recorder = TurnRecorder("function_calling", 1, self.format_penalty, tools=True)
         where = f"task {self.task.id!r}"
         if not self.task.messages:
             raise ConfigError(f"{where}: no 'messages'; function_calling opens with them")
-        self._schemas = _parse_schemas(self.task.metadata.get("tools"), where)
+        tools = _parse_functions(self.task.metadata.get("tools"), where)
+        self._schemas = {tool.name: tool.parameters for tool in tools}
         self._expected = _parse_answer(self.task.answer, self._schemas, where)
         self.tools = tuple(
             Tool(tool.name, tool.description, cast(dict[str, Any], _as_json_schema(tool.parameters)), strict=False)
-            for tool in parse_tools(self.task.metadata["tools"])
+            for tool in tools
         )
-        self._done = False
 
     async def start(self) -> tuple[Message, ...]:
         return self.task.messages
@@ -55,32 +53,25 @@ class FunctionCalling:
         return await self.call(parse_response(response, self.tools))
 
     async def call(self, response: ParsedResponse) -> StepResult:
-        """The score of one response with parsed calls."""
-        assert not self._done, "function_calling: stepped after done; an environment is single-use"
-        self._done = True
-        right = response.fault is None and calls_match(response.calls, self._expected, self._schemas)
-        counts, usage = ActionCounts(), ToolUsage()
-        counts.add(valid=response.fault is None, effective=bool(response.calls))
-        usage.count(len(response.calls), [] if response.fault is None else [response.fault])
-        return StepResult(
-            reward=float(right) - (0.0 if response.fault is None else self.format_penalty),
-            done=True,
-            metrics={**counts.metrics(success=right), **usage.metrics()},
-        )
+        self._recorder.check_open()
+        valid, effective = response.fault is None, bool(response.calls)
+        right = valid and calls_match(response.calls, self._expected, self._schemas)
+        self._recorder.usage.count(len(response.calls), [] if response.fault is None else [response.fault])
+        return self._recorder.record([], "", valid=valid, effective=effective, reward=float(right))
 
     async def close(self) -> None:
-        self._done = True
+        self._recorder.done = True
 
 
-def _parse_schemas(tools: Any, where: str) -> dict[str, Mapping[str, Any]]:
-    """The parameter schema of each function, as the row has it."""
-    if not isinstance(tools, list) or not tools:
-        raise ConfigError(f"{where}: 'tools' is not a list of functions (got {tools!r}); give their schemas")
-    schemas = {tool.name: tool.parameters for tool in parse_tools(cast(list[Any], tools))}
-    for name, schema in schemas.items():
-        if not isinstance(schema.get("properties", {}), Mapping):
-            raise ConfigError(f"{where}: 'tools': {name!r} has no parameters by name; give it 'properties'")
-    return schemas
+def _parse_functions(functions: Any, where: str) -> tuple[Tool, ...]:
+    """The functions, with their schemas as the row has them."""
+    if not isinstance(functions, list) or not functions:
+        raise ConfigError(f"{where}: 'tools' is not a list of functions (got {functions!r}); give their schemas")
+    tools = parse_tools(cast(list[Any], functions))
+    for tool in tools:
+        if not isinstance(tool.parameters.get("properties", {}), Mapping):
+            raise ConfigError(f"{where}: 'tools': {tool.name!r} has no parameters by name; give it 'properties'")
+    return tools
 
 
 def _parse_answer(answer: Any, schemas: Mapping[str, Any], where: str) -> list[tuple[str, Allowed]]:

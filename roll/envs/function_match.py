@@ -46,31 +46,31 @@ def calls_match(
     calls: Sequence[ToolCall], expected: Sequence[tuple[str, Allowed]], schemas: Mapping[str, Mapping[str, Any]]
 ) -> bool:
     """Whether the calls match the expected ones; `schemas` has the parameters of every function by name."""
-    if len(calls) != len(expected):
-        return False
-    return _perfect_matching([_candidates(calls, name, allowed, schemas[name]) for name, allowed in expected])
 
+    def matches(call: ToolCall, name: str, allowed: Allowed) -> bool:
+        return call.name == name and arguments_match(call.arguments, allowed, schemas[name])
 
-def _candidates(calls: Sequence[ToolCall], name: str, allowed: Allowed, schema: Mapping[str, Any]) -> list[int]:
-    """Indices of the calls that match this expected call."""
-    return [
-        index
-        for index, call in enumerate(calls)
-        if call.name == name and arguments_match(call.arguments, allowed, schema)
-    ]
+    return len(calls) == len(expected) and _perfect_matching(
+        [[index for index, call in enumerate(calls) if matches(call, *each)] for each in expected]
+    )
 
 
 def arguments_match(arguments: Mapping[str, Any], allowed: Allowed, schema: Mapping[str, Any]) -> bool:
     """Whether all arguments of one call are allowed."""
     properties = cast(Mapping[str, Mapping[str, Any]], schema.get("properties", {}))
-    if any(name not in arguments for name in schema.get("required", ())):
-        return False
-    if any(name not in arguments and "" not in choices for name, choices in allowed.items()):
-        return False
-    return all(
-        name in properties and name in allowed and _value_matches(value, allowed[name], properties[name])
-        for name, value in arguments.items()
+    return (
+        arguments.keys() >= set(schema.get("required", ()))
+        and _has_all(arguments, allowed)
+        and all(
+            name in properties and name in allowed and _value_matches(value, allowed[name], properties[name])
+            for name, value in arguments.items()
+        )
     )
+
+
+def _has_all(arguments: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool:
+    """Whether only optional arguments are missing."""
+    return all(name in arguments or "" in choices for name, choices in allowed.items())
 
 
 def _perfect_matching(fitting: Sequence[Sequence[int]]) -> bool:
@@ -103,9 +103,9 @@ def _value_matches(value: Any, choices: Sequence[Any], about: Mapping[str, Any])
     if expected_type is dict:
         return any(_dict_matches(value, choice) for choice in choices if choice != "")
     if expected_type is list and inner is dict:
-        return any(_dicts_match(value, choice) for choice in choices)
+        return any(len(value) == len(choice) and all(map(_dict_matches, value, choice)) for choice in choices)
     if expected_type is list:
-        return _normalise_all(value) in [_normalise_all(choice) for choice in choices]
+        return list(map(_normalise, value)) in [list(map(_normalise, choice)) for choice in choices]
     return _normalise(value) in [_normalise(choice) for choice in choices]
 
 
@@ -136,13 +136,9 @@ def _dict_matches(value: Any, choice: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(choice, dict):
         return False
     arguments, allowed = cast(dict[str, Any], value), cast(dict[str, Any], choice)
-    if any(name not in arguments and "" not in choices for name, choices in allowed.items()):
-        return False
-    return all(name in allowed and _entry_matches(entry, allowed[name]) for name, entry in arguments.items())
-
-
-def _dicts_match(value: Sequence[Any], choice: Sequence[Any]) -> bool:
-    return len(value) == len(choice) and all(map(_dict_matches, value, choice))
+    return _has_all(arguments, allowed) and all(
+        name in allowed and _entry_matches(entry, allowed[name]) for name, entry in arguments.items()
+    )
 
 
 def _entry_matches(value: Any, choices: Any) -> bool:
@@ -158,7 +154,3 @@ def _entry_matches(value: Any, choices: Any) -> bool:
 def _normalise(value: Any) -> Any:
     """Text without ignored characters; other values unchanged."""
     return _IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
-
-
-def _normalise_all(values: Sequence[Any]) -> list[Any]:
-    return [_normalise(value) for value in values]

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import reprlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from types import CoroutineType
 from typing import Any, TypeGuard, cast
@@ -105,7 +105,7 @@ class GuardedEnv:
 
     async def close(self) -> None:
         try:
-            with self._context.closing():  # a separate context: a step may still be running
+            with replace(self._context, when="closing"):  # a separate context: a step may still be running
                 await self._env.close()
         except EnvFailed:
             if not self._failed:
@@ -117,43 +117,32 @@ class GuardedEnv:
         self._turn += 1
         with context:
             result = await method(response)
-        result = _check_result(result, context)
+        result = result if _passes_quick_check(result) else _check_slowly(result, context)
         if not (result.messages or result.done):
             raise EnvFailed(f"{context}: no message and not done; give the StepResult `messages`, or `done=True`")
-        if result.to or result.rewards:
-            self._check_names(result, context)
-        self._failed = False
-        return result
-
-    def _check_names(self, result: StepResult, context: _ErrorContext) -> None:
         for agent in (result.to, *result.rewards):
             if agent and agent not in self.agents:
                 known = ", ".join(self.agents) or "none"
                 raise EnvFailed(f"{context}: no agent is called {agent!r} (agents: {known}); name one of `agents`")
+        self._failed = False
+        return result
 
 
+@dataclass(slots=True)
 class _ErrorContext:
     """Turns any exception of environment code in its block into `EnvFailed`; as text, the location for messages."""
 
-    __slots__ = ("_spec", "_task", "env", "when")
-
-    def __init__(self, spec: Spec, task: Task, when: str = "") -> None:
-        self._spec, self._task = spec, task
-        self.env: Env | None = None
-        """None until it is built."""
-        self.when: str | int = when
-        """The turn number, or the phase by name; empty while the environment is built."""
+    spec: Spec
+    task: Task
+    env: Env | None = None
+    """None until it is built."""
+    when: str | int = ""
+    """The turn number, or the phase by name; empty while the environment is built."""
 
     def __str__(self) -> str:
-        where = f"environment {self._spec.name!r} of task {self._task.id!r}"
+        where = f"environment {self.spec.name!r} of task {self.task.id!r}"
         when = f"turn {self.when}" if isinstance(self.when, int) else self.when
         return f"{where}, {when}" if when else where
-
-    def closing(self) -> _ErrorContext:
-        """A new context for closing the same environment."""
-        context = _ErrorContext(self._spec, self._task, "closing")
-        context.env = self.env
-        return context
 
     def __enter__(self) -> None: ...
 
@@ -168,7 +157,7 @@ class _ErrorContext:
         if isinstance(error, EnvFailed):
             raise EnvFailed(f"{self}: {error}") from error
         if isinstance(error, Exception | SystemExit):
-            raise EnvFailed(f"{self}: {_describe_error(error, self._spec, type(self.env))}") from error
+            raise EnvFailed(f"{self}: {_describe_error(error, self.spec, type(self.env))}") from error
 
 
 def _tools_of(env: Env) -> tuple[Tool, ...]:
@@ -188,19 +177,11 @@ def _agents_of(env: Env, context: _ErrorContext) -> tuple[str, ...]:
     return tuple(agents)
 
 
-def _check_result(result: Any, context: _ErrorContext) -> StepResult:
-    """The result, if it is valid."""
-    return result if _passes_quick_check(result) else _check_slowly(result, context)
-
-
-def _passes_quick_check(result: Any) -> bool:
+def _passes_quick_check(result: Any) -> TypeGuard[StepResult]:
     """Whether a check of types suffices, as it does for nearly all results."""
-    if not (
-        type(result) is StepResult
-        and type(result.done) is bool
-        and type(result.state) is str
-        and type(result.to) is str
-    ):
+    if type(result) is not StepResult or type(result.done) is not bool:
+        return False
+    if type(result.state) is not str or type(result.to) is not str:
         return False
     if type(result.metrics) is not dict or type(result.rewards) is not dict:
         return False
@@ -258,16 +239,8 @@ def _check_messages(messages: Any, context: _ErrorContext) -> tuple[Message, ...
 
 
 def _encodable(text: Any) -> bool:
-    """Whether this is text that UTF-8 can encode."""
-    if not isinstance(text, str):
-        return False
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+    """Whether this is text that UTF-8 can encode, so without a lone surrogate."""
+    return isinstance(text, str) and (text.isascii() or text.encode(errors="ignore").decode() == text)
 
 
 def _describe_error(error: BaseException, spec: Spec, factory: Any) -> str:

@@ -33,7 +33,8 @@ class GuessNumber:
 
     async def step(self, response: str) -> StepResult:
         self._recorder.check_open()
-        guess = self._guess(response)
+        text = response.strip()
+        guess = int(text) if re.fullmatch(r"[0-9]{1,9}", text) and int(text) in self._range else None
         right = guess == self._secret
         before = self._least, self._most
         answer = self._answer(guess)
@@ -47,11 +48,6 @@ class GuessNumber:
 
     async def close(self) -> None:
         self._recorder.done = True
-
-    def _guess(self, response: str) -> int | None:
-        text = response.strip()
-        number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-        return number if number in self._range else None
 
     def _answer(self, guess: int | None) -> str:
         if guess is None:

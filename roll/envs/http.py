@@ -16,7 +16,7 @@ retried; a step is not, because it may have happened. `close` is sent once per a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
 from roll.chat.client import JsonClient
@@ -26,7 +26,6 @@ from roll.errors import ConfigError
 from roll.types import Message, Task
 
 T = TypeVar("T")
-_STEP = frozenset({"messages", "reward", "done", "state", "metrics"})
 
 
 @dataclass(eq=False)
@@ -53,7 +52,7 @@ class Http:
         self._done = False
 
     async def start(self) -> tuple[Message, ...]:
-        self._id, messages = await self._ask("start", {"task": _task_json(self.task)}, _parse_start, self.max_retries)
+        self._id, messages = await self._ask("start", {"task": asdict(self.task)}, _parse_start, self.max_retries)
         return messages
 
     async def step(self, response: str) -> StepResult:
@@ -77,14 +76,8 @@ class Http:
         return await client.post(body, read)
 
 
-def _task_json(task: Task) -> dict[str, Any]:
-    messages = [{"role": message.role, "content": message.content} for message in task.messages]
-    about = {"answer": task.answer, "metadata": task.metadata, "seed": task.seed}
-    return {"id": task.id, "domain": task.domain, "messages": messages, **about}
-
-
 def _parse_start(body: Any) -> tuple[str, tuple[Message, ...]]:
-    fields = _object(body, frozenset({"id", "messages"}))
+    fields = _object(body, "id", "messages")
     if not isinstance(fields.get("id"), str):
         raise ValueError("no text in 'id'")
     return fields["id"], to_messages(fields.get("messages"), "messages")
@@ -92,7 +85,7 @@ def _parse_start(body: Any) -> tuple[str, tuple[Message, ...]]:
 
 def _parse_step(body: Any) -> StepResult:
     """The result in an answer's body; ValueError if it is malformed. The caller checks the numbers."""
-    fields = _object(body, _STEP)
+    fields = _object(body, "messages", "reward", "done", "state", "metrics")
     if "done" not in fields or "reward" not in fields:
         raise ValueError("no 'reward', or no 'done'")
     return StepResult(
@@ -104,10 +97,10 @@ def _parse_step(body: Any) -> StepResult:
     )
 
 
-def _object(value: Any, known: frozenset[str]) -> dict[str, Any]:
+def _object(value: Any, *known: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     fields = cast(dict[str, Any], value)
-    if unknown := sorted(fields.keys() - known):
+    if unknown := sorted(fields.keys() - set(known)):
         raise ValueError(f"unknown field {unknown[0]!r}")
     return fields

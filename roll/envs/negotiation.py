@@ -6,17 +6,18 @@ import random
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from operator import mul
 
-from roll.envs.actions import extract_action
-from roll.envs.arguments import check_number
+from roll.envs.actions import extract_action, in_tag
 from roll.envs.base import StepResult
+from roll.envs.inputs import check_number
 from roll.types import Message, Task
 
 AGENTS = ("first", "second")
 KINDS = ("books", "hats", "balls")
 WORTH = 10
 """Value of all items together, to either agent."""
-_ACCEPT = ("accept", "a")
 
 
 @dataclass(eq=False)
@@ -45,8 +46,7 @@ class Negotiation:
         check_number("negotiation: max_turns", self.max_turns, 2, whole=True)
         check_number("negotiation: most", self.most, 1, 9, whole=True)
         check_number("negotiation: format_penalty", self.format_penalty, 0)
-        draws = random.Random(self.task.seed)
-        self.counts, self.values = draw_game(draws, self.most)
+        self.counts, self.values = draw_game(random.Random(self.task.seed), self.most)
         self.agents = AGENTS
         self._offers: dict[str, tuple[int, ...]] = {}
         """The last offer of each agent: the items that it wants."""
@@ -59,25 +59,22 @@ class Negotiation:
 
     async def step(self, response: str) -> StepResult:
         assert not self._done, "negotiation: stepped after done; an environment is single-use"
-        speaker, move = self._speaker, _parse_offer(extract_action(response, self.tag) or "")
+        speaker, text = self._speaker, (extract_action(response, self.tag) or "").lower()
         self._num_turns += 1
-        last = self._num_turns == self.max_turns
-        if move == "accept" and (offered := self._offers.get(_other(speaker))) is not None:
+        self._done = self._num_turns == self.max_turns
+        if text in ("accept", "a") and (offered := self._offers.get(_other(speaker))) is not None:
             return self._deal(speaker, offered)
-        fair = isinstance(move, tuple) and all(
-            claimed <= available for claimed, available in zip(move, self.counts, strict=True)
-        )
-        if isinstance(move, tuple) and fair:
-            self._offers[speaker] = move
+        offer = _parse_offer(text, self.counts)
+        if offer is not None:
+            self._offers[speaker] = offer
             self._num_offers += 1
-        self._done = last
         return StepResult(
             messages=self._prompt(),
             to=self._speaker,
-            reward=0.0 if fair else -self.format_penalty,
-            done=last,
+            reward=-self.format_penalty if offer is None else 0.0,
+            done=self._done,
             state=f"{self._speaker} after {self._num_turns}: {sorted(self._offers.items())}",
-            metrics=self._metrics(deal=False, parts={}),
+            metrics=self._metrics(deal=False, worth=0.0),
         )
 
     async def close(self) -> None:
@@ -98,20 +95,17 @@ class Negotiation:
             rewards={other: parts[other]},
             done=True,
             state=f"deal {offer}",
-            metrics=self._metrics(deal=True, parts=parts),
+            metrics=self._metrics(deal=True, worth=sum(parts.values())),
         )
 
     def _worth(self, agent: str, things: tuple[int, ...]) -> float:
         """Value of the items as a fraction of the total."""
-        return sum(number * value for number, value in zip(things, self.values[agent], strict=True)) / WORTH
+        return sum(map(mul, things, self.values[agent])) / WORTH
 
     def _prompt(self) -> tuple[Message, ...]:
         """The message to the next speaker: the other's offer, the first time after the counts and values."""
-        speaker, words = self._speaker, ""
-        if speaker not in self._prompted:
-            words = (
-                _terse_opening(self.counts, self.values[speaker]) if self.terse else self._rules(self.values[speaker])
-            )
+        speaker = self._speaker
+        words = "" if speaker in self._prompted else self._rules(self.values[speaker])
         self._prompted.add(speaker)
         offer = self._offers.get(_other(speaker))
         if self.terse:
@@ -121,23 +115,19 @@ class Negotiation:
         return (Message("user", f"{words}{offer_text}\n"),)
 
     def _rules(self, values: tuple[int, ...]) -> str:
-        there = _describe(self.counts)
+        if self.terse:
+            return f"{''.join(map(str, self.counts))}:{','.join(map(str, values))}\n"
         worth = ", ".join(f"{value} for each of the {kind}" for value, kind in zip(values, KINDS, strict=True))
-        form = f"<{self.tag}>{{}}</{self.tag}>" if self.tag else "{}"
+        offer, accept = in_tag("1 0 1", self.tag), in_tag("accept", self.tag)
         return (
-            f"Divide {there} with another agent. To you they are worth {worth}; the other's values you do not know.\n"
-            f"Reply with what you would have, as three numbers (such as {form.format('1 0 1')}), or with "
-            f"{form.format('accept')} to take what the last offer leaves. After {self.max_turns} replies nobody gets "
-            "anything.\n"
+            f"Divide {_describe(self.counts)} with another agent. To you they are worth {worth}; the other's values "
+            f"you do not know.\nReply with what you would have, as three numbers (such as {offer}), or with {accept} "
+            f"to take what the last offer leaves. After {self.max_turns} replies nobody gets anything.\n"
         )
 
-    def _metrics(self, *, deal: bool, parts: dict[str, float]) -> dict[str, float]:
-        return {
-            "success": float(deal),
-            "turns": float(self._num_turns),
-            "offers": float(self._num_offers),
-            "worth": sum(parts.values()),
-        }
+    def _metrics(self, *, deal: bool, worth: float) -> dict[str, float]:
+        counts = {"turns": float(self._num_turns), "offers": float(self._num_offers)}
+        return {"success": float(deal), **counts, "worth": worth}
 
 
 def draw_game(draws: random.Random, most: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
@@ -153,31 +143,21 @@ def draw_game(draws: random.Random, most: int) -> tuple[tuple[int, ...], dict[st
 @lru_cache(maxsize=1024)
 def _valuations(counts: tuple[int, ...]) -> list[tuple[int, ...]]:
     """All values per kind that make the items together worth `WORTH`."""
-    candidates: list[tuple[int, ...]] = [()]
-    for _ in counts:
-        candidates = [(*before, value) for before in candidates for value in range(WORTH + 1)]
-    return [
-        each for each in candidates if sum(number * value for number, value in zip(counts, each, strict=True)) == WORTH
-    ]
+    candidates = product(range(WORTH + 1), repeat=len(counts))
+    return [each for each in candidates if sum(map(mul, counts, each)) == WORTH]
 
 
-def _parse_offer(text: str) -> tuple[int, ...] | str:
-    """An offer, `accept`, or an empty string if the text is neither."""
-    plain = text.strip().lower()
-    if plain in _ACCEPT:
-        return "accept"
-    if not re.fullmatch(r"[0-9]( ?[0-9]){0,2}", plain):
-        return ""
-    numbers = [int(number) for number in plain if number != " "]
-    return (*numbers, *[0] * (len(KINDS) - len(numbers)))
+def _parse_offer(text: str, counts: tuple[int, ...]) -> tuple[int, ...] | None:
+    """An offer of items that exist; None if the text is none."""
+    if not re.fullmatch(r"[0-9]( ?[0-9]){0,2}", text):
+        return None
+    numbers = [int(number) for number in text if number != " "]
+    offer = (*numbers, *[0] * (len(KINDS) - len(numbers)))
+    return offer if all(claimed <= available for claimed, available in zip(offer, counts, strict=True)) else None
 
 
 def _describe(things: tuple[int, ...]) -> str:
     return ", ".join(f"{number} {kind}" for number, kind in zip(things, KINDS, strict=True))
-
-
-def _terse_opening(counts: tuple[int, ...], values: tuple[int, ...]) -> str:
-    return "".join(map(str, counts)) + ":" + ",".join(map(str, values)) + "\n"
 
 
 def _other(agent: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from roll.data.tools import ToolCall, format_call
-from roll.envs.sql.mysql import to_sqlite
+from roll.envs.sql.answers import to_sqlite
 from roll.errors import ConfigError
 from roll.types import Message, Task
 

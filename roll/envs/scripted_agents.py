@@ -14,7 +14,7 @@ from functools import lru_cache
 from roll.data.tools import ToolCall, format_call
 from roll.envs import frozen_lake as lakes
 from roll.envs import sokoban_levels
-from roll.envs.actions import STEPS
+from roll.envs.actions import STEPS, in_tag
 from roll.errors import ConfigError
 from roll.types import Message
 
@@ -26,7 +26,7 @@ def frozen_lake(messages: Sequence[Message], *, noise: float = 0.0, letters: boo
         text = messages[-1].content
         raise ConfigError(f"scripted agent frozen_lake: no lake in its messages (got {text!r}); use it in frozen_lake")
     way = lakes.shortest_path(lake)
-    return _format_move(_with_noise(way[0] if way else None, noise, messages), letters=letters, tag=tag)
+    return _choose_move(way, messages, noise=noise, letters=letters, tag=tag)
 
 
 def sokoban(messages: Sequence[Message], *, noise: float = 0.0, letters: bool = False, tag: str = "") -> str:
@@ -38,8 +38,7 @@ def sokoban(messages: Sequence[Message], *, noise: float = 0.0, letters: bool = 
     sides = re.search(r"(\d+)x(\d+)\n[#.]\d", messages[0].content)  # the head of a listed level
     if sides is not None:
         text = sokoban_levels.draw_listing(text.rstrip("\n").rpartition("\n")[2], int(sides[1]), int(sides[2]))
-    move = _first_move(text)
-    return _format_move(_with_noise(move, noise, messages), letters=letters, tag=tag)
+    return _choose_move(_solve(text), messages, noise=noise, letters=letters, tag=tag)
 
 
 def guess_number(messages: Sequence[Message], *, noise: float = 0.0) -> str:
@@ -68,26 +67,24 @@ def calculator(messages: Sequence[Message], *, noise: float = 0.0) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _first_move(text: str) -> str | None:
-    """The first move of a solution of the level that `text` ends with; None if none was found."""
+def _solve(text: str) -> list[str] | None:
+    """The solution of the level that `text` ends with; None if none was found."""
     board = re.search(r"(?:^|\n)((?:[#@$.*+_ -]+\n)+)$", text)
     try:
         level = sokoban_levels.parse_level(board[1] if board else "")
     except ValueError as fault:
         raise ConfigError(f"scripted agent sokoban: no level in its messages ({fault}); use it in sokoban") from None
-    moves = sokoban_levels.solve(level)
-    return moves[0] if moves else None
+    return sokoban_levels.solve(level)
 
 
-def _with_noise(move: str | None, noise: float, messages: Sequence[Message]) -> str:
+def _choose_move(
+    way: Sequence[str] | None, messages: Sequence[Message], *, noise: float, letters: bool, tag: str
+) -> str:
+    """The first move of the way, or a random one; as it is written in a response."""
     draws = _draws(messages)
-    return draws.choice(list(STEPS)) if move is None or draws.random() < noise else move
+    move = draws.choice(list(STEPS)) if not way or draws.random() < noise else way[0]
+    return in_tag(move[0] if letters else move, tag)
 
 
 def _draws(messages: Sequence[Message]) -> random.Random:
     return random.Random("\0".join(message.content for message in messages))
-
-
-def _format_move(move: str, *, letters: bool, tag: str) -> str:
-    text = move[0] if letters else move
-    return f"<{tag}>{text}</{tag}>" if tag else text

@@ -6,10 +6,9 @@ import random
 from dataclasses import dataclass
 
 from roll.envs.actions import MOVES, move_instructions, parse_choice
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
+from roll.envs.inputs import Split, check_number, in_split
 from roll.envs.sokoban_levels import SokobanLevel, apply_move, generate_level, list_cells, parse_level, read_levels
-from roll.envs.splits import Split, in_split
 from roll.envs.turn_recorder import TurnRecorder
 from roll.errors import ConfigError
 from roll.types import Message, Task

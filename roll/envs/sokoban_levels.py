@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import random
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from roll.data.tasks import numbered_objects
-from roll.envs.actions import STEPS, Cell, neighbour
-from roll.errors import ConfigError
+from roll.data.tasks import parse_lines
+from roll.envs.actions import STEPS, Cell, find_path, neighbour
 
-_MOST_FAULTS = 10
 _MARKS = {"player": "@+", "box": "$*", "goal": ".*+"}
 
 
@@ -37,14 +34,11 @@ class SokobanLevel:
     def solved(self) -> bool:
         return self.boxes == self.goals
 
-    def open(self, cell: Cell) -> bool:
-        """Whether the cell is inside the room and no wall."""
-        row, column = cell
-        return 0 <= row < len(self.floor) and 0 <= column < len(self.floor[row]) and self.floor[row][column] != "#"
-
     def free(self, cell: Cell) -> bool:
-        """Whether the cell is open and has no box."""
-        return cell not in self.boxes and self.open(cell)
+        """Whether the cell is inside the room, and has no wall and no box."""
+        row, column = cell
+        inside = 0 <= row < len(self.floor) and 0 <= column < len(self.floor[row])
+        return inside and self.floor[row][column] != "#" and cell not in self.boxes
 
     def __str__(self) -> str:
         """One line per row, one mark per cell."""
@@ -112,20 +106,16 @@ def parse_level(text: str) -> SokobanLevel:
 @lru_cache(maxsize=16)
 def read_levels(path: str) -> tuple[SokobanLevel, ...]:
     """The levels of a `.jsonl` or `.jsonl.gz` file with a `level` per line. Read once per process."""
-    levels: list[SokobanLevel] = []
-    faults: list[str] = []
-    for line, row in numbered_objects(Path(path)):
-        try:
-            levels.append(_parse_row(row))
-        except ValueError as fault:
-            faults.append(f"{path}:{line}: {fault}")
-    if faults:
-        rest = len(faults) - _MOST_FAULTS
-        more = [f"{path}: {rest} more faults; fix these first"] if rest > 0 else []
-        raise ConfigError("\n".join([*faults[:_MOST_FAULTS], *more]))
-    if not levels:
-        raise ConfigError(f"{path}: no levels in it; put one object with a 'level' on each line")
-    return tuple(levels)
+    return tuple(
+        parse_lines(Path(path), _parse_row, empty="no levels in it; put one object with a 'level' on each line")
+    )
+
+
+def _parse_row(_: int, row: Any) -> SokobanLevel:
+    level = cast(dict[str, Any], row).get("level") if isinstance(row, dict) else None
+    if not isinstance(level, str):
+        raise ValueError("no 'level' as text; give each line an object that has one")
+    return parse_level(level)
 
 
 def generate_level(draws: random.Random, *, size: int, boxes: int, walls: float, pulls: int) -> SokobanLevel | None:
@@ -149,28 +139,9 @@ def generate_level(draws: random.Random, *, size: int, boxes: int, walls: float,
     return None if level.solved else level
 
 
-def solve(level: SokobanLevel, *, most_states: int = 200_000) -> tuple[str, ...] | None:
+def solve(level: SokobanLevel, *, most_states: int = 200_000) -> list[str] | None:
     """The shortest solution; None if there is none, or none within the first `most_states` states."""
-    came: dict[SokobanLevel, tuple[SokobanLevel, str] | None] = {level: None}
-    waiting = deque([level])
-    while waiting and len(came) <= most_states:
-        here = waiting.popleft()
-        if here.solved:
-            return _path_to(here, came)
-        for move in STEPS:
-            there = apply_move(here, move)
-            if there not in came:
-                came[there] = (here, move)
-                waiting.append(there)
-    return None
-
-
-def _path_to(level: SokobanLevel, came: dict[SokobanLevel, tuple[SokobanLevel, str] | None]) -> tuple[str, ...]:
-    moves: list[str] = []
-    while (step := came[level]) is not None:
-        level, move = step
-        moves.append(move)
-    return tuple(reversed(moves))
+    return find_path(level, apply_move, lambda reached: reached.solved, most_states)
 
 
 def _iterate_pulls(level: SokobanLevel) -> Iterator[SokobanLevel]:
@@ -194,12 +165,3 @@ def _reachable(level: SokobanLevel) -> set[Cell]:
         reached |= new
         waiting += new
     return reached
-
-
-def _parse_row(row: Any) -> SokobanLevel:
-    if isinstance(row, ValueError):
-        raise row
-    level = cast(dict[str, Any], row).get("level") if isinstance(row, dict) else None
-    if not isinstance(level, str):
-        raise ValueError("no 'level' as text; give each line an object that has one")
-    return parse_level(level)

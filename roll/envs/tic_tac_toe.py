@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.envs.actions import extract_action
-from roll.envs.arguments import check_number
+from roll.envs.actions import extract_action, in_tag
 from roll.envs.base import StepResult
+from roll.envs.inputs import check_number
 from roll.errors import UnknownName
 from roll.types import Message, Task
 
@@ -74,7 +74,8 @@ class TicTacToe:
         if self.opponent == "random" and not game_over(self._board):
             self._play_random()
         if not game_over(self._board):
-            return StepResult(messages=self._prompt(), to=self._side, state=self._view, metrics=self._metrics())
+            state = f"{self._side}{self._board}"
+            return StepResult(messages=self._prompt(), to=self._side, state=state, metrics=self._metrics())
         winner = winner_of(self._board)
         rewards = {each: 1.0 if each == winner else -1.0 for each in SIDES} if winner else {}
         return self._end(illegal=False, rewards=rewards, side=side)
@@ -87,10 +88,6 @@ class TicTacToe:
         """The side to move."""
         return SIDES[(9 - len(free_cells(self._board))) % 2]
 
-    @property
-    def _view(self) -> str:
-        return f"{self._side}{self._board}"
-
     def _play_random(self) -> None:
         self._board = place_mark(self._board, int(self._draws.choice(free_cells(self._board))), self._side)
 
@@ -98,7 +95,7 @@ class TicTacToe:
         """The message to the side to move, the first time with the rules."""
         rules = "" if self.terse or self._side in self._prompted else _rules(self._side, self.tag)
         self._prompted.add(self._side)
-        return (Message("user", f"{rules}{self._view}"),)
+        return (Message("user", f"{rules}{self._side}{self._board}"),)
 
     def _end(self, *, illegal: bool, rewards: dict[str, float], side: str) -> StepResult:
         self._done = True
@@ -148,8 +145,8 @@ def _other(side: str) -> str:
 
 
 def _rules(side: str, tag: str) -> str:
-    form = f"<{tag}>4</{tag}>" if tag else "4"
     return (
         f"You play tic-tac-toe as {side}. The line is the board, row by row from the top left: x, o, or the number of "
-        f"a free cell, after the mark of who moves. Three in a row win.\nReply with a free cell (such as {form}).\n"
+        "a free cell, after the mark of who moves. Three in a row win.\n"
+        f"Reply with a free cell (such as {in_tag('4', tag)}).\n"
     )

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from roll.data.tools import ParsedResponse
 from roll.envs.actions import ActionCounts
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
-from roll.tools.base import ToolResult
-from roll.tools.usage import ToolUsage
+from roll.envs.inputs import check_number
+from roll.tools.base import ToolResult, ToolUsage
 from roll.types import Message
 
 NO_CALL = "Nothing was called. Call a tool."
@@ -19,11 +18,11 @@ NO_CALL = "Nothing was called. Call a tool."
 class TurnRecorder:
     """The turns of one attempt. An invalid response costs a turn and `format_penalty`; turn `max_turns` is the last."""
 
-    def __init__(self, name: str, max_turns: int, format_penalty: float = 0.0) -> None:
+    def __init__(self, name: str, max_turns: int, format_penalty: float = 0.0, *, tools: bool = False) -> None:
         check_number(f"{name}: max_turns", max_turns, 1, whole=True)
         check_number(f"{name}: format_penalty", format_penalty, 0)
         self._name, self._max_turns, self._format_penalty = name, max_turns, format_penalty
-        self._counts = ActionCounts()
+        self._counts, self._tools, self.usage = ActionCounts(), tools, ToolUsage()
         self.done = False
 
     @property
@@ -44,33 +43,29 @@ class TurnRecorder:
             reward=(reward or 0.0) - (0.0 if valid else self._format_penalty),
             done=self.done,
             state=state,
-            metrics=self._metrics(success=reward == 1),
+            metrics=self._counts.metrics(success=reward == 1) | (self.usage.metrics() if self._tools else {}),
         )
-
-    def _metrics(self, *, success: bool) -> dict[str, float]:
-        return self._counts.metrics(success=success)
 
 
 class ToolTurnRecorder(TurnRecorder):
     """The turns of one attempt with tools. The state digest covers the environment's state and the messages."""
 
     def __init__(self, name: str, max_turns: int, format_penalty: float) -> None:
-        super().__init__(name, max_turns, format_penalty)
-        self._usage = ToolUsage()
+        super().__init__(name, max_turns, format_penalty, tools=True)
 
     def reject(self, response: ParsedResponse, state: str, no_call: str = NO_CALL) -> StepResult:
         """The result of a response with a malformed call, or with no call, which is answered with `no_call`."""
         if response.fault is None:
             message = Message("user", no_call)
         else:
-            self._usage.count(0, [response.fault])
+            self.usage.count(0, [response.fault])
             message = Message("tool", f"error: {response.why}")
         return self.record([message], state, valid=False, effective=False)
 
     def answer_calls(self, results: Sequence[ToolResult], state: str, reward: float | None = None) -> StepResult:
         """The result of a response with calls; it is effective if none of them failed."""
         faults = [result.fault for result in results if result.fault is not None]
-        self._usage.count(len(results), faults)
+        self.usage.count(len(results), faults)
         messages = [Message("tool", result.text) for result in results]
         return self.record(messages, state, valid=True, effective=not faults, reward=reward)
 
@@ -83,9 +78,6 @@ class ToolTurnRecorder(TurnRecorder):
     ) -> StepResult:
         state = digest(state, *(message.content for message in messages))
         return super().record(messages, state, valid=valid, effective=effective, reward=reward)
-
-    def _metrics(self, *, success: bool) -> dict[str, float]:
-        return {**super()._metrics(success=success), **self._usage.metrics()}
 
 
 def digest(*texts: str) -> str:

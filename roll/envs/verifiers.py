@@ -26,11 +26,11 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
-from roll.envs.adapters import build, maybe_await, to_messages
+from roll.envs.adapters import ADAPTED, maybe_await, to_messages
 from roll.envs.base import StepResult
 from roll.errors import ConfigError
 from roll.types import Message, Task
@@ -59,7 +59,7 @@ class Verifiers:
         row: Mapping[str, Any] = {} if self.task.messages else _row(self._env, self.task.seed)
         prompt = self._prompt(row.get("prompt"))
         self._state = {
-            "prompt": [_to_dict(message) for message in prompt],
+            "prompt": [asdict(message) for message in prompt],
             "completion": [],
             "answer": row.get("answer", self.task.answer),
             "info": row.get("info") or dict(self.task.metadata),
@@ -86,10 +86,8 @@ class Verifiers:
         if not self._done:
             return StepResult(messages=new, metrics={"turns": float(state["turn"])})
         reward, metrics = await self._score()
-        turns, success = float(self._state["turn"]), float(reward >= 1.0)
-        return StepResult(
-            messages=new, reward=reward, done=True, metrics={"turns": turns, "success": success, **metrics}
-        )
+        metrics = {"turns": float(self._state["turn"]), "success": float(reward >= 1.0), **metrics}
+        return StepResult(messages=new, reward=reward, done=True, metrics=metrics)
 
     async def close(self) -> None:
         self._done = True
@@ -103,7 +101,7 @@ class Verifiers:
 
     async def _is_completed(self) -> bool:
         check, state = self._env.is_completed, self._state
-        if len(_positional_parameters(check)) == 1:
+        if _num_parameters(check) == 1:
             return bool(await maybe_await(check(state)))
         return bool(await maybe_await(check([*state["prompt"], *state["completion"]], state)))
 
@@ -113,13 +111,13 @@ class Verifiers:
         if isinstance(answer, tuple) and len(cast(tuple[Any, ...], answer)) == 2:
             answer, self._state = cast(tuple[Any, Any], answer)
         new = to_messages(answer, f"verifiers: env_response of {self.env}")
-        self._state["completion"] += [_to_dict(message) for message in new]
+        self._state["completion"] += [asdict(message) for message in new]
         return new
 
     async def _score(self) -> tuple[float, dict[str, float]]:
         state, score = self._state, self._env.rubric.score_rollout
         arguments = [state]
-        if len(_positional_parameters(score)) != 1:
+        if _num_parameters(score) != 1:
             before = [state[name] for name in ("prompt", "completion", "answer")]
             arguments = [*before, state, state["task"], state["info"]]
         scored: Any = await maybe_await(score(*arguments))
@@ -138,7 +136,7 @@ class Verifiers:
 @lru_cache(maxsize=32)
 def _load_shared(name: str, options: str) -> Any:
     """The only environment of this name and these options in this process."""
-    return build(name, json.loads(options))
+    return ADAPTED[name](**json.loads(options))
 
 
 def _row(env: Any, seed: int) -> Mapping[str, Any]:
@@ -148,35 +146,26 @@ def _row(env: Any, seed: int) -> Mapping[str, Any]:
     return rows[seed % len(rows)]
 
 
-def _positional_parameters(method: Any) -> list[str]:
-    """Positional parameters without a default."""
+def _num_parameters(method: Any) -> int:
+    """Number of positional parameters without a default."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(method).parameters.values()
-    return [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
-
-
-def _to_dict(message: Message) -> dict[str, Any]:
-    return {"role": message.role, "content": message.content}
+    return sum(each.kind in kinds and each.default is each.empty for each in parameters)
 
 
 def _assistant_message(response: str) -> dict[str, Any]:
     """A response as a message with its tool calls; malformed calls stay text."""
-    calls = [call for text in _TOOL_CALL.findall(response) if (call := _parse_call(text)) is not None]
-    message: dict[str, Any] = {"role": "assistant", "content": response}
-    if not calls:
-        return message
-    named = [
-        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for index, (name, arguments) in enumerate(calls)
-    ]
-    return {**message, "tool_calls": named}
+    functions = [function for text in _TOOL_CALL.findall(response) if (function := _parse_call(text))]
+    calls = [{"id": f"call_{i}", "type": "function", "function": each} for i, each in enumerate(functions)]
+    return {"role": "assistant", "content": response} | ({"tool_calls": calls} if calls else {})
 
 
-def _parse_call(text: str) -> tuple[str, str] | None:
+def _parse_call(text: str) -> dict[str, Any] | None:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     name, arguments = fields.get("name"), fields.get("arguments", {})
-    return (name, json.dumps(arguments)) if isinstance(name, str) and isinstance(arguments, dict) else None
+    valid = isinstance(name, str) and isinstance(arguments, dict)
+    return {"name": name, "arguments": json.dumps(arguments)} if valid else None

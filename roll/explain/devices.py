@@ -34,14 +34,17 @@ def device_rows(run: Run) -> list[tuple[str, str]]:
             *_environments(run),
             ("overlap", "no computation overlaps; only the time spent waiting for environments and judges is hidden"),
         ]
+    disk = run.weight_sync.transport == "disk"
+    transport = f"pass through {run.directory}/{run.name}/weights" if disk else "are broadcast by the trainer"
+    alternating = "generation and training alternate; several generators run in parallel"
     return [
         ("executor", f"ray: {_cluster(run)}; this process schedules and has no weights"),
         *((role, _in_workers(rows.get(role) or _auxiliary(each), each)) for role, each in roles_of(run).items()),
         ("threads", f"{run.threads} CPU threads per process" if run.threads else "torch's default per process"),
-        ("parameters", f"every process has its own copy; new versions {_transport(run)}"),
+        ("parameters", f"every process has its own copy; new versions {transport}"),
         ("rewards", _rewards(run)),
         *_environments(run),
-        ("overlap", _overlap(run)),
+        ("overlap", "generation continues during training" if run.rollout.max_staleness else alternating),
         ("logs", f"{run.directory}/{run.name}/logs/<role>-<rank>.log"),
     ]
 
@@ -74,18 +77,6 @@ def _parameters(run: Run) -> str:
     if run.actor_train.lora is not None:
         return "the generator has its own copy of the model, and gets new adapters between two decode steps"
     return "the generator has its own copy of the parameters, updated between two decode steps"
-
-
-def _transport(run: Run) -> str:
-    if run.weight_sync.transport == "disk":
-        return f"pass through {run.directory}/{run.name}/weights"
-    return "are broadcast by the trainer"
-
-
-def _overlap(run: Run) -> str:
-    if run.rollout.max_staleness == 0:
-        return "generation and training alternate; several generators run in parallel"
-    return "generation continues during training"
 
 
 def _rewards(run: Run) -> str:

@@ -35,7 +35,8 @@ def local_inventory(run: Run) -> Inventory:
 
 def format_placement(facts: RunFacts, placement: Placement) -> str:
     """A block for the terminal: memory per role and device, offloading, overlap and reasons."""
-    rows = [_header(), *(_row(placement, role) for role in placement.roles)]
+    header = ("role", "workers", "devices", "node", "tp", "cp", *PHASES)
+    rows = [header, *(_row(placement, role) for role in placement.roles)]
     if placement.shares:
         rows.append(_fullest(facts, placement))
     lines = ["Placement", f"  on {format_inventory(placement.inventory)}", *_table(rows)]
@@ -82,10 +83,6 @@ def _uncounted(facts: RunFacts) -> str:
     if unknown:
         return f"as the model of {unknown[0]} is not here and not a well-known one; download it to have it counted"
     return "as the memory of the devices is unknown; name them with --cluster"
-
-
-def _header() -> tuple[str, ...]:
-    return ("role", "workers", "devices", "node", "tp", "cp", *PHASES)
 
 
 def _row(placement: Placement, role: RolePlacement) -> tuple[str, ...]:

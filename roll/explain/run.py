@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Iterator
 
 from roll.config.algorithm import Algorithm, Kl
 from roll.config.schema import Rollout, Run
@@ -25,7 +26,7 @@ def explain(run: Run) -> str:
         ("One step", _step(run)),
         ("Staleness", _staleness(run)),
         ("Devices", device_rows(run)),
-        *([("Policies", _policies(run))] if run.policies else []),
+        *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
         ("Tasks", task_rows(run)),
         ("Results", _results(run)),
@@ -69,7 +70,7 @@ def _step(run: Run) -> list[tuple[str, str]]:
         *_sequences(rollout),
         *_redundancy(rollout),
         ("sampled from", sampling_text(rollout.temperature, rollout.top_p, rollout.top_k)),
-        ("optimizer", f"{count(_num_updates(run.algorithm), 'step')} per batch; {_optimizer(run)}"),
+        ("optimizer", f"{count(run.algorithm.num_updates, 'step')} per batch; {_optimizer(run)}"),
         *_adapters(run),
         (
             "micro-batches",
@@ -88,32 +89,28 @@ def _adapters(run: Run) -> list[tuple[str, str]]:
     return [("adapters", f"rank {lora.rank} on {where}; only they are trained and published; {start}")]
 
 
-def _sequences(rollout: Rollout) -> list[tuple[str, str]]:
+def _sequences(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """How an attempt is split into trained sequences; no row for the defaults."""
-    rows: list[tuple[str, str]] = []
     if rollout.context_policy == "drop_oldest":
         room = f"if fewer than {rollout.max_new_tokens} of {rollout.max_seq_len} tokens are left for a reply"
-        rows.append(("full context", f"{room}, the oldest turns are dropped, and the rest begins a new sequence"))
+        yield "full context", f"{room}, the oldest turns are dropped, and the rest begins a new sequence"
     if rollout.segment_per == "turn":
-        rows.append(("sequences", "one per turn, with all of its context; baselines still count attempts"))
-    return rows
+        yield "sequences", "one per turn, with all of its context; baselines still count attempts"
 
 
-def _redundancy(rollout: Rollout) -> list[tuple[str, str]]:
+def _redundancy(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Extra generation and its concurrency; no row for the defaults."""
-    rows: list[tuple[str, str]] = []
     if rollout.redundant_groups:
         more = f"{count(rollout.redundant_groups, 'extra group')} in flight"
-        rows.append(("redundancy", f"{more}; the first to complete are trained on, which favours short replies"))
+        yield "redundancy", f"{more}; the first to complete are trained on, which favours short replies"
     if rollout.redundant_siblings:
         started = f"{rollout.group_size + rollout.redundant_siblings} attempts per task are started"
         first = f"the first {rollout.group_size} valid ones are trained on, which favours short replies"
-        rows.append(("redundancy", f"{started}; {first}"))
+        yield "redundancy", f"{started}; {first}"
     if rollout.concurrency == "adaptive":
-        rows.append(("concurrency", "as many requests per generator as fit its memory"))
+        yield "concurrency", "as many requests per generator as fit its memory"
     elif rollout.concurrency is not None:
-        rows.append(("concurrency", f"at most {count(rollout.concurrency, 'request')} per generator at once"))
-    return rows
+        yield "concurrency", f"at most {count(rollout.concurrency, 'request')} per generator at once"
 
 
 def _optimizer(run: Run) -> str:
@@ -154,22 +151,20 @@ def _max_age(num_slots: int, num_groups: int) -> int:
     return math.ceil(num_slots / num_groups) - 1
 
 
-def _policies(run: Run) -> list[tuple[str, str]]:
+def _policies(run: Run) -> Iterator[tuple[str, str]]:
     """One row per policy: agents, initial weights, learning rate."""
-    rows: list[tuple[str, str]] = []
     for policy in run.policies:
         start = f"weights of {policy.path}" if policy.path else "initial weights of the run's model"
         lr = (policy.optimizer or run.actor_train.optimizer).lr
         training = "frozen" if policy.frozen else f"learning rate {lr:g}"
         agents = f"agents {', '.join(policy.agents)}"
-        rows.append((policy.name, f"{agents}; {start}; {training}; its own trainer, generators and checkpoints"))
-    return rows
+        yield policy.name, f"{agents}; {start}; {training}; its own trainer, generators and checkpoints"
 
 
 def _algorithm(run: Run) -> list[tuple[str, str]]:
     """The parts of the algorithm in the order of their use; absent parts have no row."""
     algorithm = run.algorithm
-    entropy = algorithm.entropy_coefficient
+    entropy, clip = algorithm.entropy_coefficient, algorithm.advantage_clip
     return [
         ("recipe", algorithm.recipe or "none: written out in the file"),
         ("notation", _NOTATION),
@@ -177,7 +172,8 @@ def _algorithm(run: Run) -> list[tuple[str, str]]:
         *_list("shaping", algorithm.shaping),
         *([("KL", _kl(algorithm.kl))] if algorithm.kl else []),
         ("advantage", describe("advantage", algorithm.advantage)),
-        *_transforms(algorithm),
+        *([("whitening", "A = (A - mean) / std, over all trained tokens of the batch")] if algorithm.whiten else []),
+        *([("clipping", f"A = clip(A, -{clip:g}, {clip:g})")] if clip is not None else []),
         *_list("advantage_weights", algorithm.advantage_weights),
         *_list("masks", algorithm.masks),
         ("loss", describe("loss", algorithm.loss)),
@@ -204,12 +200,6 @@ def _kl(kl: Kl) -> str:
     return f"{kl.coefficient:g} x {estimate}; d = logprob - reference logprob; {use}; the coefficient is {coefficient}"
 
 
-def _transforms(algorithm: Algorithm) -> list[tuple[str, str]]:
-    rows = [("whitening", "A = (A - mean) / std, over all trained tokens of the batch")] if algorithm.whiten else []
-    bound = algorithm.advantage_clip
-    return [*rows, *([] if bound is None else [("clipping", f"A = clip(A, -{bound:g}, {bound:g})")])]
-
-
 def uncorrected(run: Run) -> str:
     """A warning if stale tokens are trained on without a correction; empty otherwise."""
     oldest = _max_age(run.rollout.num_slots, run.rollout.groups_per_step)
@@ -229,30 +219,34 @@ def _correction(run: Run) -> list[tuple[str, str]]:
 
 
 def _updates(algorithm: Algorithm) -> str:
-    if _num_updates(algorithm) == 1:
+    if algorithm.num_updates == 1:
         return "1 per batch: old and current weights are the same, so r = 1 and clipping has no effect"
     return (
-        f"{_num_updates(algorithm)} per batch = {count(algorithm.epochs, 'epoch')} x "
+        f"{algorithm.num_updates} per batch = {count(algorithm.epochs, 'epoch')} x "
         f"{count(algorithm.minibatches, 'minibatch')}; old logprobs are those before the first"
     )
 
 
-def _num_updates(algorithm: Algorithm) -> int:
-    return algorithm.epochs * algorithm.minibatches
-
-
-def _roles(run: Run) -> list[tuple[str, str]]:
+def _roles(run: Run) -> Iterator[tuple[str, str]]:
     """Models and inputs in addition to the actor, with the reason for each."""
-    texts = {
-        "reference": _reference,
-        "critic": _critic,
-        "teacher": _teacher,
-        "reward_model": _reward_model,
-        "old_logprobs": _old_logprobs,
-        "states": _states,
-    }
-    rows = [(need.replace("_", " "), text(run)) for need, text in texts.items() if need in run.needs]
-    return rows or [("roles", "only the actor: no reference, critic, teacher or reward model is started")]
+    advantage = f"the advantage {run.algorithm.advantage.kind}"
+    if "reference" in run.needs:
+        yield "reference", _reference(run)
+    if "critic" in run.needs:
+        yield "critic", _critic(run)
+    if run.teacher is not None:
+        yield "teacher", f"started, frozen, with weights of {run.teacher.path}: logprobs for {advantage}"
+    if model := run.reward_model:
+        yield (
+            "reward model",
+            f"started with weights of {model.path}: {model.weight:g} x its score is added to the reward",
+        )
+    if "old_logprobs" in run.needs:
+        yield "old logprobs", _old_logprobs(run)
+    if "states" in run.needs:
+        yield "states", f"reported by the environments, for {advantage}"
+    if not run.needs:
+        yield "roles", "only the actor: no reference, critic, teacher or reward model is started"
 
 
 def _reference(run: Run) -> str:
@@ -272,26 +266,9 @@ def _critic(run: Run) -> str:
     )
 
 
-def _teacher(run: Run) -> str:
-    assert run.teacher is not None, "a run whose algorithm needs a teacher has one"
-    reason = f"logprobs for the advantage {run.algorithm.advantage.kind}"
-    return f"started, frozen, with weights of {run.teacher.path}: {reason}"
-
-
-def _reward_model(run: Run) -> str:
-    assert run.reward_model is not None, "a run whose algorithm needs a reward model has one"
-    weight = run.reward_model.weight
-    return f"started with weights of {run.reward_model.path}: {weight:g} x its score is added to the reward"
-
-
-def _states(run: Run) -> str:
-    return f"reported by the environments, for the advantage {run.algorithm.advantage.kind}"
-
-
 def _old_logprobs(run: Run) -> str:
     algorithm = run.algorithm
-    num_updates = _num_updates(algorithm)
-    reasons = [f"{num_updates} updates per batch"] if num_updates > 1 else []
+    reasons = [f"{algorithm.num_updates} updates per batch"] if algorithm.num_updates > 1 else []
     if algorithm.correction is not None and algorithm.correction.kind != "truncate":
         reasons.append(f"the correction {algorithm.correction.kind} selects tokens by them")
     return f"recomputed before the update: {', '.join(reasons) or 'the recipe needs them'}"

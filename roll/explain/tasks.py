@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.config.algorithm import DomainAlgorithm
-from roll.config.proxy import Agent
+from roll.config.envs import Agent
 from roll.config.reward import Reward
-from roll.config.schema import Rollout, Run, TaskSourceConfig
+from roll.config.schema import Run, TaskSourceConfig
 from roll.config.section import SpecConfig
 from roll.explain.calls import describe, format_call
 
@@ -60,12 +60,24 @@ def _agent(agent: Agent) -> str:
 
 def _overrides(run: Run, source: TaskSourceConfig) -> Iterator[str]:
     """Settings of the source that differ from the run's or have no counterpart there."""
-    yield from _screening(source)
-    yield from _order(source)
+    if source.dedup is not None:
+        how = "" if source.dedup == "exact" else ", up to case, spaces and Unicode forms"
+        yield f"duplicates of earlier and held-out prompts are left out{how}"
+    if source.max_prompt_tokens is not None:
+        yield f"prompts of over {source.max_prompt_tokens} tokens are left out"
+    if sampling := source.task_sampling:
+        yield (
+            f"drawn more often the closer their pass rate is to {sampling.target:g}, "
+            f"{100 * sampling.exploration:.3g} % of the draws from the least drawn tasks"
+        )
+    if curriculum := source.curriculum:
+        yield f"easy tasks first, by {curriculum.by!r}: after {curriculum.steps} draws all can be drawn"
     if source.max_new_tokens is not None:
         yield f"at most {source.max_new_tokens} new tokens per reply, not {run.rollout.max_new_tokens}"
-    if any(value is not None for value in (source.temperature, source.top_p, source.top_k)):
-        yield f"sampled from {_sampling(run.rollout, source)}"
+    chosen = {name: getattr(source, name) for name in ("temperature", "top_p", "top_k")}
+    if any(value is not None for value in chosen.values()):
+        merged = {name: getattr(run.rollout, name) if value is None else value for name, value in chosen.items()}
+        yield f"sampled from {sampling_text(**merged)}"
     if source.filters is not None:
         filters = ", ".join(describe("filters", each) for each in source.filters)
         yield f"its own filters: {filters}" if filters else "no filters, even if the algorithm has some"
@@ -86,34 +98,6 @@ def _credit(domain: DomainAlgorithm) -> Iterator[str]:
             yield f"{part} {', then '.join(describe(part, each) for each in value) or 'none'}"
     if domain.loss_weight != 1:
         yield f"the loss of its tokens is multiplied by {domain.loss_weight:g}"
-
-
-def _screening(source: TaskSourceConfig) -> Iterator[str]:
-    if source.dedup is not None:
-        how = "" if source.dedup == "exact" else ", up to case, spaces and Unicode forms"
-        yield f"duplicates of earlier and held-out prompts are left out{how}"
-    if source.max_prompt_tokens is not None:
-        yield f"prompts of over {source.max_prompt_tokens} tokens are left out"
-
-
-def _order(source: TaskSourceConfig) -> Iterator[str]:
-    if source.task_sampling is not None:
-        sampling = source.task_sampling
-        yield (
-            f"drawn more often the closer their pass rate is to {sampling.target:g}, "
-            f"{100 * sampling.exploration:.3g} % of the draws from the least drawn tasks"
-        )
-    if source.curriculum is not None:
-        curriculum = source.curriculum
-        yield f"easy tasks first, by {curriculum.by!r}: after {curriculum.steps} draws all can be drawn"
-
-
-def _sampling(rollout: Rollout, source: TaskSourceConfig) -> str:
-    return sampling_text(
-        rollout.temperature if source.temperature is None else source.temperature,
-        rollout.top_p if source.top_p is None else source.top_p,
-        rollout.top_k if source.top_k is None else source.top_k,
-    )
 
 
 def _format_reward(reward: Reward) -> str:

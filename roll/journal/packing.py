@@ -45,7 +45,9 @@ class TaskTexts:
         """Whether the bytes are deflated, and the bytes."""
         entry = self._encoded.get(id(task))
         if entry is None:
-            entry = self._encoded[id(task)] = task, _deflate(_ENCODER.encode(task))
+            text = _ENCODER.encode(task)
+            encoded = (True, zlib.compress(text, _LEVEL)) if len(text) > _LONG else (False, text)
+            entry = self._encoded[id(task)] = task, encoded
         return entry[1]
 
 
@@ -77,9 +79,9 @@ def pack(trajectory: Trajectory, texts: TaskTexts | None = None) -> PackedTrajec
 
 def unpack(body: bytes) -> Trajectory:
     """The packed trajectory; its arrays are read-only."""
-    task, sibling, segments, status, score, reason, metrics = msgspec.msgpack.decode(body)
+    (deflated, text), sibling, segments, status, score, reason, metrics = msgspec.msgpack.decode(body)
     return Trajectory(
-        task=msgspec.msgpack.decode(_inflate(task), type=Task),
+        task=msgspec.msgpack.decode(zlib.decompress(text) if deflated else text, type=Task),
         sibling=sibling,
         segments=tuple(
             Segment(agent=agent, turns=tuple(_unpack_turn(turn) for turn in turns)) for agent, turns in segments
@@ -160,16 +162,6 @@ def _widen(width: int, body: bytes) -> Ints:
         wide[:, :3] = np.frombuffer(body, np.uint8).reshape(-1, 3)
         return wide.view(_INT).reshape(-1)
     return np.frombuffer(body, _SHORT if width == 2 else _INT).astype(_INT, copy=False)
-
-
-def _deflate(text: bytes) -> tuple[bool, bytes]:
-    """Whether the text was deflated, and the bytes."""
-    return (True, zlib.compress(text, _LEVEL)) if len(text) > _LONG else (False, text)
-
-
-def _inflate(encoded: list[Any]) -> bytes:
-    deflated, text = encoded
-    return zlib.decompress(text) if deflated else text
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,11 +25,10 @@ from roll.journal.batch import PruneBodies, StoreTrajectory, SyncToDisk
 from roll.journal.database import connect
 from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
-from roll.journal.records import ActivitySpan, Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
+from roll.journal.records import ActivitySpan, Chunk, E, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
 from roll.journal.writer import Writer
 from roll.types import Status, Trajectory
 
-E = TypeVar("E", bound=Event)
 _PAGE = 256
 """Rows per read. No read stays open between pages, so a slow reader blocks nothing."""
 
@@ -194,6 +193,31 @@ class Journal(Reader):
         self._writer.commit()
 
 
+class Activity:
+    """The spans of one worker, which does one thing at a time; the name of a wait begins with "idle: "."""
+
+    def __init__(self, journal: Journal, worker: str, clock: Callable[[], float] = time.time) -> None:
+        self._journal, self._worker, self._clock = journal, worker, clock
+        self._current: str | None = None
+        self._start = 0.0
+        journal.before_close(self.close)
+
+    def enter(self, activity: str) -> None:
+        """Start this activity, unless it is the current one."""
+        if activity != self._current:
+            self._switch(activity)
+
+    def close(self) -> None:
+        """End the current activity."""
+        self._switch(None)
+
+    def _switch(self, activity: str | None) -> None:
+        now = self._clock()
+        if self._current is not None:
+            self._journal.record_span(self._worker, self._current, self._start, now)
+        self._current, self._start = activity, now
+
+
 _EVENTS = "SELECT id, time, kind, body, NULL, NULL, NULL, NULL, NULL, NULL FROM events WHERE id > :after"
 _ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, reason, tokens FROM trajectories
     WHERE id > :after"""
@@ -221,14 +245,9 @@ def _parse_end(row: tuple[Any, ...]) -> TrajectoryEnded:
 
 
 def _parse_trajectory(row: tuple[Any, ...]) -> StoredTrajectory:
-    id, group, sibling, task, domain, ended, status, reward, tokens, progress, versions, surplus, step, body = row
+    *columns, status, reward, tokens, progress, versions, surplus, step, body = row
     return StoredTrajectory(
-        id=id,
-        group=group,
-        sibling=sibling,
-        task=task,
-        domain=domain,
-        ended=ended,
+        **dict(zip(("id", "group", "sibling", "task", "domain", "ended"), columns, strict=True)),
         status=Status(status),
         reward=reward,
         num_tokens=tokens,
@@ -242,13 +261,10 @@ def _parse_trajectory(row: tuple[Any, ...]) -> StoredTrajectory:
 
 
 def _parse_chunk(row: tuple[Any, ...]) -> Chunk:
-    group, sibling, attempt, turn, context, ids, logprobs, version = row
+    *numbers, ids, logprobs, version = row
+    names = ("group", "sibling", "attempt", "turn", "context")
     return Chunk(
-        group=group,
-        sibling=sibling,
-        attempt=attempt,
-        turn=turn,
-        context=context,
+        **dict(zip(names, numbers, strict=True)),
         ids=np.frombuffer(ids, np.int32),
         logprobs=np.frombuffer(logprobs, np.float32),
         version=version,

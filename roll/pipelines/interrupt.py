@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -22,9 +22,7 @@ class Interrupt:
         self._before = [signal.signal(number, self._on_signal) for number in _SIGNALS]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, before in zip(_SIGNALS, self._before, strict=True):
             signal.signal(number, before)
 

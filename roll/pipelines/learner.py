@@ -23,6 +23,8 @@ from roll.serving.device_sharing import DeviceSharing
 from roll.tracking.meter import Meter
 from roll.types import Batch
 
+_ALL = slice(None)
+
 
 @dataclass(slots=True, kw_only=True)
 class Learner:
@@ -143,7 +145,7 @@ class Learners:
     def _split(self, batch: Batch) -> dict[str, SubBatch]:
         """The part of each policy that has trajectories in the batch."""
         if not self.policy_of:
-            return dict.fromkeys(self.by_policy, _whole(batch))
+            return dict.fromkeys(self.by_policy, SubBatch(batch=batch, trajectories=_ALL, turns=_ALL, tokens=_ALL))
         owners = [self.policy_of[agent] for agent in batch.agents]
         return {
             name: take(batch, torch.tensor([owner == name for owner in owners]))
@@ -152,17 +154,12 @@ class Learners:
         }
 
 
-def _whole(batch: Batch) -> SubBatch:
-    indices = (torch.arange(size) for size in (len(batch.rewards), len(batch.turn_rewards), batch.num_tokens))
-    return SubBatch(batch=batch, **dict(zip(("trajectories", "turns", "tokens"), indices, strict=True)))
-
-
 def _join(batch: Batch, parts: Mapping[str, SubBatch]) -> Batch:
     """The batch from its parts; trajectories outside all parts are not trained on."""
     if not parts:
         return replace(batch, trained=torch.zeros_like(batch.trained))
     first, *others = parts.values()
-    if not others and len(first.trajectories) == len(batch.rewards):
+    if not others and len(first.batch.rewards) == len(batch.rewards):
         return first.batch
     return join(batch, [first, *others])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.lora import Widths, widths
-from roll.config.schema import Model, Shape
+from roll.config.schema import Model
 
 _SPECIAL_TOKENS = 4
 """Special tokens of the character tokenizer."""
@@ -60,19 +60,10 @@ class Architecture:
 
 def architecture_of(model: Model) -> Architecture | None:
     """The architecture from the configuration, the model's directory or its name; None if unknown."""
-    if model.shape is not None:
-        return _from_shape(model.shape)
-    assert model.path is not None
-    return architecture_at(model.path)
-
-
-def architecture_at(path: str) -> Architecture | None:
-    """The architecture of a model directory, or of a well-known model with that name."""
-    config = Path(path) / "config.json"
-    return _from_config(config) if config.is_file() else _from_name(Path(path).name)
-
-
-def _from_shape(shape: Shape) -> Architecture:
+    if model.shape is None:
+        assert model.path is not None
+        return architecture_at(model.path)
+    shape = model.shape
     return Architecture(
         vocab=len(shape.alphabet) + _SPECIAL_TOKENS,
         hidden=shape.hidden,
@@ -83,6 +74,12 @@ def _from_shape(shape: Shape) -> Architecture:
         mlp=shape.mlp,
         tied=True,
     )
+
+
+def architecture_at(path: str) -> Architecture | None:
+    """The architecture of a model directory, or of a well-known model with that name."""
+    config = Path(path) / "config.json"
+    return _from_config(config) if config.is_file() else _from_name(Path(path).name)
 
 
 def _from_config(path: Path) -> Architecture | None:
@@ -106,8 +103,8 @@ def _from_config(path: Path) -> Architecture | None:
         return None  # the engine that builds the model reports the error
 
 
-_KNOWN: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
-    # vocab, hidden, layers, heads, kv heads, head dim, mlp, tied: as in the config.json of each
+_COLUMNS = ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "tied")
+_KNOWN: dict[str, tuple[Any, ...]] = {
     "SmolLM2-135M": (49152, 576, 30, 9, 3, 64, 1536, True),
     "SmolLM2-1.7B": (49152, 2048, 24, 32, 32, 64, 8192, True),
     "Qwen2.5-0.5B": (151936, 896, 24, 14, 2, 64, 4864, True),
@@ -128,21 +125,10 @@ _KNOWN: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
     "Llama-3.1-8B": (128256, 4096, 32, 32, 8, 128, 14336, False),
     "Llama-3.1-70B": (128256, 8192, 80, 64, 8, 128, 28672, False),
 }
+"""Values of `_COLUMNS` from the config.json of each model."""
 
 
 def _from_name(name: str) -> Architecture | None:
     """The known model whose name is `name` or a prefix of it, as of `Qwen2.5-7B-Instruct`; None if there is none."""
     known = next((known for known in _KNOWN if name == known or name.startswith(f"{known}-")), None)
-    if known is None:
-        return None
-    vocab, hidden, layers, heads, kv_heads, head_dim, mlp, tied = _KNOWN[known]
-    return Architecture(
-        vocab=vocab,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        mlp=mlp,
-        tied=tied,
-    )
+    return None if known is None else Architecture(**dict(zip(_COLUMNS, _KNOWN[known], strict=True)))

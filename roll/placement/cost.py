@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from roll.config.devices import named_devices
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
-from roll.placement.kinds import KINDS, Kind
+from roll.placement.machine import KINDS, Kind
 from roll.placement.records import CPU, Inventory
 
 _PRODUCTS, _STREAMS = 0.4, 0.6
@@ -125,10 +125,12 @@ def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]
     everything = tuple(range(inventory.num_devices))
     most = _max_train_devices(facts.role("actor_train"), inventory)
     whole = _whole_groups(everything, tp, inventory) or everything
-    times, roles = _step_time(facts, inventory, tp), "actor_train and actor_infer"
-    if times is None:
+    model, roles = facts.role("actor_train").model, "actor_train and actor_infer"
+    if model is None:
         reason = f"{roles}: share devices, as the model's dimensions are unknown"
         return [DeviceSplit(train=everything[:most], infer=whole, reasons=(reason,))]
+    kind = KINDS.get(inventory.nodes[0].kind, KINDS["A100"] if inventory.gpus else KINDS[CPU])
+    times = _StepTime(facts=facts, model=model, kind=kind, tp=tp)
     generate_s, update_s = times.generate_s(len(whole)), times.update_s(most)
     shared_s = generate_s + update_s
     estimate = f"{generate_s:.1f} s of generation and {update_s:.1f} s of training per step"
@@ -136,7 +138,8 @@ def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]
     reason = f"{roles}: share devices, {why} ({estimate})"
     candidates = [(shared_s, DeviceSplit(train=everything[:most], infer=whole, reasons=(reason,)))]
     for num in _train_counts(facts, inventory, tp, most):
-        split_s = _split_s(times, len(everything), num)
+        halves = times.generate_s(len(everything) - num), times.update_s(num)
+        split_s = max(halves) if facts.staleness > 0 else sum(halves)  # they overlap if staleness allows
         other = f"sharing all would take {shared_s:.1f} s" if split_s < shared_s else "sharing does not fit"
         counts = f"{num} of {len(everything)} devices for training, the others for generation"
         reason = f"{roles}: {counts}, {split_s:.1f} s per step; {other}"
@@ -185,11 +188,7 @@ def _occupied(role: RoleFacts, inventory: Inventory) -> set[int]:
 
 def _whole_groups(devices: Sequence[int], size: int, inventory: Inventory) -> tuple[int, ...]:
     """The devices that form whole groups of `size` within a node."""
-    grouped: list[int] = []
-    for node in range(len(inventory.nodes)):
-        local = [device for device in devices if inventory.locate(device)[0] == node]
-        grouped += local[: len(local) // size * size]
-    return tuple(grouped)
+    return tuple(device for local in inventory.by_node(devices) for device in local[: len(local) // size * size])
 
 
 def _train_counts(facts: RunFacts, inventory: Inventory, tp: int, most: int) -> list[int]:
@@ -205,17 +204,3 @@ def _train_counts(facts: RunFacts, inventory: Inventory, tp: int, most: int) -> 
         and len(_whole_groups(everything[:num], train.node_group, inventory)) == num
         and len(_whole_groups(everything[num:], tp, inventory)) == len(everything) - num
     ]
-
-
-def _split_s(times: _StepTime, num_devices: int, num_train: int) -> float:
-    """Seconds of a step whose halves use different devices, and overlap if staleness allows."""
-    halves = times.generate_s(num_devices - num_train), times.update_s(num_train)
-    return max(halves) if times.facts.staleness > 0 else sum(halves)
-
-
-def _step_time(facts: RunFacts, inventory: Inventory, tp: int) -> _StepTime | None:
-    model = facts.role("actor_train").model
-    if model is None:
-        return None
-    kind = KINDS.get(inventory.nodes[0].kind, KINDS["A100"] if inventory.gpus else KINDS[CPU])
-    return _StepTime(facts=facts, model=model, kind=kind, tp=tp)

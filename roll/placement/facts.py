@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config.lora import Lora
+from roll.config.backends import VllmInfer
 from roll.config.schema import ROLES, NativeInfer, Run
-from roll.config.vllm import VllmInfer
 from roll.placement.architecture import Architecture, architecture_at, architecture_of
-from roll.placement.kinds import GIB
+from roll.placement.machine import GIB
 from roll.placement.records import Part
 
 _FP32, _BF16 = 4, 2
@@ -125,7 +124,8 @@ def _role(run: Run, role: str, section: Any, *, shared: bool) -> RoleFacts:
         "model": architecture_of(run.model) if path is None else architecture_at(path),
     }
     if role.startswith("actor"):
-        common["adapters"] = _adapters(run.actor_train.lora, common["model"])
+        lora, model = run.actor_train.lora, common["model"]
+        common["adapters"] = model.layers * lora.parameters(model.widths) if lora and model else 0
     if role == "actor_infer":
         return RoleFacts(**common, **_generation(section, run.actor_train, shared=shared))
     movable = ("weights",) if _backend(section) == "native" else ()
@@ -165,11 +165,6 @@ def _generation(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool)
         "gpu_memory_utilization": section.gpu_memory_utilization,
         "movable": ("kv", "weights") if section.offload else (),
     }
-
-
-def _adapters(lora: Lora | None, model: Architecture | None) -> int:
-    """Trained parameters of all layers."""
-    return 0 if lora is None or model is None else model.layers * lora.parameters(model.widths)
 
 
 def _backend(section: Any) -> str:

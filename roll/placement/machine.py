@@ -1,4 +1,4 @@
-"""Inventories of devices: of this machine, of a Ray cluster, or of a description such as `2x8xH200`."""
+"""Kinds of devices, and inventories: of this machine, of a Ray cluster, or of a description such as `2x8xH200`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,65 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.errors import ConfigError
-from roll.placement.kinds import KINDS, kind_named, unknown_kind
+from roll.errors import ConfigError, did_you_mean
 from roll.placement.records import CPU, Inventory, Node
 
+GIB = 2**30
 _QUERY = ["--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
 _PART = re.compile(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z0-9]+)")
 _MIB = 2**20
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of device."""
+
+    name: str
+    flops: float
+    """Floating point operations per second."""
+    bytes_per_s: float
+    """Memory bandwidth."""
+    memory: int
+    """Bytes that CUDA reports, slightly less than the nominal size."""
+
+
+_LISTED = (
+    ("B200", 2250e12, 8.0e12, 178),
+    ("H200", 989e12, 4.8e12, 139),
+    ("H100", 989e12, 3.35e12, 79),
+    ("H800", 989e12, 3.35e12, 79),
+    ("H20", 148e12, 4.0e12, 95),
+    ("A100", 312e12, 2.0e12, 79),
+    ("A800", 312e12, 2.0e12, 79),
+    ("L40S", 362e12, 0.86e12, 44),
+    ("L4", 121e12, 0.3e12, 22),
+    ("A10", 125e12, 0.6e12, 22),
+    ("4090", 165e12, 1.0e12, 23),
+    ("V100", 125e12, 0.9e12, 31),
+    ("T4", 65e12, 0.3e12, 15),
+)
+KINDS = {name: Kind(name=name, flops=flops, bytes_per_s=speed, memory=gib * GIB) for name, flops, speed, gib in _LISTED}
+KINDS[CPU] = Kind(name=CPU, flops=5e10, bytes_per_s=1e10, memory=4 * GIB)
+"""From data sheets, in dense bf16. A CPU slot is one core with vector units, in fp32, and a part of the memory."""
+
+
+def kind_named(name: str) -> Kind | None:
+    """The kind of a device name such as `H100` or `NVIDIA H100 80GB HBM3`; None if it is not listed."""
+    words = name.upper().replace("-", " ").split()
+    return next((kind for listed, kind in KINDS.items() if listed.upper() in words), None)
+
+
 def this_machine(cpu_slots: int | None = None, *, known: bool = True) -> Inventory:
     """The GPUs of this machine; without a GPU its CPU as `cpu_slots` slots, or one per core if that is None."""
     gpus = visible_gpus()
-    if not gpus:
-        slots = cpu_slots or num_cores()
-        node = Node(name="this machine", kind=CPU, num_devices=slots, memory=machine_memory() // slots)
-        return Inventory(nodes=(node,), known=known)
-    kind, memory = gpus[0]  # all GPUs of a machine are of one kind
-    node = Node(name="this machine", kind=kind, num_devices=len(gpus), memory=memory)
+    num = len(gpus) or cpu_slots or num_cores()
+    kind, memory = gpus[0] if gpus else (CPU, machine_memory() // num)  # all GPUs of a machine are of one kind
+    node = Node(name="this machine", kind=kind, num_devices=num, memory=memory)
     return Inventory(nodes=(node,), known=known)
 
 
@@ -43,14 +80,11 @@ def parse_cluster(text: str) -> Inventory:
         num_nodes, num = (int(first), int(second)) if second else (1, int(first or 1))
         kind = KINDS[CPU] if name.lower() == CPU else kind_named(name)
         if kind is None:
-            raise ConfigError(f"--cluster: no kind of device is named {name!r}{unknown_kind(name)}")
+            raise ConfigError(f"--cluster: no kind of device is named {name!r}{did_you_mean(name, KINDS)}")
         if not num_nodes or not num:
             raise ConfigError(f"--cluster: {part!r} has no devices; give nodes x devices x kind, such as 2x8xH200")
-        first_number = len(nodes)
-        nodes += [
-            Node(name=f"node {first_number + index}", kind=kind.name, num_devices=num, memory=kind.memory)
-            for index in range(num_nodes)
-        ]
+        numbers = range(len(nodes), len(nodes) + num_nodes)
+        nodes += [Node(name=f"node {n}", kind=kind.name, num_devices=num, memory=kind.memory) for n in numbers]
     return Inventory(nodes=tuple(nodes))
 
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from roll.errors import ConfigError
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
-from roll.placement.kinds import GIB
+from roll.placement.machine import GIB
 from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlacement, Share
 
 _GRADIENT, _MOMENTS, _ADAPTER = 4, 8, 4
@@ -51,7 +51,11 @@ def fit(facts: RunFacts, placement: Placement) -> Placement:
     )
     counted = replace(placement, shares=shares)
     for phase in PHASES:
-        counted = _fit_phase(facts, counted, phase)
+        while (full := _fullest(facts, counted, phase)) is not None:
+            role, part = next(_movable(facts, counted, full, phase), (None, None))
+            if role is None or part is None:
+                raise ConfigError(_describe_overflow(facts, counted, full, phase))
+            counted = _offload(counted, phase, role, part)
     return counted
 
 
@@ -68,8 +72,7 @@ def bytes_on(placement: Placement, device: int, phase: Phase, *, at_once: bool) 
 
 def role_bytes(placement: Placement, role: str, phase: Phase) -> tuple[int, int]:
     """Persistent and temporary bytes of one worker of a role on each of its devices."""
-    off = placement.off(role, phase)
-    shares = [each for each in placement.shares if (each.role, each.phase) == (role, phase) and each.part not in off]
+    shares = placement.present(role, phase)
     temporary = sum(each.bytes for each in shares if each.temporary)
     return sum(each.bytes for each in shares) - temporary, temporary
 
@@ -77,16 +80,6 @@ def role_bytes(placement: Placement, role: str, phase: Phase) -> tuple[int, int]
 def overlapping(facts: RunFacts, placement: Placement) -> bool:
     """Whether generation may continue during training, which excludes offloading."""
     return facts.staleness > 0 and not facts.inline and not placement.offloads
-
-
-def _fit_phase(facts: RunFacts, placement: Placement, phase: Phase) -> Placement:
-    """Offload one part after another until the phase fits every device."""
-    while (full := _fullest(facts, placement, phase)) is not None:
-        offload = next(_movable(facts, placement, full, phase), None)
-        if offload is None:
-            raise ConfigError(_describe_overflow(facts, placement, full, phase))
-        placement = _with_off(placement, phase, *offload)
-    return placement
 
 
 def _fullest(facts: RunFacts, placement: Placement, phase: Phase) -> int | None:
@@ -129,7 +122,7 @@ def _movable(facts: RunFacts, placement: Placement, device: int, phase: Phase) -
             yield role, part
 
 
-def _with_off(placement: Placement, phase: Phase, role: str, part: Part) -> Placement:
+def _offload(placement: Placement, phase: Phase, role: str, part: Part) -> Placement:
     others = tuple(each for each in placement.offloads if (each.role, each.phase) != (role, phase))
     parts = (*placement.off(role, phase), part)
     return replace(placement, offloads=(*others, Offload(role=role, phase=phase, parts=parts)))
@@ -137,12 +130,7 @@ def _with_off(placement: Placement, phase: Phase, role: str, part: Part) -> Plac
 
 def _describe_overflow(facts: RunFacts, placement: Placement, device: int, phase: Phase) -> str:
     here = [role.role for role in placement.roles if device in role.devices]
-    present = [
-        share
-        for share in placement.shares
-        if share.phase == phase and share.role in here and share.part not in placement.off(share.role, phase)
-    ]
-    worst = max(present, key=lambda share: share.bytes)
+    worst = max((share for role in here for share in placement.present(role, phase)), key=lambda share: share.bytes)
     node = placement.inventory.node_of(device)
     name = f"{node.kind} {device}" if node.kind != CPU else f"CPU slot {device}"
     total, room = bytes_on(placement, device, phase, at_once=overlapping(facts, placement)), _room(placement, device)

@@ -25,7 +25,9 @@ def plan_devices(facts: RunFacts, inventory: Inventory) -> Placement:
 
 
 def _plan(facts: RunFacts, inventory: Inventory, split: DeviceSplit) -> Placement:
-    facts = replace(facts, roles=tuple(_with_tp(role, split) for role in facts.roles))
+    infer = facts.role("actor_infer")
+    divided = replace(infer, tp=max(infer.tp, split.tp))
+    facts = replace(facts, roles=tuple(divided if role is infer else role for role in facts.roles))
     for role in facts.roles:
         _check_heads(role)
     roles = _place_inline(facts, inventory) if facts.inline else _place(facts, inventory, split)
@@ -38,10 +40,6 @@ def num_needed(facts: RunFacts) -> int:
     """Fewest devices of a cluster that has all devices and counts that the run names."""
     named = [max(ids) + 1 for role in facts.roles if (ids := named_devices(role.devices))]
     return max([1, *named, *(role.devices for role in facts.roles if isinstance(role.devices, int))])
-
-
-def _with_tp(role: RoleFacts, split: DeviceSplit) -> RoleFacts:
-    return replace(role, tp=max(role.tp, split.tp)) if role.role == "actor_infer" else role
 
 
 def _check_heads(role: RoleFacts) -> None:
@@ -82,14 +80,13 @@ def _place_inline(facts: RunFacts, inventory: Inventory) -> tuple[RolePlacement,
     trainer = facts.role("actor_train")
     group = facts.role("actor_infer").tp
     name = str(trainer.devices)
-    first = _device_named(trainer.role, name, inventory) if name != "auto" else (0,)
+    device = _device_named(trainer.role, name, inventory) if name != "auto" else (0,)
+    first = device[0] if device else 0
     placements: list[RolePlacement] = []
     for role in facts.roles:
-        devices = first
+        devices = device
         if role.role == "actor_infer" and group > 1:
-            devices = _check_exist(
-                role, tuple(range(first[0] if first else 0, (first[0] if first else 0) + group)), inventory
-            )
+            devices = _check_exist(role, tuple(range(first, first + group)), inventory)
         worker = WorkerPlacement(rank=0, node=0, devices=devices, visible=None)
         placements.append(_role_placement(role, [worker]))
     return tuple(placements)
@@ -166,7 +163,7 @@ def _free_devices(role: RoleFacts, num: int, inventory: Inventory, used: set[int
         )
     for excluded in (used, set[int]()):
         devices: list[int] = []
-        for free in _by_node([each for each in range(inventory.num_devices) if each not in excluded], inventory):
+        for free in inventory.by_node(each for each in range(inventory.num_devices) if each not in excluded):
             whole = len(free) // role.node_group * role.node_group
             devices += free[: min(whole, num - len(devices))]
         if len(devices) == num:
@@ -177,17 +174,10 @@ def _free_devices(role: RoleFacts, num: int, inventory: Inventory, used: set[int
     )
 
 
-def _by_node(devices: Sequence[int], inventory: Inventory) -> list[list[int]]:
-    nodes: dict[int, list[int]] = {}
-    for device in devices:
-        nodes.setdefault(inventory.locate(device)[0], []).append(device)
-    return [nodes[node] for node in sorted(nodes)]
-
-
 def _in_groups(role: RoleFacts, devices: tuple[int, ...], inventory: Inventory) -> RolePlacement:
     """One worker per group of devices; no group spans two nodes."""
     groups: list[list[int]] = []
-    for local in _by_node(devices, inventory):
+    for local in inventory.by_node(devices):
         if len(local) % role.node_group:
             node = inventory.node_of(local[0]).name
             raise ConfigError(

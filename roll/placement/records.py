@@ -8,6 +8,7 @@ on any node.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -58,6 +59,13 @@ class Inventory:
 
     def node_of(self, device: int) -> Node:
         return self.nodes[self.locate(device)[0]]
+
+    def by_node(self, devices: Iterable[int]) -> list[list[int]]:
+        """These devices, one list per node that has any."""
+        lists: list[list[int]] = [[] for _ in self.nodes]
+        for device in devices:
+            lists[self.locate(device)[0]].append(device)
+        return [local for local in lists if local]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,11 @@ class Placement:
     def off(self, role: str, phase: Phase) -> tuple[Part, ...]:
         """Parts of a role that are not on its devices in a phase."""
         return next((each.parts for each in self.offloads if (each.role, each.phase) == (role, phase)), ())
+
+    def present(self, role: str, phase: Phase) -> list[Share]:
+        """Parts of a role that are on its devices in a phase."""
+        off = self.off(role, phase)
+        return [each for each in self.shares if (each.role, each.phase) == (role, phase) and each.part not in off]
 
     def shared(self, first: str, second: str) -> tuple[int, ...]:
         """Devices that both roles use."""

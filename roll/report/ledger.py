@@ -6,6 +6,7 @@ Every account has an explicit remainder, `unaccounted`. It is negative where mor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from roll.journal.events import (
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
 from roll.report.outcomes import OutcomeTracker, SampleOutcome
-from roll.report.time_account import ProcessLifetimes, TimeAccount, account_time
+from roll.report.time_account import ProcessLifetime, TimeAccount, account_time, extend_lifetimes
 from roll.types import Status
 
 
@@ -83,18 +84,15 @@ class Ledger:
 
 def read_ledger(directory: Path) -> Ledger:
     """The account of the run in `directory`, also while it runs."""
-    reader = Reader(directory / "journal.db")
-    with reader.snapshot():
+    with closing(Reader(directory / "journal.db")) as reader, reader.snapshot():
         builder = _LedgerBuilder()
         for entry in reader.events():
             builder.apply(entry)
-        if not builder.processes.lifetimes:
+        if not builder.processes:
             raise ConfigError(f"{directory}: nothing has happened in this run yet; come back later")
         builder.add_trajectories(lambda: reader.trajectories(TrajectoryQuery(bodies=False)))
         builder.add_progress(reader.progress())
-        ledger = builder.build(account_time(builder.processes.lifetimes, reader.spans))
-    reader.close()
-    return ledger
+        return builder.build(account_time(builder.processes, reader.spans))
 
 
 @dataclass(slots=True)
@@ -128,7 +126,7 @@ class _LedgerBuilder:
     """Counts while it goes through the journal."""
 
     groups: OutcomeTracker = field(default_factory=OutcomeTracker)
-    processes: ProcessLifetimes = field(default_factory=ProcessLifetimes)
+    processes: list[ProcessLifetime] = field(default_factory=list[ProcessLifetime])
     tokens: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
     trajectories: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
     aborted: dict[int, int] = field(default_factory=dict[int, int])
@@ -148,7 +146,7 @@ class _LedgerBuilder:
 
     def apply(self, entry: JournalEntry[Event]) -> None:
         self.groups.apply(entry)
-        self.processes.apply(entry)
+        extend_lifetimes(self.processes, entry)
         match entry.event:
             case TokensGenerated(tokens=tokens, aborted=aborted):
                 self.num_generated += tokens

@@ -89,11 +89,8 @@ def _rectangle(bar: _Bar, y: int, height: int, begin: int, scale: float) -> str:
     x, width = _LEFT + (bar.start - begin) * scale, max(0.3, (bar.end - bar.start) * scale)
     title = f"<title>{escape(bar.name)}, {(bar.end - bar.start) / 1e6:.3f} s</title>"
     frame = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"'
-    return f'<rect {frame} fill="{_colour(bar.name)}">{title}</rect>'
-
-
-def _colour(name: str) -> str:
-    return next((colour for begin, colour in _COLOURS.items() if name.startswith(begin)), "#555555")
+    colour = next((colour for prefix, colour in _COLOURS.items() if bar.name.startswith(prefix)), "#555555")
+    return f'<rect {frame} fill="{colour}">{title}</rect>'
 
 
 def _legend(bars: Sequence[_Bar]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from roll.journal.events import Event, RunStarted
@@ -47,16 +47,11 @@ class ProcessLifetime:
     end: float
 
 
-@dataclass(slots=True)
-class ProcessLifetimes:
-    """Lifetimes of the run's processes, collected event by event."""
-
-    lifetimes: list[ProcessLifetime] = field(default_factory=list[ProcessLifetime])
-
-    def apply(self, entry: JournalEntry[Event]) -> None:
-        if not self.lifetimes or isinstance(entry.event, RunStarted):
-            self.lifetimes.append(ProcessLifetime(entry.time, entry.time))
-        self.lifetimes[-1].end = max(self.lifetimes[-1].end, entry.time)
+def extend_lifetimes(processes: list[ProcessLifetime], entry: JournalEntry[Event]) -> None:
+    """Add the next event to the lifetimes of the run's processes."""
+    if not processes or isinstance(entry.event, RunStarted):
+        processes.append(ProcessLifetime(entry.time, entry.time))
+    processes[-1].end = max(processes[-1].end, entry.time)
 
 
 def account_time(processes: Sequence[ProcessLifetime], spans: Callable[[], Iterable[ActivitySpan]]) -> TimeAccount:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,7 +43,18 @@ class _Times:
         self._last_try: dict[tuple[int, int], float] = {}
         for entry in events:
             self.origin = self.origin or entry.time
-            self._apply(entry)
+            match entry.event:
+                case RunStarted():
+                    self._run_starts.append(entry.time)
+                case GroupAdmitted(group=group):
+                    self._admitted[group] = entry.time
+                case StepStarted(step=step, groups=groups):
+                    self.step_start |= dict.fromkeys(groups, (step, entry.time))
+                    self.step_end.pop(step, None)
+                case WeightsPublished(step=step):  # a resumed process publishes the last step again
+                    self.step_end.setdefault(step, entry.time)
+                case _:
+                    pass
 
     def attempt_start(self, stored: StoredTrajectory) -> float:
         """Start of this attempt; call it for all attempts, in order."""
@@ -50,20 +62,6 @@ class _Times:
         starts = [self._last_try.get(attempt, 0.0), self._admitted.get(stored.group, 0.0), *self._run_starts]
         self._last_try[attempt] = stored.ended
         return max((time for time in starts if 0.0 < time <= stored.ended), default=stored.ended)
-
-    def _apply(self, entry: JournalEntry[Event]) -> None:
-        match entry.event:
-            case RunStarted():
-                self._run_starts.append(entry.time)
-            case GroupAdmitted(group=group):
-                self._admitted[group] = entry.time
-            case StepStarted(step=step, groups=groups):
-                self.step_start |= dict.fromkeys(groups, (step, entry.time))
-                self.step_end.pop(step, None)
-            case WeightsPublished(step=step):  # a resumed process publishes the last step again
-                self.step_end.setdefault(step, entry.time)
-            case _:
-                pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +81,14 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
 
     The format is JSON, or a picture if `output` ends with .svg.
     """
-    reader = Reader(directory / "journal.db")
-    with reader.snapshot():
+    with closing(Reader(directory / "journal.db")) as reader, reader.snapshot():
         times = _Times(reader.events())
         trajectories = _select(reader, times, _parse_range(steps))
         samples = [(stored, _sample_phases(stored, times)) for stored in trajectories]
         window = _window(samples) if steps is not None else (-math.inf, math.inf)
-        events = [*_process_names(), *_worker_events(reader, times, window), *_sample_events(samples, times)]
-    reader.close()
+        names = {_WORKERS: "workers", _SAMPLES: "samples"}
+        head = [_name_event("process_name", process, 0, name) for process, name in names.items()]
+        events = [*head, *_worker_events(reader, times, window), *_sample_events(samples, times)]
     try:
         if output.suffix == ".svg":
             output.write_text(draw(events), encoding="utf-8")
@@ -146,9 +144,8 @@ def _select(reader: Reader, times: _Times, steps: range | None) -> list[StoredTr
     return trajectories
 
 
-def _process_names() -> Iterator[TraceEvent]:
-    for process, name in ((_WORKERS, "workers"), (_SAMPLES, "samples")):
-        yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "ts": 0, "args": {"name": name}}
+def _name_event(kind: str, process: int, thread: int, name: str) -> TraceEvent:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
 
 
 def _worker_events(reader: Reader, times: _Times, window: tuple[float, float]) -> Iterator[TraceEvent]:
@@ -158,8 +155,7 @@ def _worker_events(reader: Reader, times: _Times, window: tuple[float, float]) -
     for span in sorted(spans, key=lambda span: span.start):
         if span.worker not in tracks:
             tracks[span.worker] = len(tracks) + 1
-            event = {"ph": "M", "name": "thread_name", "pid": _WORKERS, "tid": tracks[span.worker], "ts": 0}
-            yield event | {"args": {"name": span.worker}}
+            yield _name_event("thread_name", _WORKERS, tracks[span.worker], span.worker)
         start, end = _micros(span.start, times), _micros(span.end, times)
         event = {"ph": "X", "name": span.activity, "cat": "worker", "pid": _WORKERS, "tid": tracks[span.worker]}
         yield event | {"ts": start, "dur": max(0, end - start)}

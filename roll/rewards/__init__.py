@@ -1,1 +1,1 @@
-"""Verifiers: a task and a response in, a score out. One file each; none of them imports an engine."""
+"""Verifiers: a task and a response in, a score out; none of them imports an engine."""

@@ -66,7 +66,7 @@ class RewardAdapter:
     async def start(self) -> RewardResult | None:
         """Call the reward's `start`, if it has one; None, or the failure."""
         try:
-            await _maybe_await(getattr(self.instance, "start", _do_nothing)())
+            await self._call_hook("start")
         except ConfigError:
             raise
         except Unscored as error:
@@ -78,11 +78,10 @@ class RewardAdapter:
 
     async def stop(self) -> None:
         """Call the reward's `stop`, if it has one."""
-        await _maybe_await(getattr(self.instance, "stop", _do_nothing)())
+        await self._call_hook("stop")
 
     async def score(self, task: Task, response: str) -> RewardResult:
         """The reward of `response`. The code runs in the caller's thread, so a breakpoint inside it works."""
-        where = f"reward {self.name!r} on task {task.id!r}"
         try:
             value = self.function(task, response, **self.options)
             if type(value) is not Score and inspect.isawaitable(value):
@@ -90,18 +89,27 @@ class RewardAdapter:
         except Unscored as error:
             return RewardResult.failure(error.fault, str(error))
         except ConfigError as error:
-            return RewardResult.failure(RewardFault.TASK, f"{where}: {one_line(str(error))}")
+            return RewardResult.failure(RewardFault.TASK, f"{self._where(task)}: {one_line(str(error))}")
         except RollError as error:
-            return RewardResult.failure(RewardFault.INFRASTRUCTURE, f"{where}: {one_line(str(error))}")
+            return RewardResult.failure(RewardFault.INFRASTRUCTURE, f"{self._where(task)}: {one_line(str(error))}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the border: any error becomes a reason
-            reason = f"{where}: {describe_error(error, self._source)}; fix the reward"
+            reason = f"{self._where(task)}: {describe_error(error, self._source)}; fix the reward"
             return RewardResult.failure(RewardFault.REWARD, reason)
         if _plain_score(value):
             return RewardResult.from_score(value)
-        problem = _find_problem(value)
-        if problem:
-            return RewardResult.failure(RewardFault.REWARD, f"{where}: {problem}")
-        return RewardResult.from_score(_to_score(value))
+        try:
+            return RewardResult.from_score(_to_score(value))
+        except ValueError as problem:
+            return RewardResult.failure(RewardFault.REWARD, f"{self._where(task)}: {problem}")
+
+    def _where(self, task: Task) -> str:
+        return f"reward {self.name!r} on task {task.id!r}"
+
+    async def _call_hook(self, name: str) -> None:
+        hook = getattr(self.instance, name, None)
+        value = None if hook is None else hook()
+        if inspect.isawaitable(value):
+            await value
 
     @property
     def _source(self) -> str | None:
@@ -127,49 +135,32 @@ def _check_callable(target: Any, where: str) -> Callable[..., Any]:
     return target
 
 
-async def _maybe_await(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-def _do_nothing() -> None:
-    """The default `start` and `stop`."""
-
-
 def _plain_score(value: Any) -> TypeGuard[Score]:
     """Whether the types alone show a valid score, as for most scores."""
     return type(value) is Score and type(value.value) is float and value.parts == {} and abs(value.value) <= LARGEST
 
 
-def _find_problem(value: Any) -> str:
-    """Why a returned value cannot be trained on; empty if it can."""
+def _to_score(value: Any) -> Score:
+    """A returned value as a score; ValueError if it cannot be trained on."""
     if not isinstance(value, Score):
-        if _is_number(value):
-            return _out_of_bounds("value", value)
-        return f"not a number (got {reprlib.repr(value)}); return a float or a Score"
+        if not _is_number(value):
+            raise ValueError(f"not a number (got {reprlib.repr(value)}); return a float or a Score")
+        return Score(_to_float(value, "value"))
     parts: Any = value.parts
     if not isinstance(parts, dict) or not all(isinstance(name, str) for name in cast(dict[Any, Any], parts)):
-        return f"parts are not numbers by name (got {reprlib.repr(value.parts)}); give Score a dict"
-    entries = [("value", value.value), *((f"part {name!r}", part) for name, part in value.parts.items())]
-    for name, entry in entries:
-        if not _is_number(entry):
-            return f"{name} is not a number (got {reprlib.repr(entry)}); give Score floats"
-        if problem := _out_of_bounds(name, entry):
-            return problem
-    return ""
+        raise ValueError(f"parts are not numbers by name (got {reprlib.repr(value.parts)}); give Score a dict")
+    total = _to_float(value.value, "value")
+    return Score(total, {name: _to_float(part, f"part {name!r}") for name, part in value.parts.items()})
 
 
-def _is_number(value: Any) -> TypeGuard[Real]:
+def _is_number(value: Any) -> bool:
     return type(value) is float or isinstance(value, Real | np.bool_)
 
 
-def _out_of_bounds(name: str, value: Any) -> str:
-    if abs(value.item() if hasattr(value, "item") else value) <= LARGEST:  # numpy's float16 cannot hold the bound
-        return ""
-    got = reprlib.repr(value)
-    return f"{name} is not finite and at most {LARGEST:g} (got {got}); return such a number or raise"
-
-
-def _to_score(value: Any) -> Score:
-    if isinstance(value, Score):
-        return Score(float(value.value), {name: float(part) for name, part in value.parts.items()})
-    return Score(float(value))
+def _to_float(value: Any, name: str) -> float:
+    if not _is_number(value):
+        raise ValueError(f"{name} is not a number (got {reprlib.repr(value)}); give Score floats")
+    if not abs(value.item() if hasattr(value, "item") else value) <= LARGEST:  # numpy's float16 cannot hold the bound
+        got = reprlib.repr(value)
+        raise ValueError(f"{name} is not finite and at most {LARGEST:g} (got {got}); return such a number or raise")
+    return float(value)

@@ -10,27 +10,26 @@ list, as in a run's source.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
 from roll.config.reward import Reward as RewardSection
+from roll.data.replies import read_replies
 from roll.errors import ConfigError, RollError
 from roll.preflight import importable
 from roll.rewards.base import RewardAdapter
 from roll.rewards.result import RewardResult
-from roll.types import Message, Task
+from roll.types import Task
 
 _MAX_CONCURRENT = 32
-_KNOWN_FIELDS = frozenset({"id", "domain", "prompt", "messages", "answer", "reply", "label"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,37 +142,22 @@ def compare(pairs: Sequence[tuple[float, float]], failures: tuple[str, ...], *, 
 
 def read_labels(path: str) -> list[LabelledResponse]:
     """The labelled responses of a JSONL file; raises `ConfigError` with one line per fault."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give a JSONL file of labelled responses") from None
     entries: list[LabelledResponse] = []
     faults: list[str] = []
-    for number, line in enumerate(lines, start=1):
+    for row in read_replies(Path(path), {}):
+        metadata = {**row.task.metadata}
+        value: Any = metadata.pop("label", None)
         try:
-            if line.strip():
-                entries.append(_parse_entry(json.loads(line), number))
-        except (ValueError, KeyError, TypeError) as error:
-            faults.append(f"{path}:{number}: {error}; write {{prompt or messages, reply, label from 0 to 1}}")
-    if faults or not entries:
-        raise ConfigError("\n".join(faults[:10]) or f"{path}: no responses in it; put one JSON object on each line")
+            label = float(value)
+        except (TypeError, ValueError):
+            label = math.nan
+        if not 0 <= label <= 1:
+            faults.append(f"{path}:{row.line}: label is not a number from 0 to 1 (got {value!r}); write one")
+        task = replace(row.task, metadata=metadata)
+        entries += [LabelledResponse(task=task, response=response, label=label) for response in row.replies]
+    if faults:
+        raise ConfigError("\n".join(faults[:10]))
     return entries
-
-
-def _parse_entry(row: Any, number: int) -> LabelledResponse:
-    fields = cast(dict[str, Any], row)
-    response, label = fields["reply"], float(fields["label"])
-    if not isinstance(response, str) or not 0 <= label <= 1:
-        raise ValueError(f"a response is text, a label a number from 0 to 1 (got {response!r:.60}, {label})")
-    messages = fields.get("messages") or [{"role": "user", "content": fields["prompt"]}]
-    task = Task(
-        id=str(fields.get("id", number)),
-        domain=str(fields.get("domain", "labelled")),
-        messages=tuple(Message(str(message["role"]), str(message["content"])) for message in messages),
-        answer=fields.get("answer"),
-        metadata={key: value for key, value in fields.items() if key not in _KNOWN_FIELDS},
-    )
-    return LabelledResponse(task=task, response=response, label=label)
 
 
 def _group_by_label(pairs: Sequence[tuple[float, float]]) -> tuple[LabelGroup, ...]:

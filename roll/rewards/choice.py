@@ -90,13 +90,8 @@ def _parse_options(task: Task, options: Any) -> dict[str, str]:
 
 def _split_letters(texts: list[str]) -> list[tuple[str, str]]:
     labels = [_LABEL.match(text) for text in texts]
-    letters = [label[1].upper() for label in labels if label is not None]
-    if letters == list(string.ascii_uppercase[: len(texts)]):
-        return [
-            (letter, text[label.end() :])
-            for letter, text, label in zip(letters, texts, labels, strict=True)
-            if label is not None
-        ]
+    if [label and label[1].upper() for label in labels] == list(string.ascii_uppercase[: len(texts)]):
+        texts = [_LABEL.sub("", text, count=1) for text in texts]
     return list(zip(string.ascii_uppercase, texts, strict=False)) if len(texts) <= 26 else []
 
 

@@ -6,7 +6,6 @@ schema is silently ignored. The package `jsonschema` validates; `pattern` is mat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -14,16 +13,12 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 
 from roll.errors import ConfigError, did_you_mean
 from roll.rewards.patterns import matches
-from roll.rewards.response import answer_text
+from roll.rewards.response import answer_text, parse_json
 from roll.types import Score, Task
 
 _MAX_CHARS = 1_000_000
 _MAX_DEPTH = 50
 _ANNOTATIONS = frozenset({"$id", "$comment", "title", "description", "default", "examples"})
-
-
-class _NotJson(ValueError):
-    pass
 
 
 def score(task: Task, response: str, *, schema: dict[str, Any] | None = None) -> Score:
@@ -37,7 +32,7 @@ def score(task: Task, response: str, *, schema: dict[str, Any] | None = None) ->
     check(rules, f"task {task.id!r}: schema")
     try:
         value = _parse(answer_text(response).strip())
-    except _NotJson:
+    except ValueError:
         return Score(0.0, {"parsed": 0.0})
     return Score(float(_Validator(rules).is_valid(value)), {"parsed": 1.0})
 
@@ -73,22 +68,11 @@ def _subschemas(keyword: str, operand: Any) -> list[tuple[str, Any]]:
 def _parse(text: str) -> Any:
     """The JSON value of a text, or else of its last fenced block."""
     if len(text) > _MAX_CHARS:
-        raise _NotJson
+        raise ValueError("too long")
     try:
-        return _load(text)
-    except _NotJson:
-        return _load(_last_block(text))
-
-
-def _load(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):  # ValueError also for numbers of thousands of digits
-        raise _NotJson from None
-
-
-def _refuse(name: str) -> None:
-    raise _NotJson(name)
+        return parse_json(text)
+    except ValueError:  # also for numbers of thousands of digits
+        return parse_json(_last_block(text))
 
 
 def _last_block(text: str) -> str:

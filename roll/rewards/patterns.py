@@ -25,8 +25,18 @@ _MAX_SYMBOLS = 20_000
 _COUNTED = re.compile(r"\{(?!\})(\d*)(?:(,)(\d*))?\}")
 _FLAGS = re.compile(r"\(\?([ims]+)\)")
 _GROUP = re.compile(r"\((?:\?(?:P<\w+>|([ims]*)(?:-([ims]+))?:)|(?!\?))")
-_ESCAPE = re.compile(r"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|[^0-9xuUN])", re.DOTALL)
-_SET = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
+_SET = r"\[\^?\]?(?:[^\]\\]|\\.)*\]"
+_ESCAPE = r"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|[^0-9xuUN])"
+_SINGLE = re.compile(rf"{_SET}|{_ESCAPE}|[^\\]", re.DOTALL)
+_ASSERTIONS = {
+    "^": ("start", "line start"),
+    "$": ("near end", "line end"),
+    r"\A": ("start", "start"),
+    r"\Z": ("end", "end"),
+    r"\b": ("boundary", "boundary"),
+    r"\B": ("inside", "inside"),
+}
+"""By source text: the kind of assertion, and the kind with the flag `m`."""
 _BITS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
 
 
@@ -62,7 +72,7 @@ class _Concatenation:
 
 @dataclass(frozen=True, slots=True)
 class _Alternation:
-    branches: tuple[_Node, ...]
+    parts: tuple[_Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +96,15 @@ def _compile(pattern: str, whole: bool) -> _Automaton:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"pattern {pattern!r}: Python cannot read it ({error}); fix it") from None
-    tree = _Parser(pattern).parse()
+    parser = _Parser(pattern)
+    tree = parser.parse()
     size = _size(tree)
     if size > _MAX_SIZE:
         raise ConfigError(
             f"pattern {pattern!r}: too large with its repeats expanded (got {size}, at most {_MAX_SIZE}); "
             "count less, or write * for a large count"
         )
-    return _Automaton(tree, whole)
+    return _Automaton(tree, parser.kinds, whole)
 
 
 class _Parser:
@@ -101,6 +112,8 @@ class _Parser:
 
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.depth = pattern, 0, 0
+        self.kinds: set[str] = set()
+        """Kinds of assertion parsed so far."""
 
     def parse(self) -> _Node:
         flags = 0
@@ -139,34 +152,17 @@ class _Parser:
         return _Repeat(part, low, high)
 
     def _single(self, flags: int) -> _Node:
-        char = self._next()
-        if char == "(":
+        if self._next() == "(":
             return self._group(flags)
-        if char == "^":
-            return self._assertion("line start" if flags & re.MULTILINE else "start")
-        if char == "$":
-            return self._assertion("line end" if flags & re.MULTILINE else "near end")
-        if char == "\\":
-            return self._escape(flags)
-        char_set = _SET.match(self.pattern, self.at) if char == "[" else None
-        source = char_set[0] if char_set is not None else char
-        self.at += len(source)
-        return _Atom(source if char_set is not None or char == "." else re.escape(char), flags)
-
-    def _assertion(self, kind: str) -> _Assertion:
-        self.at += 1
-        return _Assertion(kind)
-
-    def _escape(self, flags: int) -> _Node:
-        kind = {"A": "start", "Z": "end", "b": "boundary", "B": "inside"}.get(self.pattern[self.at + 1])
-        if kind is not None:
-            self.at += 1
-            return self._assertion(kind)
-        escape = _ESCAPE.match(self.pattern, self.at)
-        if escape is None:
+        match = _SINGLE.match(self.pattern, self.at)
+        if match is None:
             raise self._refusal("a backreference or an octal escape")
-        self.at = escape.end()
-        return _Atom(escape[0], flags)
+        self.at, source = match.end(), match[0]
+        if source in _ASSERTIONS:
+            kind = _ASSERTIONS[source][bool(flags & re.MULTILINE)]
+            self.kinds.add(kind)
+            return _Assertion(kind)
+        return _Atom(source if len(source) > 1 or source == "." else re.escape(source), flags)
 
     def _group(self, flags: int) -> _Node:
         opening = _GROUP.match(self.pattern, self.at)
@@ -199,19 +195,7 @@ def _size(node: _Node) -> int:
     """Number of nodes with repeats expanded, computed without expanding them."""
     if isinstance(node, _Repeat):
         return 1 + _size(node.part) * (max(node.low, 1) if node.high is None else node.high)
-    if isinstance(node, _Concatenation):
-        return 1 + sum(map(_size, node.parts))
-    if isinstance(node, _Alternation):
-        return 1 + sum(map(_size, node.branches))
-    return 1
-
-
-def _assertion_kinds(node: _Node) -> set[str]:
-    if isinstance(node, _Assertion):
-        return {node.kind}
-    inner = node.parts if isinstance(node, _Concatenation) else node.branches if isinstance(node, _Alternation) else ()
-    inner = (node.part,) if isinstance(node, _Repeat) else inner
-    return {kind for part in inner for kind in _assertion_kinds(part)}
+    return 1 + sum(map(_size, node.parts)) if isinstance(node, _Concatenation | _Alternation) else 1
 
 
 def _holds(kind: str, before: _Side, after: _Side) -> bool:
@@ -270,7 +254,7 @@ class _Transitions:
         if isinstance(node, _Concatenation):
             return self._concatenate([self._visit(part) for part in node.parts])
         if isinstance(node, _Alternation):
-            return _unite([self._visit(branch) for branch in node.branches])
+            return functools.reduce(_unite, map(self._visit, node.parts))
         return self._repeat(node)
 
     def _repeat(self, node: _Repeat) -> _PositionSets:
@@ -298,11 +282,8 @@ class _Transitions:
             last ^= bit
 
 
-def _unite(spans: list[_PositionSets]) -> _PositionSets:
-    return functools.reduce(
-        lambda one, other: _PositionSets(one.empty or other.empty, one.first | other.first, one.last | other.last),
-        spans,
-    )
+def _unite(one: _PositionSets, other: _PositionSets) -> _PositionSets:
+    return _PositionSets(one.empty or other.empty, one.first | other.first, one.last | other.last)
 
 
 def _unions(row: list[int]) -> list[int]:
@@ -347,8 +328,8 @@ class _Symbols(dict[str, tuple[int, _Side]]):
 class _Automaton:
     """Runs one pattern over texts; caches its steps, up to a bound."""
 
-    def __init__(self, tree: _Node, whole: bool) -> None:
-        self.tree, self.whole, self.kinds = tree, whole, _assertion_kinds(tree)
+    def __init__(self, tree: _Node, kinds: set[str], whole: bool) -> None:
+        self.tree, self.kinds, self.whole = tree, kinds, whole
         self.tables: dict[frozenset[str], _Transitions] = {}
         self.between: dict[tuple[_Side, _Side], _Transitions] = {}
         self.states: dict[tuple[int, _Side, bool], _State] = {}

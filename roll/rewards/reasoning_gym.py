@@ -38,7 +38,9 @@ def score(task: Task, response: str) -> Score:
     scorer cannot parse scores 0.
     """
     dataset, entry = _entry(*_parse_origin(task))
-    if not _matches_entry(task, entry):
+    same_question = any(str(entry["question"]).strip() in message.content for message in task.messages)
+    # Some entries have several answers, of which one is drawn.
+    if not same_question and task.answer is not None and str(entry["answer"]) != str(task.answer):
         raise ConfigError(
             f"task {task.id!r}: reasoning_gym makes another entry of its 'rg' (got {entry['answer']!r}, not "
             f"{task.answer!r}); install the version that the task was made with, or leave out this dataset"
@@ -51,12 +53,6 @@ def score(task: Task, response: str) -> Score:
         return Score(float(dataset.score_answer(answer=answer, entry=entry)))
     except _PARSE_ERRORS:
         return Score(0.0)
-
-
-def _matches_entry(task: Task, entry: dict[str, Any]) -> bool:
-    """Whether question or answer agree; some entries have several answers, of which one is drawn."""
-    same_question = any(str(entry["question"]).strip() in message.content for message in task.messages)
-    return same_question or task.answer is None or str(entry["answer"]) == str(task.answer)
 
 
 def _parse_origin(task: Task) -> tuple[str, int, str]:
@@ -118,14 +114,8 @@ def _formula(answer: str) -> bool:
 
 
 _EVALUATED: dict[str, Callable[[str], bool]] = {
-    "string_insertion": _grid,
-    "binary_matrix": _grid,
-    "spiral_matrix": _grid,
-    "n_queens": _grid,
-    "countdown": _arithmetic,
-    "puzzle24": _arithmetic,
-    "simple_integration": _formula,
-    "intermediate_integration": _formula,
-    "polynomial_multiplication": _formula,
+    **dict.fromkeys(("string_insertion", "binary_matrix", "spiral_matrix", "n_queens"), _grid),
+    **dict.fromkeys(("countdown", "puzzle24"), _arithmetic),
+    **dict.fromkeys(("simple_integration", "intermediate_integration", "polynomial_multiplication"), _formula),
 }
 """By dataset whose scorer evaluates the answer: whether an answer is safe for it."""

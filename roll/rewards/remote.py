@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from roll.chat.client import JsonClient
-from roll.chat.http import RequestFailed, RequestRejected
+from roll.chat.client import JsonClient, RequestFailed, RequestRejected
 from roll.errors import ConfigError
 from roll.rewards.result import RewardFault, Unscored
 from roll.types import Score, Task

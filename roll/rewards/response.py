@@ -1,9 +1,11 @@
-"""The parts of a response that hold its answer: text after thinking, answer tags, boxes. Linear time."""
+"""The parts of a response that hold its answer: text after thinking, answer tags, boxes, JSON. Linear time."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from typing import Any, Never
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)[ \t\n]{0,8}\{|\\.|[{}]", re.DOTALL)
 
@@ -45,3 +47,15 @@ def find_boxes(text: str) -> list[Box]:
         elif brace[0].endswith("{") and brace[0] != r"\{":
             open_braces.append((brace.start(), brace.end()) if len(brace[0]) > 1 else None)
     return boxes
+
+
+def parse_json(text: str, **options: Any) -> Any:
+    """The value of a text that is JSON, parsed with these options of `json.loads`; ValueError for any other text."""
+    try:
+        return json.loads(text, parse_constant=_refuse, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(constant: str) -> Never:
+    raise ValueError(f"{constant} is not JSON")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from roll.journal.store import Journal
@@ -46,7 +45,15 @@ class LocalRewards:
 
     async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
         """The reward of `response`; the reward is started first if need be. Infrastructure failures are retried."""
-        return await retry(lambda: self._score(reward, task, response), self.max_retries)
+        num_left = self.max_retries
+        while True:
+            adapter = self._started.get(_key(reward))
+            result = await (self.start_reward(reward) if adapter is None else adapter.score(task, response))
+            if result is None:
+                continue  # the reward has been started
+            if num_left <= 0 or result.fault is not RewardFault.INFRASTRUCTURE:
+                return result
+            num_left -= 1
 
     async def start_reward(self, reward: Spec) -> RewardResult | None:
         """Load and start the reward, unless that was done before; None, or the failure."""
@@ -72,22 +79,6 @@ class LocalRewards:
 
     def record_activity(self, journal: Journal) -> None:
         """There are no workers: rewards count as the controller's time."""
-
-    async def _score(self, reward: Spec, task: Task, response: str) -> RewardResult:
-        while (result := await self.score_if_started(reward, task, response)) is None:
-            failure = await self.start_reward(reward)
-            if failure is not None:
-                return failure
-        return result
-
-
-async def retry(attempt: Callable[[], Awaitable[RewardResult]], max_retries: int) -> RewardResult:
-    """The first result that is not an infrastructure failure, or the last one."""
-    for _ in range(max_retries):
-        result = await attempt()
-        if result.fault is not RewardFault.INFRASTRUCTURE:
-            return result
-    return await attempt()
 
 
 def _key(reward: Spec) -> str:

@@ -286,10 +286,8 @@ class _RemoteEnv:
     async def _await(self, result: Awaitable[T]) -> T:
         try:
             return await result
-        except asyncio.CancelledError:
+        except BaseException as error:
             self._failed = self._failed or not self._closed
-            self._pool.suspect(self._worker)
-            raise
-        except Exception:
-            self._failed = self._failed or not self._closed
+            if isinstance(error, asyncio.CancelledError):
+                self._pool.suspect(self._worker)
             raise

@@ -90,19 +90,34 @@ class StartLimiter:
                 raise
 
 
-class _StartedEnv:
-    """An `Env` that has already started; its `start` returns the first messages again."""
+class EnvWrapper:
+    """Access to another environment and its optional attributes."""
 
-    def __init__(self, env: Env, messages: tuple[Message, ...]) -> None:
-        self._env, self._messages = env, messages
-        self.step, self.close = env.step, env.close
-        self.tools: Sequence[Tool] = getattr(env, "tools", ())
-        self.agents: Sequence[str] = getattr(env, "agents", ())
+    def __init__(self, env: Env) -> None:
+        self._env, self.close = env, env.close
 
     @property
     def actions(self) -> Sequence[str]:
         """Possible actions, if the environment lists them."""
         return getattr(self._env, "actions", ())
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """Names of the agents, if the environment has any."""
+        return getattr(self._env, "agents", ())
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Tools, if the environment has any."""
+        return getattr(self._env, "tools", ())
+
+
+class _StartedEnv(EnvWrapper):
+    """An `Env` that has already started; its `start` returns the first messages again."""
+
+    def __init__(self, env: Env, messages: tuple[Message, ...]) -> None:
+        super().__init__(env)
+        self._messages, self.step = messages, env.step
 
     async def start(self) -> tuple[Message, ...]:
         return self._messages

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 
 from roll.cluster.process import ProcessCluster, TimedOut
 from roll.errors import WorkerDied
-from roll.journal.activity import Activity
 from roll.journal.records import IDLE
-from roll.journal.store import Journal
+from roll.journal.store import Activity, Journal
 from roll.rewards.result import RewardFault, RewardResult
-from roll.rewards.service import LocalRewards, retry
+from roll.rewards.service import LocalRewards
 from roll.types import Spec, Task
 
 _IDLE = f"{IDLE}replies"
@@ -57,7 +56,11 @@ class RewardPool:
 
     async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
         """The reward of `response`, from the first free process. Infrastructure failures are retried."""
-        return await retry(lambda: self._score(reward, task, response), self.max_retries)
+        for _ in range(self.max_retries):
+            result = await self._score(reward, task, response)
+            if result.fault is not RewardFault.INFRASTRUCTURE:
+                return result
+        return await self._score(reward, task, response)
 
     async def _score(self, reward: Spec, task: Task, response: str) -> RewardResult:
         where = f"reward {reward.name!r} on task {task.id!r}"

@@ -55,10 +55,6 @@ class SchedulerConfig:
     """Attempts per group beyond its size; the first valid ones are trained."""
     seed: int
 
-    @property
-    def num_siblings(self) -> int:
-        return self.group_size + self.redundant_siblings
-
 
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
@@ -105,7 +101,7 @@ class Scheduler:
             while True:
                 for _ in range(num_missing):
                     ticket, birth = await self.buffer.admit(self.serving)
-                    draw = self._draw()
+                    draw = self.returned.popleft() if self.returned else self.mixture.draw()
                     self.journal.record(
                         GroupAdmitted(group=ticket, task=draw.task.id, domain=draw.task.domain, birth=birth.version)
                     )
@@ -152,9 +148,6 @@ class Scheduler:
         self.num_filtered = self.num_stale = 0
         return counts
 
-    def _draw(self) -> Draw:
-        return self.returned.popleft() if self.returned else self.mixture.draw()
-
     def _start(self, tasks: asyncio.TaskGroup, inflight: InflightGroup) -> None:
         self._inflight[inflight.ticket] = inflight
         self._tasks[inflight.ticket] = tasks.create_task(self._run_group(inflight))
@@ -187,9 +180,9 @@ class Scheduler:
 
     async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
         """The first valid trajectories, in sibling order; or the reason why too few can be valid."""
-        race = _SiblingRace(self.config.group_size, self.config.redundant_siblings)
-        create_task = asyncio.get_running_loop().create_task
-        numbers = range(self.config.num_siblings)
+        num_needed, num_spare = self.config.group_size, self.config.redundant_siblings
+        race = _SiblingRace(num_needed, num_spare)
+        create_task, numbers = asyncio.get_running_loop().create_task, range(num_needed + num_spare)
         siblings = [create_task(race.enter(self._run_sibling, inflight, number)) for number in numbers]
         try:
             return await race.result

@@ -65,7 +65,9 @@ class TaskSource:
                 )
             trajectory, response = await runner.run(attempt, env)
         if trajectory.status.valid and not trajectory.segments:
-            return replace(trajectory, status=Status.ENV_FAILED, reason=self._no_room(attempt.task))
+            where, fix = env_label(self.env, attempt.task), "raise rollout.max_seq_len, or shorten them"
+            reason = f"{where}, starting: its first messages fill the context; {fix}"
+            return replace(trajectory, status=Status.ENV_FAILED, reason=reason)
         if self.reward is None or not trajectory.status.valid:
             return trajectory
         try:
@@ -77,10 +79,6 @@ class TaskSource:
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
         return trajectory.with_score(outcome.score)
-
-    def _no_room(self, task: Task) -> str:
-        where = env_label(self.env, task)
-        return f"{where}, starting: its first messages fill the context; raise rollout.max_seq_len, or shorten them"
 
 
 async def check_environments(envs: Environments, sources: Sequence[TaskSource], *, tools: bool = True) -> None:

@@ -58,15 +58,10 @@ def _is_of(domain: str) -> Callable[[Trajectory], float]:
 
 def _staleness_counts(trajectories: Sequence[Trajectory], step: int, step_of: Mapping[int, int]) -> dict[int, int]:
     """Number of tokens by staleness."""
-    sampled: dict[int, int] = {}
-    for trajectory in trajectories:
-        for segment in trajectory.segments:
-            for turn in segment.turns:
-                for version, num_tokens in version_runs(turn.versions):
-                    sampled[version] = sampled.get(version, 0) + num_tokens
     counts: Counter[int] = Counter()
-    for version, num_tokens in sampled.items():
-        counts[step - 1 - step_of[version]] += num_tokens
+    for turn in (turn for trajectory in trajectories for turn in trajectory.turns):
+        for version, num_tokens in version_runs(turn.versions):
+            counts[step - 1 - step_of[version]] += num_tokens
     return counts
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from roll.errors import RewardFailed
+from roll.errors import RewardFailed, blame
+from roll.registry import REWARDS
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.rollout.source import TaskSource
-from roll.rollout.votes import answer_of, majority, pass_at
-from roll.types import Status, Task, Trajectory
+from roll.types import Spec, Status, Task, Trajectory
 
 VOTED = "voted"
 """Metric of a trajectory: 1 for the representative of the majority answer to its task, 0 for all others."""
@@ -131,3 +134,35 @@ def _means(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         f"{prefix}/accuracy": sum(map(_right, valid)) / len(valid),
         f"{prefix}/length": sum(trajectory.num_sampled for trajectory in valid) / len(valid),
     }
+
+
+def pass_at(num_right: int, num_attempts: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of `k` attempts is right, from `num_attempts` of them."""
+    assert 0 <= num_right <= num_attempts and 1 <= k <= num_attempts, "k attempts cannot be drawn from fewer"
+    return 1.0 - math.comb(num_attempts - num_right, k) / math.comb(num_attempts, k)
+
+
+def majority(answers: Sequence[str | None]) -> int | None:
+    """Index of the first attempt with the most frequent answer; None if no attempt has an answer."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    return answers.index(votes.most_common(1)[0][0]) if votes else None
+
+
+def answer_of(reward: Spec | None) -> Callable[[str], str | None]:
+    """Extracts answers by `answer_of(response)` of the reward's module; without one, the stripped response.
+
+    Of several rewards, the first whose module has this function is used. Raises `RewardFailed` if the function raises.
+    """
+    names = [] if reward is None else [str(each["kind"]) for each in reward.kwargs.get("rewards", ())] or [reward.name]
+    modules = [importlib.import_module(REWARDS.locate(name)[0]) for name in names]
+    reader = next((module.answer_of for module in modules if hasattr(module, "answer_of")), None)
+    if reward is None or reader is None:
+        return lambda response: response.strip() or None
+    where = f"reward {reward.name!r}, answer_of"
+
+    def read(response: str) -> str | None:
+        with blame(RewardFailed, where):
+            answer = reader(response)
+        return None if answer is None or answer == "" else str(answer)
+
+    return read

@@ -14,7 +14,7 @@ import torch
 
 from roll.cluster.handle import Cluster
 from roll.data.collate import supervised
-from roll.engines.base import Generator, Output, Probeable, Trainer
+from roll.engines.base import Output, Trainer
 from roll.errors import RunStopped
 from roll.types import Sampling
 
@@ -67,10 +67,6 @@ class Canary:
             self._gap(rank, output, row_of[tuple(map(int, output.ids))][1:], where=where, exact=exact)
             for rank, output in outputs.items()
         )
-
-    async def probe(self, generators: Cluster[Generator], rank: int) -> Output:
-        """Scores the text and samples after it on one generator, which must be paused and empty."""
-        return await generators.at(rank, Probeable.probe, self.ids, self.num_new)
 
     def _gap(self, rank: int, output: Output, expected: torch.Tensor, *, where: str, exact: bool) -> float:
         """The difference of one generator from the trainer; raises `RunStopped` past the tolerance."""

@@ -1,7 +1,8 @@
-"""Counts of generated tokens and of generator outputs."""
+"""Counts of generated tokens and generator outputs, and of attempts that wait: the reasons why generators are idle."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -19,3 +20,53 @@ class GenerationCounts:
     """Malformed outputs: too many tokens, or missing or non-finite logprobs."""
     redispatched: int = 0
     """Requests sent to another generator."""
+
+
+class IdleReasons:
+    """Numbers of attempts that wait for environments and for rewards."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+        self._by_name = {name: WaitCounter(self._listeners) for name in ("environments", "rewards")}
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a number changes from or to zero."""
+        self._listeners.append(changed)
+
+    def waiting_for(self, name: str) -> WaitCounter:
+        """A context manager: one attempt waits for `name` inside its block."""
+        return self._by_name[name]
+
+    def add(self, name: str, change: int) -> None:
+        """Add `change` to the number of attempts that wait for `name`."""
+        self._by_name[name].add(change)
+
+    def reason(self) -> str:
+        """Why no requests arrive: the first thing that attempts wait for, or else the slots that training frees."""
+        return next(iter(self.counts()), "slots")
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of waiting attempts by the thing they wait for, without zeros."""
+        return {name: wait.number for name, wait in self._by_name.items() if wait.number}
+
+
+class WaitCounter:
+    """Number of attempts that wait for one thing. Stateless per block, so that all attempts share one instance."""
+
+    __slots__ = ("_listeners", "number")
+
+    def __init__(self, listeners: Sequence[Callable[[], None]]) -> None:
+        self.number, self._listeners = 0, listeners
+
+    def add(self, change: int) -> None:
+        """Add `change`, and call the listeners if the number changes from or to zero."""
+        self.number = now = self.number + change
+        if not now or now == change:
+            for changed in self._listeners:
+                changed()
+
+    def __enter__(self) -> None:
+        self.add(1)
+
+    def __exit__(self, *_: object) -> None:
+        self.add(-1)

@@ -48,7 +48,9 @@ class DeviceSharing:
 
     async def _each(self, role: str, move: Move, parts: Sequence[Part]) -> None:
         """Call the workers of a role that share devices; skips dead generators, which are being replaced."""
-        cluster, sharing = self.clusters[role], self._sharing(role)
+        cluster = self.clusters[role]
+        others = {device for place in self.placement.roles if place.role != role for device in place.devices}
+        sharing = {worker.rank for worker in self.placement.workers_of(role) if others & set(worker.devices)}
 
         async def call(rank: int) -> None:
             if rank in sharing:
@@ -58,11 +60,6 @@ class DeviceSharing:
             await self.router.each(call)
         else:
             await asyncio.gather(*map(call, range(cluster.size)))
-
-    def _sharing(self, role: str) -> set[int]:
-        """Ranks of a role whose devices another role uses too."""
-        others = {device for place in self.placement.roles if place.role != role for device in place.devices}
-        return {worker.rank for worker in self.placement.workers_of(role) if others & set(worker.devices)}
 
 
 def _less(parts: Sequence[Part], others: Sequence[Part]) -> list[Part]:

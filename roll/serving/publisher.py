@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from roll.cluster.handle import Cluster
-from roll.engines.base import Generator, Trainer
+from roll.engines.base import Generator, Probeable, Trainer
 from roll.errors import RunStopped, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
 from roll.serving.device_sharing import DeviceSharing
 from roll.serving.router import Router
-from roll.types import Digest, ServedVersion
+from roll.types import Digest
 from roll.weights.channel import Transport
 
 
@@ -60,10 +60,6 @@ class Publisher:
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a generator is between two versions."""
     _num_replaced: int = 0
-
-    def serving(self) -> ServedVersion:
-        """The version that the generators serve, and its training step."""
-        return ServedVersion(self.version, self.step_of[self.version])
 
     async def publish(self, step: int) -> None:
         """Serve the weights of step `step`. Rewards and environments keep running meanwhile."""
@@ -114,7 +110,9 @@ class Publisher:
         self._attest(version, sent, received)
         if self.canary is not None and (self.transport.moves or not self._digests):
             canary = self.canary
-            outputs = await self.router.each(lambda rank: canary.probe(self.generators, rank))
+            outputs = await self.router.each(
+                lambda rank: self.generators.at(rank, Probeable.probe, canary.ids, canary.num_new)
+            )
             await canary.check(self.trainers, outputs, version=version, dtypes=sent.sums, policy=self.policy)
             clock.lap("canary")
         digest = f"{self.policy} {_text(sent)}" if self.policy else _text(sent)

@@ -16,11 +16,10 @@ from typing import TypeVar
 from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, HasStatistics, Output, Request
 from roll.errors import EngineFailed, RunStopped, WorkerDied
-from roll.journal.activity import Activity
 from roll.journal.records import IDLE
-from roll.serving.counts import GenerationCounts
+from roll.journal.store import Activity
+from roll.serving.counts import GenerationCounts, IdleReasons
 from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, VersionRows
-from roll.serving.idle import IdleReasons
 from roll.types import Finish
 
 T = TypeVar("T")
@@ -189,7 +188,7 @@ class Router:
             for rank, name in abandoned:
                 names_by_rank.setdefault(rank, []).append(name)
             for rank, names in names_by_rank.items():
-                await self._abort(rank, names)
+                await self._control(self._generators.at(rank, Generator.abort, names), f"abort on generator {rank}")
             async with self._sending:
                 if not self._held:
                     await self._send()
@@ -222,10 +221,6 @@ class Router:
         requests = [item.remainder() for item in share]
         try:
             await self._control(self._generators.at(rank, Generator.submit, requests), f"submit on generator {rank}")
-        except WorkerDied:
-            if self.replace_generator is None:
-                raise
-            # `_collect` gets the same error and redispatches its requests
         except EngineFailed as error:
             if len(share) > 1:
                 for item in share:
@@ -234,13 +229,6 @@ class Router:
                 self._drop(share[0])
                 if not share[0].future.done():
                     share[0].future.set_exception(error)
-
-    async def _abort(self, rank: int, names: Sequence[str]) -> None:
-        try:
-            await self._control(self._generators.at(rank, Generator.abort, names), f"abort on generator {rank}")
-        except WorkerDied:
-            if self.replace_generator is None:
-                raise
 
     async def _collect(self, rank: int) -> None:
         while True:
@@ -384,11 +372,15 @@ class Router:
             if not self.balancer.num_requests[rank]:
                 self._record_activity(rank)
 
-    async def _control(self, call: Awaitable[T], name: str) -> T:
+    async def _control(self, call: Awaitable[object], name: str) -> None:
         """Await a control call; raises `RunStopped` past `Timeouts.call_s`."""
         try:
             async with asyncio.timeout(self._timeouts.call_s):
-                return await call
+                await call
+        except WorkerDied:
+            if self.replace_generator is None:
+                raise
+            # `_collect` gets the same error and redispatches its requests
         except TimeoutError:
             raise RunStopped(
                 f"no generator answered to {name} for {self._timeouts.call_s:g} s; "

@@ -24,14 +24,11 @@ from roll.pipelines.loop import Loop
 from roll.serving.dispatch import Concurrency
 from roll.serving.router import Router, Timeouts
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.generator import GeneratorSpeed, SimGenerator
-from roll.sim.lengths import Lengths
-from roll.sim.remote import CallCost, RemoteCluster
-from roll.sim.trainer import SimTrainer
+from roll.sim.engines import CallCost, GeneratorSpeed, RemoteCluster, SimGenerator, SimTrainer
+from roll.sim.workload import Lengths
 from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
-from roll.tracking.progress import Progress
-from roll.tracking.reporter import Reporter
+from roll.tracking.progress import Progress, Reporter
 from roll.wiring.data import build_data
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.run import RunServices, build_checkpointer, build_loop
@@ -210,7 +207,7 @@ def _config(setting: SimulationConfig) -> Run:
             {
                 "name": "sim",
                 "data": {"kind": "seeds", "count": num_tasks},
-                "env": {"kind": "roll.sim.env:SimEnv", "turns": setting.turns, **setting.env},
+                "env": {"kind": "roll.sim.workload:SimEnv", "turns": setting.turns, **setting.env},
             }
         ],
         "rollout": {

@@ -1,4 +1,4 @@
-"""The tool set protocol: schemas, and methods that run the tools for one attempt.
+"""The tool set protocol: schemas, and methods that run the tools for one attempt; counts of its calls and faults.
 
 | call | waits for | woken by |
 |---|---|---|
@@ -12,12 +12,13 @@ such as an index, are shared inside the set. The text format of calls is in `rol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from roll.data.tools import Tool
+from roll.data.tools import CallFault, Tool
 
 
 class ToolFault(StrEnum):
@@ -28,6 +29,10 @@ class ToolFault(StrEnum):
     TIMED_OUT = "timed_out"
     GONE = "gone"
     """A resource that it needs, such as a server, is gone."""
+
+
+FAULTS = (*CallFault, *ToolFault)
+"""Faults of the response, then faults of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +73,27 @@ class ToolSet(Protocol):
     async def close(self) -> None:
         """Release all resources. May be called at any time, and twice."""
         ...
+
+
+def text_tool(name: str, description: str, argument: str, meaning: str = "") -> Tool:
+    """A tool whose only argument is a text; `meaning` describes it."""
+    hint = {"type": "string", **({"description": meaning} if meaning else {})}
+    return Tool(name, description, {"type": "object", "properties": {argument: hint}, "required": [argument]})
+
+
+class ToolUsage:
+    """Tool calls and faults of one attempt."""
+
+    def __init__(self) -> None:
+        self._num_calls = 0
+        self._faults: Counter[str] = Counter()
+
+    def count(self, num_calls: int, faults: Iterable[CallFault | ToolFault]) -> None:
+        """Count one response: its parsed calls, and every fault of parsing or running them."""
+        self._num_calls += num_calls
+        self._faults.update(str(fault) for fault in faults)
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics as an environment reports them: totals of the attempt, including zeros."""
+        by_kind = {f"tools/faults/{fault}": float(self._faults[str(fault)]) for fault in FAULTS}
+        return {"tools/calls": float(self._num_calls), "tools/faults": float(self._faults.total()), **by_kind}

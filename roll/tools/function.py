@@ -19,12 +19,12 @@ is abandoned.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import json
 import threading
 import types
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from roll.data.tools import Tool
@@ -103,31 +103,15 @@ def _to_text(result: Any) -> str:
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
     """The result or error of `work`, run in a daemon thread; a thread that hangs does not keep the process alive."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if ended.done():
-            return  # the caller is gone
-        if error is None:
-            ended.set_result(result)
-        else:
-            ended.set_exception(error if _future_accepts(error) else RuntimeError(repr(error)))
+    ended: Future[Any] = Future()
+    ended.set_running_or_notify_cancel()  # so that it cannot be cancelled if the caller is
 
     def body() -> None:
-        result: Any = None
-        failure: BaseException | None = None
         try:
-            result = work()
+            ended.set_result(work())
         except BaseException as error:  # noqa: BLE001 - passed on to the caller
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop may be closed
-            loop.call_soon_threadsafe(settle, result, failure)
+            raisable = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            ended.set_exception(error if raisable else RuntimeError(repr(error)))
 
     threading.Thread(target=body, daemon=True).start()
-    return await ended
-
-
-def _future_accepts(error: BaseException) -> bool:
-    """Whether a future can hold this exception."""
-    return isinstance(error, Exception) and not isinstance(error, StopIteration)
+    return await asyncio.wrap_future(ended)

@@ -50,13 +50,11 @@ class Toolkit:
                 text = await self._owners[call.name].call(call.name, call.arguments)
         except ToolFailed as failure:
             return self._failure(str(failure), failure.fault)
-        except TimeoutError as error:
-            if limit.expired():
-                return self._failure(f"{call.name} gave no answer within {self._timeout_s:g} s", ToolFault.TIMED_OUT)
-            return self._failure(f"{type(error).__name__}: {error}")
         except RolloutError:
             raise
         except Exception as error:  # noqa: BLE001 - a tool may raise anything, and the policy sees it
+            if isinstance(error, TimeoutError) and limit.expired():
+                return self._failure(f"{call.name} gave no answer within {self._timeout_s:g} s", ToolFault.TIMED_OUT)
             return self._failure(f"{type(error).__name__}: {error}")
         return ToolResult(self._shorten(text))
 

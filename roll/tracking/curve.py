@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -138,32 +138,24 @@ def _frame(title: str, x_label: str, y_label: str) -> list[str]:
     ]
 
 
-def _grid(x: _Scale, y: _Scale, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> list[str]:
-    lines: list[str] = []
+def _grid(x: _Scale, y: _Scale, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> Iterator[str]:
     for value in y_ticks:
-        lines.append(_rule(x.start, y(value), x.end, y(value), "#94a3b8" if value == y_ticks[0] else "#e9eef5"))
-        lines.append(_label(_LEFT - 10, y(value) + 4, f"{value:g}", "end", 12))
+        yield _rule(x.start, y(value), x.end, y(value), "#94a3b8" if value == y_ticks[0] else "#e9eef5")
+        yield _label(_LEFT - 10, y(value) + 4, f"{value:g}", "end", 12)
     for value in x_ticks:
-        lines.append(_rule(x(value), y.start, x(value), y.start + 5, "#94a3b8"))
-        lines.append(_label(x(value), y.start + 21, f"{value:g}", "middle", 12))
-    return lines
+        yield _rule(x(value), y.start, x(value), y.start + 5, "#94a3b8")
+        yield _label(x(value), y.start + 21, f"{value:g}", "middle", 12)
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    lines: list[str] = []
+def _legend(series: Sequence[Series]) -> Iterator[str]:
     left = float(_LEFT)
     for index, one in enumerate(series):
         colour = _colour(index)
-        lines.append(
-            f'<line x1="{left:.0f}" y1="60" x2="{left + 24:.0f}" y2="60" stroke="{colour}" stroke-width="2.4"/>'
-        )
+        yield f'<line x1="{left:.0f}" y1="60" x2="{left + 24:.0f}" y2="60" stroke="{colour}" stroke-width="2.4"/>'
         if one.sparse:
-            lines.append(
-                f'<circle cx="{left + 12:.0f}" cy="60" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
-            )
-        lines.append(_label(left + 31, 64, one.name, "start", 13))
+            yield f'<circle cx="{left + 12:.0f}" cy="60" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
+        yield _label(left + 31, 64, one.name, "start", 13)
         left += 31 + 7.2 * len(one.name) + 26  # 7.2 is about one letter at this size
-    return lines
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:

@@ -15,6 +15,11 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config = path / "config.yaml"
+        """The resolved configuration."""
+        self.origin = path / "origin"
+        """Holds the path of the run's original file; modules next to that file stay importable."""
+        self.journal, self.metrics, self.curve = path / "journal.db", path / "metrics.jsonl", path / "curve.svg"
         self._lock = _lock_file(path / ".lock")
 
     @classmethod
@@ -49,28 +54,6 @@ class RunDirectory:
                 path.unlink()
         self.config.write_text(config, encoding="utf-8")
         self.origin.write_text(str(origin), encoding="utf-8")
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def origin(self) -> Path:
-        """Holds the path of the run's original file; modules next to that file stay importable."""
-        return self.path / "origin"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.db"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.svg"
 
     def close(self) -> None:
         self._lock.close()

@@ -13,7 +13,7 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._metrics: dict[str, float] = {}
-        self.on_phase: Callable[[str], None] = _ignore
+        self.on_phase: Callable[[str], None] = lambda phase: None
         """Callback with the name of each phase as it begins, and with "" as it ends."""
 
     @contextmanager
@@ -43,6 +43,3 @@ class Meter:
     def peek(self) -> dict[str, float]:
         """The metrics since the last flush, without clearing them."""
         return dict(self._metrics)
-
-
-def _ignore(phase: str) -> None: ...

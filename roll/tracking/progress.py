@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -15,6 +15,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from roll.tracking.sinks import Sink
 
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward/mean": ("reward", lambda value: f"{value:.3f}"),
@@ -114,6 +116,28 @@ class Progress:
         if last <= first:
             return "-"
         return _duration((now - start) / (last - first) * max(self._total - step, 0))
+
+
+class Reporter:
+    """Sends the metrics of each step to the terminal and to every sink; callable with a step and its metrics."""
+
+    def __init__(self, progress: Progress, sinks: Sequence[Sink]) -> None:
+        self._progress, self._sinks = progress, sinks
+        progress.start()
+
+    def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
+        for sink in self._sinks:
+            sink.write(step, metrics)
+        self._progress.update(step, metrics)
+
+    def note(self, line: str) -> None:
+        """Show the user one line at once."""
+        self._progress.note(line)
+
+    def close(self) -> None:
+        self._progress.close()
+        for sink in self._sinks:
+            sink.close()
 
 
 @contextmanager

@@ -105,23 +105,18 @@ class TensorBoard:
         self._writer.close()
 
 
-class Wandb:
-    """Weights & Biases. WANDB_MODE sets the mode; without it and without an API key the mode is offline.
+class _Service:
+    """A service that takes metrics over the network; without a mode in the environment and an API key it is offline.
 
-    Every start of a run, also a resume, is a separate W&B run in a group with the run's name.
+    Every start of a run, also a resume, is a separate record in a group with the run's name.
     """
 
-    def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
-        wandb = _extra("wandb")
-        directory.mkdir(parents=True, exist_ok=True)
-        known = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
-        self._run: Any = wandb.init(
-            project=project,
-            name=name,
-            group=name,
-            dir=str(directory),
-            mode=None if known else "offline",
-            config=dict(config or {}),
+    def __init__(
+        self, service: Any, project: str, name: str, *, online: bool, config: Mapping[str, Any] | None, **folder: str
+    ) -> None:
+        mode = None if online else "offline"
+        self._run: Any = service.init(
+            project=project, name=name, group=name, mode=mode, config=dict(config or {}), **folder
         )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -131,30 +126,28 @@ class Wandb:
         self._run.finish()
 
 
-class Swanlab:
-    """SwanLab. SWANLAB_MODE sets the mode; without it and without an API key the mode is offline.
+class Wandb(_Service):
+    """Weights & Biases; WANDB_MODE sets the mode."""
 
-    Every start of a run, also a resume, is a separate experiment in a group with the run's name.
-    """
+    def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
+        wandb = _extra("wandb")
+        directory.mkdir(parents=True, exist_ok=True)
+        online = "WANDB_MODE" in os.environ or wandb.login(prompt=False, verify=False)
+        super().__init__(wandb, project, name, online=online, config=config, dir=str(directory))
+
+
+class Swanlab(_Service):
+    """SwanLab; SWANLAB_MODE sets the mode."""
 
     def __init__(self, project: str, name: str, directory: Path, *, config: Mapping[str, Any] | None = None) -> None:
         swanlab = _extra("swanlab")
-        known = "SWANLAB_MODE" in os.environ or swanlab.Settings().api_key is not None
-        self._run: Any = swanlab.init(
-            project=project,
-            name=name,
-            group=name,
-            log_dir=str(directory),
-            mode=None if known else "offline",
-            config=dict(config or {}),
-        )
+        online = "SWANLAB_MODE" in os.environ or swanlab.Settings().api_key is not None
+        super().__init__(swanlab, project, name, online=online, config=config, log_dir=str(directory))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # SwanLab rejects others
-        self._run.log(finite, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+        super().write(
+            step, {name: value for name, value in metrics.items() if math.isfinite(value)}
+        )  # SwanLab rejects others
 
 
 def _extra(package: str) -> Any:

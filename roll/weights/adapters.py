@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
-from safetensors import safe_open
 
 from roll.config.lora import Lora
 from roll.errors import ConfigError
 from roll.types import Digest
 from roll.weights.buckets import NamedTensor
+from roll.weights.huggingface import read_file
 
 CONFIG, _TENSORS, _BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
 _PREFIX = "base_model.model."
@@ -36,8 +36,13 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
 """Config keys that change what an adapter computes, with the values that the engines support; a key may be absent."""
 
 
-def write_adapter(directory: Path, lora: Lora, tensors: Iterable[NamedTensor], *, base: str | None) -> None:
-    """Write a directory that peft loads onto the model directory `base`; None if the model has none."""
+def write_adapter(
+    directory: Path, lora: Lora, tensors: Iterable[NamedTensor], *, base: str | None, frozen: Digest | None = None
+) -> None:
+    """Write a directory that peft loads onto the model directory `base`; None if the model has none.
+
+    The digest of the model's weights, `frozen`, is written next to it: the adapter is then not resumed on another one.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
@@ -56,6 +61,8 @@ def write_adapter(directory: Path, lora: Lora, tensors: Iterable[NamedTensor], *
     (directory / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
     contents = {f"{_PREFIX}{name}": tensor.detach().cpu().contiguous().clone() for name, tensor in tensors}
     cast(Any, safetensors.torch).save_file(contents, directory / _TENSORS, metadata={"format": "pt"})
+    if frozen is not None:
+        (directory / _BASE).write_text(json.dumps(_hex(frozen)), encoding="utf-8")
 
 
 def read_adapter(directory: Path, lora: Lora) -> Iterator[NamedTensor]:
@@ -74,27 +81,14 @@ def read_adapter(directory: Path, lora: Lora) -> Iterator[NamedTensor]:
                 f"actor_train.lora.{key}: the adapter in {directory} has {_text(saved[key])} (got {_text(value)}); "
                 "an adapter cannot change shape, set the same value here"
             )
-    file = directory / _TENSORS
-    try:
-        opened: Any = safe_open(file, framework="pt")
-    except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
-        raise ConfigError(f"{file}: not a readable safetensors file ({error}); copy the adapter again") from None
-    with opened as tensors:
-        for name in tensors.keys():  # noqa: SIM118 - not a mapping
-            yield name.removeprefix(_PREFIX), tensors.get_tensor(name)
-
-
-def write_base(directory: Path, base: Digest) -> None:
-    """Write the digest of the base model next to its adapter, so that the adapter is not resumed on another model."""
-    (directory / _BASE).write_text(json.dumps(_hex(base)), encoding="utf-8")
+    for name, tensor in read_file(directory / _TENSORS, "copy the adapter again"):
+        yield name.removeprefix(_PREFIX), tensor
 
 
 def check_base(directory: Path, base: Digest) -> None:
     """Raise if the adapter was trained on other weights than `base`; an adapter without a saved digest passes."""
     path = directory / _BASE
-    if not path.is_file():
-        return
-    if json.loads(path.read_text(encoding="utf-8")) != _hex(base):
+    if path.is_file() and json.loads(path.read_text(encoding="utf-8")) != _hex(base):
         raise ConfigError(
             f"{directory}: its adapter was trained on other weights than those of `model`; set the model that the run "
             "began with, and the same actor_train.dtype"

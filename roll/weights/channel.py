@@ -1,13 +1,17 @@
-"""The interface of a weight channel, and the two facts that a publisher needs about one."""
+"""The interface of a weight channel, the facts that a publisher needs about one, and channels without a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
-if TYPE_CHECKING:
-    import torch
+import safetensors.torch
+from safetensors import safe_open
+
+from roll.errors import RunStopped
+from roll.weights.buckets import NamedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +27,74 @@ class Transport:
 class Channel(Protocol):
     """Moves named tensors from a trainer to its generators."""
 
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int) -> None: ...
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None: ...
 
-    def receive(self, *, version: int) -> Iterable[tuple[str, torch.Tensor]]:
+    def receive(self, *, version: int) -> Iterable[NamedTensor]:
         """The tensors of `version`, each valid until the next is read; none where both sides share a module."""
         ...
+
+
+class Shared:
+    """Trainer and generator are two views of one module: the optimizer step is the publication."""
+
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
+        """Nothing to move."""
+
+    def receive(self, *, version: int) -> Iterable[NamedTensor]:
+        return ()
+
+
+class Mailbox:
+    """Holds one version of the trainer's tensors, by reference, until the generator has copied them."""
+
+    def __init__(self) -> None:
+        self._letter: tuple[int, list[NamedTensor]] | None = None
+
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
+        self._letter = (version, list(tensors))
+
+    def receive(self, *, version: int) -> Iterable[NamedTensor]:
+        assert self._letter is not None and self._letter[0] == version, f"version {version} was not sent"
+        _, tensors = self._letter
+        self._letter = None
+        return tensors
+
+
+class Disk:
+    """Files in a directory that all processes see, which holds the newest version; readers never see half of a file.
+
+    Sending a version deletes the one before: by then every receiver has loaded it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
+        file = self._file(version)
+        partial = file.with_suffix(".part")
+        cast(Any, safetensors.torch).save_file(contents, partial)
+        partial.rename(file)
+        for old in self.directory.glob("version-*"):
+            if old != file:
+                old.unlink()
+
+    def receive(self, *, version: int) -> Iterator[NamedTensor]:
+        path = self._file(version)
+        if not path.is_file():
+            raise RunStopped(
+                f"weights: version {version} is not in {self.directory}; "
+                "put the run's directory on a file system that every machine of the cluster sees"
+            )
+        with cast(Any, safe_open)(path, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                yield name, opened.get_tensor(name)
+
+    def _file(self, version: int) -> Path:
+        return self.directory / f"version-{version}.safetensors"
+
+
+def disk(rank: int, *, directory: str) -> Disk:
+    """Either end of the channel, the same for every rank."""
+    return Disk(Path(directory))

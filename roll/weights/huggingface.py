@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -46,21 +47,23 @@ def read_tensors(directory: Path) -> Iterator[NamedTensor]:
             raise ConfigError(f"{directory}: {missing[0]} is missing; the download is incomplete")
         files = [file for file in files if file.name in indexed]
     for file in files:
-        try:
-            opened: Any = safe_open(file, framework="pt")
-        except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
-            raise ConfigError(f"{file}: not a readable safetensors file ({error}); download it again") from None
-        with opened as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a mapping
-                yield name, tensors.get_tensor(name)
+        yield from read_file(file, "download it again")
+
+
+def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:
+    """Every tensor of a safetensors file; `fix` ends the error about a broken one."""
+    try:
+        opened: Any = safe_open(file, framework="pt")
+    except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
+        raise ConfigError(f"{file}: not a readable safetensors file ({error}); {fix}") from None
+    with opened as tensors:
+        for name in tensors.keys():  # noqa: SIM118 - not a mapping
+            yield name, tensors.get_tensor(name)
 
 
 def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a directory that `transformers` loads; the tokenizer is not included."""
-    directory.mkdir(parents=True, exist_ok=True)
-    cast(Any, config).save_pretrained(directory)
-    contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    cast(Any, safetensors.torch).save_file(contents, directory / _SINGLE_FILE, metadata={"format": "pt"})
+    write_sharded_model(directory, config, tensors.items(), file_bytes=sys.maxsize)
 
 
 def write_sharded_model(

@@ -1,4 +1,4 @@
-"""Builds the actor from the configuration: its trainers and its generators."""
+"""Builds the actor from the configuration: its trainers, its generators of any backend, and their canary."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 
 import torch
 
-from roll.cluster.handle import Cluster, Executor
+from roll.cluster.handle import Cluster, Executor, RankGroup
 from roll.cluster.inline import InlineCluster
+from roll.config.backends import FsdpTrain, VllmInfer
 from roll.config.devices import one_device
-from roll.config.fsdp import FsdpTrain
+from roll.config.roles import Parallel, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
+from roll.engines.fsdp.ranks import ParallelLayout
 from roll.engines.native.build import WorkerContext, configure_torch
-from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator
+from roll.engines.native.decoder import Decoder, geometry
+from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, architecture, build
-from roll.engines.native.trainer import LogprobSettings, NativeTrainer, NativeTrainerSettings
+from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.engines.vllm.generator import VllmGenerator, VllmSettings
+from roll.serving.canary import Canary, canary_for
 from roll.types import Sampling, Spec
-from roll.weights.channel import Transport
-from roll.weights.inline import Mailbox, Shared
+from roll.weights.channel import Mailbox, Shared, Transport
 from roll.wiring.data import source_settings
-from roll.wiring.generators import build_generator, generator_call, native_settings
-from roll.wiring.ranks import build_rank_group, rendezvous_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class EngineSpecs:
     """What the native engines of one policy are built from; each worker sets its own device."""
 
     model_spec: ModelSpec
-    scoring: LogprobSettings
     training: NativeTrainerSettings
+    """Its part for the forward pass also applies to models that are not trained."""
     context: WorkerContext
     """Context of the trainer's workers, and by default of the other models'."""
     scratch: Path | None = None
@@ -59,7 +60,9 @@ class ActorHandles:
 
 def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supervised: bool) -> EngineSpecs:
     """The specs of one policy. `supervised` trains the unmodified distribution, as answers were not sampled."""
-    scoring = LogprobSettings(
+    training = NativeTrainerSettings(
+        optimizer=optimizer,
+        total_steps=total_steps,
         tokens_per_microbatch=run.actor_train.tokens_per_microbatch,
         sampling=Sampling() if supervised else sampling_of(run),
         sampling_of={} if supervised else {each.name: source_settings(run, each).sampling for each in run.tasks},
@@ -69,24 +72,13 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
             checkpointing=run.actor_train.activation_checkpointing,
             exact=getattr(run.actor_train, "float32_compute", False),
         ),
-    )
-    training = NativeTrainerSettings(
-        optimizer=optimizer,
-        total_steps=total_steps,
-        tokens_per_microbatch=scoring.tokens_per_microbatch,
-        sampling=scoring.sampling,
-        sampling_of=scoring.sampling_of,
-        device=scoring.device,
-        precision=scoring.precision,
         base=run.model.path,
     )
     model_spec = ModelSpec(model=run.model, seed=run.seed)
     if (lora := run.actor_train.lora) is not None:
-        model_spec = replace(model_spec, lora=lora, frozen=scoring.precision.dtype or torch.float32)
+        model_spec = replace(model_spec, lora=lora, frozen=training.precision.dtype or torch.float32)
     context = worker_context(run, "actor_train")
-    return EngineSpecs(
-        model_spec=model_spec, scoring=scoring, training=training, context=context, supervised=supervised
-    )
+    return EngineSpecs(model_spec=model_spec, training=training, context=context, supervised=supervised)
 
 
 def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
@@ -99,7 +91,7 @@ def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
         settings = replace(native_settings(run, run.actor_infer), device=device)
         generator = NativeGenerator(decoder if shared else copy.deepcopy(decoder), settings, channel)
     else:
-        generator = build_generator(run, specs.model_spec, channel)
+        generator = VllmGenerator(specs.model_spec, vllm_settings(run, run.actor_infer), channel)
     return ActorHandles(
         trainers=InlineCluster[Trainer]([NativeTrainer(decoder, replace(specs.training, device=device), channel)]),
         generators=InlineCluster[Generator]([generator]),
@@ -122,7 +114,14 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
         if run.actor_train.lora is not None:
             attach(decoder, run.actor_train.lora)
     return ActorHandles(
-        trainers=_trainers(run, specs, {**kwargs, "channel": sender}, executor, weights),
+        trainers=build_workers(
+            "trainer",
+            {**kwargs, "channel": sender},
+            run.actor_train,
+            role=worker_role("actor_train", specs.policy),
+            executor=executor,
+            scratch=weights,
+        ),
         generators=executor.cluster(
             generator_call(run, specs.model_spec, receiver, worker_context(run, "actor_infer")),
             infer.num_workers,
@@ -133,16 +132,26 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
     )
 
 
-def _trainers(
-    run: Run, specs: EngineSpecs, kwargs: dict[str, Any], executor: Executor, weights: Path
-) -> Cluster[Trainer]:
-    """One process, or ranks that act as one trainer."""
-    train, role = run.actor_train, worker_role("actor_train", specs.policy)
-    if isinstance(train, FsdpTrain):
-        spec = Spec("roll.engines.fsdp.trainer:trainer", kwargs)
-        return build_rank_group(spec, train, role=role, executor=executor, scratch=weights)
-    spec = Spec("roll.engines.native.build:trainer", kwargs)
-    return executor.cluster(spec, train.num_workers, role=role, python=train.python)
+def build_workers(
+    kind: str, kwargs: dict[str, Any], section: RoleConfig, *, role: str, executor: Executor, scratch: Path | None
+) -> Cluster[Any]:
+    """The workers of a role, each built by the factory `kind`: independent ones, or ranks that act as one worker.
+
+    Ranks share a model that is sharded over them; they rendezvous in a file with the prefix `scratch`.
+    """
+    size, python = section.num_workers, section.python
+    if scratch is None or not (isinstance(section, FsdpTrain) or getattr(section, "sharded", False)):
+        return executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
+    parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
+    url = _rendezvous_url(scratch, role)
+    layout = ParallelLayout(url=url, size=size, tp=parallel.tp, cp=parallel.cp, offload=offload, role=role)
+    spec = Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
+    return RankGroup[Any](executor.cluster(spec, size, role=role, python=python))
+
+
+def _rendezvous_url(scratch: Path, name: str) -> str:
+    """A file in which processes rendezvous; a new one each time, since a used file cannot be reused."""
+    return f"file://{scratch.absolute()}-{name}-{uuid.uuid4().hex[:8]}"
 
 
 def sampling_of(run: Run) -> Sampling:
@@ -156,7 +165,7 @@ def _channel(run: Run, weights: Path) -> tuple[Spec, Spec]:
         channel = Spec("disk", {"directory": str(weights.absolute())})
         return channel, channel
     kind, kwargs = run.weight_sync.transport, {"num_receivers": run.actor_infer.num_workers}
-    address = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": rendezvous_url(weights, "all")}
+    address = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": _rendezvous_url(weights, "all")}
     return Spec(kind, {**kwargs, **address, "sends": True}), Spec(kind, {**kwargs, **address})
 
 
@@ -169,3 +178,43 @@ def worker_context(run: Run, role: str) -> WorkerContext:
         threads=run.threads,
         deterministic=run.deterministic,
     )
+
+
+def generator_call(run: Run, model_spec: ModelSpec, channel: Spec, context: WorkerContext) -> Spec:
+    """A worker of the role `actor_infer`, for any executor; `channel` delivers its weights."""
+    kwargs: dict[str, Any] = {"model_spec": model_spec, "channel": channel}
+    if isinstance(run.actor_infer, VllmInfer):
+        kwargs["settings"] = vllm_settings(run, run.actor_infer)
+        return Spec("roll.engines.vllm.generator:generator", kwargs)
+    settings = native_settings(run, run.actor_infer)
+    return Spec("roll.engines.native.build:generator", {**kwargs, "settings": settings, "context": context})
+
+
+def native_settings(run: Run, section: NativeInfer) -> NativeGeneratorSettings:
+    """Settings of the native generator; the worker sets the device."""
+    return NativeGeneratorSettings(
+        max_num_seqs=section.max_num_seqs,
+        max_seq_len=run.rollout.max_seq_len,
+        max_num_batched_tokens=section.max_num_batched_tokens,
+        progress_interval=section.progress_interval,
+        device=torch.device("cpu"),
+    )
+
+
+def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
+    """Settings of vLLM."""
+    passed = section.model_dump(exclude={"backend", "parallel", "dtype", *RoleConfig.model_fields})
+    return VllmSettings(
+        max_seq_len=run.rollout.max_seq_len,
+        tp=section.parallel.tp,
+        dtype=run.actor_train.dtype if section.dtype == "auto" else section.dtype,
+        **passed,
+    )
+
+
+def build_canary(run: Run) -> Canary | None:
+    """The canary that checks every version before it is served; None if switched off."""
+    if not run.weight_sync.canary:
+        return None
+    vocab, exact = geometry(architecture(run.model)).vocab, run.actor_train.dtype == "float32"
+    return canary_for(vocab=vocab, max_seq_len=run.rollout.max_seq_len, exact=exact)

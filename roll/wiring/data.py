@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from roll.cluster.handle import Executor
 from roll.config.schema import Run, TaskSourceConfig
-from roll.data.mixture import Mixture, MixturePart
-from roll.data.screening import Screening, ScreeningCounts, screen
-from roll.data.settings import SourceSettings
+from roll.data.mixture import Mixture, MixturePart, SourceSettings
+from roll.data.screening import ScreeningCounts, screen
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
@@ -20,11 +19,8 @@ from roll.rollout.environments import Environments, MakeEnv, make_inline_env
 from roll.rollout.source import TaskSource
 from roll.tracking.progress import bar
 from roll.types import Sampling, Task
-from roll.wiring.environments import build_environments
 from roll.wiring.proxy import MakeAttemptRunner, build_attempt_runners, build_proxy
-from roll.wiring.rewards import build_reward_service
-
-_SAMPLING_KEYS = ("temperature", "top_k", "top_p", "max_new_tokens")
+from roll.wiring.services import build_environments, build_reward_service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +75,18 @@ def build_data(
     make_runner = build_attempt_runners(run, proxy)
     held_out, held_screened = build_held_out(run, template, rewards, envs.make, make_runner)
     withheld = [task for source in held_out if not isinstance(source.tasks, Seeds) for task in source.tasks]
-    sources, screened = _screen_sources(
-        tasks, build_sources(tasks, rewards, envs.make, make_runner), template, withheld
-    )
-    check_prompts(run, template, _sources_to_measure(run, tasks, sources))
-    parts = [_part(config, source) for config, source in zip(tasks, sources, strict=True)]
+    sources = build_sources(tasks, rewards, envs.make, make_runner)
+    sources, screened = _screen_sources(run, tasks, sources, template, withheld)
+    parts = [
+        MixturePart(
+            name=source.name,
+            tasks=source.tasks,
+            share=source.share,
+            difficulty=config.task_sampling,
+            curriculum=config.curriculum,
+        )
+        for config, source in zip(tasks, sources, strict=True)
+    ]
     return Data(
         sources=sources,
         held_out=held_out,
@@ -105,23 +108,18 @@ def build_held_out(
 ) -> tuple[list[TaskSource], list[ScreeningCounts]]:
     """The validation tasks of a run, and their screening."""
     configs = run.validation.tasks
-    sources, screened = _screen_sources(configs, build_sources(configs, rewards, make_env, make_runner), template)
-    check_prompts(run, template, _sources_to_measure(run, configs, sources))
+    sources, screened = _screen_sources(run, configs, build_sources(configs, rewards, make_env, make_runner), template)
     return sources, [replace(each, source=f"validation {each.source}") for each in screened]
 
 
 def source_settings(run: Run, config: TaskSourceConfig) -> SourceSettings:
     """Sampling and filters of a source: its own settings, else those of the run."""
-    overrides, defaults = config.model_dump(include=set(_SAMPLING_KEYS), exclude_none=True), run.rollout
+    keys = {"temperature", "top_k", "top_p", "max_new_tokens"}
+    values = run.rollout.model_dump(include=keys) | config.model_dump(include=keys, exclude_none=True)
+    max_new_tokens = values.pop("max_new_tokens")
     filters = run.algorithm.filters if config.filters is None else config.filters
     return SourceSettings(
-        sampling=Sampling(
-            temperature=overrides.get("temperature", defaults.temperature),
-            top_k=overrides.get("top_k", defaults.top_k),
-            top_p=overrides.get("top_p", defaults.top_p),
-        ),
-        max_new_tokens=overrides.get("max_new_tokens", defaults.max_new_tokens),
-        filters=tuple(each.spec for each in filters),
+        sampling=Sampling(**values), max_new_tokens=max_new_tokens, filters=tuple(each.spec for each in filters)
     )
 
 
@@ -132,7 +130,7 @@ def check_prompts(run: Run, template: Template, sources: Sequence[TaskSource]) -
     faults: list[str] = []
     with bar(len(prompts), "reading prompts") as advance:
         for task in prompts:
-            length = len(template.open(task.messages, where=f"task {task.id!r}"))
+            length = _prompt_length(template, task)
             if length >= run.rollout.max_seq_len:
                 faults.append(
                     f"task {task.id!r} of {task.domain}: its prompt has {length} tokens and rollout.max_seq_len is "
@@ -168,23 +166,24 @@ def _read(config: TaskSourceConfig) -> Sequence[Task]:
 
 
 def _screen_sources(
+    run: Run,
     configs: Sequence[TaskSourceConfig],
     sources: Sequence[TaskSource],
     template: Template,
     withheld: Sequence[Task] = (),
 ) -> tuple[list[TaskSource], list[ScreeningCounts]]:
-    """The sources without the tasks that their configuration excludes, and the account of each."""
+    """The sources without the tasks that their configuration excludes, and the account of each.
 
-    def length_of(task: Task) -> int:
-        return len(template.open(task.messages, where=f"task {task.id!r}"))
-
+    Raises `ConfigError` for remaining prompts that leave no room for a reply.
+    """
     screened = [
         screen(
             config.name,
             source.tasks,
-            Screening(dedup=config.dedup, max_prompt_tokens=config.max_prompt_tokens),
+            dedup=config.dedup,
+            max_prompt_tokens=config.max_prompt_tokens,
             held_out=withheld,
-            length_of=length_of,
+            length_of=lambda task: _prompt_length(template, task),
         )
         for config, source in zip(configs, sources, strict=True)
     ]
@@ -192,22 +191,11 @@ def _screen_sources(
         if not account.kept:
             raise ConfigError(f"tasks: nothing is left of source {account}; exclude less")
     remaining = [replace(source, tasks=tasks) for source, (tasks, _) in zip(sources, screened, strict=True)]
+    limits = [config.max_prompt_tokens or run.rollout.max_seq_len for config in configs]
+    unmeasured = [each for each, limit in zip(remaining, limits, strict=True) if limit >= run.rollout.max_seq_len]
+    check_prompts(run, template, unmeasured)  # screening has already limited the others
     return remaining, [account for _, account in screened]
 
 
-def _sources_to_measure(
-    run: Run, configs: Sequence[TaskSourceConfig], sources: Sequence[TaskSource]
-) -> list[TaskSource]:
-    """The sources whose screening did not already limit prompts to `max_seq_len`."""
-    limits = [config.max_prompt_tokens or run.rollout.max_seq_len for config in configs]
-    return [source for source, limit in zip(sources, limits, strict=True) if limit >= run.rollout.max_seq_len]
-
-
-def _part(config: TaskSourceConfig, source: TaskSource) -> MixturePart:
-    return MixturePart(
-        name=source.name,
-        tasks=source.tasks,
-        share=source.share,
-        difficulty=config.task_sampling,
-        curriculum=config.curriculum,
-    )
+def _prompt_length(template: Template, task: Task) -> int:
+    return len(template.open(task.messages, where=f"task {task.id!r}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,20 +23,24 @@ from roll.engines.native.decoder import geometry
 from roll.engines.native.model_spec import Head, ModelSpec, architecture
 from roll.errors import ConfigError, RunStopped, WorkerDied
 from roll.pipelines.reference_models import AuxiliaryModels
-from roll.placement.records import Inventory, Placement, RolePlacement
+from roll.placement.records import Inventory, Placement
 from roll.serving.canary import Canary
+from roll.serving.counts import IdleReasons
 from roll.serving.dispatch import Concurrency
-from roll.serving.idle import IdleReasons
 from roll.serving.policies import Routers
 from roll.serving.router import Router, Timeouts
-from roll.types import Spec
 from roll.weights.channel import Transport
-from roll.wiring.actor import EngineSpecs, build_actor, build_engine_specs, place_actor, worker_context, worker_role
-from roll.wiring.actor import sampling_of as sampling_of
-from roll.wiring.generators import build_canary
+from roll.wiring.actor import (
+    EngineSpecs,
+    build_actor,
+    build_canary,
+    build_engine_specs,
+    build_workers,
+    place_actor,
+    worker_context,
+    worker_role,
+)
 from roll.wiring.placing import apply_placement, plan_placement
-from roll.wiring.policies import per_policy_runs, policy_by_agent
-from roll.wiring.ranks import build_rank_group
 
 _STOP_S = 10.0
 """Seconds that workers have to stop before they are killed."""
@@ -142,29 +147,35 @@ def build_roles(
         raise ConfigError("policies: they do not fit the device together; choose smaller models, or one policy")
     run = apply_placement(run, placement)
     executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else _ray_executor(run, paths, placement)
-    context = BuildContext(executor=executor, scratch=scratch, idle_reasons=IdleReasons())
-    policies: dict[str, PolicyEngines] = {}
+    idle_reasons, policies = IdleReasons(), dict[str, PolicyEngines]()
     for name, each in per_policy_runs(run).items():
         of_policy = each.actor_train.optimizer if run.policies else optimizer
-        specs = replace(build_engine_specs(each, of_policy, total_steps, supervised=supervised), policy=name)
-        policies[name] = _policy_engines(each, specs, context, tokenizers[name])
+        specs = build_engine_specs(each, of_policy, total_steps, supervised=supervised)
+        specs = replace(specs, policy=name, scratch=None if scratch is None else scratch / name)
+        policies[name] = _policy_engines(each, specs, tokenizers[name], executor, idle_reasons)
     return Roles(
         policies=policies,
         template=Template(first, run.model.template),
         executor=executor,
         placement=placement,
-        policy_of=policy_by_agent(run),
+        policy_of={agent: policy.name for policy in run.policies for agent in policy.agents},
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildContext:
-    """Shared by the engines of all policies."""
+def per_policy_runs(run: Run) -> dict[str, Run]:
+    """The run with one policy alone, by policy: each is built as if it were the only one.
 
-    executor: Executor
-    scratch: Path | None
-    """Folder through which processes exchange weights; None in a run with one process."""
-    idle_reasons: IdleReasons
+    A run without `policies` has one, named "". Seeds differ, so models built from a shape do too.
+    """
+    runs: dict[str, Run] = {} if run.policies else {"": run}
+    for policy in run.policies:
+        changed: dict[str, Any] = {"policies": (), "seed": zlib.crc32(f"{run.seed} {policy.name}".encode())}
+        if policy.path is not None:
+            changed["model"] = Model(path=policy.path, template=run.model.template)
+        if policy.optimizer is not None:
+            changed["actor_train"] = run.actor_train.model_copy(update={"optimizer": policy.optimizer})
+        runs[policy.name] = run.model_copy(update=changed)
+    return runs
 
 
 def _load_checked_tokenizer(run: Run) -> Any:
@@ -179,18 +190,16 @@ def _load_checked_tokenizer(run: Run) -> Any:
     return tokenizer
 
 
-def _policy_engines(run: Run, specs: EngineSpecs, context: BuildContext, tokenizer: Any) -> PolicyEngines:
-    if context.scratch is None:
-        actor = build_actor(run, specs)
-    else:
-        weights = context.scratch / specs.policy
-        specs = replace(specs, scratch=weights)
-        actor = place_actor(run, specs, context.executor, weights)
+def _policy_engines(
+    run: Run, specs: EngineSpecs, tokenizer: Any, executor: Executor, idle_reasons: IdleReasons
+) -> PolicyEngines:
+    scratch = specs.scratch
+    actor = build_actor(run, specs) if scratch is None else place_actor(run, specs, executor, scratch)
     return PolicyEngines(
         trainers=actor.trainers,
         generators=actor.generators,
-        router=build_router(run, actor.generators, context.idle_reasons),
-        models=AuxiliaryModels() if specs.supervised else build_models(run, tokenizer, specs, context.executor),
+        router=build_router(run, actor.generators, idle_reasons),
+        models=AuxiliaryModels() if specs.supervised else build_models(run, tokenizer, specs, executor),
         transport=actor.transport,
         canary=build_canary(run),
     )
@@ -221,12 +230,8 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
 
     def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
         context = specs.context if section.devices == "auto" else worker_context(run, role)
-        kwargs = {"model_spec": model_spec, "settings": specs.scoring, "context": context}
-        if section.sharded and specs.scratch is not None:
-            spec = Spec("roll.engines.fsdp.trainer:logprob_model", kwargs)
-            return build_rank_group(spec, section, role=role, executor=executor, scratch=specs.scratch)
-        spec = Spec("roll.engines.native.build:logprob_model", kwargs)
-        return executor.cluster(spec, section.num_workers, role=role, python=section.python)
+        kwargs = {"model_spec": model_spec, "settings": specs.training, "context": context}
+        return build_workers("logprob_model", kwargs, section, role=role, executor=executor, scratch=specs.scratch)
 
     reference = teacher = reward_model = None
     if "reference" in needs and not run.reference_is_base:
@@ -258,11 +263,7 @@ def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Execu
     num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
     settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=num_updates)
     kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
-    if run.critic.sharded and specs.scratch is not None:
-        spec = Spec("roll.engines.fsdp.trainer:trainer", kwargs)
-        return build_rank_group(spec, run.critic, role="critic", executor=executor, scratch=specs.scratch)
-    spec = Spec("roll.engines.native.build:trainer", kwargs)
-    return executor.cluster(spec, run.critic.num_workers, role="critic", python=run.critic.python)
+    return build_workers("trainer", kwargs, run.critic, role="critic", executor=executor, scratch=specs.scratch)
 
 
 def _same_vocabulary(path: str, tokenizer: Any) -> Model:
@@ -278,7 +279,7 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
     from roll.cluster.ray.cluster import RayConfig, RayExecutor
 
     folder = Path(tempfile.mkdtemp(prefix="roll-")) if paths is None else paths.directory
-    weights = folder / "weights"
+    weights, nodes = folder / "weights", placement.inventory.nodes
     site = RayConfig(
         name=run.name,
         directory=folder,
@@ -287,18 +288,12 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
         start_timeout_s=run.ray.start_timeout_s,
         scratch=folder if paths is None else weights,
         slots={
-            worker_role(each.role, policy): _worker_slots(placement, each)
+            worker_role(each.role, policy): [
+                WorkerSlot(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible)
+                for worker in each.workers
+            ]
             for each in placement.roles
             for policy in per_policy_runs(run)
         },
     )
     return RayExecutor(site), weights
-
-
-def _worker_slots(placement: Placement, role: RolePlacement) -> list[WorkerSlot]:
-    """Node and visible devices of each worker of a role, for Ray."""
-    nodes = placement.inventory.nodes
-    return [
-        WorkerSlot(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible)
-        for worker in role.workers
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,14 +42,10 @@ def devices_of_ray(run: Run) -> Inventory:
     return ray_inventory(nodes, slots)
 
 
-def find_devices(run: Run) -> Inventory:
-    """The devices on which the run will be placed."""
-    return devices_here(run) if run.ray.address is None else devices_of_ray(run)
-
-
-def plan_placement(run: Run, find: Callable[[Run], Inventory] = find_devices, *, supervised: bool = False) -> Placement:
-    """The placement of all roles on the devices that `find` returns; raises `ConfigError` if they do not suffice."""
-    return plan_devices(facts_of(run, alone=supervised), find(run))
+def plan_placement(run: Run, *, supervised: bool = False) -> Placement:
+    """The placement of all roles on the devices of the run; raises `ConfigError` if they do not suffice."""
+    devices = devices_here(run) if run.ray.address is None else devices_of_ray(run)
+    return plan_devices(facts_of(run, alone=supervised), devices)
 
 
 def apply_placement(run: Run, placement: Placement) -> Run:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from roll.config.proxy import Agent
+from roll.config.envs import Agent
 from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.proxy.agent_process import AgentProcessRunner

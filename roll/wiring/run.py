@@ -13,18 +13,16 @@ from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.handle import Replaceable
 from roll.config.algorithm import Algorithm
-from roll.config.fsdp import FsdpTrain
+from roll.config.backends import FsdpTrain
 from roll.config.schema import Run, TaskSourceConfig
 from roll.data.templates import Template
 from roll.errors import ConfigError
-from roll.journal.activity import Activity
 from roll.journal.records import IDLE
-from roll.journal.store import Journal
+from roll.journal.store import Activity, Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
-from roll.proxy.server import Proxy
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.demonstration import Demonstrator
@@ -37,12 +35,12 @@ from roll.serving.policies import Publishers
 from roll.serving.publisher import Publisher, ReplacementPolicy
 from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
-from roll.tracking.progress import Progress
-from roll.tracking.reporter import Reporter
+from roll.tracking.progress import Progress, Reporter
 from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
 from roll.types import Sampling
+from roll.wiring.actor import sampling_of
 from roll.wiring.data import Data
-from roll.wiring.models import PolicyEngines, Roles, sampling_of
+from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.placing import build_device_sharing
 
 
@@ -209,6 +207,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     meter = Meter()
     meter.on_phase = _record_activities(roles, services.journal)
     data.rewards.record_activity(services.journal)
+    proxy_counts = dict[str, float] if data.proxy is None else data.proxy.drain_counts
     return Loop(
         meter=meter,
         schedule=LoopSchedule(
@@ -230,12 +229,8 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         report=services.reporter,
         notice=services.reporter.note,
         stopping=lambda: services.interrupt.requested,
-        counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | _proxy_counts(data.proxy),
+        counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | proxy_counts(),
     )
-
-
-def _proxy_counts(proxy: Proxy | None) -> dict[str, float]:
-    return {} if proxy is None else proxy.drain_counts()
 
 
 def build_publishers(run: Run, roles: Roles, services: RunServices, resume: ResumeState | None) -> Publishers:
@@ -243,7 +238,10 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
     publishers: dict[str, Publisher] = {}
     for name, policy in roles.policies.items():
         clusters = {"actor_train": policy.trainers, "actor_infer": policy.generators, **policy.models.by_role()}
-        replacement = _replacement_policy(run, policy, services)
+        generators, num, replacement = policy.generators, run.ray.max_replacements, None
+        if num and isinstance(generators, Replaceable):
+            note = services.reporter.note
+            replacement = ReplacementPolicy(replace=generators.replace, max_replacements=num, notice=note)
         publishers[name] = replace(
             build_publisher(policy, services.journal, name),
             device_sharing=build_device_sharing(roles.placement, clusters, policy.router),
@@ -254,13 +252,6 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
         if replacement is not None:
             policy.router.replace_generator = publishers[name].replace_generator
     return Publishers(publishers)
-
-
-def _replacement_policy(run: Run, policy: PolicyEngines, services: RunServices) -> ReplacementPolicy | None:
-    generators, num = policy.generators, run.ray.max_replacements
-    if not isinstance(generators, Replaceable) or not num:
-        return None
-    return ReplacementPolicy(replace=generators.replace, max_replacements=num, notice=services.reporter.note)
 
 
 def build_learners(

@@ -9,7 +9,7 @@ import torch
 from roll.algorithms.credit import AlgorithmState, assign_credit, minibatches, with_loss_weights
 from roll.algorithms.partition import take
 from roll.algorithms.recipe import Recipe
-from roll.algorithms.running_stats import RunningStats
+from roll.algorithms.shaping import RunningStats
 from roll.config.algorithm import Kl
 from roll.config.section import SpecConfig
 from roll.data.collate import collate

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from roll.algorithms.running_stats import RunningStats
+from roll.algorithms.shaping import RunningStats
 
 
 def test_the_deviation_of_no_rewards_is_zero():

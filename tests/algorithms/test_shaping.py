@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from roll.algorithms.running_stats import RunningStats
-from roll.algorithms.shaping import clipped, format, normalised, overlong, scaled
+from roll.algorithms.shaping import RunningStats, clipped, format, normalised, overlong, scaled
 from roll.errors import ConfigError, UnknownName
 from roll.types import Batch
 from tests.algorithms.build import batch

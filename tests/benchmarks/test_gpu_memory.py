@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.gpu_memory import LADDERS, Ladder, Trial, _summary, parameters_of, predict
 from benchmarks.gpu_memory_try import batch
-from roll.placement.kinds import GIB
+from roll.placement.machine import GIB
 
 FULL, LORA = LADDERS
 

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks import gpu_gsm8k, gpu_learn, gpu_memory, gpu_publish, gpu_step
 from benchmarks.gpu_model import VOCAB, Ceilings, alphabet, qwen3
+from roll.config.backends import VllmInfer
 from roll.config.load import load
-from roll.config.vllm import VllmInfer
 from roll.engines.native.decoder import geometry
 from roll.types import Task
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from roll.chat.fake import FakeChat
+from roll.chat.base import FakeChat
 from roll.chat.openai import ChatSettings, OpenAIChat
 from roll.errors import ConfigError, EngineFailed
 from tests.chat import contract

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from roll.chat.http import HttpResponse, RequestFailed, check_url, post
+from roll.chat.client import HttpResponse, RequestFailed, check_url, post
 from roll.errors import ConfigError
 from tests.chat.server import Said, nobody, server
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from roll.chat.client import pause_before
-from roll.chat.fake import FakeChat
-from roll.chat.http import RequestRejected
+from roll.chat.base import FakeChat
+from roll.chat.client import RequestRejected, pause_before
 from roll.chat.openai import OpenAIChat, build_chat
 from roll.errors import ConfigError, EngineFailed
 from roll.types import Message

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from roll.cluster.handle import RankGroup
 from roll.cluster.inline import InlineCluster
-from roll.cluster.rank_group import RankGroup
 
 
 class Rank:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from roll.cluster.interpreter import check_interpreter
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.cluster import RayCluster, RayConfig, RayExecutor
+from roll.cluster.ray.environment import check_interpreter
 from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers

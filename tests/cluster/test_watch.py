@@ -1,6 +1,6 @@
 import asyncio
 
-from roll.cluster.ray.watch import accepts_connections, wait_until_unreachable
+from roll.cluster.ray.environment import accepts_connections, wait_until_unreachable
 
 
 def test_an_address_counts_as_unreachable_after_the_given_number_of_misses() -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from roll.config.backends import VllmInfer
 from roll.config.load import load
 from roll.config.roles import NativeInfer
-from roll.config.vllm import VllmInfer
 from roll.errors import ConfigError
 
 RUN = """\

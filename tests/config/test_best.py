@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.best import best_fault
 from roll.config.load import load
+from roll.preflight import best_fault
 from roll.tracking.glossary import GLOSSARY
 
 TEXT = """\

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from roll.config.backends import VllmInfer
 from roll.config.load import load
 from roll.config.schema import Run
-from roll.config.vllm import VllmInfer
 from roll.errors import ConfigError
-from roll.wiring.generators import vllm_settings
+from roll.wiring.actor import vllm_settings
 
 RUN = """\
 model: {shape: {}}

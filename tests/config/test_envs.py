@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.explain.run import explain
 from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import InlineEnvs
-from roll.wiring.environments import build_environments
+from roll.wiring.services import build_environments
 
 TEXT = """\
 model: {shape: {}}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.fsdp import FsdpTrain
+from roll.config.backends import FsdpTrain
 from roll.config.load import load
 from roll.errors import ConfigError
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from roll.commands.train import resume
+from roll.config.faults import RENAMED
 from roll.config.knobs import knobs, sections_at
 from roll.config.load import dump, load
-from roll.config.renamed import RENAMED
 from roll.errors import ConfigError
 
 TEXT = """\

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roll.algorithms.recipe import Objective
-from roll.conformance import oracle, oracle_advantages, oracle_losses, oracle_rewards
+from roll.conformance import oracle, oracle_batches, oracle_losses
 from roll.conformance.exact import ExactBatch, ExactTokens
 from roll.types import Spec
 
@@ -179,98 +179,98 @@ def test_an_objective_is_corrected_loss_plus_kl_minus_entropy() -> None:
 
 def test_group_advantages() -> None:
     example = batch()
-    assert on_trained(oracle_advantages.group_normalised(example, eps=1.0), example) == pytest.approx(
+    assert on_trained(oracle_batches.group_normalised(example, eps=1.0), example) == pytest.approx(
         [0.5] * 3 + [-0.5] * 2
     )
-    unbiased = oracle_advantages.group_normalised(example, eps=0.0, unbiased=True)
+    unbiased = oracle_batches.group_normalised(example, eps=0.0, unbiased=True)
     assert on_trained(unbiased, example) == pytest.approx([2**-0.5] * 3 + [-(2**-0.5)] * 2)
-    assert on_trained(oracle_advantages.group_normalised(example, scale=False), example) == [1.0] * 3 + [-1.0] * 2
-    assert on_trained(oracle_advantages.leave_one_out(example), example) == [2.0] * 3 + [-2.0] * 2
+    assert on_trained(oracle_batches.group_normalised(example, scale=False), example) == [1.0] * 3 + [-1.0] * 2
+    assert on_trained(oracle_batches.leave_one_out(example), example) == [2.0] * 3 + [-2.0] * 2
     alone = batch(group=np.array([1, 2]))
-    for function in (oracle_advantages.group_normalised, oracle_advantages.leave_one_out):
+    for function in (oracle_batches.group_normalised, oracle_batches.leave_one_out):
         assert on_trained(function(alone), alone) == [0.0] * 5
-    assert on_trained(oracle_advantages.batch_centred(alone), alone) == [1.0] * 3 + [-1.0] * 2
+    assert on_trained(oracle_batches.batch_centred(alone), alone) == [1.0] * 3 + [-1.0] * 2
 
 
 def test_the_batch_gives_the_deviation_where_the_group_gives_the_mean() -> None:
     example = batch(rewards=np.array([4.0, 2.0, 6.0]), group=np.array([7, 7, 1]), truncated=np.zeros(3, np.bool_))
-    result = oracle_advantages.group_centred_batch_scaled(example, eps=0.0)
+    result = oracle_batches.group_centred_batch_scaled(example, eps=0.0)
     assert on_trained(result, example) == pytest.approx([(3 / 8) ** 0.5] * 3 + [-((3 / 8) ** 0.5)] * 2)  # variance 8/3
 
 
 def test_rewards_land_on_the_last_trained_token_although_an_observation_follows() -> None:
     example = batch(penalties=np.array([np.nan, 0.5, 0, np.nan, 0, np.nan, np.nan, 0, 0.25]))
-    assert oracle_advantages.token_rewards(example).tolist() == [0, -0.5, 1, 0, 3, 0, 0, 0, 1.75]
+    assert oracle_batches.token_rewards(example).tolist() == [0, -0.5, 1, 0, 3, 0, 0, 0, 1.75]
     before = batch(
         turn=np.array([1, 1, 1, 1, 2, 2, 3, 3, 3])
     )  # turn 0 says nothing: its reward goes to the first token
-    assert oracle_advantages.token_rewards(before).tolist() == [0, 1, 0, 0, 3, 0, 0, 0, 2]
+    assert oracle_batches.token_rewards(before).tolist() == [0, 1, 0, 0, 3, 0, 0, 0, 2]
 
 
 def test_gae_ends_at_the_last_trained_token_and_bootstraps_only_with_the_option() -> None:
     example = batch()
     # values 1 2 3 and rewards 1 at the second, 3 at the third
-    assert on_trained(oracle_advantages.gae(example), example) == [3.0, 2.0, 0.0, 1.0, 1.5]
-    half = oracle_advantages.gae(example, gamma=0.5, lam=0.5)
+    assert on_trained(oracle_batches.gae(example), example) == [3.0, 2.0, 0.0, 1.0, 1.5]
+    half = oracle_batches.gae(example, gamma=0.5, lam=0.5)
     assert on_trained(half, example) == pytest.approx([0.125, 0.5, 0.0, -0.375, 1.5])
-    contexts = oracle_advantages.gae(example, gamma=0.5, lam=0.0, bootstrap=True)
+    contexts = oracle_batches.gae(example, gamma=0.5, lam=0.0, bootstrap=True)
     assert on_trained(contexts, example) == pytest.approx([0.0, 0.5, 0.0, -0.75, 1.75])  # only the second was truncated
 
 
 def test_discounts_are_per_turn_or_per_token() -> None:
     example = batch()
-    by_turn = oracle_advantages.discounted(example, gamma=0.5)
+    by_turn = oracle_batches.discounted(example, gamma=0.5)
     assert on_trained(by_turn, example) == [1.75, 1.75, 1.5, 2.0, 2.0]  # 1 + 0.25 * 3, 0.5 * 3
-    by_token = oracle_advantages.discounted(example, gamma=0.5, per="token", baseline="group")
+    by_token = oracle_batches.discounted(example, gamma=0.5, per="token", baseline="group")
     assert on_trained(by_token, example) == pytest.approx([1.25 - 3, 2.5 - 3, 3 - 3, 1 - 3, 2 - 3])
 
 
 def test_whitening_is_over_trained_tokens() -> None:
     example = batch(turn_rewards=np.array([0.0, 0.0, 4.0, 2.0]))
-    result = on_trained(oracle_advantages.batch_normalised(example, eps=0.0), example)
+    result = on_trained(oracle_batches.batch_normalised(example, eps=0.0), example)
     assert result == pytest.approx([0.8 / 0.96**0.5] * 3 + [-1.2 / 0.96**0.5] * 2)  # mean 3.2, variance 0.96
-    centred = oracle_advantages.batch_normalised(example, baseline="group", eps=0.0)
+    centred = oracle_batches.batch_normalised(example, baseline="group", eps=0.0)
     assert on_trained(centred, example) == pytest.approx(result)  # one group: the same number off everywhere
 
 
 def test_gigpo_compares_turns_in_the_same_state_of_the_same_group() -> None:
     example = batch()
     # turns 0 and 3 share state 5 and have returns 1 + 0.25 * 3 and 2; the others are alone
-    result = on_trained(oracle_advantages.gigpo(example, gamma=0.5, eps=0.0, step_weight=2.0), example)
+    result = on_trained(oracle_batches.gigpo(example, gamma=0.5, eps=0.0, step_weight=2.0), example)
     assert result == pytest.approx([1 - 2, 1 - 2, 1 + 0, -1 + 2, -1 + 2])
     apart = batch(group=np.array([1, 2]))
-    assert on_trained(oracle_advantages.gigpo(apart), apart) == [0.0] * 5
+    assert on_trained(oracle_batches.gigpo(apart), apart) == [0.0] * 5
 
 
 def test_distillation_is_the_teachers_logprob_minus_the_policys() -> None:
     teacher = np.arange(9.0)
     example = batch(teacher_logprobs=teacher)
-    assert on_trained(oracle_advantages.distilled(example, weight=2.0), example) == [2.0, 4.0, 8.0, 14.0, 16.0]
+    assert on_trained(oracle_batches.distilled(example, weight=2.0), example) == [2.0, 4.0, 8.0, 14.0, 16.0]
     newer = batch(teacher_logprobs=teacher, old_logprobs=np.ones(9))
-    assert on_trained(oracle_advantages.distilled(newer), newer) == [0.0, 1.0, 3.0, 6.0, 7.0]
+    assert on_trained(oracle_batches.distilled(newer), newer) == [0.0, 1.0, 3.0, 6.0, 7.0]
 
 
 def test_aggregations_weigh_trained_tokens_of_rows_that_have_any() -> None:
     example = batch(lengths=(6, 3, 0), trajectory=np.array([0, 1, 1]))
-    assert on_trained(oracle_rewards.token_mean(example), example) == [0.2] * 5
+    assert on_trained(oracle_batches.token_mean(example), example) == [0.2] * 5
     by_row = [1 / 6] * 3 + [1 / 4] * 2
-    assert on_trained(oracle_rewards.sequence_mean_token_mean(example), example) == pytest.approx(by_row)
-    assert on_trained(oracle_rewards.sequence_mean_token_sum(example), example) == [0.5] * 5
-    assert on_trained(oracle_rewards.constant(example, tokens=10), example) == pytest.approx([0.05] * 5)
+    assert on_trained(oracle_batches.sequence_mean_token_mean(example), example) == pytest.approx(by_row)
+    assert on_trained(oracle_batches.sequence_mean_token_sum(example), example) == [0.5] * 5
+    assert on_trained(oracle_batches.constant(example, tokens=10), example) == pytest.approx([0.05] * 5)
 
 
 def test_shapings() -> None:
     example = batch(parts={"format": np.array([np.nan, 0.0])})
     past = np.array([0.0, 6.0, 4.0, 2.0])
-    assert oracle_rewards.clipped(example, past, low=3.0, high=3.5).tolist() == [3.5, 3.0]
-    assert oracle_rewards.scaled(example, past, factor=2.0, shift=1.0).tolist() == [9.0, 5.0]
-    assert oracle_rewards.format_penalty(example, past).tolist() == [4.0, 1.0]
+    assert oracle_batches.clipped(example, past, low=3.0, high=3.5).tolist() == [3.5, 3.0]
+    assert oracle_batches.scaled(example, past, factor=2.0, shift=1.0).tolist() == [9.0, 5.0]
+    assert oracle_batches.format(example, past).tolist() == [4.0, 1.0]
     # 3 and 2 trained tokens; nothing up to 2, all of it at 4
-    assert oracle_rewards.overlong(example, past, max_tokens=4, buffer=2).tolist() == [3.5, 2.0]
-    running = oracle_rewards.normalised(example, past, mean="running", std="running", eps=0.0)
+    assert oracle_batches.overlong(example, past, max_tokens=4, buffer=2).tolist() == [3.5, 2.0]
+    running = oracle_batches.normalised(example, past, mean="running", std="running", eps=0.0)
     assert running.tolist() == pytest.approx([1 / 5**0.5, -1 / 5**0.5])  # mean 3, variance (9 + 9 + 1 + 1) / 4
-    mixed = oracle_rewards.normalised(example, past, mean="none", std="group", eps=1.0)
+    mixed = oracle_batches.normalised(example, past, mean="none", std="group", eps=1.0)
     assert mixed.tolist() == [2.0, 1.0]
     alone = batch(group=np.array([1, 2]))
-    assert oracle_rewards.normalised(alone, past, mean="none", std="group").tolist() == [0.0, 0.0]
-    assert oracle_rewards.normalised(alone, past, mean="none", std="none").tolist() == [4.0, 2.0]
+    assert oracle_batches.normalised(alone, past, mean="none", std="group").tolist() == [0.0, 0.0]
+    assert oracle_batches.normalised(alone, past, mean="none", std="none").tolist() == [4.0, 2.0]

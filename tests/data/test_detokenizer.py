@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from roll.data.detokenizer import detokenizer
+from roll.data.codec import detokenizer
 from roll.data.templates import character_tokenizer
 
 pytestmark = pytest.mark.slow

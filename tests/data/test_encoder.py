@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from roll.data.encoder import encoder
+from roll.data.codec import encoder
 from tests.data.test_detokenizer import TOKENIZERS
 
 pytestmark = pytest.mark.slow

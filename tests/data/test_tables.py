@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.config.sources import Fields
-from roll.data.tables import hf, parquet
+from roll.data.tasks import hf, parquet
 from roll.errors import ConfigError
 from roll.types import Message, Task
 

@@ -29,8 +29,8 @@ from roll.engines.native.model_spec import Head, ModelSpec
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
 from roll.types import Batch, Digest, Sampling, Spec
+from roll.weights.channel import Shared
 from roll.weights.huggingface import write_model
-from roll.weights.inline import Shared
 
 _RANKS = 4
 CPU = torch.device("cpu")

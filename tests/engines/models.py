@@ -16,8 +16,7 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Batch, Finish, Sampling
-from roll.weights.channel import Channel
-from roll.weights.inline import Shared
+from roll.weights.channel import Channel, Shared
 
 torch.set_num_threads(1)
 prefer_blas()

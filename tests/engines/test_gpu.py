@@ -15,8 +15,8 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Batch, Sampling, Spec, Task
+from roll.weights.channel import Shared
 from roll.weights.digest import digest
-from roll.weights.inline import Shared
 from tests.engines.models import CPU, batch_of, config, ours, peer, prompts, request, serve, small, twin
 
 pytestmark = [

@@ -15,8 +15,8 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.trainer import NativeTrainerSettings
 from roll.types import Sampling, Spec
+from roll.weights.channel import Shared
 from roll.weights.huggingface import read_tensors, write_model
-from roll.weights.inline import Shared
 from tests.engines.models import batch_of, prompts
 from tests.engines.test_gpu_mixed import gradient, wider
 

@@ -30,8 +30,7 @@ from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.placement.kinds import GIB
-from roll.placement.machine import visible_gpus
+from roll.placement.machine import GIB, visible_gpus
 from roll.placement.memory import USABLE
 from roll.placement.records import Offload
 from roll.serving.canary import canary_for
@@ -39,8 +38,8 @@ from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Batch, Sampling, Spec
 from roll.weights.adapters import write_adapter
+from roll.weights.channel import Mailbox
 from roll.weights.huggingface import write_model
-from roll.weights.inline import Mailbox
 from roll.wiring.placing import plan_placement
 from tests.engines.models import CPU, Answer, batch_of, collect, prompts, request, small
 

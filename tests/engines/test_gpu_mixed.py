@@ -16,7 +16,7 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.packed import PackedAttention
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Batch, Sampling, Spec
-from roll.weights.inline import Mailbox
+from roll.weights.channel import Mailbox
 from tests.engines.models import CPU, batch_of, prompts, small, twin
 
 pytestmark = [

@@ -24,7 +24,7 @@ from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Digest, Spec
-from roll.weights.inline import Mailbox
+from roll.weights.channel import Mailbox
 from tests.engines.models import batch_of, generator, prompts, small, trainer
 
 LOSS = Objective(loss=Spec("policy_gradient"))

@@ -12,9 +12,8 @@ from roll.config.schema import Model
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.model_spec import ModelSpec
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
-from roll.weights.channel import Channel
+from roll.weights.channel import Channel, Shared
 from roll.weights.huggingface import write_model
-from roll.weights.inline import Shared
 from tests.engines import contract
 from tests.engines.models import small
 

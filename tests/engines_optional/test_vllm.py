@@ -24,8 +24,8 @@ from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Finish, Sampling, Spec
-from roll.weights.inline import Mailbox, Shared
-from roll.wiring.generators import build_canary, build_generator
+from roll.weights.channel import Mailbox, Shared
+from roll.wiring.actor import build_canary, vllm_settings
 from tests.engines import contract
 from tests.engines.models import batch_of, collect, generator, prompts, request, serve, trainer, twin
 from tests.engines_optional.conftest import NEEDS_VLLM, Engines, model
@@ -215,7 +215,9 @@ def test_a_prefix_cache_that_is_not_reset_ends_the_run(engines: Engines, tmp_pat
 
 def test_heads_that_are_not_divisible_are_refused(tmp_path: Path, engines: Engines) -> None:
     engine = engines.serving(model(), "three", tp=3)
-    with pytest.raises(ConfigError, match=r"actor_infer.parallel.tp: 4 attention heads are not divisible by it \(got 3\)"):
+    with pytest.raises(
+        ConfigError, match=r"actor_infer.parallel.tp: 4 attention heads are not divisible by it \(got 3\)"
+    ):
         asyncio.run(engine.start())
 
 
@@ -228,7 +230,7 @@ rollout: {max_seq_len: 96, max_new_tokens: 8}
 actor_infer: {backend: vllm, max_num_seqs: 8, kv_cache_gib: 0.25, enforce_eager: true}
 """)
     run = load(tmp_path / "run.yaml").run
-    engine = build_generator(run, ModelSpec(model=run.model, seed=3), Shared())
+    engine = VllmGenerator(ModelSpec(model=run.model, seed=3), vllm_settings(run, run.actor_infer), Shared())
     canary = build_canary(run)
     assert canary is not None and len(canary.ids) == 64
     result = asyncio.run(serve(engine, [request("r", [3, 4], 8)]))

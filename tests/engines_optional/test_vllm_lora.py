@@ -27,9 +27,8 @@ from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Sampling, Spec
 from roll.weights.adapters import write_adapter
-from roll.weights.channel import Channel
+from roll.weights.channel import Channel, Mailbox
 from roll.weights.huggingface import write_model
-from roll.weights.inline import Mailbox
 from tests.engines import contract
 from tests.engines.models import batch_of, collect, generator, prompts, request, serve, trainer
 from tests.engines_optional.conftest import NEEDS_VLLM, model, settings

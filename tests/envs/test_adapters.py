@@ -59,7 +59,7 @@ def test_a_gymnasium_environment_is_played_by_the_names_of_its_actions() -> None
     assert [reply.done for reply in heard] == [False] * 4 + [True]
     assert [reply.state for reply in heard][-2:] == ["rung 1 of 2", "rung 2 of 2"]
     assert heard[-1].metrics == {"success": 1.0, "turns": 5.0, "valid_actions": 0.8, "effective_actions": 0.6}
-    assert ladder._env.closed == 1, "closed once, however often it is asked for"
+    assert ladder._wrapped.env.closed == 1, "closed once, however often it is asked for"
 
 
 def test_actions_without_names_are_numbers_and_a_cut_attempt_is_no_success() -> None:

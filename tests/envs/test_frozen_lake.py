@@ -9,7 +9,7 @@ import pytest
 
 from roll.config.load import load
 from roll.envs.frozen_lake import FrozenLake, Lake, draw_lake, parse_lake, shortest_path
-from roll.envs.splits import in_split
+from roll.envs.inputs import in_split
 from roll.errors import ConfigError, UnknownName
 from roll.types import Task
 from tests.envs.worlds import EXAMPLES, opening, openings, play

@@ -13,7 +13,7 @@ from roll.envs.base import StepResult
 from roll.envs.oracles import RepairOracle as Oracle
 from roll.envs.oracles import tool_call
 from roll.envs.repair.env import Repair
-from roll.envs.repair.testing import ExecutionLimits, FaultyProgram, ProgramTest, run_tests, values_equal
+from roll.envs.repair.testing import FaultyProgram, ProgramTest, run_tests, values_equal
 from roll.errors import ConfigError, EnvFailed
 from roll.sandbox.base import ExitReason, Program, ProgramResult, ResourceLimits
 from roll.sandbox.level import SandboxLevel, unavailable_reason
@@ -267,9 +267,9 @@ def test_a_sandbox_that_does_not_start_is_no_zero() -> None:
         )
 
     program = FaultyProgram(buggy_code="", entry_point="f", tests=(ProgramTest(args=(), expected=1),))
-    bounds = ExecutionLimits(cpu_s=1, wall_s=1.0)
+    level = SandboxLevel(name="silent", run=silent)
     with pytest.raises(EnvFailed, match=r"did not start \(python3 said 'no python'\)"):
-        asyncio.run(run_tests(program, {}, program.tests, bounds, SandboxLevel(name="silent", run=silent)))
+        asyncio.run(run_tests(program, {}, program.tests, level, test_s=1.0, timeout_s=1.0))
 
 
 def test_the_programs_of_the_examples_are_faulty_and_can_be_fixed() -> None:

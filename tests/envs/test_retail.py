@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roll.chat.fake import FakeChat
+from roll.chat.base import FakeChat
 from roll.data.tasks import jsonl
 from roll.data.tools import CallFault, parse_response
 from roll.envs.base import StepResult

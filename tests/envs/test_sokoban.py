@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from roll.config.load import load
+from roll.envs.inputs import in_split
 from roll.envs.sokoban import Sokoban
 from roll.envs.sokoban_levels import apply_move, draw_listing, list_cells, parse_level, solve
-from roll.envs.splits import in_split
 from roll.errors import ConfigError
 from roll.types import Task
 from tests.envs.worlds import EXAMPLES, opening, openings, play
@@ -96,8 +96,8 @@ def test_turns_run_out_and_an_invalid_move_costs_the_penalty():
 
 
 def test_the_fewest_moves_are_found():
-    assert solve(parse_level(LEVEL)) == ("right",)
-    assert solve(parse_level("@--\n-$.\n")) == ("down", "right")
+    assert solve(parse_level(LEVEL)) == ["right"]
+    assert solve(parse_level("@--\n-$.\n")) == ["down", "right"]
     found = solve(parse_level(TWO))
     assert found is not None
     level = parse_level(TWO)

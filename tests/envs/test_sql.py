@@ -12,13 +12,12 @@ import pytest
 
 from roll.data.tasks import jsonl
 from roll.envs.base import StepResult
+from roll.envs.inputs import parse_row
 from roll.envs.oracles import SqlOracle as Oracle
 from roll.envs.oracles import tool_call
-from roll.envs.rows import parse_row
-from roll.envs.sql.compare import same_answer
+from roll.envs.sql.answers import same_answer, to_sqlite
 from roll.envs.sql.database import Database
 from roll.envs.sql.env import SQL, SqlTask
-from roll.envs.sql.mysql import to_sqlite
 from roll.errors import ConfigError
 from roll.types import Message, Task
 

@@ -20,8 +20,7 @@ from roll.rollout.env_pool import EnvPool
 from roll.rollout.environments import make_inline_env
 from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.rollout.source import TaskSource
-from roll.tools.base import ToolFault
-from roll.tools.usage import FAULTS
+from roll.tools.base import FAULTS, ToolFault
 from roll.tracking.glossary import describe
 from roll.types import Message, Sampling, Spec, Status, Task, Trajectory
 from tests.data.chat_templates import family

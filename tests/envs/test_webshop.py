@@ -14,7 +14,7 @@ from roll.envs.webshop.env import WebShop
 from roll.envs.webshop.pages import search
 from roll.envs.webshop.reward import ShoppingGoal, has_attribute, purchase_reward, type_match
 from roll.errors import ConfigError
-from roll.tools.bm25 import BM25Index
+from roll.tools.retrieval import BM25Index
 from roll.types import Message, Task
 
 SHIRT: dict[str, Any] = {

@@ -1,8 +1,7 @@
 from pathlib import Path
 
-from roll.journal.activity import Activity
 from roll.journal.records import ActivitySpan, merge
-from roll.journal.store import Journal
+from roll.journal.store import Activity, Journal
 
 
 def span(worker: str, name: str, start: float, end: float) -> ActivitySpan:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.placement.kinds import kind_named
-from roll.placement.machine import _gpu, _read_proc, parse_cluster, ray_inventory, this_machine
+from roll.placement.machine import _gpu, _read_proc, kind_named, parse_cluster, ray_inventory, this_machine
 from roll.placement.records import Node
 
 

@@ -5,19 +5,19 @@ import pytest
 
 from roll.journal.events import Event, RunStarted, SlotsReleased
 from roll.journal.records import ActivitySpan, JournalEntry
-from roll.report.time_account import ProcessLifetimes, TimeAccount, account_time
+from roll.report.time_account import ProcessLifetime, TimeAccount, account_time, extend_lifetimes
 
 RUN = RunStarted(config_digest="")
 
 
 def account(events: list[tuple[float, Event]], spans: list[tuple[str, str, float, float]]) -> TimeAccount:
-    processes = ProcessLifetimes()
+    processes: list[ProcessLifetime] = []
     for id, (time, event) in enumerate(events):
-        processes.apply(JournalEntry(id=id, time=time, event=event))
+        extend_lifetimes(processes, JournalEntry(id=id, time=time, event=event))
     found = [
         ActivitySpan(worker=worker, activity=activity, start=start, end=end) for worker, activity, start, end in spans
     ]
-    return account_time(processes.lifetimes, lambda: found)
+    return account_time(processes, lambda: found)
 
 
 def test_seconds_are_summed_by_activity_with_an_explicit_remainder():

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.errors import ConfigError
-from roll.rewards.f1 import score
+from roll.rewards.text import f1
 from roll.types import Score, Task
 
 pytestmark = pytest.mark.slow
 
 
 def found(answer: object, response: str, **options: float) -> Score:
-    return score(Task(id="t", domain="d", answer=answer), response, **options)
+    return f1(Task(id="t", domain="d", answer=answer), response, **options)
 
 
 def test_case_punctuation_and_articles_do_not_count():

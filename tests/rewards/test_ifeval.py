@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from roll.data.tasks import jsonl
 from roll.errors import ConfigError
-from roll.rewards.ifeval.checks import KINDS, count_sentences
-from roll.rewards.ifeval.reward import check_instructions, parse_instructions, score
+from roll.rewards.ifeval.reward import KINDS, check_instructions, count_sentences, parse_instructions, score
 from roll.types import Score, Task
 
 pytestmark = pytest.mark.slow

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.chat.fake import FakeChat
-from roll.chat.http import RequestFailed, RequestRejected
+from roll.chat.base import FakeChat
+from roll.chat.client import RequestFailed, RequestRejected
 from roll.errors import ConfigError, EngineFailed, RewardFailed
 from roll.registry import REWARDS
 from roll.rewards.base import score_once
-from roll.rewards.judge.cache import VerdictCache, cache_key
 from roll.rewards.judge.prompt import VerdictScale, build_prompt, parse_scale, parse_verdict
-from roll.rewards.judge.reward import Judge
+from roll.rewards.judge.reward import Judge, VerdictCache
 from roll.rewards.result import RewardFault, RewardStatus, Unscored
 from roll.types import Message, Score, Spec, Task
 from tests.chat.server import server, words
@@ -258,9 +257,9 @@ def test_a_failed_judgement_is_not_remembered(tmp_path: Path) -> None:
 def test_two_open_caches_share_a_file(tmp_path: Path) -> None:
     path = str(tmp_path / "verdicts.db")
     first, second = VerdictCache(path), VerdictCache(path)
-    first.put(cache_key("a"), "yes")
-    second.put(cache_key("b"), "no")
-    assert (first.get(cache_key("b")), second.get(cache_key("a")), first.get(cache_key("c"))) == ("no", "yes", None)
+    first.put("a", "yes")
+    second.put("b", "no")
+    assert (first.get("b"), second.get("a"), first.get("c")) == ("no", "yes", None)
     first.close()
     second.close()
     with sqlite3.connect(path) as file:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.chat.fake import FakeChat
+from roll.chat.base import FakeChat
 from roll.errors import ConfigError
 from roll.rewards.base import RewardAdapter
 from roll.rewards.calibration import LabelledResponse, calibrate, compare, main, read_labels
@@ -53,16 +53,19 @@ def test_labels_are_read_from_a_file_and_faults_have_their_line(tmp_path: Path) 
     path = tmp_path / "labelled.jsonl"
     good = {"id": "a", "prompt": "6 x 7?", "answer": "42", "reply": "42\u2028", "label": True, "level": 3}
     path.write_text(json.dumps(good, ensure_ascii=False) + "\n\n", encoding="utf-8")
-    task = Task(id="a", domain="labelled", messages=(Message("user", "6 x 7?"),), answer="42", metadata={"level": 3})
+    messages = (Message("user", "6 x 7?"),)
+    task = Task(id="a", domain="labelled", messages=messages, answer="42", metadata={"level": 3}, seed=1)
     assert read_labels(str(path)) == [LabelledResponse(task=task, response="42\u2028", label=1.0)]
-    path.write_text(
-        '{"prompt": "?", "reply": "x", "label": 2}\n{"prompt": "?", "reply": "x"}\nnone\n[]\n', encoding="utf-8"
-    )
-    with pytest.raises(ConfigError) as refused:
-        read_labels(str(path))
-    assert [line.partition("jsonl:")[2][:2] for line in str(refused.value).split("\n")] == ["1:", "2:", "3:", "4:"]
+    for text in (
+        '{"prompt": "?", "reply": "x", "label": 2}\n{"prompt": "?", "reply": "x"}\n{"reply": "x", "label": []}\n',
+        '{"prompt": "?", "reply": 3, "label": 1}\nnone\n[]\n{"prompt": "?", "reply": "x", "label": 2}',
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as refused:
+            read_labels(str(path))
+        assert [line.partition("jsonl:")[2][:2] for line in str(refused.value).split("\n")] == ["1:", "2:", "3:"]
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="no responses"):
+    with pytest.raises(ConfigError, match="no replies"):
         read_labels(str(path))
 
 
@@ -100,7 +103,7 @@ def test_the_command_reports_errors_in_its_files(tmp_path: Path, capsys: pytest.
     assert main([]) == 2
     shown = capsys.readouterr().err
     for why in (
-        "labelled.jsonl: cannot be read",
+        "labelled.jsonl: no such file",
         "judge.yaml: no reward in it",
         "none of 1 responses was scored",
         "usage:",

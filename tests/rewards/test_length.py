@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError
-from roll.rewards.length import score
+from roll.rewards.text import length
 from roll.types import Score, Task
 
 TASK = Task(id="t", domain="d")
@@ -13,17 +13,17 @@ TASK = Task(id="t", domain="d")
 
 def test_it_is_flat_within_the_range_and_falls_in_a_line_outside():
     responses = ["x " * count for count in (0, 1, 3, 5, 7, 9, 10, 14, 15, 99)]
-    values = [score(TASK, response, low=5, high=9, margin=5).value for response in responses]
+    values = [length(TASK, response, low=5, high=9, margin=5).value for response in responses]
     assert values == pytest.approx([0.0, 0.2, 0.6, 1.0, 1.0, 1.0, 0.8, 0.0, 0.0, 0.0])
 
 
 def test_without_a_margin_the_range_has_hard_edges():
-    assert [score(TASK, "x " * count, low=1, high=2).value for count in (0, 1, 2, 3)] == [0, 1, 1, 0]
+    assert [length(TASK, "x " * count, low=1, high=2).value for count in (0, 1, 2, 3)] == [0, 1, 1, 0]
 
 
 def test_characters_may_be_counted_and_the_count_is_a_part():
-    assert score(TASK, "ab c", high=4, unit="characters") == Score(1.0, {"characters": 4.0})
-    assert score(TASK, "ab c", high=1, margin=4) == Score(0.75, {"words": 2.0})
+    assert length(TASK, "ab c", high=4, unit="characters") == Score(1.0, {"characters": 4.0})
+    assert length(TASK, "ab c", high=1, margin=4) == Score(0.75, {"words": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_characters_may_be_counted_and_the_count_is_a_part():
 )
 def test_a_range_that_is_none_is_refused(options: Any):
     with pytest.raises(ConfigError, match="reward 'length'"):
-        score(TASK, "x", **options)
+        length(TASK, "x", **options)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.errors import ConfigError
-from roll.rewards.repetition import score
+from roll.rewards.text import repetition
 from roll.types import Task
 
 TASK = Task(id="t", domain="d")
@@ -15,30 +15,30 @@ TASK = Task(id="t", domain="d")
 
 def test_runs_that_occurred_before_are_taken_off():
     # a b c, b c a, c a b, a b c: three of four are new
-    assert score(TASK, "a b c a b c").value == 0.75
-    assert score(TASK, "a b c d e").value == 1.0
-    assert score(TASK, "a a a a a", n=1).value == 0.2
-    assert score(TASK, "x " * 102).value == 0.01  # 100 runs, one of them new
+    assert repetition(TASK, "a b c a b c").value == 0.75
+    assert repetition(TASK, "a b c d e").value == 1.0
+    assert repetition(TASK, "a a a a a", n=1).value == 0.2
+    assert repetition(TASK, "x " * 102).value == 0.01  # 100 runs, one of them new
 
 
 def test_characters_may_be_counted():
-    assert score(TASK, "哈哈哈哈哈", n=2, unit="characters").value == 0.25
+    assert repetition(TASK, "哈哈哈哈哈", n=2, unit="characters").value == 0.25
 
 
 @pytest.mark.parametrize("response", ["", "a", "a b", "a b c"])
 def test_a_short_response_repeats_nothing(response: str):
-    assert score(TASK, response).value == 1.0
+    assert repetition(TASK, response).value == 1.0
 
 
 @pytest.mark.parametrize("options", [{"n": 0}, {"n": 21}, {"unit": "tokens"}])
 def test_runs_of_no_length_are_refused(options: Any):
     with pytest.raises(ConfigError, match="reward 'repetition'"):
-        score(TASK, "x", **options)
+        repetition(TASK, "x", **options)
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=4))
 def test_saying_it_all_twice_scores_less(words: list[str]):
     text = " ".join(words)
-    assert 0.0 < score(TASK, f"{text} {text}").value <= (len(words) + 2) / (2 * len(words) - 2)
-    assert score(TASK, f"{text} {text} {text}").value < score(TASK, f"{text} {text}").value
+    assert 0.0 < repetition(TASK, f"{text} {text}").value <= (len(words) + 2) / (2 * len(words) - 2)
+    assert repetition(TASK, f"{text} {text} {text}").value < repetition(TASK, f"{text} {text}").value

@@ -125,7 +125,7 @@ class Rig:
                 redundant_siblings=setting.redundant_siblings,
                 seed=SEED,
             ),
-            serving=self.publisher.serving,
+            serving=Publishers({"": self.publisher}).serving,
         )
         self.metrics: dict[int, Mapping[str, float]] = {}
         self.asked_to_stop = False

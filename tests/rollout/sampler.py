@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from roll.engines.base import Request
+from roll.serving.counts import IdleReasons
 from roll.serving.dispatch import Sampled
-from roll.serving.idle import IdleReasons
 from roll.serving.router import GenerationCounts
 from roll.types import Finish
 

@@ -12,8 +12,8 @@ from roll.engines.base import Generator
 from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled
 from roll.serving.router import Router, Timeouts
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.generator import GeneratorSpeed, SimGenerator
-from roll.sim.lengths import Constant
+from roll.sim.engines import GeneratorSpeed, SimGenerator
+from roll.sim.workload import Constant
 from tests.engines.models import request
 from tests.rollout.rig import Rig, Setting
 

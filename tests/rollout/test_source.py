@@ -10,7 +10,7 @@ from roll.rewards.result import RewardFault, RewardResult
 from roll.rewards.service import LocalRewards
 from roll.rollout.episode.runner import Attempt
 from roll.rollout.source import TaskSource
-from roll.serving.idle import IdleReasons
+from roll.serving.counts import IdleReasons
 from roll.types import Finish, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
 TASK = Task(id="t", domain="d")

@@ -10,9 +10,8 @@ import pytest
 
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.rollout.source import TaskSource
-from roll.rollout.validation import Validator, summarise
-from roll.rollout.votes import answer_of as reader_of
-from roll.rollout.votes import majority, pass_at
+from roll.rollout.validation import Validator, majority, pass_at, summarise
+from roll.rollout.validation import answer_of as reader_of
 from roll.types import Finish, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
 

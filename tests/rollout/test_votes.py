@@ -4,7 +4,7 @@ import pytest
 
 from roll.rewards import choice
 from roll.rewards.math import reward as math
-from roll.rollout.votes import answer_of, majority
+from roll.rollout.validation import answer_of, majority
 from roll.types import Spec
 
 HALVES = [

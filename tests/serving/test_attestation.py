@@ -15,7 +15,7 @@ import torch
 from roll.algorithms.recipe import Objective
 from roll.cluster.inline import InlineCluster
 from roll.config.schema import Optimizer
-from roll.engines.base import Generator, Output, Trainer
+from roll.engines.base import Generator, Output, Probeable, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator
@@ -26,9 +26,8 @@ from roll.serving.canary import Canary, canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Digest, Spec
-from roll.weights.channel import Transport
+from roll.weights.channel import Mailbox, Transport
 from roll.weights.digest import digest
-from roll.weights.inline import Mailbox
 from tests.engines.models import batch_of, generator, prompts, small, trainer, twin
 
 LOSS = Objective(loss=Spec("policy_gradient"))
@@ -263,7 +262,7 @@ def test_the_tolerance_depends_on_the_dtype(kind: str, read: float, served: floa
         trainers = InlineCluster[Trainer]([Certain()])
         generators = InlineCluster[Generator]([FakeGenerator(), Rounded(read, served)])
         await generators.each(Generator.pause)
-        outputs = {rank: await CANARY.probe(generators, rank) for rank in range(2)}
+        outputs = dict(enumerate(await generators.each(Probeable.probe, CANARY.ids, CANARY.num_new)))
         return await CANARY.check(trainers, outputs, version=5, dtypes={kind})
 
     if fault is None:

@@ -9,7 +9,7 @@ from roll.engines.base import Generator, Request, Trainer
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.idle import IdleReasons
+from roll.serving.counts import IdleReasons
 from roll.serving.policies import Publishers, Routers
 from roll.serving.publisher import Publisher
 from roll.serving.router import GenerationCounts, Router

@@ -16,7 +16,7 @@ from roll.serving.dispatch import Sampled
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.types import Sampling, Spec
-from roll.weights.inline import Mailbox
+from roll.weights.channel import Mailbox
 from tests.engines.models import batch_of, generator, prompts, request, small, trainer, twin
 
 KIND = Sampling(temperature=0.9, top_k=30)

@@ -7,7 +7,7 @@ import pytest
 
 from roll.errors import RunStopped
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.remote import CallCost, RemoteCluster
+from roll.sim.engines import CallCost, RemoteCluster
 
 
 def test_an_hour_of_sleep_takes_no_time_and_ends_on_the_second() -> None:

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from roll.engines.base import Output, Request
 from roll.sim.clock import VirtualLoop, run_virtual
-from roll.sim.generator import GeneratorSpeed, SimGenerator
-from roll.sim.lengths import Constant, Lengths, LogNormal, RecordedLengths
+from roll.sim.engines import GeneratorSpeed, SimGenerator
+from roll.sim.workload import Constant, Lengths, LogNormal, RecordedLengths
 from roll.types import Finish, Sampling
 
 T = TypeVar("T")

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from roll.sim.generator import GeneratorSpeed
-from roll.sim.lengths import Constant, LogNormal
-from roll.sim.remote import CallCost
+from benchmarks.queue import batch_at_once
+from roll.sim.engines import CallCost, GeneratorSpeed
 from roll.sim.run import SimulationConfig, simulate
 from roll.sim.split import Baseline, baseline, gains, staleness_bound, work_bound
-from roll.sim.units import batch_at_once
+from roll.sim.workload import Constant, LogNormal
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError
-from roll.tools.bm25 import BM25Index, split_words
-from roll.tools.retrieval import Retrieval, _load_corpus
+from roll.tools.retrieval import BM25Index, Retrieval, _load_corpus, split_words
 
 TEXTS = ["the cat sat", "the cat and the dog", "A bird!"]
 

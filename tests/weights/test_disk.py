@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roll.errors import RunStopped
-from roll.weights.disk import Disk, disk
+from roll.weights.channel import Disk, disk
 
 
 def tensors(value: float) -> list[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 
 from roll.errors import RunStopped
 from roll.registry import CHANNELS
-from roll.weights.gloo import GlooChannel, Rendezvous
+from roll.weights.broadcast import GlooChannel, Rendezvous
 
 pytestmark = pytest.mark.slow
 

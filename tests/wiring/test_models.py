@@ -14,8 +14,7 @@ from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
 from roll.types import Spec
-from roll.wiring.actor import build_actor, build_engine_specs, place_actor
-from roll.wiring.generators import build_canary
+from roll.wiring.actor import build_actor, build_canary, build_engine_specs, place_actor
 from roll.wiring.models import build_models, build_roles, build_tokenizer
 
 TEXT = """\

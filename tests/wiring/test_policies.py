@@ -30,8 +30,8 @@ from roll.preflight import preflight
 from roll.report.samples import show
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
+from roll.weights.channel import Mailbox
 from roll.weights.huggingface import read_tensors
-from roll.weights.inline import Mailbox
 from roll.wiring.models import build_roles
 from roll.wiring.run import build_publisher
 from tests.engines.models import small, trainer

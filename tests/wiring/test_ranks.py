@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from roll.cluster.handle import RankGroup
 from roll.cluster.inline import InlineCluster
-from roll.cluster.rank_group import RankGroup
 from roll.cluster.serialization import pack, unpack
 from roll.config.load import load
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel

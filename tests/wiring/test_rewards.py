@@ -7,7 +7,7 @@ import pytest
 from roll.config.load import LoadedRun, load
 from roll.errors import ConfigError
 from roll.sandbox.level import TRUSTED_CODE
-from roll.wiring.rewards import check_sandboxes
+from roll.wiring.services import check_sandboxes
 
 TEXT = """\
 model: {shape: {hidden: 64}}

@@ -68,14 +68,10 @@ class WorkerActor:
         except Exception as error:  # noqa: BLE001 - the controller raises any error
             return self._pack_error(error)
 
-    async def call(
-        self, method: str, arguments: Payload | bytes, shard: Payload | bytes | None = None
-    ) -> Payload | bytes:
-        """Call a method; a shard comes before the other arguments."""
+    async def call(self, method: str, arguments: Payload | bytes) -> Payload | bytes:
+        """Call a method of the worker."""
         try:
             args, kwargs = unpack(arguments)
-            if shard is not None:
-                args = (unpack(shard), *args)
             return pack(CallResult(True, await getattr(self._worker, method)(*args, **kwargs))).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error
             return self._pack_error(error)

@@ -19,20 +19,19 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Concatenate, Generic
+from typing import Any
 
 import ray as _ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from roll.cluster.handle import Method, P, R, S, W
-from roll.cluster.interpreter import check_interpreter
+from roll.cluster.handle import Cluster, Method, P, R, W
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import ProcessSetup, WorkerActor, WorkerSlot
-from roll.cluster.ray.watch import accepts_connections, wait_until_unreachable
+from roll.cluster.ray.environment import accepts_connections, check_interpreter, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
 from roll.types import Spec
@@ -160,7 +159,7 @@ class RayExecutor:
             raise _no_cluster(address, str(error).partition("\n")[0]) from None
 
 
-class RayCluster(Generic[W]):
+class RayCluster(Cluster[W]):
     """`Cluster` over `size` actors, each with one worker; calls on a worker run concurrently.
 
     Errors of a worker are raised here. Calls to a dead worker raise `WorkerDied` until `replace` has started another.
@@ -212,19 +211,6 @@ class RayCluster(Generic[W]):
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
         arguments = await _store(pack((args, kwargs)))
         return list(await asyncio.gather(*(self._call(rank, method, arguments) for rank in range(self.size))))
-
-    async def scatter(
-        self,
-        method: Callable[Concatenate[Any, S, P], Awaitable[R]],
-        shards: Sequence[S],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> list[R]:
-        assert len(shards) == self.size, f"{len(shards)} shards for {self.size} workers"
-        arguments = await _store(pack((args, kwargs)))
-        stored = await asyncio.gather(*(_store(pack(shard)) for shard in shards))
-        calls = [self._call(rank, method, arguments, shard) for rank, shard in enumerate(stored)]
-        return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._call(rank, method, await _store(pack((args, kwargs))))
@@ -278,10 +264,10 @@ class RayCluster(Generic[W]):
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise WorkerDied(f"{self.role} {rank}: cannot start ({reason}); see {self.log(rank)}") from error
 
-    async def _call(self, rank: int, method: Callable[..., Any], arguments: Any, shard: Any = None) -> Any:
+    async def _call(self, rank: int, method: Callable[..., Any], arguments: Any) -> Any:
         self._check_running(rank)
         name = method.__name__
-        return await self._result(rank, name, self._actors[rank].call.remote(name, arguments, shard))
+        return await self._result(rank, name, self._actors[rank].call.remote(name, arguments))
 
     async def _result(self, rank: int, what: str, reference: Any) -> Any:
         future = asyncio.ensure_future(reference)

@@ -1,8 +1,13 @@
-"""Environment variables that configure Ray in this process and its children; set before Ray is imported."""
+"""Surroundings of Ray: environment variables, reachable hosts, suitable interpreters. Does not import Ray."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+import sys
+
+from roll.errors import ConfigError
 
 _DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
@@ -10,9 +15,62 @@ _DEFAULTS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker sees the GPUs that its configuration names
     "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # `WorkerDied` reports a worker's end instead
 }
+_PROBE = "import sys, ray, roll; print('%d.%d' % sys.version_info[:2], ray.__version__)"
+_TIMEOUT_S = 120.0
 
 
 def set_ray_environment() -> None:
-    """Set the defaults; values that the user has set are kept."""
+    """Set variables that configure Ray in this process and its children, before Ray is imported.
+
+    Values that the user has set are kept.
+    """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+async def check_interpreter(python: str, where: str, ray_version: str) -> None:
+    """Raise `ConfigError` if `python` is missing, lacks roll, or has another version of Python or Ray than this one."""
+    program = shutil.which(python)
+    if program is None:
+        raise ConfigError(f"{where}: no program {python}; give the path of a virtual environment's python")
+    process = await asyncio.create_subprocess_exec(
+        program, "-c", _PROBE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            output, errors = await process.communicate()
+    except TimeoutError:
+        raise ConfigError(f"{where}: {python} did not reply within {_TIMEOUT_S:g} s; try it by hand") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ConfigError(f"{where}: {python} cannot import roll and ray ({reason}); install roll there")
+    theirs, ours = output.decode().split(), [f"{sys.version_info[0]}.{sys.version_info[1]}", ray_version]
+    if theirs != ours:
+        raise ConfigError(
+            f"{where}: {python} has Python {theirs[0]} and Ray {theirs[1]}, this process {ours[0]} and {ours[1]}; "
+            "install the same there"
+        )
+
+
+async def wait_until_unreachable(address: str, *, every_s: float, misses: int) -> None:
+    """Return once connecting to `host:port` has failed `misses` times in a row."""
+    missed = 0
+    while missed < misses:
+        await asyncio.sleep(every_s)
+        missed = 0 if await accepts_connections(address, every_s) else missed + 1
+
+
+async def accepts_connections(address: str, timeout_s: float) -> bool:
+    """Whether a connection to `host:port` succeeds."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError, ValueError, OverflowError):
+        return False
+    writer.transport.abort()
+    return True

@@ -7,10 +7,9 @@ micro-batches.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,9 +21,8 @@ from roll.engines.base import Part
 from roll.engines.fsdp.model import ShardedDecoder
 from roll.engines.fsdp.ranks import Ranks, reduce_backward, reduce_forward
 from roll.engines.native.attention import Ragged, sharing
-from roll.engines.native.decoder import Decoder
 from roll.engines.native.likelihood import likelihood
-from roll.engines.native.lora import adapter_tensors, without_adapters
+from roll.engines.native.lora import adapter_tensors
 from roll.engines.native.model_spec import ModelSpec, architecture, build
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
@@ -48,36 +46,27 @@ class FsdpLogprobModel(NativeLogprobModel):
         with self.ranks.blame_peers("its start"):
             self.ranks.join(self.settings.device)
             self.decoder.shard(self.settings.device, self.settings.precision)
-            self.decoder.fill({} if self._source is None else _all_tensors(self._source))
-        self._source = None
+            source, self._source = self._source, None
+            self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), adapter_tensors(source))))
 
     async def stop(self) -> None:
         self.ranks.leave()
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        if "weights" in parts and not self.ranks.layout.offload:
-            self.decoder.to(device)
+        if not self.ranks.layout.offload:
+            super()._move(parts, device)
 
-    async def _row(
-        self,
-        batch: Batch,
-        select: Callable[[ForwardOutput], Tensor | None],
-        sampling: Sampling | None = None,
-        *,
-        base: bool = False,
-    ) -> Tensor:
-        row = torch.zeros(batch.num_tokens, device=self.decoder.device)
+    def _move_weights(self, device: torch.device) -> None:
+        self.decoder.to(device)
+
+    async def _row(self, *args: Any, **kwargs: Any) -> Tensor:
         with self.ranks.blame_peers("scoring"):
-            for rows, part in self._microbatches(batch):
-                with torch.no_grad(), without_adapters(self.decoder) if base else nullcontext():
-                    values = select(self._forward(part, torch.ones_like(part.trained), sampling=sampling))
-                assert values is not None
-                if rows:
-                    row[torch.from_numpy(batch.positions(rows)).to(row.device)] = values
-                await asyncio.sleep(0)
-            self.decoder.reshard()
-            dist.all_reduce(row, group=self.ranks.data)
-        return row.cpu()
+            return await super()._row(*args, **kwargs)
+
+    def _whole_row(self, row: Tensor) -> Tensor:
+        self.decoder.reshard()
+        dist.all_reduce(row, group=self.ranks.data)
+        return row
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
         """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
@@ -128,11 +117,6 @@ class FsdpLogprobModel(NativeLogprobModel):
         turn = torch.arange(len(at), device=at.device) % self.ranks.layout.tp
         mine = (positions >= 0) & (positions < size) & (turn == self.ranks.tp_rank)
         return at[mine], positions[mine]
-
-
-def _all_tensors(decoder: Decoder) -> dict[str, Tensor]:
-    """All weights and adapters of a whole model."""
-    return {**dict(decoder.named_tensors()), **dict(adapter_tensors(decoder))}
 
 
 def assign_rows(lengths: Sequence[int], budget: int, ranks: int) -> list[list[list[int]]]:

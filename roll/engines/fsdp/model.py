@@ -237,16 +237,8 @@ class ShardedDecoder(nn.Module):
             parameter.to_local().copy_(_piece(whole, 0, layout.size // layout.tp, self.ranks.shard))
 
     @torch.no_grad()
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter whole, one by one, on every rank: all ranks must iterate to the end."""
-        yield from self._gather(adapters=False)
-
-    @torch.no_grad()
-    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Adapters, likewise; `named_tensors` has the frozen weights."""
-        yield from self._gather(adapters=True)
-
-    def _gather(self, *, adapters: bool) -> Iterator[tuple[str, Tensor]]:
+    def named_tensors(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter, or every adapter, whole, one by one, on every rank: all ranks must iterate to the end."""
         for name, parameter in self._sharded_parameters(adapters=adapters):
             yield name, parameter.detach().to(self.device).full_tensor()
 

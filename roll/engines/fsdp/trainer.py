@@ -5,7 +5,7 @@ Ranks agree on everything that is not sharded: metrics, the norm of the gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,6 @@ from torch.distributed.tensor import DTensor
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Model, Optimizer
-from roll.engines.base import Part
 from roll.engines.fsdp.checkpoint import BackgroundSave, copy_to_host, optimizer_state, read_state, write_state
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.model import ShardedDecoder, tp_dim
@@ -26,7 +25,6 @@ from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
 from roll.engines.native.model_spec import ModelSpec, build
-from roll.engines.native.schedule import lr_at
 from roll.engines.native.trainer import (
     LogprobSettings,
     MetricSums,
@@ -36,11 +34,10 @@ from roll.engines.native.trainer import (
 )
 from roll.registry import CHANNELS
 from roll.types import Batch, Digest, Spec
-from roll.weights.adapters import check_base, read_adapter, write_adapter, write_base
-from roll.weights.channel import Channel
+from roll.weights.adapters import check_base, read_adapter, write_adapter
+from roll.weights.channel import Channel, Shared
 from roll.weights.digest import combine, digest
 from roll.weights.huggingface import write_sharded_model
-from roll.weights.inline import Shared
 
 _FILE_BYTES = 4 * 2**30
 """Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
@@ -74,7 +71,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         dtype, decoder = self.settings.precision.dtype or torch.float32, self.decoder
         tensors = ((name, tensor.to(dtype)) for name, tensor in decoder.named_tensors())
         if decoder.lora is not None:
-            tensors = decoder.adapter_tensors()
+            tensors = decoder.named_tensors(adapters=True)
         with self.ranks.blame_peers("a publication"):
             if self.ranks.rank == 0:
                 self.channel.send(tensors, version=version)
@@ -94,10 +91,12 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         with self.ranks.blame_peers("a save"):
             self._background_save.finish()
             if (lora := self.decoder.lora) is not None:
-                pairs = dict(self.decoder.adapter_tensors())
+                pairs = dict(self.decoder.named_tensors(adapters=True))
                 tensors = merge(tensors, pairs, lora.scale)
             if lora is not None and (resumable or lora.export == "adapter"):
-                self._save_adapter(path, pairs)
+                frozen = self._frozen_digest()
+                if self.ranks.rank == 0:
+                    write_adapter(path, lora, pairs.items(), base=self.settings.base, frozen=frozen)
                 tensors = iter(())
             state = optimizer_state(self.decoder, self._optimizer, self._num_updates) if resumable else None
             if wait:
@@ -133,28 +132,15 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
             self._num_updates = read_state(path, self.decoder, self._optimizer)
 
-    def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        super()._move(parts, device)
-        if "optimizer" in parts and not self.ranks.layout.offload:
-            for state in self._optimizer.state.values():
-                for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
-                    state[name] = state[name].to(device)
-
     def _step(self, sums: MetricSums) -> dict[str, float]:
-        """Clip the gradient and apply the optimizer step, unless a value on any rank is not finite."""
-        config = self.settings.optimizer
-        lr = lr_at(self._num_updates, self.settings.total_steps, config)
         _sum_metrics(sums, self.ranks.data, self.decoder.device)
-        norm = self._clip(config.max_grad_norm)
-        refused = torch.tensor(float(not (torch.isfinite(norm) and torch.isfinite(sums.loss))), device=norm.device)
+        return super()._step(sums)
+
+    def _all_finite(self, *values: Tensor) -> bool:
+        """Whether these values are finite on all ranks."""
+        refused = torch.tensor(float(not super()._all_finite(*values)), device=values[0].device)
         dist.all_reduce(refused, dist.ReduceOp.MAX)
-        if not refused:
-            for group in self._optimizer.param_groups:
-                group["lr"] = lr
-            self._optimizer.step()
-            self._num_updates += 1
-        self._optimizer.zero_grad(set_to_none=True)
-        return {**sums.means(), "loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(refused)}
+        return not refused
 
     def _clip(self, most: float | None) -> Tensor:
         """The norm of the whole gradient, which is then scaled to at most `most`.
@@ -192,12 +178,6 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 write_state(path, copy, group)
 
         self._background_save.begin(write)
-
-    def _save_adapter(self, path: Path, pairs: dict[str, Tensor]) -> None:
-        lora, frozen = self.decoder.lora, self._frozen_digest()
-        if self.ranks.rank == 0:
-            write_adapter(path, lora, pairs.items(), base=self.settings.base)
-            write_base(path, frozen)
 
     def _frozen_digest(self) -> Digest:
         """Digest of the frozen weights, computed once because they never change."""

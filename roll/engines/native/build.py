@@ -16,8 +16,7 @@ from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, Nat
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
 from roll.types import Spec
-from roll.weights.channel import Channel
-from roll.weights.inline import Shared
+from roll.weights.channel import Channel, Shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

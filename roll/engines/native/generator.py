@@ -8,11 +8,9 @@ the batch change no bit.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 
 import numpy as np
@@ -20,12 +18,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
-from roll.engines.base import Output, Part, Request, Statistics
+from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native import lora
 from roll.engines.native.attention import SlotCache
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.sampling import draw, score, uniforms
-from roll.errors import EngineFailed
 from roll.types import Digest, Finish, Sampling
 from roll.weights.channel import Channel
 from roll.weights.digest import StreamingDigest, digest
@@ -48,17 +45,13 @@ class NativeGeneratorSettings:
 
 
 @dataclass(slots=True, kw_only=True)
-class _ActiveRequest:
+class _SlotRequest(ActiveRequest):
     """A request in its slot."""
 
-    request: Request
     after_prompt: Tensor
     """[hidden] state after the last token of `request.ids`, with which siblings skip their prefill."""
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
     due: int
     """Number of tokens at which the next output is due."""
-    num_reported: int = 0
 
     @property
     def length(self) -> int:
@@ -66,17 +59,19 @@ class _ActiveRequest:
         return len(self.request.ids) + len(self.ids)
 
 
-class NativeGenerator:
+class NativeGenerator(SteppedGenerator):
     """`Generator`, `Probeable`, `HasStatistics` and `Offloadable` over one decoder."""
 
     def __init__(self, decoder: Decoder, settings: NativeGeneratorSettings, channel: Channel) -> None:
+        super().__init__(settings.max_seq_len)
         self.decoder, self.settings, self.channel = decoder, settings, channel
         self._queue: deque[Request] = deque()
-        self._running: list[_ActiveRequest] = []  # by slot
-        self._outputs: list[Output] = []
+        self._running: list[_SlotRequest] = []  # by slot
         self._cache: SlotCache | None = None
-        self._version, self._paused = 0, False
-        self._changed = asyncio.Event()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._queue or self._running)
 
     async def start(self) -> None:
         self.decoder.to(self.settings.device)
@@ -86,48 +81,20 @@ class NativeGenerator:
         self._cache = None
 
     async def submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if not request.ids or len(request.ids) + request.max_new_tokens > self.settings.max_seq_len:
-                raise EngineFailed(
-                    f"request {request.id}: {len(request.ids)} tokens and {request.max_new_tokens} new ones exceed "
-                    f"{self.settings.max_seq_len}; raise rollout.max_seq_len"
-                )
+        self._check_lengths(requests)
         self._queue.extend(requests)
         self._changed.set()
-
-    async def events(self, max_wait_s: float) -> list[Output]:
-        deadline = time.monotonic() + max_wait_s
-        while not self._outputs and (left := deadline - time.monotonic()) > 0:
-            if self._paused or not (self._queue or self._running):
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(left):  # wait_for may swallow a cancellation that arrives with the event
-                        await self._changed.wait()
-                except TimeoutError:
-                    break
-                continue
-            self._advance()
-            await asyncio.sleep(0)
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         names = None if ids is None else set(ids)
         for request in self._queue:
             if names is None or request.id in names:
-                self._outputs.append(_aborted(request, self._version))
+                self._report(ActiveRequest(request=request), Finish.ABORT)
         self._queue = deque(request for request in self._queue if names is not None and request.id not in names)
         ended = [at for at, row in enumerate(self._running) if names is None or row.request.id in names]
         for slot in ended:
             self._report(self._running[slot], Finish.ABORT)
         self._vacate(ended)
-        self._changed.set()
-
-    async def pause(self) -> None:
-        self._paused = True
-
-    async def resume(self, version: int) -> None:
-        self._version, self._paused = version, False
         self._changed.set()
 
     async def receive(self, version: int) -> Digest:
@@ -155,7 +122,7 @@ class NativeGenerator:
         with torch.inference_mode():
             hidden = self._run_prefill({request.ids: [0]})[0][: len(ids)]
             read: list[float] = score(hidden[:-1], self.decoder.head, targets, Sampling())[0].tolist()
-            self._running.append(_ActiveRequest(request=request, after_prompt=hidden[-1], due=num_new))
+            self._running.append(_SlotRequest(request=request, after_prompt=hidden[-1], due=num_new))
             self._sample(hidden[-1:], 0)
             while self._running:
                 self._decode()
@@ -220,7 +187,7 @@ class NativeGenerator:
             else:
                 after_prompt = hidden[request.ids]
             due = min(request.max_new_tokens, self.settings.progress_interval)
-            self._running.append(_ActiveRequest(request=request, after_prompt=after_prompt, due=due))
+            self._running.append(_SlotRequest(request=request, after_prompt=after_prompt, due=due))
         self._sample(torch.stack([row.after_prompt for row in self._running[first:]]), first)
 
     def _prefill(self, fresh: dict[tuple[int, ...], list[int]]) -> dict[tuple[int, ...], Tensor]:
@@ -273,7 +240,7 @@ class NativeGenerator:
                 ended.append(slot)
         self._vacate(ended)
 
-    def _report_due(self, row: _ActiveRequest) -> bool:
+    def _report_due(self, row: _SlotRequest) -> bool:
         """Report the tokens that are due; returns whether the request has ended."""
         if row.ids[-1] in row.request.stop:
             self._report(row, Finish.STOP)
@@ -281,16 +248,9 @@ class NativeGenerator:
             self._report(row, Finish.LENGTH)
         else:
             self._report(row, None)
+            row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.progress_interval)
             return False
         return True
-
-    def _report(self, row: _ActiveRequest, finish: Finish | None) -> None:
-        new = slice(row.num_reported, None)
-        self._outputs.append(
-            Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
-        )
-        row.num_reported = len(row.ids)
-        row.due = min(row.request.max_new_tokens, row.num_reported + self.settings.progress_interval)
 
     @torch.inference_mode()
     def _vacate(self, slots: Sequence[int]) -> None:
@@ -313,8 +273,3 @@ def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> 
         at = torch.tensor([row for row, sampling in enumerate(samplings) if sampling == kind], device=logits.device)
         ids[at], logprobs[at] = draw(logits[at], kind, noise[at])
     return ids, logprobs
-
-
-def _aborted(request: Request, version: int) -> Output:
-    """The output of a request that was aborted in the queue."""
-    return Output.of(request.id, (), (), version=version, finish=Finish.ABORT)

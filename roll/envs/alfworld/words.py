@@ -23,6 +23,18 @@ Available commands:
   cool (object) with (receptacle)
   slice (object) with (object)      with a knife in your hand
 """
+_OUTCOMES = {
+    "go": "You arrive at {receptacle}.",
+    "open": "You open the {receptacle}.",
+    "close": "You close the {receptacle}.",
+    "take": "You pick up the {thing} from the {receptacle}.",
+    "move": "You move the {thing} to the {receptacle}.",
+    **dict.fromkeys(("clean", "heat", "cool"), "You {verb} the {thing} using the {receptacle}."),
+    "use": "You turn on the {thing}.",  # as in the original, also if it is already on
+    "slice": "You sliced the {thing} with the {held}.",
+    "help": HELP,
+}
+"""The text after each action; after `go` and `open`, a description of the receptacle follows."""
 _CONDITIONS = (
     ({"isClean", "isHot", "isSliced"}, "This is a hot and clean sliced {}."),
     ({"isClean", "isCool", "isSliced"}, "This is a cool and clean sliced {}."),
@@ -47,41 +59,20 @@ def opening_text(world: World, task: str) -> str:
 def describe_outcome(world: World, action: GameAction) -> str:
     """The text after an action."""
     verb, thing, receptacle = action
-    name = world.game.objects[thing].name if thing >= 0 else ""
-    target = world.game.receptacles[receptacle].name if receptacle >= 0 else ""
-    match verb:
-        case "go":
-            return f"You arrive at {target}. {_receptacle(world, receptacle)}"
-        case "open":
-            return f"You open the {target}. {_receptacle(world, receptacle)}"
-        case "close":
-            return f"You close the {target}."
-        case "take":
-            return f"You pick up the {name} from the {target}."
-        case "move":
-            return f"You move the {name} to the {target}."
-        case "clean" | "heat" | "cool":
-            return f"You {verb} the {name} using the {target}."
-        case _:
-            return _describe_rest(world, action, name)
-
-
-def _describe_rest(world: World, action: GameAction, name: str) -> str:
-    """The text after actions without a receptacle or without effect."""
-    match action.verb:
-        case "use":
-            return f"You turn on the {name}."  # as in the original, also if it is already on
-        case "slice":
-            return f"You sliced the {name} with the {world.holding.name if world.holding else ''}."
-        case "examine":
-            return _receptacle(world, action.receptacle) if action.receptacle >= 0 else _thing(world, action.thing)
-        case "look":
-            return _around(world)
-        case "inventory":
-            held = world.holding
-            return "You are not carrying anything." if held is None else f"You are carrying: a {held.name}."
-        case _:
-            return HELP
+    if verb == "examine":
+        return _receptacle(world, receptacle) if receptacle >= 0 else _thing(world, thing)
+    if verb == "look":
+        return _around(world)
+    held = "" if world.holding is None else world.holding.name
+    if verb == "inventory":
+        return f"You are carrying: a {held}." if held else "You are not carrying anything."
+    text = _OUTCOMES[verb].format(
+        verb=verb,
+        thing=world.game.objects[thing].name if thing >= 0 else "",
+        receptacle=world.game.receptacles[receptacle].name if receptacle >= 0 else "",
+        held=held,
+    )
+    return f"{text} {_receptacle(world, receptacle)}" if verb in ("go", "open") else text
 
 
 def _around(world: World) -> str:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from roll.data.tools import ParsedResponse, Tool, ToolCall, parse_response
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
-from roll.envs.repair.files import list_files, read_numbered, replace_text
-from roll.envs.repair.testing import ExecutionLimits, FaultyProgram, run_tests
-from roll.envs.rows import parse_row
+from roll.envs.inputs import check_number, parse_row
+from roll.envs.repair.testing import FaultyProgram, run_tests
 from roll.envs.turn_recorder import ToolTurnRecorder
 from roll.sandbox.level import choose
 from roll.tools.base import ToolFailed, ToolResult
 from roll.types import Message, Task
 
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
-_TEXT = {"type": "string"}
+_LONGEST = 100_000
+"""Most characters per file."""
 
 
 def _texts(*names: str) -> dict[str, Any]:
-    return {"type": "object", "properties": dict.fromkeys(names, _TEXT), "required": list(names)}
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
 
 
 @dataclass(eq=False)
@@ -67,7 +67,6 @@ class Repair:
         self._program = parse_row(self.task, FaultyProgram, "repair")
         self._level = choose(self.sandbox)
         self._files = {self._program.file: self._program.buggy_code}
-        self._limits = ExecutionLimits(cpu_s=self.test_s, wall_s=self.timeout_s)
         self._hidden = _evenly_spaced(len(self._program.tests), self.hidden)
 
     async def start(self) -> tuple[Message, ...]:
@@ -106,24 +105,22 @@ class Repair:
 
     async def _answer(self, call: ToolCall) -> ToolResult:
         try:
-            return ToolResult(await self._result(call))
+            if call.name == "list_files":
+                return ToolResult(_list_files(self._files))
+            if call.name == "read_file":
+                return ToolResult(_number_lines(_text_of(self._files, **call.arguments)))
+            if call.name == "run_tests":
+                return ToolResult(await self._report())
+            self._files = _replace_text(self._files, **call.arguments)
         except ToolFailed as failure:
             return failure.result()
+        return ToolResult(f"{call.arguments['path']} is changed.")
 
-    async def _result(self, call: ToolCall) -> str:
-        if call.name == "list_files":
-            return list_files(self._files)
-        if call.name == "read_file":
-            return read_numbered(self._files, call.arguments["path"])
-        if call.name == "run_tests":
-            return await self._report()
-        arguments = call.arguments
-        self._files = replace_text(self._files, arguments["path"], arguments["old"], arguments["new"])
-        return f"{arguments['path']} is changed."
-
-    async def _run_tests(self, which: range | list[int]) -> list[str]:
+    async def _run_tests(self, which: Iterable[int]) -> list[str]:
         cases = [self._program.tests[index] for index in which]
-        return await run_tests(self._program, self._files, cases, self._limits, self._level)
+        return await run_tests(
+            self._program, self._files, cases, self._level, test_s=self.test_s, timeout_s=self.timeout_s
+        )
 
     async def _report(self) -> str:
         seen = [index for index in range(len(self._program.tests)) if index not in self._hidden]
@@ -137,3 +134,34 @@ class Repair:
 def _evenly_spaced(count: int, part: float) -> frozenset[int]:
     """A fraction `part` of the numbers below `count`, evenly spaced."""
     return frozenset(index for index in range(count) if math.floor((index + 1) * part) > math.floor(index * part))
+
+
+def _list_files(files: Mapping[str, str]) -> str:
+    return "\n".join(f"{name} ({len(text.splitlines())} lines)" for name, text in sorted(files.items()))
+
+
+def _number_lines(text: str) -> str:
+    return "\n".join(f"{number:4}  {line}" for number, line in enumerate(text.splitlines(), start=1)) or "(empty)"
+
+
+def _replace_text(files: Mapping[str, str], path: str, old: str, new: str) -> dict[str, str]:
+    """The files with `old` replaced by `new` in one of them, where it must occur exactly once."""
+    text = _text_of(files, path)
+    count = text.count(old) if old else 0
+    if count != 1:
+        where = f"occurs {count} times in" if count else "is not in"
+        raise ToolFailed(f"'old' {where} {path}; give text that occurs there exactly once, without line numbers")
+    changed = text.replace(old, new)
+    if len(changed) > _LONGEST:
+        raise ToolFailed(f"{path} would have more than {_LONGEST} characters")
+    try:
+        changed.encode()
+    except UnicodeEncodeError:
+        raise ToolFailed("'new' contains half a character") from None
+    return {**files, path: changed}
+
+
+def _text_of(files: Mapping[str, str], path: str) -> str:
+    if path not in files:
+        raise ToolFailed(f"no file {path[:100]!r}; there are {', '.join(sorted(files))}")
+    return files[path]

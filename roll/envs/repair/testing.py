@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import msgspec
 
-from roll.envs.repair.harness import LONGEST
+from roll.envs.repair import harness
 from roll.errors import EnvFailed
 from roll.sandbox.base import ExitReason, Program, ResourceLimits
 from roll.sandbox.level import SandboxLevel
 
 _INTERPRETER = ("python3", "-I", "-S", "-c")
+_HARNESS = Path(harness.__file__).read_text(encoding="utf-8")
 _TOLERANCE = 1e-4
 _MAX_SHOWN = 200
 """Most characters of a value that the policy sees."""
@@ -46,62 +45,52 @@ class FaultyProgram(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.entry_point}({', '.join(_shorten(value) for value in case.args)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionLimits:
-    """Time limits for the tests of one program."""
-
-    cpu_s: float
-    """CPU seconds per test."""
-    wall_s: float
-    """Wall-clock seconds for all tests together."""
-
-
 async def run_tests(
     program: FaultyProgram,
     files: Mapping[str, str],
     cases: Sequence[ProgramTest],
-    limits: ExecutionLimits,
     level: SandboxLevel,
+    *,
+    test_s: float,
+    timeout_s: float,
 ) -> list[str]:
-    """Why each test fails; empty for a test that passes. After a timeout no further test runs."""
-    work = {
-        "file": program.file,
-        "entry": program.entry_point,
-        "cpu_s": limits.cpu_s,
-        "arguments": [case.args for case in cases],
-    }
+    """Why each test fails; empty for a test that passes. After a timeout no further test runs.
+
+    `test_s` is CPU time per test, `timeout_s` wall-clock time for all tests together.
+    """
+    arguments = [case.args for case in cases]
+    work = {"file": program.file, "entry": program.entry_point, "cpu_s": test_s, "arguments": arguments}
     started = Program(
-        argv=(*_INTERPRETER, _harness()),
+        argv=(*_INTERPRETER, _HARNESS),
         files={name: text.encode() for name, text in files.items()},
         stdin=json.dumps(work).encode(),
     )
-    sandbox_limits = ResourceLimits(wall_s=limits.wall_s, output_bytes=4 * LONGEST * len(cases) + 4096)
-    outcome = await level.run(started, sandbox_limits)
+    outcome = await level.run(
+        started, ResourceLimits(wall_s=timeout_s, output_bytes=4 * harness.LONGEST * len(cases) + 4096)
+    )
     ready, *lines = outcome.stdout.decode("ascii", "replace").split("\n")
     if ready != "ready":
         stderr = outcome.stderr.decode(errors="replace").strip()[-500:]
         raise EnvFailed(f"the tests of {program.file} did not start (python3 said {stderr!r}); see the sandbox")
-    whole = zip(cases, lines[:-1], strict=False)  # a line without a newline is incomplete
-    failures = [_failure(case, line, limits) for case, line in whole]
+    complete = zip(cases, lines[:-1], strict=False)  # a line without a newline is incomplete
+    failures = [_failure(case, line, test_s) for case, line in complete]
     if outcome.reason is ExitReason.TIMED_OUT and len(failures) < len(cases):
-        failures.append(f"did not end within {limits.wall_s:g} s")
+        failures.append(f"did not end within {timeout_s:g} s")
     return failures + ["not run"] * (len(cases) - len(failures))
 
 
-def _failure(case: ProgramTest, line: str, bounds: ExecutionLimits) -> str:
+def _failure(case: ProgramTest, line: str, test_s: float) -> str:
     """Why a test failed. Every character of the report may come from the program."""
     report = _parse_object(line)
     if report.get("late"):
-        return f"did not end within {bounds.cpu_s:g} s"
+        return f"did not end within {test_s:g} s"
     if report.get("signal"):
         return f"was killed by signal {report['signal']}"
     output = _parse_object(str(report.get("output", "")))
     if "gave" in output:
-        return (
-            ""
-            if values_equal(output["gave"], case.expected)
-            else f"gave {_shorten(output['gave'])}, not {_shorten(case.expected)}"
-        )
+        if values_equal(output["gave"], case.expected):
+            return ""
+        return f"gave {_shorten(output['gave'])}, not {_shorten(case.expected)}"
     return f"raised {output['raised']}" if isinstance(output.get("raised"), str) else "gave nothing"
 
 
@@ -141,8 +130,3 @@ def _shorten(value: Any) -> str:
     except RecursionError:
         text = "something very deep"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-@functools.cache
-def _harness() -> str:
-    return Path(__file__).with_name("harness.py").read_text(encoding="utf-8")

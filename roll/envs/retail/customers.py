@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Protocol
+from typing import Any
 
 from roll.chat.base import Chat
 from roll.chat.openai import build_chat
@@ -26,16 +26,6 @@ write {stop} and nothing else.
 """
 
 
-class Customer(Protocol):
-    """Opens the conversation and responds until it is over."""
-
-    async def open(self) -> str: ...
-
-    async def answer(self, message: str) -> str | None:
-        """The next message; None if the conversation is over."""
-        ...
-
-
 class ScriptedCustomer:
     """States the whole request at once, agrees to every question, and ends after a message without a question."""
 
@@ -46,6 +36,7 @@ class ScriptedCustomer:
         return self._instruction
 
     async def answer(self, message: str) -> str | None:
+        """The next message; None if the conversation is over."""
         return CONSENT if "?" in message else None
 
 
@@ -67,7 +58,7 @@ class ModelCustomer:
         return None if STOP in spoken or not spoken else spoken
 
 
-def build_customer(user: Any, instruction: str, seed: int) -> Customer:
+def build_customer(user: Any, instruction: str, seed: int) -> ScriptedCustomer | ModelCustomer:
     """The configured customer: `scripted`, a section with `url` and `model`, or a `Chat`."""
     if user == "scripted":
         return ScriptedCustomer(instruction)

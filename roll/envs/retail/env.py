@@ -11,10 +11,10 @@ import msgspec
 
 from roll.data.tools import ParsedResponse, parse_response
 from roll.envs.base import StepResult
+from roll.envs.inputs import parse_row
 from roll.envs.retail.customers import STOP, build_customer
 from roll.envs.retail.desk import TOOLS, TRANSFER, action_error, call_tool
 from roll.envs.retail.shop import Shop, read_tables
-from roll.envs.rows import parse_row
 from roll.envs.turn_recorder import ToolTurnRecorder, without_thinking
 from roll.errors import ConfigError
 from roll.tools.base import ToolResult
@@ -81,27 +81,23 @@ class Retail:
     async def call(self, response: ParsedResponse) -> StepResult:
         """The result for one response with parsed calls: from the tools, or from the customer."""
         self._recorder.check_open()
-        if response.calls:
-            return self._run_calls(response)
-        text = without_thinking(response.text)
-        if response.fault is not None or not text:
-            return self._recorder.reject(response, self._shop.digest(), no_call=_NO_MESSAGE)
-        self._sent.append(text)
-        answer = await self._customer.answer(text)
-        if answer is None:
-            return self._recorder.answer_text(STOP, self._shop.digest(), reward=self._reward())
-        return self._recorder.answer_text(answer, self._shop.digest())
-
-    async def close(self) -> None:
-        self._recorder.done = True
-
-    def _run_calls(self, response: ParsedResponse) -> StepResult:
         results: list[ToolResult] = []
         for call in response.calls:
             results.append(call_tool(self._shop, call.name, call.arguments))
             if call.name == TRANSFER:
                 return self._recorder.answer_calls(results, self._shop.digest(), reward=self._reward())
-        return self._recorder.answer_calls(results, self._shop.digest())
+        if results:
+            return self._recorder.answer_calls(results, self._shop.digest())
+        text = without_thinking(response.text)
+        if response.fault is not None or not text:
+            return self._recorder.reject(response, self._shop.digest(), no_call=_NO_MESSAGE)
+        self._sent.append(text)
+        answer = await self._customer.answer(text)
+        reward = self._reward() if answer is None else None
+        return self._recorder.answer_text(STOP if answer is None else answer, self._shop.digest(), reward)
+
+    async def close(self) -> None:
+        self._recorder.done = True
 
     def _reward(self) -> float:
         expected = Shop(read_tables(self.database))

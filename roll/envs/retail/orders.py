@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from roll.envs.retail.lookups import to_json
-from roll.envs.retail.records import Address, OrderItem, Payment, PaymentMethod, RetailOrder, Variant
-from roll.envs.retail.shop import Shop
+from roll.envs.retail.shop import Address, OrderItem, Payment, PaymentMethod, RetailOrder, Shop, Variant, to_json
 from roll.tools.base import ToolFailed
 
 OrderId = Annotated[str, "with the # it begins with: #W0000000"]
@@ -46,9 +44,7 @@ def modify_pending_order_items(
     The payment method pays the difference in price, or gets it back. Ask the user for an explicit yes before.
     """
     order = _order(shop, order_id, "pending")
-    variants = _new_variants(shop, order, item_ids, new_item_ids)
-    difference = _difference(order, item_ids, variants)
-    _check_payment(shop, order, payment_method_id, difference)
+    variants, difference = _price_exchange(shop, order, item_ids, new_item_ids, payment_method_id)
     kind = "payment" if difference > 0 else "refund"
     payment = Payment(transaction_type=kind, amount=abs(difference), payment_method_id=payment_method_id)
     shop.pay(order.user_id, payment_method_id, difference)
@@ -69,9 +65,7 @@ def exchange_delivered_order_items(
     The payment method will pay the difference in price, or get it back. Ask the user for an explicit yes before.
     """
     order = _order(shop, order_id, "delivered")
-    variants = _new_variants(shop, order, item_ids, new_item_ids)
-    difference = _difference(order, item_ids, variants)
-    _check_payment(shop, order, payment_method_id, difference)
+    _, difference = _price_exchange(shop, order, item_ids, new_item_ids, payment_method_id)
     changed = shop.change_order(
         order,
         status="exchange requested",
@@ -124,12 +118,12 @@ def modify_pending_order_payment(shop: Shop, order_id: OrderId, payment_method_i
 
 
 def modify_pending_order_address(shop: Shop, order_id: str, **address: str) -> str:
-    """Change the address of a pending order."""
+    """Changes where a pending order is sent to. Ask the user for an explicit yes before."""
     return to_json(shop.change_order(_order(shop, order_id, "pending"), address=Address(**address)))
 
 
 def modify_user_address(shop: Shop, user_id: str, **address: str) -> str:
-    """Change the address of a user."""
+    """Changes the address of a user's profile. Ask the user for an explicit yes before."""
     return to_json(shop.change_user(user_id, address=Address(**address)))
 
 
@@ -178,26 +172,31 @@ def _new_variants(shop: Shop, order: RetailOrder, item_ids: list[Any], new_item_
     return new_variants
 
 
-def _difference(order: RetailOrder, item_ids: list[str], variants: list[Variant]) -> float:
-    """The price of the new items minus the price of the old ones."""
+def _price_exchange(
+    shop: Shop, order: RetailOrder, item_ids: list[str], new_item_ids: list[str], method_id: str
+) -> tuple[list[Variant], float]:
+    """The new variants, and their price minus that of the old items, for which the payment method has enough."""
+    variants = _new_variants(shop, order, item_ids, new_item_ids)
     prices = {item.item_id: item.price for item in reversed(order.items)}
     spent = [variant.price - prices[item_id] for item_id, variant in zip(item_ids, variants, strict=True)]
-    return round(sum(sorted(spent)), 2)
+    difference = round(sum(sorted(spent)), 2)
+    _check_balance(_method(shop, order, method_id), difference)
+    return variants, difference
 
 
 def _replace_items(items: tuple[OrderItem, ...], item_ids: list[str], variants: list[Variant]) -> tuple[OrderItem, ...]:
     """The items, with each named item replaced by its variant."""
-    pending = [(item_id, variant) for item_id, variant in zip(item_ids, variants, strict=True)]
-    replaced: list[OrderItem] = []
-    for item in items:
-        pair = next((pair for pair in pending if pair[0] == item.item_id), None)
-        if pair is None:
-            replaced.append(item)
-            continue
-        pending.remove(pair)
-        item_id, price, options = pair[1].item_id, pair[1].price, pair[1].options
-        replaced.append(msgspec.structs.replace(item, item_id=item_id, price=price, options=options))
-    return tuple(replaced)
+    pending: dict[str, list[Variant]] = defaultdict(list)
+    for item_id, variant in zip(item_ids, variants, strict=True):
+        pending[item_id].append(variant)
+
+    def replace(item: OrderItem) -> OrderItem:
+        if not pending[item.item_id]:
+            return item
+        new = pending[item.item_id].pop(0)
+        return msgspec.structs.replace(item, item_id=new.item_id, price=new.price, options=new.options)
+
+    return tuple(map(replace, items))
 
 
 def _method(shop: Shop, order: RetailOrder, method_id: str) -> PaymentMethod:
@@ -205,11 +204,6 @@ def _method(shop: Shop, order: RetailOrder, method_id: str) -> PaymentMethod:
     if method_id not in methods:
         raise ToolFailed(f"payment method {method_id[:50]!r} not found for the user of the order")
     return methods[method_id]
-
-
-def _check_payment(shop: Shop, order: RetailOrder, method_id: str, amount: float) -> None:
-    """Raise ToolFailed unless the payment method exists and has enough balance."""
-    _check_balance(_method(shop, order, method_id), amount)
 
 
 def _check_balance(method: PaymentMethod, amount: float) -> None:

@@ -109,7 +109,8 @@ class Database:
         if any(len(row) != len(info.columns) for row in info.rows):
             raise sqlite3.DataError("a row has not as many values as there are columns")
         columns = [
-            f"{_quote_name(column.name)} {_column_type([row[index] for row in info.rows])}"
+            # NUMERIC if that stores the numbers without changing their text, so that 9 is less than 10
+            f"{_quote_name(column.name)} {'NUMERIC' if all(_round_trips(row[index]) for row in info.rows) else 'TEXT'}"
             for index, column in enumerate(info.columns)
         ]
         self._connection.execute(f"CREATE TABLE {_quote_name(table.table_name)} ({', '.join(columns)})")
@@ -145,11 +146,6 @@ def _authorize(action: int, _: str | None, name: str | None, *__: str | None) ->
     if action in _REFUSED or (action == sqlite3.SQLITE_FUNCTION and (name or "").lower() in _REFUSED_FUNCTIONS):
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK
-
-
-def _column_type(values: Sequence[Any]) -> str:
-    """NUMERIC if that stores the numbers without changing their text, so that 9 is less than 10; else TEXT."""
-    return "NUMERIC" if all(_round_trips(value) for value in values) else "TEXT"
 
 
 def _round_trips(value: Any) -> bool:

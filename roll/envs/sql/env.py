@@ -8,15 +8,13 @@ from typing import Any, Literal, cast
 import msgspec
 
 from roll.data.tools import ParsedResponse, Tool, ToolCall, parse_response
-from roll.envs.arguments import check_number
 from roll.envs.base import StepResult
-from roll.envs.rows import parse_row
-from roll.envs.sql.compare import same_answer
+from roll.envs.inputs import check_number, parse_row
+from roll.envs.sql.answers import same_answer, to_sqlite
 from roll.envs.sql.database import Database, SqlTable
-from roll.envs.sql.mysql import to_sqlite
 from roll.envs.turn_recorder import ToolTurnRecorder
 from roll.errors import ConfigError
-from roll.tools.base import ToolFailed, ToolResult
+from roll.tools.base import ToolFailed, ToolResult, text_tool
 from roll.types import Message, Task
 
 
@@ -45,11 +43,7 @@ class SQL:
     """
 
     tools = (
-        Tool(
-            "execute_sql",
-            "Executes one SQL statement (SQLite) and gives its rows.",
-            {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-        ),
+        text_tool("execute_sql", "Executes one SQL statement (SQLite) and gives its rows.", "query"),
         Tool(
             "answer",
             "Answers with all values that were asked for, or with none after a change. This ends the attempt.",
@@ -70,8 +64,9 @@ class SQL:
         check_number("sql: statement_s", self.statement_s, 0.001)
         self._recorder = ToolTurnRecorder("sql", self.max_turns, self.format_penalty)
         self._row = parse_row(self.task, SqlTask, "sql")
-        if self._row.check == "state":
-            _reference_statement(self._row, self.task)
+        answer = self._row.answer
+        if self._row.check == "state" and not (len(answer) == 1 and isinstance(answer[0], str)):
+            raise ConfigError(f"sql: task {self.task.id!r}: 'answer' is not one statement (got {answer!r}); give one")
         self._database = self._build_database()
 
     async def start(self) -> tuple[Message, ...]:
@@ -116,16 +111,9 @@ class SQL:
             return same_answer(cast(list[Any], values), self._row.answer)
         other = self._build_database()
         try:
-            other.run(_reference_statement(self._row, self.task), max_rows=1)
+            other.run(to_sqlite(self._row.answer[0]), max_rows=1)
             return other.contents() == self._database.contents()
         except ToolFailed as failure:
             raise ConfigError(f"sql: task {self.task.id!r}: its 'answer' cannot be executed ({failure})") from None
         finally:
             other.close()
-
-
-def _reference_statement(row: SqlTask, task: Task) -> str:
-    """The statement that makes the change."""
-    if len(row.answer) != 1 or not isinstance(row.answer[0], str):
-        raise ConfigError(f"sql: task {task.id!r}: 'answer' is not one statement (got {row.answer!r}); give one")
-    return to_sqlite(row.answer[0])

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from roll.data.tasks import numbered_objects
-from roll.errors import ConfigError
-from roll.tools.bm25 import BM25Index, split_words
+from roll.data.tasks import parse_lines
+from roll.tools.retrieval import BM25Index, split_words
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 PATH_MARK = "\u203a"  # a right-pointing angle
@@ -65,17 +64,19 @@ class Catalogue:
 @functools.lru_cache(maxsize=4)
 def read_catalogue(path: str) -> Catalogue:
     """The products of a `.jsonl` or `.jsonl.gz` file with their index; shared by all environments of a process."""
-    file = Path(path)
-    products: list[Product] = []
     positions: dict[str, int] = {}
-    for line, row in numbered_objects(file):
-        product = _parse_product(row, f"{file}:{line}")
+
+    def parse(_: int, row: Any) -> Product:
+        try:
+            product = msgspec.convert(row, Product)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"not a product ({error}); correct it") from None
         if product.id.upper() in positions:
-            raise ConfigError(f"{file}:{line}: id {product.id!r} is used twice; give each product its own")
-        positions[product.id.upper()] = len(products)
-        products.append(product)
-    if not products:
-        raise ConfigError(f"{file}: no products; put one object on each line")
+            raise ValueError(f"id {product.id!r} is used twice; give each product its own")
+        positions[product.id.upper()] = len(positions)
+        return product
+
+    products = parse_lines(Path(path), parse, empty="no products; put one object on each line")
     index = BM25Index(search_terms(product.text) for product in products)
     return Catalogue(path=path, products=tuple(products), positions=positions, index=index)
 
@@ -91,12 +92,3 @@ def search_terms(text: str) -> list[str]:
         word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
         for word in split_words(text)
     ]
-
-
-def _parse_product(row: Any, where: str) -> Product:
-    if isinstance(row, ValueError):
-        raise ConfigError(f"{where}: {row}")
-    try:
-        return msgspec.convert(row, Product)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: not a product ({error}); correct it") from None

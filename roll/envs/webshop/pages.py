@@ -142,15 +142,11 @@ def option_labels(product: Product) -> dict[tuple[str, str], str]:
 
 def _results(page: ResultsPage, catalogue: Catalogue) -> str:
     num_pages = max(1, -(-len(page.hits) // PAGE_SIZE))
-    moves = [label for label in links(page, catalogue) if label in (BACK, PREV, NEXT)]
-    head = " ".join(f"[{label}]" for label in moves)
+    head = " ".join(f"[{label}]" for label in links(page, catalogue) if label in (BACK, PREV, NEXT))
     products = (catalogue.products[hit] for hit in _on_page(page))
-    return "\n".join(
-        (
-            f"{head} Page {page.number} of {num_pages} (Total results: {len(page.hits)})",
-            *(f"[{product.id}] {product.title} {_price(product)}" for product in products),
-        )
-    )
+    lines = [f"{head} Page {page.number} of {num_pages} (Total results: {len(page.hits)})"]
+    lines += [f"[{product.id}] {product.title} {_price(product)}" for product in products]
+    return "\n".join(lines)
 
 
 def _item(page: ItemPage, product: Product) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from roll.envs.rows import parse_row
+from roll.envs.inputs import parse_row
 from roll.envs.webshop.catalogue import PATH_MARK, Catalogue, Product, normalise_words
 from roll.errors import ConfigError
 from roll.types import Task

@@ -24,8 +24,8 @@ from roll.rewards.code.protocol import (  # removed in the sandbox
     Unsupported,
     collect_items,
     read,
+    refuse,
     request,
-    write,
 )
 
 TYPE_CHECKING = False
@@ -85,27 +85,18 @@ class Handle(RemoteObject):
 
 
 def request_method(name: str) -> Callable[..., Any]:
-    """A method that sends a request to the candidate."""
+    """A method that sends a request to the candidate; an operator of `BINARY` does so only with another handle."""
 
     def method(self: Handle, *arguments: Any) -> Any:
+        if name in BINARY and not all(isinstance(argument, Handle) for argument in arguments):
+            return NotImplemented
         return request(self, name, *arguments)
 
     return method
 
 
-def binary_method(name: str) -> Callable[..., Any]:
-    """A method that sends a request if the other operand is a handle too."""
-
-    def method(self: Handle, other: Any) -> Any:
-        return request(self, name, other) if isinstance(other, Handle) else NotImplemented
-
-    return method
-
-
-for _name in (*SPECIAL, *METHODS):
+for _name in (*SPECIAL, *METHODS, *BINARY):
     setattr(Handle, f"__{_name}__", request_method(_name))
-for _name in BINARY:
-    setattr(Handle, f"__{_name}__", binary_method(_name))
 
 
 # ---- the candidate ----
@@ -245,18 +236,12 @@ def same(result: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(result, (int, float)) and isinstance(expected, (int, float)):
         return result == expected or (float in (type(result), type(expected)) and abs(result - expected) <= tolerance)
     if isinstance(expected, list) and isinstance(result, (list, tuple)):
-        return len(result) == len(expected) and all_same(list(result), list(expected), tolerance)
+        pairs = zip(result, expected)  # noqa: B905 - Python 3.8
+        return len(result) == len(expected) and all(same(one, other, tolerance) for one, other in pairs)
     if isinstance(expected, dict) and isinstance(result, dict):
         texts = {str(key): value for key, value in result.items()}
-        return texts.keys() == expected.keys() and all_same(
-            list(texts.values()), [expected[key] for key in texts], tolerance
-        )
+        return texts.keys() == expected.keys() and all(same(texts[key], expected[key], tolerance) for key in texts)
     return type(result) is type(expected) and bool(result == expected)
-
-
-def all_same(result: list[Any], expected: list[Any], tolerance: float) -> bool:
-    """`same`, item by item."""
-    return all(same(result[index], expected[index], tolerance) for index in range(len(result)))
 
 
 def call_back(operation: str, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -302,11 +287,6 @@ def fork_candidate() -> tuple[int, int]:
     return up[0], down[1]
 
 
-def refuse(*handle: Any) -> Any:
-    """The examiner's input has no handles."""
-    raise TypeError(handle)
-
-
 def main() -> None:
     """Read the work, run the tests, report the verdicts."""
     hide_from_others()
@@ -327,11 +307,6 @@ def main() -> None:
     except Disconnected:
         report("gone")
     os._exit(0)
-
-
-def encode_work(work: dict[str, Any]) -> str:
-    """The text that `main` reads."""
-    return write(work, refuse)
 
 
 if __name__ == "__main__":

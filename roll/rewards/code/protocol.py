@@ -20,17 +20,25 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 32 * 2**20
 MAX_ITEMS = 100_000
 """Items taken from an iterator that is sent as a list."""
-REBUILT: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
-    ("builtins", "range"): lambda value: (value.start, value.stop, value.step),
-    ("decimal", "Decimal"): lambda value: (str(value),),
-    ("fractions", "Fraction"): lambda value: (value.numerator, value.denominator),
-    ("datetime", "date"): lambda value: (value.year, value.month, value.day),
-    ("datetime", "timedelta"): lambda value: (value.days, value.seconds, value.microseconds),
-    ("collections", "deque"): lambda value: (list(value),),
+REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "builtins.range": lambda value: (value.start, value.stop, value.step),
+    "decimal.Decimal": lambda value: (str(value),),
+    "fractions.Fraction": lambda value: (value.numerator, value.denominator),
+    "datetime.date": lambda value: (value.year, value.month, value.day),
+    "datetime.timedelta": lambda value: (value.days, value.seconds, value.microseconds),
+    "collections.deque": lambda value: (list(value),),
 }
 """Standard-library classes sent as a name and constructor arguments."""
 _KINDS: dict[str, Any] = {"l": list, "t": tuple, "s": set, "f": frozenset}
 _CONSTANTS = {"N": None, "T": True, "F": False}
+_ATOMS: dict[str, Callable[[str], Any]] = {
+    "i": lambda head: int(head, 16),
+    "r": float.fromhex,
+    "c": lambda head: complex(*map(float.fromhex, head.split(","))),
+    "b": bytes.fromhex,
+    "a": bytearray.fromhex,
+}
+"""By type letter: the value of its text."""
 
 
 class Disconnected(BaseException):
@@ -102,7 +110,7 @@ class Connection:
         return error
 
     def send(self, *words: str) -> None:
-        text = write(list(words), self._refuse_handle).encode("utf-8", "surrogatepass")
+        text = write(list(words), refuse).encode("utf-8", "surrogatepass")
         try:
             self.sink.write(b"%d\n" % len(text) + text)
             self.sink.flush()
@@ -115,7 +123,7 @@ class Connection:
             size = int(self.source.readline(12))
             if not 0 < size <= MAX_MESSAGE_BYTES:
                 raise ValueError(size)
-            message = read(self.source.read(size).decode("utf-8", "surrogatepass"), self._refuse_handle)
+            message = read(self.source.read(size).decode("utf-8", "surrogatepass"), refuse)
             if {"do": 5, "return": 3, "raise": 3, "load": 2, "names": 2}[message[0]] != len(message):
                 raise ValueError(message[0])
             if not all(type(word) is str for word in message):
@@ -151,8 +159,10 @@ class Connection:
     def _read_handle(self, tag: str, number: int) -> Any:
         return self.objects[number] if tag == "m" else self.wrap(self, number)
 
-    def _refuse_handle(self, *handle: Any) -> Any:
-        raise TypeError(handle)
+
+def refuse(*handle: Any) -> Any:
+    """For texts without handles, in place of the function that writes or reads one."""
+    raise TypeError(handle)
 
 
 def write(value: Any, write_handle: Callable[[Any], str]) -> str:
@@ -167,10 +177,9 @@ def write(value: Any, write_handle: Callable[[Any], str]) -> str:
         return f"u{len(value)};{str.__str__(value)}"
     for tag, kind in _KINDS.items():
         if isinstance(value, kind):
-            items: Any = value
-            return f"{tag}{len(items)};" + "".join([write(item, write_handle) for item in items])
+            return f"{tag}{len(value)};" + "".join([write(item, write_handle) for item in value])
     if isinstance(value, dict):
-        parts = [write(key, write_handle) + write(item, write_handle) for key, item in _any(value).items()]
+        parts = [write(key, write_handle) + write(item, write_handle) for key, item in value.items()]
         return f"d{len(parts)};" + "".join(parts)
     return _write_object(value, write_handle)
 
@@ -182,18 +191,13 @@ def _write_object(value: Any, write_handle: Callable[[Any], str]) -> str:
         return f"c{value.real.hex()},{value.imag.hex()};"
     if isinstance(value, type) and value.__module__ == "builtins":
         return f"k{value.__name__};"
-    kind: Any = type(_any(value))
-    path = (kind.__module__, kind.__name__)
+    kind = type(value)
+    path = f"{kind.__module__}.{kind.__name__}"
     if path in REBUILT:
-        return f"x{'.'.join(path)};" + write(list(REBUILT[path](value)), write_handle)
+        return f"x{path};" + write(list(REBUILT[path](value)), write_handle)
     if hasattr(kind, "__index__"):  # numbers of other libraries
-        return write(_any(value).__index__(), write_handle)
+        return write(value.__index__(), write_handle)
     return write_handle(value)
-
-
-def _any(value: Any) -> Any:
-    """The value without its narrowed static type."""
-    return value
 
 
 def read(text: str, read_handle: Callable[[str, int], Any]) -> Any:
@@ -221,36 +225,22 @@ def _read(text: str, at: int, read_handle: Callable[[str, int], Any]) -> tuple[A
             item, at = _read(text, at, read_handle)
             items.append(item)
         return (_KINDS[tag](items) if tag != "d" else dict(zip(items[::2], items[1::2]))), at  # noqa: B905 - Python 3.8
-    if tag == "x":
+    if tag == "x" and head in REBUILT:
         arguments, at = _read(text, at, read_handle)
-        return _rebuild(head, arguments), at
+        module, _, name = head.partition(".")
+        return getattr(importlib.import_module(module), name)(*arguments), at
     return _read_atom(tag, head, read_handle), at
 
 
 def _read_atom(tag: str, head: str, read_handle: Callable[[str, int], Any]) -> Any:
-    if tag == "i":
-        return int(head, 16)
-    if tag == "r":
-        return float.fromhex(head)
-    if tag == "c":
-        real, _, imaginary = head.partition(",")
-        return complex(float.fromhex(real), float.fromhex(imaginary))
-    if tag == "k":
-        kind = getattr(builtins, head)
-        if isinstance(kind, type):
-            return kind
-    if tag in "ba":
-        return (bytes if tag == "b" else bytearray).fromhex(head)
+    if tag in _ATOMS:
+        return _ATOMS[tag](head)
     if tag in "mo":
         return read_handle(tag, int(head))
-    raise ValueError(tag)
-
-
-def _rebuild(path: str, arguments: Any) -> Any:
-    module, _, name = path.partition(".")
-    if (module, name) not in REBUILT:
-        raise ValueError(path)
-    return getattr(importlib.import_module(module), name)(*arguments)
+    kind = getattr(builtins, head) if tag == "k" else None
+    if not isinstance(kind, type):
+        raise ValueError(tag)
+    return kind
 
 
 def update(before: tuple[Any, ...], after: list[Any]) -> None:
@@ -261,8 +251,8 @@ def update(before: tuple[Any, ...], after: list[Any]) -> None:
         if isinstance(old, (list, bytearray)):
             old[:] = new
         elif isinstance(old, (dict, set)):
-            _any(old).clear()
-            _any(old).update(new)
+            old.clear()
+            old.update(new)
 
 
 def collect_items(stream: Any) -> list[Any]:

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.errors import ConfigError, RewardFailed
-from roll.rewards.code.examiner import encode_work
+from roll.rewards.code.protocol import refuse, write
 from roll.sandbox.base import ExitReason, Program, ResourceLimits
 from roll.sandbox.level import SandboxLevel, choose, run_coroutine
 from roll.types import Score, Task
@@ -154,7 +154,7 @@ async def _run_tests(task: Task, code: str, level: SandboxLevel, limits: Resourc
     nonce = secrets.token_hex(16)
     work = _build_work(task)
     total = len(work["cases"])
-    stdin = encode_work({**work, "code": code, "nonce": nonce}).encode(errors="surrogatepass")
+    stdin = write({**work, "code": code, "nonce": nonce}, refuse).encode(errors="surrogatepass")
     result = await level.run(Program(argv=(*_INTERPRETER, _compile_examiner(level)), stdin=stdin, first=True), limits)
     lines = result.stdout.decode(errors="replace").split("\n")
     messages = [line.split(" ", 2)[1:] for line in lines if line.startswith(f"{nonce} ")]
@@ -182,16 +182,12 @@ def _build_work(task: Task) -> dict[str, Any]:
         if not isinstance(case, dict | str):
             raise ConfigError(f"task {task.id!r}: a test is neither text nor an object (got {case!r}); change it")
     return {
-        "setup": _unix_newlines(str(task.metadata.get("setup") or task.metadata.get("test_setup") or "")),
-        "cases": [_unix_newlines(case) if isinstance(case, str) else case for case in cases],
+        "setup": str(task.metadata.get("setup") or task.metadata.get("test_setup") or "").replace("\r\n", "\n"),
+        "cases": [case.replace("\r\n", "\n") if isinstance(case, str) else case for case in cases],
         "entry": entry,
         "script": script,
         "tolerance": float(task.metadata.get("tolerance", _TOLERANCE)),
     }
-
-
-def _unix_newlines(text: str) -> str:
-    return text.replace("\r\n", "\n")
 
 
 def _check_list(value: Any, where: str) -> Sequence[Any]:

@@ -109,14 +109,11 @@ def build_prompt(task: Task, response: str, *, rubric: str, scale: VerdictScale,
 
 
 def _block(name: str, text: str, fence: str) -> str:
-    return f"BEGIN {name} {fence}\n{_neutralise(text)}\nEND {name} {fence}"
+    neutralised = _CONTROL.sub(lambda match: _LOOKALIKES[match[0]], text)
+    return f"BEGIN {name} {fence}\n{neutralised}\nEND {name} {fence}"
 
 
 def _conversation(task: Task) -> str:
     if len(task.messages) == 1:
         return task.messages[0].content
     return "\n\n".join(f"({message.role})\n{message.content}" for message in task.messages)
-
-
-def _neutralise(text: str) -> str:
-    return _CONTROL.sub(lambda match: _LOOKALIKES[match[0]], text)

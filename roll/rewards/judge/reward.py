@@ -16,16 +16,19 @@ step are judged concurrently.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import secrets
+import sqlite3
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from roll.chat.base import Chat
-from roll.chat.http import RequestRejected
+from roll.chat.client import RequestRejected
 from roll.chat.openai import build_chat
 from roll.errors import ConfigError, EngineFailed
-from roll.rewards.judge.cache import VerdictCache, cache_key
 from roll.rewards.judge.prompt import DEFAULT_RUBRIC, build_prompt, parse_scale, parse_verdict
 from roll.rewards.result import RewardFault, Unscored
 from roll.types import Score, Task
@@ -35,6 +38,8 @@ _MAX_TRIES = 3
 _RETRY_TEMPERATURE = 0.7
 """Minimum after an answer without a verdict: a greedy judge would repeat itself."""
 _EXCERPT = 120
+_LOCK_TIMEOUT_S = 30.0
+"""Longest wait for another process's write."""
 
 
 class Judge:
@@ -98,7 +103,8 @@ class Judge:
         """The verdict of one judge, from the cache if it is there."""
         # The key leaves out the fence, which differs between calls.
         messages = build_prompt(task, response, rubric=self.rubric, scale=self.scale, fence="")
-        key = cache_key(chat.name, self.temperature, number, [(message.role, message.content) for message in messages])
+        parts = [chat.name, self.temperature, number, [(message.role, message.content) for message in messages]]
+        key = hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
         cached = self.cache.get(key)
         value = None if cached is None else self.scale.value(cached)
         if value is not None:
@@ -137,3 +143,42 @@ def _build_chats(section: Any) -> list[Chat]:
         raise ConfigError("reward 'judge': chat is an empty list; write {url: ..., model: ...}")
     names = ["chat"] if len(entries) == 1 else [f"chat.{index}" for index in range(len(entries))]
     return [build_chat(entry, f"reward 'judge': {name}") for name, entry in zip(names, entries, strict=True)]
+
+
+class VerdictCache:
+    """Verdicts by key, in a SQLite file that several processes may share; without a path, in a temporary file."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path or ""
+        self._file: sqlite3.Connection | None = None
+
+    def open(self) -> sqlite3.Connection:
+        """Open the file unless it is open. `get` and `put` do so when needed."""
+        if self._file is not None:
+            return self._file
+        try:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(
+                self._path, timeout=_LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = NORMAL")
+            self._file.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT) WITHOUT ROWID")
+            return self._file
+        except (sqlite3.DatabaseError, OSError) as error:
+            self.close()
+            raise ConfigError(
+                f"reward 'judge': cache {self._path!r} cannot be opened ({error}); give the path of a separate file"
+            ) from error
+
+    def get(self, key: str) -> str | None:
+        row = self.open().execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    def put(self, key: str, verdict: str) -> None:
+        self.open().execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", (key, verdict))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 from roll.errors import ConfigError
 from roll.rewards.math import exact
@@ -39,8 +40,6 @@ _FRACTION = re.compile(r"\\frac\{(\d{1,100})\}\{(\d{1,100})\}")
 _RATIONAL = re.compile(r"[+-]?(?:\d{1,100}/0{0,99}[1-9]\d{0,99}|\d{1,100}(?:\.\d{0,100})?|\.\d{1,100})", re.ASCII)
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
-Compare = Callable[[str, str], Verdict]
-
 
 class Math:
     """1 if the final answer of a response equals the task's, else 0.
@@ -64,13 +63,10 @@ class Math:
         """Raises `RewardFailed` if math-verify is needed and cannot run."""
         if task.answer is None:
             raise ConfigError(f"task {task.id!r}: no answer to compare with; give it one, or choose another reward")
-        return score_answer(str(task.answer), response, self._compare)
-
-    def _compare(self, gold: str, answer: str) -> Verdict:
-        return self.pool.compare(gold, answer, timeout_s=self.timeout_s)
+        return score_answer(str(task.answer), response, partial(self.pool.compare, timeout_s=self.timeout_s))
 
 
-def score_answer(gold: str, response: str, compare: Compare) -> Score:
+def score_answer(gold: str, response: str, compare: Callable[[str, str], Verdict]) -> Score:
     """The score of `Math`; `compare` is called only if exact comparison cannot decide."""
     answers = candidates(response)
     verdicts = [exact.same(gold, answer) for answer in answers]
@@ -147,20 +143,17 @@ def _first_sentence(text: str) -> str:
 
 def _may_be_math(answer: str) -> bool:
     """Whether math-verify could parse the answer."""
+    if len(answer) > _MAX_CHARS:
+        return False
+    plain = _ESCAPED.sub("", answer)
     return (
-        len(answer) <= _MAX_CHARS
-        and _to_latex(answer).isprintable()
+        _to_latex(answer).isprintable()
         and any(map(str.isalnum, answer))
         and not _NOT_MATH.search(answer)
         and not _PROSE.fullmatch(answer)
-        and _balanced(answer)
+        and plain.count("{") == plain.count("}")
+        and sum(map(plain.count, "([")) == sum(map(plain.count, ")]"))  # half-open intervals mix them
     )
-
-
-def _balanced(answer: str) -> bool:
-    """Whether braces balance, and brackets of either kind: half-open intervals mix them."""
-    plain = _ESCAPED.sub("", answer)
-    return plain.count("{") == plain.count("}") and sum(map(plain.count, "([")) == sum(map(plain.count, ")]"))
 
 
 def _to_latex(answer: str) -> str:

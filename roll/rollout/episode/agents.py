@@ -8,7 +8,7 @@ from roll.data.tools import Tool
 from roll.envs.base import StepResult
 from roll.rollout.episode.conversation import Conversation
 from roll.serving.dispatch import Sampled
-from roll.types import POLICY, Message, Segment, Status, Task, Trajectory
+from roll.types import POLICY, Message, Status, Task, Trajectory
 
 
 class AgentConversations:
@@ -16,8 +16,8 @@ class AgentConversations:
 
     __slots__ = ("_conversations", "_create", "_metrics", "_pending_rewards", "_tools", "current", "last_response")
 
-    def __init__(self, create: Callable[[str], Conversation]) -> None:
-        """`create` makes an empty conversation for an agent."""
+    def __init__(self, create: Callable[..., Conversation]) -> None:
+        """`create(agent=...)` makes an empty conversation."""
         self.current: Conversation
         """Conversation of the agent whose turn it is; set by `start`."""
         self.last_response = ""
@@ -61,9 +61,7 @@ class AgentConversations:
 
     def trajectory(self, task: Task, sibling: int, status: Status, *, reason: str) -> Trajectory:
         """The record of the attempt, agent by agent."""
-        segments: list[Segment] = []
-        for conversation in self._conversations.values():
-            segments += conversation.segments()
+        segments = [segment for each in self._conversations.values() for segment in each.segments()]
         return Trajectory(
             task=task,
             sibling=sibling,
@@ -74,7 +72,7 @@ class AgentConversations:
         )
 
     def _add_agent(self, agent: str, messages: Sequence[Message]) -> None:
-        conversation = self._create(agent)
+        conversation = self._create(agent=agent)
         conversation.start(messages, self._tools)
         if self._pending_rewards:
             conversation.add_reward(self._pending_rewards.pop(agent, 0.0))

@@ -55,16 +55,14 @@ class SegmentBreaks:
 class Branch:
     """A segment that can still grow."""
 
-    __slots__ = ("busy", "context", "grown_at", "tip", "turns")
+    __slots__ = ("busy", "context", "grown_at", "turns")
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.context: tuple[int, ...] = ()
         """All ids before the last response."""
-        self.tip: MessageNode | None = None
-        """Node of the last response."""
         self.busy = False
-        """Whether a response that continues from the tip is being sampled."""
+        """Whether a response that continues the last turn is being sampled."""
         self.grown_at = 0
         """Number of the turn, over the whole tree, that was added last."""
 
@@ -154,7 +152,7 @@ class ConversationTree:
                 self._breaks.rewrite(self.where, self.num_turns)
             return self.open((*before, *new), tools)
         context = base.ids(response.num_turns, observation.tolist())
-        grows = base.tip is response and not base.busy and not self._per_turn
+        grows = response.num_turns == len(base.turns) and not base.busy and not self._per_turn
         branch = base if grows else Branch()
         branch.busy = True
         return SamplePoint(
@@ -176,9 +174,9 @@ class ConversationTree:
         branch.turns.append(turn)
         self.num_turns += 1
         self.num_sampled += len(turn.sampled)
-        branch.context, branch.busy, branch.grown_at, branch.tip = point.context, False, self.num_turns, None
+        branch.context, branch.busy, branch.grown_at = point.context, False, self.num_turns
         if response.branch is None:  # else an equal response exists, and continuations continue from that one
-            response.branch, response.num_turns, branch.tip = branch, len(branch.turns), response
+            response.branch, response.num_turns = branch, len(branch.turns)
             response.checksum = zlib.crc32(turn.sampled.data, point.checksum)
 
     def segments(self) -> tuple[Segment, ...]:

@@ -23,8 +23,8 @@ from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blam
 from roll.rollout.episode.agents import AgentConversations
 from roll.rollout.episode.conversation import Conversation, SegmentBreaks
 from roll.rollout.episode.turns import CutShort, take_turns
+from roll.serving.counts import WaitCounter
 from roll.serving.dispatch import OnOutput, Sampled
-from roll.serving.idle import WaitCounter
 from roll.serving.router import Router
 from roll.types import Finish, Message, Sampling, Status, Task, Trajectory, record
 
@@ -56,11 +56,9 @@ class ProgressRecorder(Protocol):
 
     def record_output(self, turn: int, checksum: int, output: Output) -> None:
         """Record a part of the response to the context with this checksum."""
-        ...
 
     def record_divergence(self, turn: int) -> None:
         """Record that the environment differs from the recorded attempt from this turn on; saved tokens are void."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +177,25 @@ _NOTHING_SAMPLED = Sampled()
 class _PolicyResponder:
     """`Responder` whose responses the policies sample."""
 
+    __slots__ = (
+        "_attempt",
+        "_began_s",
+        "_limits",
+        "_progress",
+        "_responded_s",
+        "_runner",
+        "_sampled",
+        "_text",
+        "_where",
+        "conversations",
+    )
+
     def __init__(self, runner: EpisodeRunner, attempt: Attempt, limits: EpisodeLimits, where: str) -> None:
         self._runner, self._attempt, self._limits, self._where = runner, attempt, limits, where
         self._progress = SavedProgress(attempt)
-        self.conversations = AgentConversations(self._conversation)
+        self.conversations = AgentConversations(
+            partial(Conversation, runner.template, runner.segment_breaks, where=where, per_turn=limits.per_turn)
+        )
         self._text, self._sampled = "", _NOTHING_SAMPLED
         self._began_s = self._responded_s = 0.0
 
@@ -220,10 +233,6 @@ class _PolicyResponder:
             self.conversations.observe(result)
             if self._limits.drop_oldest:
                 self.conversations.current.drop_oldest(self._limits.max_seq_len - self._limits.max_new_tokens)
-
-    def _conversation(self, agent: str) -> Conversation:
-        breaks, per_turn = self._runner.segment_breaks, self._limits.per_turn
-        return Conversation(self._runner.template, breaks, where=self._where, per_turn=per_turn, agent=agent)
 
 
 class _EnvCall(blame):

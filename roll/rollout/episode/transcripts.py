@@ -13,6 +13,7 @@ from roll.data.tools import ParsedResponse, Tool
 from roll.envs.base import Env, StepResult, ToolEnv
 from roll.errors import ConfigError, EnvFailed
 from roll.registry import SCRIPTED_AGENTS
+from roll.rollout.environments import EnvWrapper
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.rollout.episode.turns import take_turns
 from roll.rollout.source import TaskSource
@@ -45,11 +46,11 @@ class Transcript:
         return self.metrics.get("success", float((self.reward or 0.0) >= 1.0))
 
 
-class RecordingEnv:
+class RecordingEnv(EnvWrapper):
     """An `Env` that records its messages and results."""
 
     def __init__(self, env: Env) -> None:
-        self._env = env
+        super().__init__(env)
         self.messages: list[Message] = []
         """All messages; with named agents, roles are the names."""
         self.results: list[StepResult] = []
@@ -61,21 +62,6 @@ class RecordingEnv:
     def seen(self) -> Sequence[Message]:
         """Messages to and from the agent whose turn it is."""
         return self._seen.get(self.agent, ())
-
-    @property
-    def actions(self) -> Sequence[str]:
-        """Possible actions, if the environment lists them."""
-        return getattr(self._env, "actions", ())
-
-    @property
-    def agents(self) -> Sequence[str]:
-        """Names of the agents, if the environment has any."""
-        return getattr(self._env, "agents", ())
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """Tools, if the environment has any."""
-        return getattr(self._env, "tools", ())
 
     async def start(self) -> tuple[Message, ...]:
         messages = await self._env.start()
@@ -89,9 +75,6 @@ class RecordingEnv:
     async def call(self, response: ParsedResponse) -> StepResult:
         self._add_response(response.text)
         return self._add_result(await cast(ToolEnv, self._env).call(response))
-
-    async def close(self) -> None:
-        await self._env.close()
 
     def _add_response(self, text: str) -> None:
         self.messages.append(Message(self.agent or "assistant", text))

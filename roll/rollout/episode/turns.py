@@ -26,7 +26,6 @@ class Responder(Protocol):
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool], agents: Sequence[str]) -> None:
         """Receive the first messages, the tools, and the names of the agents if there are several."""
-        ...
 
     async def respond(self, turn: int) -> str:
         """The response of this turn; raises `CutShort` to end the attempt."""
@@ -34,7 +33,6 @@ class Responder(Protocol):
 
     def observe(self, turn: int, result: StepResult) -> None:
         """Receive the environment's result for the response of this turn."""
-        ...
 
 
 async def take_turns(

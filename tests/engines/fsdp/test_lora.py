@@ -17,8 +17,8 @@ from roll.engines.native.trainer import NativeTrainer
 from roll.errors import ConfigError
 from roll.types import Batch, Spec
 from roll.weights.adapters import write_adapter
+from roll.weights.channel import Shared
 from roll.weights.huggingface import read_tensors
-from roll.weights.inline import Shared
 from tests.engines.fsdp.test_trainer import WHOLE_KIT
 from tests.engines.fsdp_team import SGD, Team, TrainerSpec, alone, written
 from tests.engines.models import batch_of, prompts, small

@@ -17,8 +17,8 @@ from roll.engines.fsdp.logprob_model import assign_rows
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.mixed import Precision
 from roll.types import Batch, Sampling, Spec
+from roll.weights.broadcast import gloo
 from roll.weights.digest import digest
-from roll.weights.gloo import gloo
 from roll.weights.huggingface import read_tensors
 from tests.engines import contract
 from tests.engines.fsdp_team import SGD, Team, TrainerSpec, alone, written

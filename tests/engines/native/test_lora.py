@@ -21,9 +21,9 @@ from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.native.trainer import NativeTrainer
 from roll.errors import ConfigError
 from roll.types import Spec
+from roll.weights.channel import Mailbox
 from roll.weights.digest import digest
 from roll.weights.huggingface import read_tensors, write_model
-from roll.weights.inline import Mailbox
 from tests.engines import contract
 from tests.engines.models import (
     CPU,
@@ -106,7 +106,7 @@ def test_a_model_with_adapters_equals_the_merged_model(how: Lora, precision: Pre
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_are_those_of_autograd(bias: bool) -> None:
     noise = torch.Generator().manual_seed(0)
-    spans = [lora.Span("q_proj", 0, 5), lora.Span("v_proj", 8, 12)]
+    spans = {"q_proj": (0, 5), "v_proj": (8, 12)}
     adapter = lora.Adapter(7, spans, Lora(rank=2, alpha=3)).double()
     with torch.no_grad():
         for parameter in adapter.parameters():

@@ -15,8 +15,8 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.packed import PackedAttention
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.types import Sampling, Spec
+from roll.weights.channel import Mailbox
 from roll.weights.digest import digest
-from roll.weights.inline import Mailbox
 from tests.engines.models import CPU, batch_of, config, ours, peer, prompts, small, twin
 
 ROWS = prompts(7, shortest=3, longest=20, seed=5)

@@ -1,7 +1,7 @@
 import pytest
 
 from roll.config.schema import Optimizer
-from roll.engines.native.schedule import lr_at
+from roll.engines.native.trainer import lr_at
 
 
 def rates(total: int, **knobs: object) -> list[float]:

@@ -6,7 +6,7 @@ from typing import Any
 from roll.config.schema import Model
 from roll.engines.native.model_spec import ModelSpec
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
-from roll.weights.inline import Shared
+from roll.weights.channel import Shared
 
 
 class Remembering:

@@ -1,22 +1,57 @@
-"""The reward service of a run, and the check that its rewards may run code here. Imports no torch."""
+"""Builds environments and rewards from the configuration, and checks that rewards may run code here.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from roll.cluster.handle import Executor
 from roll.cluster.process import ProcessCluster
 from roll.config.load import LoadedRun
 from roll.config.reward import Reward
-from roll.config.schema import Rewards, TaskSourceConfig
+from roll.config.schema import Rewards, Run
 from roll.errors import ConfigError
 from roll.registry import REWARDS
 from roll.rewards.service import LocalRewards, RewardService
+from roll.rollout.env_pool import WORKER, EnvPool, EnvWorkerLimits, cluster_workers, start_process
+from roll.rollout.environments import Environments, InlineEnvs
 from roll.rollout.reward_pool import RewardPool
 from roll.sandbox.level import choose as choose_level
 from roll.types import Spec
 
 _RUNS_CODE = REWARDS.locate("code")[0]
+
+
+def build_environments(run: Run, executor: Executor | None = None) -> Environments:
+    """Environments in worker processes or in the caller's thread; the caller starts and stops them.
+
+    With `envs.executor: ray` the workers belong to `executor`, which must be started first.
+    """
+    envs, limit_s = run.envs, run.rollout.env_timeout_s
+    if not envs.workers:
+        return InlineEnvs(start_limit=envs.max_concurrent_starts, limit_s=limit_s)
+    if envs.memory_mb is not None and sys.platform != "linux":
+        raise ConfigError(f"envs.memory_mb: only Linux reports the memory of a process (got {sys.platform}); remove it")
+    start_worker = start_process
+    if envs.executor == "ray" and executor is not None:
+        start_worker = cluster_workers(executor.cluster(WORKER, envs.workers, role="envs"))
+    sources = (*run.tasks, *run.validation.tasks)
+    return EnvPool(
+        envs.workers,
+        names=sorted({source.env.kind for source in sources}),
+        start_limit=envs.max_concurrent_starts,
+        limit_s=limit_s,
+        start_worker=start_worker,
+        limits=EnvWorkerLimits(
+            start_timeout_s=envs.start_timeout_s,
+            grace_s=envs.grace_s,
+            memory_bytes=None if envs.memory_mb is None else envs.memory_mb * 2**20,
+        ),
+    )
 
 
 def build_reward_service(rewards: Rewards) -> RewardService:
@@ -38,12 +73,8 @@ def check_sandboxes(loaded: LoadedRun, *, training: bool = True, choose: Callabl
 
     `choose` receives the `sandbox` option of a reward. Without `training`, only held-out tasks are checked.
     """
-    held_out = ("validation.tasks", loaded.run.validation.tasks)
-    sections: list[tuple[str, Sequence[TaskSourceConfig]]] = [
-        *([("tasks", loaded.run.tasks)] if training else []),
-        held_out,
-    ]
-    for above, sources in sections:
+    tasks = loaded.run.tasks if training else ()
+    for above, sources in (("tasks", tasks), ("validation.tasks", loaded.run.validation.tasks)):
         for index, source in enumerate(sources):
             key = f"{above}.{index}.reward"
             if source.reward is not None:

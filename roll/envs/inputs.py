@@ -1,18 +1,39 @@
-"""Parse task rows and JSON files of environments into records."""
+"""Checks of the arguments, task rows and files that an environment is built from."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import math
 import zlib
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 
-from roll.errors import ConfigError
+from roll.errors import ConfigError, UnknownName
 from roll.types import Task
 
 T = TypeVar("T")
+Split = Literal["all", "train", "held_out"]
+"""Which generated worlds an environment uses."""
+
+
+def check_number(name: str, value: object, low: float, high: float = math.inf, *, whole: bool = False) -> None:
+    """Raise ConfigError unless `value` is a number from `low` to `high`; `name` is its full name: `sokoban: boxes`."""
+    kind = int if whole else int | float
+    if isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high:
+        return
+    bounds = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+    raise ConfigError(f"{name} must be a {'whole ' if whole else ''}number, {bounds} (got {value!r}); change it")
+
+
+def in_split(world: str, split: str) -> bool:
+    """Whether a world, given as text, belongs to the split; a hash of the world holds out a quarter of all worlds."""
+    if split not in get_args(Split):
+        raise UnknownName("split", split, get_args(Split))
+    held_out = hashlib.blake2b(world.encode(), digest_size=8).digest()[0] < 64
+    return split == "all" or held_out == (split == "held_out")
 
 
 def parse_row(task: Task, kind: type[T], name: str) -> T:

@@ -5,9 +5,9 @@ One simulated token represents about 25 real ones: only durations matter, and fe
 
 from __future__ import annotations
 
-from roll.sim.generator import GeneratorSpeed
-from roll.sim.lengths import LogNormal
+from roll.sim.engines import GeneratorSpeed
 from roll.sim.run import SimulationConfig
+from roll.sim.workload import LogNormal
 
 DEVICES, SLOTS, GROUPS, GROUP_SIZE = 8, 16, 64, 8
 MEDIAN_S, SIGMA = 20.0, 1.1

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from roll.weights.inline import Mailbox, Shared
+from roll.weights.channel import Mailbox, Shared
 
 TENSORS = [("embed", torch.ones(2)), ("norm", torch.zeros(3))]
 

@@ -1,8 +1,7 @@
-"""Weight channel between processes: one sender broadcasts buckets of tensors over gloo while it packs the next one.
+"""Weight channels over gloo and NCCL: one sender broadcasts buckets of tensors while it packs the next one.
 
-Its process group is separate from those of the trainer and the generator. All members meet at the first publication;
-sender and receivers must then be called at the same time. After a gap in the versions all members form a new group, in
-which a replacement may have the rank of a member that died.
+Their process groups are separate from those of the trainer and the generator. All members meet at the first
+publication; sender and receivers must then be called at the same time.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from roll.weights.buckets import NUM_BUFFERS, Entry, NamedTensor, blame_transfer, buckets, copy_into, size_of
 
+_dist: Any = dist  # its types are incomplete
 _SEND_IN_PLACE = 4 * 2**20
 """Bytes from which a contiguous CPU tensor is sent from its own memory, without a copy into a bucket."""
 
@@ -37,7 +37,13 @@ class Rendezvous:
 
 
 class GlooChannel:
-    """`Channel` from rank 0 to all other ranks of a rendezvous."""
+    """`Channel` from rank 0 to all other ranks of a rendezvous.
+
+    After a gap in the versions all members form a new group, in which a replacement may have the rank of a member that
+    died.
+    """
+
+    _device = "cpu"
 
     def __init__(self, rendezvous: Rendezvous, *, bucket_bytes: int = 64 * 2**20) -> None:
         self.rendezvous, self.bucket_bytes = rendezvous, bucket_bytes
@@ -83,13 +89,18 @@ class GlooChannel:
         self._last = version
         if member:
             return
-        meeting, distributed = self.rendezvous, cast(Any, dist)
+        timeout = self._open_store()
+        store = _dist.PrefixStore(str(version), self._store)
+        self._group = _dist.ProcessGroupGloo(store, self.rendezvous.rank, self.rendezvous.size, timeout)
+
+    def _open_store(self) -> timedelta:
+        """Meet the other members, unless that is done; returns the timeout."""
+        meeting = self.rendezvous
         timeout = timedelta(seconds=meeting.timeout_s)
         if self._store is None:
-            self._store = next(distributed.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=timeout))[0]
+            self._store = next(_dist.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=timeout))[0]
             self._store.set_timeout(timeout)
-        store = distributed.PrefixStore(str(version), self._store)
-        self._group = distributed.ProcessGroupGloo(store, meeting.rank, meeting.size, timeout)
+        return timeout
 
     def _pack(self, tensors: Iterable[NamedTensor]) -> Iterator[tuple[list[Entry], torch.Tensor]]:
         """The entries and bytes of each bucket; two buffers alternate, and large tensors are sent from their memory."""
@@ -111,9 +122,9 @@ class GlooChannel:
     def _buffer(self, number: int, num_bytes: int) -> torch.Tensor:
         """`num_bytes` for bucket `number`: a buffer in turn, or new memory for a large tensor."""
         if num_bytes > self.bucket_bytes:
-            return torch.empty(num_bytes, dtype=torch.uint8)
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
         while len(self._buffers) < NUM_BUFFERS:
-            self._buffers.append(torch.empty(self.bucket_bytes, dtype=torch.uint8))
+            self._buffers.append(torch.empty(self.bucket_bytes, dtype=torch.uint8, device=self._device))
         return self._buffers[number % NUM_BUFFERS][:num_bytes]
 
     def _post(self, entries: list[Entry], payload: torch.Tensor, version: int) -> list[tuple[Any, torch.Tensor]]:
@@ -142,7 +153,71 @@ def _finish(posted: list[tuple[Any, torch.Tensor]]) -> None:
         work.wait()
 
 
+class NcclChannel(GlooChannel):
+    """`Channel` from rank 0 to all other ranks of a rendezvous, each with its own GPU.
+
+    The entries of a bucket travel through the store at which the members meet; its bytes never leave the devices. Not
+    tested with more than one device yet.
+    """
+
+    _device = "cuda"
+
+    def __init__(self, rendezvous: Rendezvous, *, bucket_bytes: int = 512 * 2**20) -> None:
+        super().__init__(rendezvous, bucket_bytes=bucket_bytes)
+
+    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
+        assert self.rendezvous.rank == 0, "only rank 0 sends"
+        with blame_transfer(version):
+            self._form_group()
+            in_flight: deque[Any] = deque()
+            number = 0
+            for bucket in buckets(tensors, self.bucket_bytes):
+                if len(in_flight) == NUM_BUFFERS:  # this bucket overwrites the buffer of the last but one
+                    in_flight.popleft().wait()
+                payload = self._buffer(number, size_of(bucket))
+                copy_into(payload, bucket)
+                in_flight.append(self._group.broadcast(payload, 0))
+                entries = [astuple(entry) for entry, _ in bucket]
+                self._store.set(f"{version}/{number}", json.dumps([size_of(bucket), entries]))
+                number += 1
+            self._store.set(f"{version}/{number}", json.dumps([0, []]))
+            for work in in_flight:
+                work.wait()
+
+    def receive(self, *, version: int) -> Iterator[NamedTensor]:
+        """The tensors in the order they were sent, each valid until the next is read."""
+        assert self.rendezvous.rank > 0, "rank 0 sends"
+        with blame_transfer(version):
+            self._form_group()
+            number = 0
+            while True:
+                size, entries = json.loads(self._store.get(f"{version}/{number}"))
+                if not entries:
+                    return
+                payload = self._buffer(number, size)
+                self._group.broadcast(payload, 0).wait()
+                for entry in (Entry(*fields) for fields in entries):
+                    yield entry.name, entry.tensor(payload)
+                number += 1
+
+    def _form_group(self) -> None:
+        """At the first call of all members, form their group."""
+        if self._group is None:
+            options = _dist.ProcessGroupNCCL.Options()
+            options._timeout = self._open_store()
+            self._group = _dist.ProcessGroupNCCL(self._store, self.rendezvous.rank, self.rendezvous.size, options)
+
+
 def gloo(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> GlooChannel:
     """The sender's end for the single training worker, or the end of the generator with this rank."""
+    return GlooChannel(_rendezvous(rank, url, num_receivers, sends))
+
+
+def nccl(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> NcclChannel:
+    """As `gloo`, between GPUs."""
+    return NcclChannel(_rendezvous(rank, url, num_receivers, sends))
+
+
+def _rendezvous(rank: int, url: str, num_receivers: int, sends: bool) -> Rendezvous:
     assert not (sends and rank), "one worker sends"
-    return GlooChannel(Rendezvous(url=url, rank=0 if sends else rank + 1, size=num_receivers + 1))
+    return Rendezvous(url=url, rank=0 if sends else rank + 1, size=num_receivers + 1)

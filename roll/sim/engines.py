@@ -1,4 +1,4 @@
-"""A generator that takes time and computes nothing: it jumps from one end of a response to the next."""
+"""Engines that take time and compute nothing, and the cost of calling them over a network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from roll.algorithms.recipe import Objective
+from roll.cluster.handle import Method, P, R, W
+from roll.cluster.inline import InlineCluster
 from roll.engines.base import Output, Request, Statistics
+from roll.engines.fake import FakeTrainer
 from roll.sim.clock import VirtualLoop
-from roll.sim.lengths import Lengths
-from roll.types import Digest, Finish
+from roll.sim.workload import Lengths
+from roll.types import Batch, Digest, Finish
 
 if TYPE_CHECKING:
     from roll.types import Ints
@@ -59,8 +63,8 @@ class _Running:
 class SimGenerator:
     """`Generator` whose response lengths depend on the key alone, regardless of where and how often they resume.
 
-    It works independently of calls: a free slot is refilled at once, even if the controller learns of it later. Only
-    complete tokens count; an abort loses a started one.
+    It jumps from one end of a response to the next and works independently of calls: a free slot is refilled at once,
+    even if the controller learns of it later. Only complete tokens count; an abort loses a started one.
     """
 
     def __init__(self, lengths: Lengths, speed: GeneratorSpeed, loop: VirtualLoop) -> None:
@@ -204,6 +208,45 @@ class SimGenerator:
         """Wake `events` if there is something new."""
         if self._alarm is not None and (self._outputs or self._next_end() < self._rings_at):
             _ring(self._alarm)
+
+
+class SimTrainer(FakeTrainer):
+    """`Trainer` whose updates each take `update_s`; it stores no batches."""
+
+    def __init__(self, update_s: float) -> None:
+        super().__init__()
+        self.update_s = update_s
+
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        await asyncio.sleep(self.update_s)
+        self.num_updates += 1
+        return {"loss/policy": 0.0, "loss/grad_norm": 0.0, "loss/refused": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCost:
+    """Cost of one remote call."""
+
+    latency_s: float = 0.001
+    """Time until the answer arrives."""
+    busy_s: float = 1 / 2100
+    """Time in which the controller is busy with the call."""
+
+
+class RemoteCluster(InlineCluster[W]):
+    """`Cluster` of workers over a network: answers have latency, and every call costs the controller time."""
+
+    def __init__(self, workers: Sequence[W], cost: CallCost, loop: VirtualLoop) -> None:
+        super().__init__(workers)
+        self._cost, self._loop = cost, loop
+        self.num_calls = 0
+
+    async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self.num_calls += 1
+        self._loop.spend(self._cost.busy_s)
+        answer = await super().at(rank, method, *args, **kwargs)
+        await asyncio.sleep(self._cost.latency_s)
+        return answer
 
 
 def _ring(alarm: asyncio.Future[None]) -> None:

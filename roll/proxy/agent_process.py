@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from roll.allocator import foreign_environment
-from roll.proxy.forkserver import ForkServer
+from roll.proxy.preloaded_python import PreloadedPython
 from roll.proxy.server import Proxy
 from roll.proxy.session import Session
 from roll.rewards.base import LARGEST
@@ -46,7 +46,7 @@ class AgentProcessRunner:
     timeout_s: float = 600.0
     directory: str | None = None
     """Working directory; None: that of the run."""
-    forkserver: ForkServer | None = None
+    preloaded: PreloadedPython | None = None
     """Starts agents by forking if the command is `python` and a script; None: every agent is a new process."""
     hidden_variables: frozenset[str] = frozenset()
     """Environment variables that agents do not inherit."""
@@ -75,10 +75,10 @@ class AgentProcessRunner:
     async def _run(self, session: Session) -> ProgramResult:
         python = self.command[0] in ("python", "python3")
         argv = (sys.executable, *self.command[1:]) if python else self.command
-        run = supervise if self.forkserver is None else self.forkserver.run
+        run = supervise if self.preloaded is None else self.preloaded.run
         return await run(
             Command(
-                argv=argv if self.forkserver is None else self.command[1:],
+                argv=argv if self.preloaded is None else self.command[1:],
                 stdin=json.dumps(self._task_input(session.attempt.task)).encode(),
                 environment=self._environment(session),
                 directory=self.directory or str(Path.cwd()),

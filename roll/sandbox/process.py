@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
+from roll.sandbox.forkserver import kill_group
 
 _GRACE_S = 2.0
 """Longest time for a killed process to end."""
@@ -64,74 +64,97 @@ class OutputReader:
         return bytes(self._data[: self._limit])
 
 
-class _SandboxProcess:
-    """A started process and its group."""
+@dataclass(frozen=True, slots=True)
+class StartedProcess:
+    """A process that leads its own process group."""
 
-    def __init__(self, command: Command, streams: Sequence[OutputReader]) -> None:
-        stdin = create_sealed_file(command.stdin)
-        try:
-            self._process = subprocess.Popen(
-                command.argv,
-                stdin=stdin,
-                stdout=streams[0].write,
-                stderr=streams[1].write,
-                pass_fds=command.descriptors,
-                env=command.environment,
-                cwd=command.directory,
-                start_new_session=True,
-            )
-        except OSError as error:
-            for stream in streams:
-                stream.close()
-            raise SandboxFailed(f"sandbox: cannot start {command.argv[0]!r} ({error}); check the system") from error
-        finally:
-            for descriptor in (stdin, *(stream.write for stream in streams), *command.descriptors):
-                os.close(descriptor)
-        self.ended = asyncio.Event()
-        self._descriptor = os.pidfd_open(self._process.pid)
-        asyncio.get_running_loop().add_reader(self._descriptor, self._end)
-
-    def _end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        self.ended.set()
-
-    def kill(self) -> None:
-        """Kill the whole process group. Safe until the child is reaped, because its pid is not reused before."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> int:
-        """The return code, as in `subprocess`; the process must have ended or been killed."""
-        asyncio.get_running_loop().remove_reader(self._descriptor)
-        os.close(self._descriptor)
-        try:
-            return self._process.wait(timeout=_GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            raise SandboxFailed(f"sandbox: process {self._process.pid} cannot be killed; see what holds it") from error
+    pid: int
+    reap: Callable[[], Awaitable[int]]
+    """The return code, as in `subprocess`, once the process has ended; afterwards its pid may be reused."""
 
 
-async def supervise(command: Command, limits: ResourceLimits) -> ProgramResult:
-    """Run one command to its end or its limits; afterwards its process group is dead, even after cancellation."""
-    flood = asyncio.Event()
-    streams = [OutputReader(limits.output_bytes, flood) for _ in range(2)]
-    started = time.monotonic()
-    child = _SandboxProcess(command, streams)
+Start = Callable[[Command, Sequence[int]], Awaitable[StartedProcess]]
+"""Starts a command with three descriptors as its standard streams."""
+
+
+async def start_process(command: Command, streams: Sequence[int]) -> StartedProcess:
+    """A `Start`: a new process."""
+    stdin, stdout, stderr = streams
     try:
-        await wait_first(child.ended, flood, timeout_s=limits.wall_s)
-        exited = child.ended.is_set()
+        process = subprocess.Popen(
+            command.argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=command.descriptors,
+            env=command.environment,
+            cwd=command.directory,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxFailed(f"sandbox: cannot start {command.argv[0]!r} ({error}); check the system") from error
+
+    async def reap() -> int:
+        try:
+            return process.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise SandboxFailed(f"sandbox: process {process.pid} cannot be killed; see what holds it") from error
+
+    return StartedProcess(process.pid, reap)
+
+
+async def supervise(command: Command, limits: ResourceLimits, start: Start = start_process) -> ProgramResult:
+    """Run one command to its end or its limits; afterwards its process group is dead, even after cancellation."""
+    flood, began = asyncio.Event(), time.monotonic()
+    readers = [OutputReader(limits.output_bytes, flood) for _ in range(2)]
+    streams = (create_sealed_file(command.stdin), *(reader.write for reader in readers))
+    try:
+        process = await start(command, streams)
+    except BaseException:
+        for reader in readers:
+            reader.close()
+        raise
     finally:
-        child.kill()
-        await wait_all(child.ended, timeout_s=_GRACE_S)
-        code = child.close()
-        await wait_all(*(stream.ended for stream in streams), timeout_s=_GRACE_S)
-        stdout, stderr = (stream.close() for stream in streams)
+        for descriptor in (*streams, *command.descriptors):
+            os.close(descriptor)
+    ended = _ProcessEnd(process.pid)
+    try:
+        await wait_first(ended.event, flood, timeout_s=limits.wall_s)
+        exited = ended.event.is_set()
+    finally:
+        kill_group(process.pid)
+        await wait_all(ended.event, timeout_s=_GRACE_S)
+        ended.close()
+        try:
+            code = await process.reap()
+        finally:
+            await wait_all(*(reader.ended for reader in readers), timeout_s=_GRACE_S)
+            stdout, stderr = (reader.close() for reader in readers)
     return ProgramResult(
         reason=exit_reason(exited, flood.is_set(), code),
         exit_code=code if exited and code >= 0 else None,
         signal=-code if code < 0 else None,
         stdout=stdout,
         stderr=stderr,
-        wall_s=time.monotonic() - started,
+        wall_s=time.monotonic() - began,
     )
+
+
+class _ProcessEnd:
+    """An event that is set when a process ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.event = asyncio.Event()
+        self._descriptor = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._descriptor, self._set)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+    def _set(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        self.event.set()
 
 
 def create_sealed_file(content: bytes) -> int:

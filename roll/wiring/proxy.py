@@ -12,7 +12,7 @@ from roll.config.envs import Agent
 from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.proxy.agent_process import AgentProcessRunner
-from roll.proxy.forkserver import ForkServer
+from roll.proxy.preloaded_python import PreloadedPython
 from roll.proxy.server import Proxy, ProxySettings
 from roll.rollout.source import AttemptRunner
 
@@ -46,16 +46,16 @@ def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
     """Builds the runner of an agent section; all runners share the agent slots of the run."""
     slots = asyncio.Semaphore(run.proxy.max_concurrent_agents)
     hidden = frozenset(() if run.proxy.token_env is None else (run.proxy.token_env,))
-    forkservers: dict[tuple[str, ...], ForkServer] = {}
+    interpreters: dict[tuple[str, ...], PreloadedPython] = {}
 
-    def forkserver(agent: Agent) -> ForkServer:
+    def preloaded(agent: Agent) -> PreloadedPython:
         assert proxy is not None
         folder = str((Path(agent.directory or ".") / agent.command[1]).absolute().parent)
         key = (folder, *agent.preload)
-        if key not in forkservers:
-            forkservers[key] = ForkServer(folder, agent.preload)
-            proxy.services.append(forkservers[key])
-        return forkservers[key]
+        if key not in interpreters:
+            interpreters[key] = PreloadedPython(folder, agent.preload)
+            proxy.services.append(interpreters[key])
+        return interpreters[key]
 
     def make(agent: Agent) -> AttemptRunner:
         assert proxy is not None, "a run with an agent has a proxy"
@@ -66,7 +66,7 @@ def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
             timeout_s=agent.timeout_s,
             directory=agent.directory,
             result=agent.result,
-            forkserver=forkserver(agent) if agent.preload else None,
+            preloaded=preloaded(agent) if agent.preload else None,
             hidden_variables=hidden,
         )
 

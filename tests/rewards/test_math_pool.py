@@ -40,7 +40,7 @@ def compare(gold, answer):
     if answer == "trap": 9**9**9
     return gold == answer
 
-main(lambda: compare)
+main(lambda: compare, ())
 """
 PROGRAM = (sys.executable, "-c", FAKE)
 SLACK_S = 3.0
@@ -207,7 +207,7 @@ def test_the_number_of_warm_up_cases_per_server_is_bounded(pool: MathVerifyPool)
     assert server is not None
     pool._warmup_cases.extend([("a", "a")] * 1000)
     pool._send_warmup_cases()
-    assert server.num_warmups == pool._warmup_cases.maxlen
+    assert pool._num_warmups == pool._warmup_cases.maxlen
     assert pool.compare("a", "a", timeout_s=5.0) is Verdict.SAME
 
 
@@ -226,7 +226,7 @@ def test_warm_starts_the_server_without_waiting():
 
 @pytest.mark.parametrize("program", ["import nowhere", "raise SystemExit(1)"])
 def test_without_math_verify_there_is_no_score(program: str):
-    load = f"def load():\n    {program}\nfrom roll.rewards.math.child import main\nmain(load)"
+    load = f"def load():\n    {program}\nfrom roll.rewards.math.child import main\nmain(load, ())"
     pool = MathVerifyPool((sys.executable, "-c", load))
     with pytest.raises(RewardFailed, match="cannot compare"):
         pool.compare("a", "b", timeout_s=5.0)

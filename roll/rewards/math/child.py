@@ -1,15 +1,7 @@
 """The server process of `roll.rewards.math.pool`: loads math-verify and forks comparers.
 
 The server runs no comparison without a time limit, so it always answers. A comparer serves one socket and is killed if
-it takes too long. Forks inherit everything loaded and every parser table the server has built. This file is run by its
-path and imports nothing of this package.
-
-| message to the server | answer |
-|---|---|
-| (none) | at start: `ready`, or the reason why comparing is not possible |
-| `start`, with a socket | the pid of the comparer that now serves the socket |
-| `kill PID` | `gone`, once it is |
-| `[gold, answer]` on the second socket | none: a warm-up case, which a comparer compared quickly |
+it takes too long. Forks inherit everything loaded and every parser table the server has built.
 """
 
 from __future__ import annotations
@@ -25,13 +17,14 @@ import logging
 import os
 import re
 import resource
-import select
 import signal
 import socket
 import sys
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from roll.sandbox.forkserver_main import report_failure, serve
 
 Compare = Callable[[str, str], bool]
 """Whether a gold answer and another one are equal."""
@@ -71,86 +64,39 @@ WARMUP_CASES = (
     "0.75",
 )
 """Answers of many shapes: the parser builds its tables on demand, which is most of the cost of a first answer."""
-_MAX_WARMUP_BYTES = 2**16
 _WARMUP_S = 1.0
 """CPU time; a longer warm-up case kills the server, since nothing else can interrupt a single long operation."""
 _GRACE_S = 1.0
 """A comparer ends itself this long after its limit, in case the server has died."""
 
 
-def main(load: Callable[[], Compare], warmup_cases: Sequence[str] = ()) -> None:
-    """Load, report it, then fork and kill comparers until the owner closes its socket.
+def main(load: Callable[[], Compare] | None = None, warmup_cases: Sequence[str] = WARMUP_CASES) -> None:
+    """Load the comparison, then fork comparers; a message to the server is a warm-up case, `[gold, answer]`.
 
-    While idle, the server compares warm-up cases, whose parser tables later comparers inherit.
+    While idle, the server compares warm-up cases, the newest first, whose parser tables later comparers inherit.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the owner
-    control, warmup_socket = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    control = socket.socket(fileno=int(sys.argv[-1]))
     try:
-        compare = load()
+        compare = (load or math_verify)()
     except Exception as error:  # noqa: BLE001 - the owner raises it
-        control.sendall(f"{type(error).__name__}: {error}\n".encode())
+        report_failure(control, error)
         return
-    gc.freeze()  # keeps loaded pages shared with the forks
-    control.sendall(b"ready\n")
-    comparers: set[int] = set()
-    pending = [(case, "1") for case in warmup_cases]
-    while True:
-        _warm_up(compare, control, warmup_socket, pending)
-        message, received, _, _ = socket.recv_fds(control, 64, 1)
-        _reap(comparers)
-        if not message:
-            break
-        if message == b"start":
-            comparers.add(_fork(compare, control, received[0]))
-        else:
-            _kill(int(message.split()[1]), comparers)
-            control.sendall(b"gone\n")
-    for pid in list(comparers):
-        _kill(pid, comparers)
+    pending: list[Sequence[str]] = [(case, "1") for case in warmup_cases]
 
+    def warm_up() -> bool:
+        if pending:
+            signal.setitimer(signal.ITIMER_PROF, _WARMUP_S)
+            with contextlib.suppress(Exception):  # a case that fails is no reason to end
+                compare(*pending.pop())
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        return bool(pending)
 
-def _warm_up(
-    compare: Compare, control: socket.socket, warmup_socket: socket.socket, pending: list[tuple[str, str]]
-) -> None:
-    """Compare warm-up cases, the newest first, until there is a message."""
-    while True:
-        ready, _, _ = select.select([control, warmup_socket], [], [], 0 if pending else None)
-        if control in ready:
-            return
-        if warmup_socket in ready:
-            gold, answer = json.loads(warmup_socket.recv(_MAX_WARMUP_BYTES))
-            pending.append((gold, answer))
-            continue
-        signal.setitimer(signal.ITIMER_PROF, _WARMUP_S)
-        with contextlib.suppress(Exception):  # a case that fails is no reason to end
-            compare(*pending.pop())
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _fork(compare: Compare, control: socket.socket, descriptor: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        control.close()
-        try:
-            _serve(compare, socket.socket(fileno=descriptor))
-        finally:
-            os._exit(1)
-    os.close(descriptor)
-    control.sendall(f"{pid}\n".encode())
-    return pid
-
-
-def _kill(pid: int, comparers: set[int]) -> None:
-    if pid in comparers:  # else it has ended, and the pid may have been reused
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        comparers.discard(pid)
-
-
-def _reap(comparers: set[int]) -> None:
-    for pid in list(comparers):
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            comparers.discard(pid)
+    _, (descriptor,) = serve(control, on_notice=pending.append, idle=warm_up)
+    try:
+        _serve(compare, socket.socket(fileno=descriptor))
+    finally:
+        os._exit(1)
 
 
 def _serve(compare: Compare, connection: socket.socket) -> None:
@@ -246,7 +192,3 @@ def _value(expression: Any) -> complex | None:
     except (TypeError, ValueError, ArithmeticError, AttributeError):
         return None
     return value if cmath.isfinite(value) else None
-
-
-if __name__ == "__main__":
-    main(math_verify, WARMUP_CASES)

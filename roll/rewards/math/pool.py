@@ -13,7 +13,6 @@ processes are started when first needed and end with their owner.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import os
@@ -29,9 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.errors import RewardFailed
+from roll.sandbox.forkserver import ForkServer, ForkServerDied, kill_group
 
-_CHILD = Path(__file__).with_name("child.py")
-_PROGRAM = (sys.executable, "-P", str(_CHILD))  # -P: modules of this folder must not shadow Python's
+_ROOT = Path(__file__).parents[3]
+_MAIN = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from roll.rewards.math.child import main; main()"
+_PROGRAM = (sys.executable, "-P", "-c", _MAIN)  # -P: modules of the working directory must not shadow Python's
 _START_S = 60.0
 _MIN_COMPARE_S = 0.3
 """Time for a comparison if the start has used up the limit."""
@@ -45,8 +46,6 @@ _MAX_IDLE = 4
 _MIN_WAIT_S = 0.001
 _MAX_USES = 20_000
 """Comparisons after which a comparer is replaced, which bounds its caches."""
-_SERVER_ANSWER_S = 10.0
-"""Time limit for the server to fork or kill a comparer."""
 
 
 class Verdict(enum.Enum):
@@ -65,6 +64,7 @@ class _ProcessDied(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Comparer:
+    server: ForkServer
     pid: int
     socket: socket.socket
     uses: int = 0
@@ -94,88 +94,6 @@ class _Comparer:
             return None
 
 
-class _MathServer:
-    """The process that loads math-verify, and forks and kills comparers."""
-
-    def __init__(self, program: Sequence[str]) -> None:
-        self.num_warmups = 0
-        self._ready = False
-        self.control, control = socket.socketpair()
-        self._warmup_socket, warmup = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        with control, warmup:
-            self.process = subprocess.Popen(
-                [*program, str(control.fileno()), str(warmup.fileno())],
-                pass_fds=[control.fileno(), warmup.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def await_ready(self) -> None:
-        """Wait until math-verify is loaded; raises `RewardFailed` if it cannot be."""
-        if self._ready:
-            return
-        line = self._read_line(_START_S)
-        if line != "ready":
-            raise RewardFailed(
-                f"reward 'math': its process cannot compare ({line or 'it ended'}); "
-                "run `pip install math-verify`, or see what keeps it from starting"
-            )
-        self._ready = True
-
-    def warm_up(self, gold: str, answer: str) -> None:
-        """Send two answers for the server to compare while it is idle."""
-        self.num_warmups += 1
-        with contextlib.suppress(OSError):  # its queue is full, or it has ended
-            self._warmup_socket.send(json.dumps([gold, answer]).encode(), socket.MSG_DONTWAIT)
-
-    def fork(self) -> _Comparer:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self.control, [b"start"], [theirs.fileno()])
-                pid = self._read_line(_SERVER_ANSWER_S)
-            except OSError:
-                pid = ""
-        if not pid:
-            ours.close()
-            raise _ProcessDied
-        return _Comparer(int(pid), ours)
-
-    def kill(self, pid: int) -> None:
-        """Kill a comparer. If the server has died, raises `_ProcessDied`; the comparer's own timer then ends it."""
-        try:
-            self.control.sendall(f"kill {pid}".encode())
-        except OSError:
-            raise _ProcessDied from None
-        if not self._read_line(_SERVER_ANSWER_S):
-            raise _ProcessDied
-
-    def stop(self) -> None:
-        self.close()
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        """Close this side's sockets."""
-        self.control.close()
-        self._warmup_socket.close()
-
-    def _read_line(self, limit_s: float) -> str:
-        """One line; empty if the process ended or did not answer."""
-        self.control.settimeout(limit_s)
-        line = bytearray()
-        with contextlib.suppress(OSError):
-            while not line.endswith(b"\n"):
-                chunk = self.control.recv(4096)
-                if not chunk:
-                    return ""
-                line += chunk
-            return line.decode(errors="replace").strip()
-        return ""
-
-
 class MathVerifyPool:
     """Comparers of one owner, for use from any thread. In a forked process the pool begins empty."""
 
@@ -199,10 +117,10 @@ class MathVerifyPool:
             try:
                 same = comparer.compare(gold, answer, limit_s, self._send_warmup_cases)
             except _ProcessDied:
-                self._kill(comparer)
+                self._end(comparer)
                 continue
             if same is None:
-                self._kill(comparer)
+                self._end(comparer)
                 return self._timeout(limit_s, timeout_s)
             self._put_back(comparer)
             if _WARMUP_CASE_S[0] <= time.monotonic() - compare_start <= _WARMUP_CASE_S[1]:
@@ -214,7 +132,7 @@ class MathVerifyPool:
         """Start the server, without waiting for it, unless there is one."""
         with self._lock:
             if self._server is None:
-                self._server = _MathServer(self.program)
+                self._start_server()
 
     def stop(self) -> None:
         """End all processes; the next comparison starts new ones."""
@@ -239,18 +157,26 @@ class MathVerifyPool:
             self._busy.add(comparer)
             return comparer
 
+    def _start_server(self) -> ForkServer:
+        self._server, self._num_warmups = ForkServer(self.program, stderr=subprocess.DEVNULL), 0
+        return self._server
+
     def _fork(self) -> _Comparer:
         for _ in range(2):
-            if self._server is None:
-                self._server = _MathServer(self.program)
-            try:
-                self._server.await_ready()
-                return self._server.fork()
-            except _ProcessDied:
-                self._drop_server()
-            except RewardFailed:
-                self._drop_server()
-                raise
+            server = self._server or self._start_server()
+            if fault := server.await_ready(_START_S):
+                self._drop(server)
+                raise RewardFailed(
+                    f"reward 'math': its process cannot compare ({fault}); "
+                    "run `pip install math-verify`, or see what keeps it from starting"
+                )
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    return _Comparer(server, server.fork(None, [theirs.fileno()]), ours)
+                except ForkServerDied:
+                    ours.close()
+                    self._drop(server)
         raise RewardFailed("reward 'math': its process ended twice while it was starting; see what kills it")
 
     def _send_warmup_cases(self) -> None:
@@ -258,8 +184,9 @@ class MathVerifyPool:
         if not self._lock.acquire(blocking=False):  # the caller has a time limit
             return
         try:
-            while self._warmup_cases and self._server is not None and self._server.num_warmups < _MAX_WARMUP_CASES:
-                self._server.warm_up(*self._warmup_cases.pop())
+            while self._warmup_cases and self._server is not None and self._num_warmups < _MAX_WARMUP_CASES:
+                self._server.notify(self._warmup_cases.pop())
+                self._num_warmups += 1
         finally:
             self._lock.release()
 
@@ -269,22 +196,22 @@ class MathVerifyPool:
             if comparer.uses < _MAX_USES and len(self._idle) < _MAX_IDLE:
                 self._idle.append(comparer)
                 return
-        comparer.socket.close()  # which ends the process
+        self._end(comparer)
 
-    def _kill(self, comparer: _Comparer) -> None:
+    def _end(self, comparer: _Comparer) -> None:
         comparer.socket.close()
+        kill_group(comparer.pid)
         with self._lock:
             self._busy.discard(comparer)
             try:
-                if self._server is not None:
-                    self._server.kill(comparer.pid)
-            except _ProcessDied:
-                self._drop_server()
+                comparer.server.reap(comparer.pid)
+            except ForkServerDied:
+                self._drop(comparer.server)
 
-    def _drop_server(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-        self._server = None
+    def _drop(self, server: ForkServer) -> None:
+        server.stop()
+        if server is self._server:
+            self._server = None
 
     def _abandon(self) -> None:
         """After a fork, in the child: close the parent's sockets; no thread here holds the lock."""
@@ -296,7 +223,9 @@ class MathVerifyPool:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._server: _MathServer | None = None
+        self._server: ForkServer | None = None
+        self._num_warmups = 0
+        """Warm-up cases sent to this server."""
         self._idle: list[_Comparer] = []
         self._busy: set[_Comparer] = set()
         self._warmup_cases: deque[tuple[str, str]] = deque(maxlen=_MAX_WARMUP_CASES)

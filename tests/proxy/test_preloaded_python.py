@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError
-from roll.proxy.forkserver import ForkServer
+from roll.proxy.preloaded_python import PreloadedPython
 from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
 from roll.sandbox.process import Command
 
@@ -34,13 +34,13 @@ print(json.dumps([__name__, sys.argv, os.getcwd(), os.environ.get("MARK"), "HOME
 Run = Callable[..., Coroutine[Any, Any, ProgramResult]]
 
 
-def with_forkserver(folder: Path, work: Callable[[Run, ForkServer], Coroutine[Any, Any, None]]) -> None:
+def with_preloaded_python(folder: Path, work: Callable[[Run, PreloadedPython], Coroutine[Any, Any, None]]) -> None:
     """Do some work with a Python that has imported something."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
 
     async def inside() -> None:
-        python = ForkServer(str(folder), ["decimal"])
+        python = PreloadedPython(str(folder), ["decimal"])
 
         async def run(said: str, **limits: Any) -> ProgramResult:
             return await python.run(
@@ -73,7 +73,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_forked_script_has_its_arguments_folder_environment_and_imports(tmp_path: Path) -> None:
-    async def work(run: Run, _: ForkServer) -> None:
+    async def work(run: Run, _: PreloadedPython) -> None:
         found = await asyncio.gather(*(run("go") for _ in range(4)))
         assert all(each.succeeded for each in found), found[0].stderr.decode()
         written = [each.stdout.decode().splitlines() for each in found]
@@ -83,21 +83,21 @@ def test_a_forked_script_has_its_arguments_folder_environment_and_imports(tmp_pa
         assert [lines[1:] for lines in written] == [["bye"]] * 4, "it ends as Python does"
         assert len({row[6] for row in rows}) == 4, "each draws for itself"
 
-    with_forkserver(tmp_path, work)
+    with_preloaded_python(tmp_path, work)
 
 
 def test_a_forked_script_ends_like_a_started_one(tmp_path: Path) -> None:
-    async def work(run: Run, _: ForkServer) -> None:
+    async def work(run: Run, _: PreloadedPython) -> None:
         failed, left, flooded = await asyncio.gather(run("fail"), run("leave"), run("flood", output_bytes=1000))
         assert failed.exit_code == 1 and failed.stderr.decode().splitlines()[-1] == "ValueError: no luck"
         assert (left.reason, left.exit_code) == (ExitReason.EXITED, 7)
         assert flooded.reason is ExitReason.OUTPUT_FLOOD and len(flooded.stdout) == 1000
 
-    with_forkserver(tmp_path, work)
+    with_preloaded_python(tmp_path, work)
 
 
 def test_a_forked_script_that_hangs_is_killed_with_its_child_processes(tmp_path: Path) -> None:
-    async def work(run: Run, _: ForkServer) -> None:
+    async def work(run: Run, _: PreloadedPython) -> None:
         found = await run("hang", wall_s=1.0)
         assert found.reason is ExitReason.TIMED_OUT and found.exit_code is None
         assert gone(int(found.stdout))
@@ -107,29 +107,29 @@ def test_a_forked_script_that_hangs_is_killed_with_its_child_processes(tmp_path:
         with pytest.raises(asyncio.CancelledError):
             await hanging
 
-    with_forkserver(tmp_path, work)
+    with_preloaded_python(tmp_path, work)
 
 
 def test_a_fork_server_that_has_died_is_restarted(tmp_path: Path) -> None:
-    async def work(run: Run, python: ForkServer) -> None:
+    async def work(run: Run, python: PreloadedPython) -> None:
         hanging = asyncio.ensure_future(run("hang"))
         await asyncio.sleep(0.5)
-        assert python.process is not None
-        os.kill(python.process.pid, signal.SIGKILL)
+        assert python.server is not None
+        os.kill(python.server.process.pid, signal.SIGKILL)
         await asyncio.sleep(0.1)
         hanging.cancel()
         with pytest.raises((asyncio.CancelledError, SandboxFailed)):
             await hanging
         assert (await run("go")).succeeded
 
-    with_forkserver(tmp_path, work)
+    with_preloaded_python(tmp_path, work)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are supervised by process descriptors")
 def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     async def inside() -> None:
         with pytest.raises(ConfigError, match=r"agent.preload: cannot import no_such_module"):
-            await ForkServer(str(tmp_path), ["no_such_module"]).run(
+            await PreloadedPython(str(tmp_path), ["no_such_module"]).run(
                 Command(argv=("x.py",), stdin=b"", directory=str(tmp_path)), ResourceLimits()
             )
 

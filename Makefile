@@ -20,7 +20,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing test dependencies"
-	$(PIP) --editable ".[dev,data,lora,mcp,proxy,wandb,swanlab]"
+	$(PIP) --editable ".[dev,data,lora,mcp,wandb,swanlab]"
 	touch $@
 
 setup: $(VENV)/.dev

@@ -95,7 +95,7 @@ class Status(StrEnum):
 
 @record
 class Turn:
-    """One observation from the environment and the policy's reply to it."""
+    """One observation from the environment and the policy's response to it."""
 
     observation: Ints
     """Ids added to the context before sampling; never trained on."""
@@ -109,7 +109,7 @@ class Turn:
     reward: float = 0.0
     """Reward from the environment for this turn."""
     generated_s: float = 0.0
-    """Seconds from the request to the complete reply."""
+    """Seconds from the request to the complete response."""
     queued_s: float = 0.0
     """Part of `generated_s` in which no generator had the request."""
     waited_s: float = 0.0
@@ -253,7 +253,7 @@ class Batch:
     truncated: torch.Tensor
     """[trajectories] bool: ended by a limit"""
     turn: torch.Tensor
-    """[tokens] int64: index of the turn of each token, observation or reply, in the whole batch"""
+    """[tokens] int64: index of the turn of each token, observation or response, in the whole batch"""
     turn_trajectory: torch.Tensor
     """[turns] int64"""
     turn_rewards: torch.Tensor

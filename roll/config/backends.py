@@ -70,7 +70,7 @@ class VllmInfer(RoleConfig):
     per_request_seed: bool = True
     """Seed every request, so that its tokens do not depend on the other requests of a batch."""
     logprobs: bool = True
-    """Whether to return the logprob of each sampled token. Without them replies are faster, but the mismatch between
+    """Whether to return the logprob of each sampled token. Without them responses are faster, but the mismatch between
     sampler and trainer is not measured: only for `rollout.max_staleness` 0 and algorithms that do not use them."""
     offload: bool = False
     """Whether it can free its GPU memory between two steps, for a trainer on the same GPU."""

@@ -56,7 +56,7 @@ class Agent(Section):
     timeout_s: float = Field(default=600.0, gt=0)
     """Seconds after which the program is killed and the attempt fails."""
     result: Literal["reply", "stdout", "reward"] = "reply"
-    """Text to score: the model's last reply or the program's standard output. `reward`: the program gets the task's
+    """Text to score: the model's last response or the program's standard output. `reward`: the program gets the task's
     answer and prints the reward, as `{"reward": 0.5}` in its last line."""
 
     @model_validator(mode="after")

@@ -81,7 +81,7 @@ class Rollout(Section):
     max_staleness: float = Field(default=0.0, ge=0)
     """Most steps between the weights that sample a token and the step that trains on it; 0: synchronous."""
     max_seq_len: int = Field(default=1024, gt=1)
-    """Most tokens per sequence, prompt and replies together."""
+    """Most tokens per sequence, prompt and responses together."""
     context_policy: Literal["stop", "drop_oldest"] = "stop"
     """At `max_seq_len`, truncate the attempt, or continue in a new sequence without its oldest turns. The opening
     messages of the environment are never dropped."""
@@ -89,15 +89,15 @@ class Rollout(Section):
     """Unit of a trained sequence: a trajectory, as long as each turn only appends to it, or each turn with all of its
     context."""
     max_new_tokens: int = Field(default=256, gt=0)
-    """Most tokens per reply."""
+    """Most tokens per response."""
     max_turns: int = Field(default=32, gt=0)
-    """Most replies per trajectory, regardless of the environment's own limit."""
+    """Most responses per trajectory, regardless of the environment's own limit."""
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     """0 means all tokens."""
     stop: tuple[str, ...] = ()
-    """Tokens that end a reply, in addition to the model's end-of-sequence token."""
+    """Tokens that end a response, in addition to the model's end-of-sequence token."""
     max_retries: int = Field(default=2, ge=0)
     """Retries of a failed attempt before its group is dropped and replaced."""
     max_failed_groups: int = Field(default=16, ge=0)
@@ -196,7 +196,7 @@ class Sft(Section):
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Stop as soon as held-out accuracy reaches this value."""
     scripted_agent: SpecConfig | None = None
-    """Runs the environments of the tasks; its replies are the training data. None: the answers of the tasks are."""
+    """Runs the environments of the tasks; its responses are the training data. None: the answers of the tasks are."""
     optimizer: Optimizer = Optimizer(lr=1e-3)
 
 

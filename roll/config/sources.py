@@ -87,11 +87,11 @@ class TaskSourceConfig(Section):
     fields: Fields | None = None
     """Names of the parts of a task in the rows of a file; None: prompt or messages, answer, id, seed."""
     env: SpecConfig = SpecConfig(kind="single_turn")
-    """Environment of each attempt; `single_turn` ends after one reply."""
+    """Environment of each attempt; `single_turn` ends after one response."""
     agent: Agent | None = None
     """A program that runs each attempt through the proxy of the run, instead of an environment."""
     reward: Reward | None = None
-    """Scores the last reply; a list of rewards is a weighted sum. None if the environment gives the rewards."""
+    """Scores the last response; a list of rewards is a weighted sum. None if the environment gives the rewards."""
     share: float = Field(default=1.0, gt=0)
     """Share of the groups of a step, relative to the other sources."""
     limit: int | None = Field(default=None, gt=0)
@@ -105,7 +105,7 @@ class TaskSourceConfig(Section):
     """How the next task is drawn; None: random permutations of all tasks."""
     curriculum: Curriculum | None = None
     max_new_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens per reply; here and in the three keys below, None: as in `rollout`."""
+    """Most tokens per response; here and in the three keys below, None: as in `rollout`."""
     temperature: float | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)

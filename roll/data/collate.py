@@ -181,7 +181,7 @@ def _floats(values: Sequence[float]) -> torch.Tensor:
 
 
 def _alternate(observed: Sequence[Any], sampled: Sequence[Any]) -> list[Any]:
-    """Observation and reply of each turn, in order."""
+    """Observation and response of each turn, in order."""
     return [part for pair in zip(observed, sampled, strict=True) for part in pair]
 
 

@@ -54,7 +54,7 @@ class SourceSettings:
 
     sampling: Sampling
     max_new_tokens: int
-    """Most tokens per reply."""
+    """Most tokens per response."""
     filters: tuple[Spec, ...]
     """Select groups that are replaced instead of trained on."""
 

@@ -31,7 +31,7 @@ _MAX_OPENINGS = 1024
 _MAX_TEXTS, _MAX_CHARS = 4096, 1024
 """Number and length of cached texts: observations repeat, above all among siblings."""
 _PLACEHOLDER = "reply"
-"""A reply that no template changes, to find the text that a template puts after a reply."""
+"""A response that no template changes, to find the text that a template puts after a response."""
 _PLACEHOLDER_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
 """A tool to find the format in which a template writes a call."""
 
@@ -75,7 +75,7 @@ class Template:
     """Encodes messages as token ids for one tokenizer.
 
     `chat` renders the tokenizer's chat template, `plain` joins the contents, `auto` is chat if there is a template.
-    `last` is only the content of the last message, so that every reply starts a new sequence: for environments whose
+    `last` is only the content of the last message, so that every response starts a new sequence: for environments whose
     every message shows the full state.
     """
 
@@ -98,13 +98,13 @@ class Template:
         self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
         self.eos_id = self._end_of_turn()
-        """The token that ends a reply."""
+        """The token that ends a response."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
-        """Tokens that end a reply: `eos_id` and the tokenizer's end-of-sequence token."""
+        """Tokens that end a response: `eos_id` and the tokenizer's end-of-sequence token."""
 
     @cached_property
     def tool_form(self) -> ToolForm | None:
-        """Format of tool calls in replies, from a rendered example of the chat template; None if it supports none.
+        """Format of tool calls in responses, from a rendered example of the chat template; None if it supports none.
 
         Without a chat template the policy learns of tools only from the environment's messages.
         """
@@ -125,7 +125,7 @@ class Template:
         return "llama" if '"parameters"' in after else None
 
     def open(self, messages: Sequence[Message], *, where: str, tools: Sequence[Tool] = ()) -> Ints:
-        """The ids of a conversation up to the policy's first reply. `where` is for errors."""
+        """The ids of a conversation up to the policy's first response. `where` is for errors."""
         schemas = json.dumps([tool.schema for tool in tools]) if tools else ""
         key = schemas, tuple(messages[-1:] if self.forgetful else messages)
         ids = self._opened.get(key)
@@ -145,10 +145,10 @@ class Template:
     ) -> Ints | None:
         """The ids to append for `new` messages; None if the template would change earlier text.
 
-        `before` ends with the policy's reply, whose final token is `last`; the reply's ids stay as sampled. After None
+        `before` ends with the policy's response, whose final token is `last` and whose ids stay as sampled. After None
         the conversation must be opened again in a new sequence.
         """
-        assert before and before[-1].role == "assistant", "extend comes after a reply"
+        assert before and before[-1].role == "assistant", "extend comes after a response"
         if self.forgetful:
             return None
         if not self.chat:
@@ -158,13 +158,13 @@ class Template:
         rest = _after(prefix + _PLACEHOLDER, self._render(with_placeholder, tools, where=where))
         after = None if rest is None else _after(prefix, self._render((*before, *new), tools, where=where))
         if rest is None or after is None or not after.lstrip().startswith(before[-1].content.strip()):
-            return None  # apart from spaces around it, the template must keep the reply
+            return None  # apart from spaces around it, the template must keep the response
         ids = self._encode(rest, where=where, markup=True)
         closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
         return ids[1:] if closed else ids  # the policy sampled the end-of-turn token itself
 
     def answer(self, text: str, *, where: str) -> Ints:
-        """The ids of a reply as a training target, with its end-of-turn token."""
+        """The ids of a response as a training target, with its end-of-turn token."""
         return np.append(self._encode(text, where=where), self.eos_id).astype(np.int32)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, where: str) -> str:
@@ -201,7 +201,7 @@ class Template:
         return next(unknowns, text)
 
     def _end_of_turn(self) -> int:
-        """The special token that the template puts directly after a reply, else the tokenizer's end of sequence."""
+        """The special token that the template puts directly after a response, else the tokenizer's end of sequence."""
         where = "model.template"
         if self.chat:
             question = Message("user", "question")

@@ -1,6 +1,6 @@
-"""Tools that a policy may call: their declaration by an environment, and the parsing of calls in replies.
+"""Tools that a policy may call: their declaration by an environment, and the parsing of calls in responses.
 
-A call must have exactly the form of the chat template; a malformed call is distinguished from a reply without a call.
+A call must have exactly the form of the chat template; a malformed call differs from a response without a call.
 Nothing here runs a tool.
 """
 
@@ -16,7 +16,7 @@ from roll.errors import ConfigError
 
 ToolForm: TypeAlias = Literal["hermes", "llama"]
 """`hermes`: one or more `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` after any text.
-`llama`: the reply is `{"name": ..., "parameters": {...}}` and nothing else."""
+`llama`: the response is `{"name": ..., "parameters": {...}}` and nothing else."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENTS: dict[str, str] = {"hermes": "arguments", "llama": "parameters"}
@@ -69,10 +69,10 @@ class CallFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """A reply parsed for tool calls; no call and no fault means that it is the final answer."""
+    """A response parsed for tool calls; no call and no fault means that it is the final answer."""
 
     text: str
-    """The whole reply."""
+    """The whole response."""
     calls: tuple[ToolCall, ...] = ()
     fault: CallFault | None = None
     """With a fault there are no calls."""
@@ -110,7 +110,7 @@ def _parse_tool(value: Any) -> Tool:
 
 
 def parse_response(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") -> ParsedResponse:
-    """The tool calls of a reply, parsed strictly and in linear time."""
+    """The tool calls of a response, parsed strictly and in linear time."""
     try:
         calls = tuple(_parse_call(each, tools, _ARGUMENTS[form]) for each in _call_texts(text, form))
     except _InvalidCall as error:
@@ -119,7 +119,7 @@ def parse_response(text: str, tools: Sequence[Tool], form: ToolForm = "hermes") 
 
 
 def format_call(call: ToolCall, form: ToolForm = "hermes") -> str:
-    """The text of a call in a reply."""
+    """The text of a call in a response."""
     text = json.dumps({"name": call.name, _ARGUMENTS[form]: call.arguments}, ensure_ascii=False)
     return f"{_OPEN}\n{text}\n{_CLOSE}" if form == "hermes" else text
 

@@ -11,7 +11,7 @@ from roll.config.schema import Rollout, Run
 from roll.config.section import SpecConfig
 from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
-from roll.explain.tasks import replies_text, sampling_text, task_rows
+from roll.explain.tasks import responses_text, sampling_text, task_rows
 
 _WIDTH = 110
 _CORRECTING = ("decoupled", "topr")
@@ -66,7 +66,7 @@ def _step(run: Run) -> list[tuple[str, str]]:
             "trajectories",
             f"{num_trajectories} = {rollout.groups_per_step} groups (tasks) x {rollout.group_size} attempts each",
         ),
-        ("each attempt", f"at most {rollout.max_new_tokens} new tokens per reply, {replies_text(run)}, {length}"),
+        ("each attempt", f"at most {rollout.max_new_tokens} new tokens per response, {responses_text(run)}, {length}"),
         *_sequences(rollout),
         *_redundancy(rollout),
         ("sampled from", sampling_text(rollout.temperature, rollout.top_p, rollout.top_k)),
@@ -92,7 +92,7 @@ def _adapters(run: Run) -> list[tuple[str, str]]:
 def _sequences(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """How an attempt is split into trained sequences; no row for the defaults."""
     if rollout.context_policy == "drop_oldest":
-        room = f"if fewer than {rollout.max_new_tokens} of {rollout.max_seq_len} tokens are left for a reply"
+        room = f"if fewer than {rollout.max_new_tokens} of {rollout.max_seq_len} tokens are left for a response"
         yield "full context", f"{room}, the oldest turns are dropped, and the rest begins a new sequence"
     if rollout.segment_per == "turn":
         yield "sequences", "one per turn, with all of its context; baselines still count attempts"
@@ -102,10 +102,10 @@ def _redundancy(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Extra generation and its concurrency; no row for the defaults."""
     if rollout.redundant_groups:
         more = f"{count(rollout.redundant_groups, 'extra group')} in flight"
-        yield "redundancy", f"{more}; the first to complete are trained on, which favours short replies"
+        yield "redundancy", f"{more}; the first to complete are trained on, which favours short responses"
     if rollout.redundant_siblings:
         started = f"{rollout.group_size + rollout.redundant_siblings} attempts per task are started"
-        first = f"the first {rollout.group_size} valid ones are trained on, which favours short replies"
+        first = f"the first {rollout.group_size} valid ones are trained on, which favours short responses"
         yield "redundancy", f"{started}; {first}"
     if rollout.concurrency == "adaptive":
         yield "concurrency", "as many requests per generator as fit its memory"

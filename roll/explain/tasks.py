@@ -32,12 +32,12 @@ def sampling_text(temperature: float, top_p: float, top_k: int) -> str:
     return f"{start}, cut to {' and '.join(cuts)}, in sampler and trainer alike" if cuts else start
 
 
-def replies_text(run: Run) -> str:
-    """Most replies per attempt: 1 for single-turn sources."""
+def responses_text(run: Run) -> str:
+    """Most responses per attempt: 1 for single-turn sources."""
     single = [source.name for source in run.tasks if source.env.kind == "single_turn" and source.agent is None]
     if len(single) == len(run.tasks):
-        return "1 reply"
-    return f"{run.rollout.max_turns} replies" + (f" (1 in {', '.join(single)})" if single else "")
+        return "1 response"
+    return f"{run.rollout.max_turns} responses" + (f" (1 in {', '.join(single)})" if single else "")
 
 
 def _origin(source: TaskSourceConfig) -> Iterator[str]:
@@ -50,7 +50,7 @@ def _origin(source: TaskSourceConfig) -> Iterator[str]:
 
 def _agent(agent: Agent) -> str:
     scored = {
-        "reply": "the model's last reply is scored",
+        "reply": "the model's last response is scored",
         "stdout": "its standard output is scored",
         "reward": "it prints the reward",
     }
@@ -73,7 +73,7 @@ def _overrides(run: Run, source: TaskSourceConfig) -> Iterator[str]:
     if curriculum := source.curriculum:
         yield f"easy tasks first, by {curriculum.by!r}: after {curriculum.steps} draws all can be drawn"
     if source.max_new_tokens is not None:
-        yield f"at most {source.max_new_tokens} new tokens per reply, not {run.rollout.max_new_tokens}"
+        yield f"at most {source.max_new_tokens} new tokens per response, not {run.rollout.max_new_tokens}"
     chosen = {name: getattr(source, name) for name in ("temperature", "top_p", "top_k")}
     if any(value is not None for value in chosen.values()):
         merged = {name: getattr(run.rollout, name) if value is None else value for name, value in chosen.items()}

@@ -150,7 +150,7 @@ class RequestsResumed(Event):
     version: int
     num_requests: int
     num_tokens: int
-    """Tokens of contexts and partial replies that were prefilled again."""
+    """Tokens of contexts and partial responses that were prefilled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class TokensGenerated(Event):
     bad: int
     """Replies that were inconsistent with their request."""
     redispatched: int
-    """Requests sent to another generator because no reply came."""
+    """Requests sent to another generator because no response came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class ValidationFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRequestRefused(Event):
-    """The proxy refused a client's request, or the client disconnected before the reply; the run continues."""
+    """The proxy refused a client's request, or the client disconnected before the response; the run continues."""
 
     session: str
     """The attempt's session; empty if the request named no known one."""

@@ -74,14 +74,14 @@ class TrajectoryQuery:
 
 @record
 class Chunk:
-    """Part of a reply that is still being sampled, from which the attempt continues if its process dies."""
+    """Part of a response that is still being sampled, from which the attempt continues if its process dies."""
 
     group: int
     sibling: int
     attempt: int
     turn: int
     context: int
-    """crc32 of the prompt ids of the reply: a request with another prompt cannot continue from here."""
+    """crc32 of the prompt ids of the response: a request with another prompt cannot continue from here."""
     ids: Ints
     logprobs: Floats
     version: int

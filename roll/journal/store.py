@@ -87,7 +87,7 @@ class Reader:
         return (_parse_trajectory(row) for row in self._rows(statement, {**values, "after": after}))
 
     def progress(self, group: int | None = None) -> list[Chunk]:
-        """Sampled parts of unfinished replies, of one group or of all: by sibling, in order."""
+        """Sampled parts of unfinished responses, of one group or of all: by sibling, in order."""
         self._catch_up()
         where = "" if group is None else 'WHERE "group" = ?'
         query = f'SELECT {_CHUNK} FROM progress {where} ORDER BY "group", sibling, id'
@@ -150,7 +150,7 @@ class Journal(Reader):
         return self._position
 
     def record_progress(self, chunk: Chunk) -> None:
-        """Store part of a reply until its trajectory is stored."""
+        """Store part of a response until its trajectory is stored."""
         self._writer.put(chunk)
 
     def record_span(self, worker: str, activity: str, start: float, end: float) -> None:

@@ -1,6 +1,6 @@
 """Estimates of step time, by which `auto` divides devices between training and generation.
 
-Assumptions: replies and prompts have half of their maximum length, products reach 40 % of a device's nominal FLOP/s,
+Assumptions: responses and prompts have half of their maximum length, products reach 40 % of a device's nominal FLOP/s,
 reads 60 % of its bandwidth, and a decode step has a few milliseconds of overhead. Measured steps of small models on an
 H200 are within a third of these estimates, which is enough to compare two placements.
 """
@@ -56,7 +56,7 @@ class _StepTime:
         return (self.facts.max_seq_len - self.facts.max_new_tokens) / 2
 
     def generate_s(self, num: int) -> float:
-        """Seconds for all replies of a step on `num` devices."""
+        """Seconds for all responses of a step on `num` devices."""
         infer, facts = self.facts.role("actor_infer"), self.facts
         batch = facts.trajectories / max(1, num // self.tp)
         num_seqs = min(batch, infer.max_num_seqs)

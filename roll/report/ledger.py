@@ -48,7 +48,7 @@ class PublicationSummary:
     """Sum over all publications, by part."""
     resumed_requests: int
     prefilled_again: int
-    """Tokens of contexts and partial replies that were prefilled again because of publications."""
+    """Tokens of contexts and partial responses that were prefilled again because of publications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

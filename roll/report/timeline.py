@@ -1,8 +1,8 @@
 """A run as a trace for Perfetto or Chrome: one track per worker, and every phase of every sample.
 
 Turns record durations, so they are placed end to end from the start of the attempt: its admission, the end of the try
-before it, or the start of the process that resumed it. All waits of a reply for a generator are drawn before it, also
-the wait in the middle that a change of version causes.
+before it, or the start of the process that resumed it. All waits of a response for a generator are drawn before it,
+also the wait in the middle that a change of version causes.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class VersionRows:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pending:
-    """A request in the queue or on a generator, with its partial reply."""
+    """A request in the queue or on a generator, with its partial response."""
 
     request: Request
     priority: tuple[int, int]
@@ -177,9 +177,9 @@ class Pending:
     future: Future
     on_output: OnOutput | None
     parts: list[Sampled]
-    """The partial reply, one part per output."""
+    """The partial response, one part per output."""
     num_tokens: int
-    """Length of the partial reply."""
+    """Length of the partial response."""
     rank: int | None = None
     """The generator that works on it; None while it waits for dispatch."""
     name: str = ""
@@ -198,13 +198,13 @@ class Pending:
 
     @property
     def complete(self) -> Finish | None:
-        """The finish reason, if the partial reply is complete."""
+        """The finish reason, if the partial response is complete."""
         if self.num_tokens and int(self.parts[-1].ids[-1]) in self.request.stop:
             return Finish.STOP
         return Finish.LENGTH if self.num_tokens >= self.request.max_new_tokens else None
 
     def remainder(self) -> Request:
-        """The request for the rest: the prompt with the partial reply, and the remaining token budget."""
+        """The request for the rest: the prompt with the partial response, and the remaining token budget."""
         request, parts = self.request, self.parts
         return Request(
             id=self.name,

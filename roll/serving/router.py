@@ -42,9 +42,9 @@ class Timeouts:
 class Router:
     """Sends each request to the generator where it costs least, and resumes it after a change of version.
 
-    sample(request)   waits for the whole reply                woken by the generator's outputs
+    sample(request)   waits for the whole response                woken by the generator's outputs
     hold()            waits until every dispatched request     woken by the generator's outputs; after
-                      has returned with its partial reply      `Timeouts.request_s` the rest is redispatched
+                      has returned with its partial response      `Timeouts.request_s` the rest is redispatched
     release(version)  waits for `resume` calls alone; held requests are dispatched again
     """
 
@@ -91,7 +91,7 @@ class Router:
     async def sample(
         self, request: Request, *, order: int = 0, so_far: Sampled | None = None, on_output: OnOutput | None = None
     ) -> Sampled:
-        """The reply to one request, continued from `so_far`; lower orders go first. Cancelling aborts the request."""
+        """The response to a request, continued from `so_far`; lower orders go first. Cancelling aborts the request."""
         assert request.id not in self._pending, f"request {request.id} is already in flight"
         num_before, loop = 0 if so_far is None else len(so_far.ids), asyncio.get_running_loop()
         item = Pending(
@@ -109,7 +109,7 @@ class Router:
         self._wait_for_dispatch(item)
         try:
             return await item.future
-        except asyncio.CancelledError:  # also if the reply is complete but not yet delivered
+        except asyncio.CancelledError:  # also if the response is complete but not yet delivered
             self.count_aborted(item.num_tokens - num_before)
             raise
         finally:

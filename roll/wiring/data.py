@@ -124,7 +124,7 @@ def source_settings(run: Run, config: TaskSourceConfig) -> SourceSettings:
 
 
 def check_prompts(run: Run, template: Template, sources: Sequence[TaskSource]) -> None:
-    """Raise `ConfigError` for prompts that leave no room for a reply."""
+    """Raise `ConfigError` for prompts that leave no room for a response."""
     datasets = [source.tasks for source in sources if not isinstance(source.tasks, Seeds)]  # seeds have no prompts
     prompts = [task for tasks in datasets for task in tasks if task.messages]
     faults: list[str] = []
@@ -174,7 +174,7 @@ def _screen_sources(
 ) -> tuple[list[TaskSource], list[ScreeningCounts]]:
     """The sources without the tasks that their configuration excludes, and the account of each.
 
-    Raises `ConfigError` for remaining prompts that leave no room for a reply.
+    Raises `ConfigError` for remaining prompts that leave no room for a response.
     """
     screened = [
         screen(

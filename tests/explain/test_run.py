@@ -226,9 +226,9 @@ def test_stale_tokens_without_a_correction_are_pointed_out(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ([], "per reply, 32 replies (1 in sums), 512 tokens"),
-        (["tasks.1.env=single_turn", "tasks.1.data=arithmetic", "tasks.1.reward=exact"], "per reply, 1 reply, 512"),
-        (["tasks.0.env=guess_number", "rollout.max_turns=3"], "per reply, 3 replies, 512 tokens"),
+        ([], "per response, 32 responses (1 in sums), 512 tokens"),
+        (["tasks.1.env=single_turn", "tasks.1.data=arithmetic", "tasks.1.reward=exact"], "response, 1 response, 512"),
+        (["tasks.0.env=guess_number", "rollout.max_turns=3"], "per response, 3 responses, 512 tokens"),
     ],
 )
 def test_attempts_at_tasks_of_one_turn_have_one_reply(tmp_path: Path, overrides: list[str], words: str) -> None:
@@ -238,7 +238,7 @@ def test_attempts_at_tasks_of_one_turn_have_one_reply(tmp_path: Path, overrides:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("context_policy=drop_oldest", "if fewer than 256 of 512 tokens are left for a reply, the oldest turns are"),
+        ("context_policy=drop_oldest", "if fewer than 256 of 512 tokens are left for a response, the oldest turns are"),
         ("segment_per=turn", "one per turn, with all of its context"),
     ],
 )
@@ -264,7 +264,7 @@ def test_redundancy_and_concurrency_are_explained(tmp_path: Path, override: str,
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("max_new_tokens=9", "at most 9 new tokens per reply, not 256"),
+        ("max_new_tokens=9", "at most 9 new tokens per response, not 256"),
         ("temperature=0.5", "sampled from softmax(logits / 0.5), cut to the 7 most likely tokens"),
         ("top_k=0", "sampled from softmax(logits / 0.9)"),
         ("filters=[mixed]", "its own filters: mixed: Keeps groups whose rewards differ"),

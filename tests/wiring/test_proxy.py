@@ -1,9 +1,6 @@
 """The proxy from the configuration."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -63,15 +60,3 @@ def test_a_port_in_use_is_reported_in_one_line() -> None:
             await first.stop()
 
     asyncio.run(work())
-
-
-def test_without_aiohttp_the_error_names_the_command_that_installs_it() -> None:
-    code = (
-        "import asyncio, sys; sys.modules['aiohttp'] = None\n"
-        "from roll.proxy.server import Proxy, ProxySettings\n"
-        "asyncio.run(Proxy(ProxySettings(models=('m',))).start())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), timeout=60, check=False
-    )
-    assert done.stderr.splitlines()[-1].endswith("proxy: aiohttp is not installed; run: pip install 'roll[proxy]'")

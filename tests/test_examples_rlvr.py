@@ -65,6 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "rlvr"
 
 
+@pytest.mark.sweep
 def test_every_step_trains_every_domain_by_its_share(trained: Path) -> None:
     shares = {"math": 3, "code": 2, "reasoning": 2, "ifeval": 2, "qa": 1}
     for step in (1, 2):
@@ -84,6 +85,7 @@ def test_every_domain_is_validated_with_several_attempts(trained: Path) -> None:
             assert wanted <= metrics.keys()
 
 
+@pytest.mark.sweep
 def test_no_sample_fails(trained: Path) -> None:
     samples = samples_of(trained)
     assert len(samples) >= 40 and {sample.status for sample in samples} <= {"finished", "truncated"}
@@ -123,6 +125,7 @@ def test_the_warm_start_learns_the_replies_of_all_domains(tmp_path: Path) -> Non
     assert (tmp_path / "runs/rlvr-sft/model/config.json").is_file()
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not ROLL_DATA, reason="the larger sets are in the folder that ROLL_DATA names")
 def test_the_run_over_real_tasks_passes_the_check_and_trains_a_step(tmp_path: Path) -> None:
     arguments = [str(ROOT / "examples/rlvr_full.yaml"), f"vars.data={Path(ROLL_DATA).resolve()}", SANDBOX, *SMALL]

@@ -115,6 +115,7 @@ def test_tokens_are_never_older_than_the_bound(roll: Callable, folder: Path, sta
     assert len(ages) == 6 and 0 < max(ages) <= math.ceil(staleness)  # some were old, or nothing was tested
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("service", ["wandb", "swanlab"])
 def test_a_run_can_be_followed_offline(child: Callable, folder: Path, service: str) -> None:
     if importlib.util.find_spec(service) is None:

@@ -107,6 +107,7 @@ wait
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.slow
 def test_a_run_over_two_ray_nodes_has_generators_on_the_second_and_leaves_no_process(tmp_path: Path) -> None:
     bin, home, folder = (tmp_path / name for name in ("bin", "home", "shared"))

@@ -28,6 +28,7 @@ tracking: {tensorboard: false}
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("_settings_of_torch")
 def test_two_policies_on_ray_equal_two_inline_to_the_last_digit(ray_address: str, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN)

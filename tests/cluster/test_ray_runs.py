@@ -151,6 +151,7 @@ class Process:
         return self.process.returncode, said.splitlines()
 
 
+@pytest.mark.sweep
 def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
     lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}", "actor_infer.workers=2")
     try:

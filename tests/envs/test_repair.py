@@ -281,6 +281,7 @@ def test_the_programs_of_the_examples_are_faulty_and_can_be_fixed() -> None:
     assert [asyncio.run(both(task)) for task in tasks] == [(1.0, 0.0)] * 6
 
 
+@pytest.mark.sweep
 @WITH_DATA
 def test_every_program_of_quixbugs_is_solved_by_its_reference_and_none_as_it_is() -> None:
     tasks = jsonl(str(Path(os.environ["ROLL_DATA"]) / "swe" / "quixbugs_test.jsonl"))

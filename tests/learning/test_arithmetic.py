@@ -41,6 +41,7 @@ def test_reinforcement_lifts_held_out_accuracy(warm: Path) -> None:
     assert after - before >= 0.3
 
 
+@pytest.mark.sweep
 def test_rewards_that_say_nothing_teach_nothing(warm: Path) -> None:
     before, after = accuracies(
         warm, "control", "algorithm.advantage='benchmarks.control:shuffled'", "validation.every=0", "steps=20"

@@ -51,6 +51,7 @@ def test_devices_are_those_of_the_ray_cluster(address: str, tmp_path: Path) -> N
         plan_placement(run_of(tmp_path, *named, "ray.cpu_slots=3", "ray.start_timeout_s=0.1"))
 
 
+@pytest.mark.sweep
 def test_processes_that_alternate_equal_one_process(address: str, tmp_path: Path) -> None:
     inline = run_of(tmp_path, "deterministic=true")
     ray = run_of(

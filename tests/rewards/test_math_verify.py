@@ -146,6 +146,7 @@ def test_there_are_rules_for_more_than_300_deepmath_golds():
     assert len({pair[0] for _, pair in rewrite_notations(data("deepmath5k_train"))}) > 300
 
 
+@pytest.mark.sweep
 @installed
 @with_data
 def test_golds_in_another_notation_are_right_and_mixed_up_ones_are_not():

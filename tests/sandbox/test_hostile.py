@@ -50,6 +50,7 @@ def test_bubblewrap_stops(name: str, machine: dict[str, object]) -> None:
     assert b"SyntaxError" not in tried.outcome.stderr and b"NameError" not in tried.outcome.stderr, tried
 
 
+@pytest.mark.sweep
 def test_the_plain_level_stops_every_attack_not_listed(machine: dict[str, object]) -> None:
     tried = attacks(PLAIN, without_isolation(ALL), machine)
     assert all(each.bounded for each in tried.values()), {name for name in tried if not tried[name].bounded}

@@ -74,6 +74,7 @@ def test_the_gradient_is_that_of_one_process(layout: Any, export: Any, team: Tea
     assert float(((before - many) - (before - one)).norm() / (before - one).norm()) < 1e-5
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layout", [{"size": 2}, {"size": 2, "cp": 2}] if WHOLE_KIT else [{"size": 2}], ids=str)
 def test_two_ranks_with_adapters_pass_the_conformance_kit(layout: Any, team: Team, tmp_path: Path) -> None:
     spec, _ = begun(tmp_path)

@@ -20,9 +20,9 @@ import typer
 from benchmarks.result import Result
 from roll.config.schema import Rewards
 from roll.errors import ConfigError
+from roll.rewards.base import RewardService
 from roll.rewards.code import reward as code
 from roll.rewards.math.reward import Math
-from roll.rewards.service import RewardService
 from roll.sandbox.level import choose
 from roll.types import Message, Score, Spec, Task
 from roll.wiring.services import build_reward_service

@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import roll
 from roll.allocator import keep_freed_memory
@@ -39,6 +40,33 @@ ClusterOption = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
 
 
+class _RunCommand(TyperCommand):
+    """A command with overrides; its error about an unknown option says how to write a key of the file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption":  # its module depends on the version of typer
+                _add_override(error, given)
+            raise
+
+
+def _add_override(error: Any, arguments: list[str]) -> None:
+    """Add to an error about the option `--steps` that `steps=5` is the way to write it, if there is such a key."""
+    from roll.config.knobs import knobs
+
+    name = error.option_name.lstrip("-").replace("-", "_")
+    keys = [knob.key for knob in knobs() if f".{knob.key}".endswith(f".{name}") and ".N." not in knob.key]
+    if name not in keys and len(keys) != 1:
+        return
+    given = " ".join(arguments).partition(error.option_name)[2].replace("=", " ").split()
+    value = given[0] if given and not given[0].startswith("--") else "..."
+    error.message += f"; write {name if name in keys else keys[0]}={value}"
+    error.possibilities = None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Errors that are not bugs print one line each and set the exit code, without a traceback.
 
@@ -65,7 +93,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-@app.command()
+@app.command(cls=_RunCommand)
 def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Train a model by reinforcement learning.
 
@@ -77,7 +105,7 @@ def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False)
     commands.train(loaded, overwrite=overwrite)
 
 
-@app.command()
+@app.command(cls=_RunCommand)
 def resume(directory: Directory, overrides: Overrides = None) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     from roll.commands import train as commands
@@ -85,7 +113,7 @@ def resume(directory: Directory, overrides: Overrides = None) -> None:
     commands.resume(directory, overrides or [])
 
 
-@app.command()
+@app.command(cls=_RunCommand)
 def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
     """Report all errors in a file without starting anything. With --cluster, data and models need not exist here."""
     loaded = _load_checked(path, overrides, files=cluster is None)
@@ -99,7 +127,7 @@ def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None
     typer.echo(f"{device_summary(loaded.run)}\n{plan}".rstrip())
 
 
-@app.command("explain")
+@app.command("explain", cls=_RunCommand)
 def describe(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
     """Explain a file in words, and its placement on the devices of this machine or of --cluster."""
     run = _load_checked(path, overrides, files=False).run
@@ -110,7 +138,7 @@ def describe(path: File, overrides: Overrides = None, cluster: ClusterOption = N
     typer.echo(f"{explain(run)}\n\n{plan}")
 
 
-@app.command("eval")
+@app.command("eval", cls=_RunCommand)
 def evaluate(
     path: File,
     overrides: Overrides = None,
@@ -123,7 +151,7 @@ def evaluate(
     run_evaluation(loaded, output=output)
 
 
-@app.command()
+@app.command(cls=_RunCommand)
 def rollout(
     path: File,
     overrides: Overrides = None,
@@ -141,7 +169,7 @@ def rollout(
     attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output)
 
 
-@app.command()
+@app.command(cls=_RunCommand)
 def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Fine-tune a model on the answers of its tasks (warm start)."""
     loaded = _load_checked(path, overrides)
@@ -153,7 +181,8 @@ def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -
 @app.command()
 def score(  # noqa: PLR0913 - one parameter per option
     path: Annotated[
-        Path, typer.Argument(metavar="REPLIES.JSONL", help="One JSON object per line, with `reply` or `replies`.")
+        Path,
+        typer.Argument(metavar="RESPONSES.JSONL", help="One JSON object per line, with `response` or `responses`."),
     ],
     reward: Annotated[str | None, typer.Option("--reward", help="A name, or package.module:attribute.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", help="KEY=VALUE for the reward; repeatable.")] = None,
@@ -168,7 +197,7 @@ def score(  # noqa: PLR0913 - one parameter per option
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write the scores to this file.")] = None,
 ) -> None:
-    """Score a file of replies with any reward; prints one JSON line per reply and a summary at the end."""
+    """Score a file of responses with any reward; prints one JSON line per response and a summary at the end."""
     from roll.commands import score as scoring
 
     scoring.score_file(

@@ -105,7 +105,8 @@ def source_of(target: Any) -> str | None:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of an error about an unknown name: the most similar known name, or all of them."""
     choices = sorted(known)
-    near = difflib.get_close_matches(name, choices, n=1)
+    close = difflib.get_close_matches(name, choices, n=max(1, len(choices)))
+    near = [choice for choice in close if sorted(choice) == sorted(name)] or close  # first those with swapped letters
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(choices)}" if choices else ""

@@ -68,7 +68,8 @@ class Table(Generic[T]):
         """Module and attribute of `name`; imports nothing."""
         target = name if ":" in name else self.targets.get(name)
         if target is None:
-            raise UnknownName(self.kind, name, self.targets)
+            own, _, last = name.rpartition(".")
+            raise UnknownName(self.kind, name, [f"{own}:{last}"] if own else self.targets)
         module, _, attribute = target.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), attribute)):
             raise ConfigError(f"{self.kind} {name!r} is not a name; write package.module:attribute")

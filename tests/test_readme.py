@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.cli import main
+from roll.config.load import load
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def targets() -> Iterator[str]:
 
 def test_the_readme_uses_no_program_that_is_not_tested_here() -> None:
     used = {shlex.split(line)[0] for block in blocks("sh") for line in block.splitlines()}
-    assert used == {"make", "roll", "source"}
+    assert used == {"make", "roll", "source", ".venv/bin/python"}
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
@@ -63,6 +64,13 @@ def test_every_make_target_of_the_readme_exists() -> None:
 def test_the_environment_to_activate_is_the_one_that_make_makes() -> None:
     assert commands("source") == [[".venv/bin/activate"]]
     assert "VENV := .venv\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_the_script_of_the_readme_exists_and_its_overrides_are_keys() -> None:
+    (arguments,) = commands(".venv/bin/python")
+    script, *overrides = arguments
+    assert (ROOT / script).is_file()
+    assert load(ROOT / "examples/arithmetic.yaml", overrides).run.steps == 20
 
 
 def test_every_roll_command_of_the_readme_runs_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,13 +82,19 @@ def _rows(loss: Spec, result: Any, tokens: Tokens) -> tuple[torch.Tensor, dict[s
     parts = cast(tuple[Any, ...], result) if isinstance(result, tuple) else ()
     if len(parts) != 2 or not isinstance(parts[1], dict):
         raise ConfigError(
-            f"{loss.name}: must return the loss of each token and a dictionary of metrics "
+            f"loss {loss.name!r}: must return the loss of each token and a dictionary of metrics "
             f"(got {type(cast(object, result)).__name__}); return (loss, {{}}){location_of(LOSSES, loss)}"
         )
     metrics = cast(dict[str, Any], parts[1])
-    return _row(LOSSES, loss, parts[0], tokens), {
-        name: _row(LOSSES, loss, each, tokens) for name, each in metrics.items()
-    }
+    row = _row(LOSSES, loss, parts[0], tokens)
+    for name, metric in metrics.items():
+        if not isinstance(metric, torch.Tensor) or metric.shape != tokens.trained.shape:
+            got = f"shape {tuple(metric.shape)}" if isinstance(metric, torch.Tensor) else type(metric).__name__
+            raise ConfigError(
+                f"loss {loss.name!r}: metric {name!r} must have one value per token (got {got}); return a row, whose "
+                f"mean over the trained tokens is logged{location_of(LOSSES, loss)}"
+            )
+    return row, metrics
 
 
 def _row(table: Table[Any], part: Spec, result: Any, tokens: Tokens) -> torch.Tensor:

@@ -52,7 +52,7 @@ def check_shape(table: Table[Any], part: Spec, result: Any, like: torch.Tensor, 
     if not isinstance(result, torch.Tensor) or result.shape != like.shape:
         got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
         raise ConfigError(
-            f"{table.kind} {part.name}: must return one value per {per}, shape {tuple(like.shape)} (got {got}); "
+            f"{table.kind} {part.name!r}: must return one value per {per}, shape {tuple(like.shape)} (got {got}); "
             f"fix its code{location_of(table, part)}"
         )
     return result

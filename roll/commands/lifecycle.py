@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from roll.checkpoint import Checkpoints
 from roll.data.screening import ScreeningCounts
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
-from roll.rewards.service import RewardService
+from roll.rewards.base import RewardService, stop_rewards
 from roll.rollout.environments import Environments
 from roll.tracking.directory import RunDirectory
 from roll.wiring.models import Roles
@@ -36,7 +37,7 @@ async def running(roles: Roles | None, *services: RewardService | Environments |
             stack.push_async_callback(roles.stop)
         for service in services:
             if service is not None:
-                stack.push_async_callback(service.stop)
+                stack.push_async_callback(stop_rewards, service, partial(typer.echo, err=True))
                 await service.start()
         yield
 

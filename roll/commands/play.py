@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TextIO
 
 import yaml
 
 from roll.data.tools import Tool
-from roll.envs.base import Env, StepResult
-from roll.errors import ConfigError
+from roll.envs.base import StepResult
+from roll.envs.guarded import GuardedEnv
+from roll.errors import ConfigError, EnvFailed, blame
 from roll.registry import ENVS
+from roll.rollout.environments import env_label
 from roll.rollout.episode.turns import CutShort, take_turns
-from roll.types import Message, Task
+from roll.types import Message, Spec, Task
 
 _ARROWS = {"[A": "up", "[B": "down", "[C": "right", "[D": "left", "OA": "up", "OB": "down", "OC": "right", "OD": "left"}
 """Escape sequences of the arrow keys, without the escape."""
@@ -26,22 +29,27 @@ Echo = Callable[[str], None]
 
 
 def play(name: str, options: Sequence[str], *, seed: int, keyboard: TextIO, echo: Echo) -> None:
-    """Play one episode with the responses typed at `keyboard`; echoes its messages and outcome.
+    """Play one episode with the responses typed at `keyboard`; echoes its messages, rewards and metrics.
 
     Environments with moves read single keys (arrows or letters), others whole lines; `q` quits.
     """
-    env = _build_env(name, options, seed)
-    moves = getattr(ENVS[name], "keyed", False)
-    with _unbuffered(keyboard) if moves else nullcontext():
-        asyncio.run(_attempt(env, _keys(keyboard) if moves else _lines(keyboard), echo))
+    spec = _parse_spec(name, options)
+    task = Task(id=f"seed-{seed}", domain="play", seed=seed)
+    try:
+        env = GuardedEnv(spec, task)
+        moves = getattr(ENVS[name], "keyed", False)
+        with _unbuffered(keyboard) if moves else nullcontext():
+            asyncio.run(_attempt(env, env_label(spec, task), _keys(keyboard) if moves else _lines(keyboard), echo))
+    except EnvFailed as error:
+        raise ConfigError(str(error)) from None
 
 
-def _build_env(name: str, options: Sequence[str], seed: int) -> Env:
+def _parse_spec(name: str, options: Sequence[str]) -> Spec:
     arguments = dict(_option(text) for text in options)
     faults = [fault for _, fault in ENVS.faults(name, arguments)]
     if faults:
         raise ConfigError("\n".join(faults))
-    return ENVS[name](Task(id=f"seed-{seed}", domain="play", seed=seed), **arguments)
+    return Spec(name, arguments)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -54,12 +62,15 @@ def _option(text: str) -> tuple[str, Any]:
         raise ConfigError(f"play: {key}: {value!r} cannot be read; write a YAML value") from None
 
 
-async def _attempt(env: Env, responses: Iterator[str], echo: Echo) -> None:
+async def _attempt(env: GuardedEnv, label: str, responses: Iterator[str], echo: Echo) -> None:
     try:
-        if reason := await take_turns(env, _Person(responses, echo)):
+        if reason := await take_turns(env, _Person(responses, echo), guard=partial(blame, EnvFailed, label)):
             echo(reason)
-    finally:
-        await env.close()
+    except BaseException:
+        with suppress(EnvFailed):  # the first error matters more
+            await env.close()
+        raise
+    await env.close()
 
 
 class _Person:
@@ -67,6 +78,8 @@ class _Person:
 
     def __init__(self, responses: Iterator[str], echo: Echo) -> None:
         self._responses, self._echo = responses, echo
+        self._total = 0.0
+        """Sum of the rewards of all turns so far."""
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool], agents: Sequence[str]) -> None:
         _show(messages, self._echo)
@@ -79,18 +92,22 @@ class _Person:
 
     def observe(self, turn: int, result: StepResult) -> None:
         _show(result.messages, self._echo)
+        self._total += result.reward
+        rewards = {"reward": result.reward, **result.rewards}
+        if any(rewards.values()) and not (result.done and rewards == {"reward": self._total}):
+            self._echo(f"{_format(rewards)}\n")
         if result.done:
-            self._echo(_outcome(result))
+            self._echo(", ".join(filter(None, (f"over: {_format({'reward': self._total})}", _format(result.metrics)))))
 
 
 def _show(messages: Sequence[Message], echo: Echo) -> None:
     for message in messages:
-        echo(message.content.rstrip("\n") + "\n")
+        if text := message.content.rstrip("\n"):
+            echo(f"{text}\n")
 
 
-def _outcome(result: StepResult) -> str:
-    counts = ", ".join(f"{name} {value:g}" for name, value in result.metrics.items())
-    return f"over: {counts}" if counts else "over"
+def _format(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {round(value, 3):g}" for name, value in numbers.items())
 
 
 def _keys(keyboard: TextIO) -> Iterator[str]:

@@ -26,6 +26,7 @@ from roll.data.replies import AnsweredTask, read_replies
 from roll.errors import ConfigError, did_you_mean, root_cause
 from roll.preflight import importable, preflight
 from roll.registry import REWARDS
+from roll.rewards.base import stop_rewards
 from roll.rewards.result import RewardResult, RewardStatus
 from roll.tracking.progress import bar
 from roll.types import Spec, Task
@@ -115,7 +116,7 @@ async def _score(
 
             await _score_in_order(rows, functools.partial(service.score, reward), report)
     finally:
-        await service.stop()
+        await stop_rewards(service, functools.partial(typer.echo, err=True))
     return summary
 
 

@@ -54,7 +54,7 @@ check_loss = _FunctionKind(
     formulas=oracle.LOSSES,
     form=loss_laws.one_value_per_token,
     measure=loss_laws.loss_measure,
-    laws=general_laws.ON_TOKENS,
+    laws=(*general_laws.ON_TOKENS, loss_laws.finite_on_policy),
     known_laws=(loss_laws.agrees, loss_laws.homogeneous, loss_laws.zero_untrained_gradient),
 ).check
 check_correction = _FunctionKind(

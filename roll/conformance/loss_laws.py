@@ -13,6 +13,7 @@ from roll.algorithms.recipe import Objective
 from roll.conformance import oracle
 from roll.conformance.batches import Case, tokens
 from roll.conformance.exact import exact_tokens, numbers
+from roll.conformance.general_laws import finite
 from roll.conformance.subject import GRADIENT, Measurement, Subject, difference
 from roll.types import Tokens
 
@@ -43,18 +44,29 @@ def correction_measure(subject: Subject, case: Case, rows: list[int] | None) -> 
 
 
 def one_value_per_token(subject: Subject, case: Case) -> str:
-    """A loss returns a row, and metrics that are rows."""
+    """A loss returns a row with a gradient, and metrics that are rows without one."""
     seen = tokens(case)
     result: Any = subject.function(seen, **subject.arguments)
     kinds: list[str] = [part.__class__.__name__ for part in (result if result.__class__ is tuple else [result])]
     if kinds != ["Tensor", "dict"]:
         return f"must return the loss of each token and a dictionary of metrics (got {', '.join(kinds)})"
     row, metrics = cast(tuple[Any, dict[str, Any]], result)
-    for name, values in {"the loss": row, **metrics}.items():
-        if values.shape != seen.trained.shape:
+    for name, values in {"the loss": row, **{f"metric {name!r}": each for name, each in metrics.items()}}.items():
+        if not isinstance(values, torch.Tensor) or values.shape != seen.trained.shape:
             return f"{name} must be one value per token, shape {tuple(seen.trained.shape)}"
+    if not row.requires_grad:
+        return "the loss has no gradient; compute it from logprobs, or from values for a critic, without detach"
     attached = [name for name, values in metrics.items() if values.requires_grad]
     return f"metric {attached[0]!r} still carries a gradient; detach it" if attached else ""
+
+
+def finite_on_policy(subject: Subject, case: Case) -> str:
+    """Values and gradients are finite where all policies agree, as in the first update of a run."""
+    old = case.batch.old_logprobs
+    assert old is not None
+    batch = replace(case.batch, sampler_logprobs=old, ref_logprobs=old)
+    text = finite(subject, replace(case, logprobs=old, batch=batch))
+    return f"{text} where logprobs, old, sampler and reference logprobs are equal" if text else ""
 
 
 def agrees(subject: Subject, case: Case) -> str:

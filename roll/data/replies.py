@@ -1,4 +1,4 @@
-"""Files of replies: one JSON object per line, with the fields of a task and the replies to it."""
+"""Files of responses: one JSON object per line, with the fields of a task and the responses to it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from roll.data.fields import look_up, parse_message, parse_object, parse_seed
 from roll.data.tasks import domain_of, parse_lines
 from roll.types import Message, Task
 
-_FIELDS = frozenset({"id", "domain", "prompt", "messages", "answer", "seed", "reply", "replies"})
+_LISTS = ("responses", "replies")
+_TEXTS = ("response", "reply")
+_FIELDS = frozenset({"id", "domain", "prompt", "messages", "answer", "seed", *_TEXTS, *_LISTS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredTask:
-    """A task and the replies to it."""
+    """A task and the responses to it."""
 
     line: int
     task: Task
@@ -26,20 +28,20 @@ class AnsweredTask:
 def read_replies(file: Path, fields: Mapping[str, str]) -> list[AnsweredTask]:
     """All lines of a `.jsonl` or `.jsonl.gz` file; raises all faults at once.
 
-    A line has `reply` (text) or `replies` (a list of texts), and the fields that the reward reads, such as `prompt` or
-    `messages`, `answer`, `id` and `seed`. `fields` maps these names to other names or dotted paths in the file (numbers
-    are indices of lists).
+    A line has `response` (text) or `responses` (a list of texts), and the fields that the reward reads, such as
+    `prompt` or `messages`, `answer`, `id` and `seed`. `reply` and `replies` are other names of the first two. `fields`
+    maps these names to other names or dotted paths in the file (numbers are indices of lists).
     """
     domain = domain_of(file)
     return parse_lines(
         file,
         lambda line, value: _parse(line, parse_object(value), fields, domain),
-        empty="no replies in it; put one JSON object on each line",
+        empty="no responses in it; put one JSON object on each line",
     )
 
 
 def _parse(line: int, entries: dict[str, Any], fields: Mapping[str, str], domain: str) -> AnsweredTask:
-    """The task and replies of one line; ValueError with the fault and its remedy if it is invalid."""
+    """The task and responses of one line; ValueError with the fault and its remedy if it is invalid."""
     mapped = {path for path in fields.values() if path in entries}
     row = {name: entry for name, entry in entries.items() if name not in mapped}
     row |= {name: _look_up(entries, path) for name, path in fields.items()}
@@ -62,15 +64,15 @@ def _look_up(row: dict[str, Any], path: str) -> Any:
 
 
 def _replies(row: dict[str, Any]) -> tuple[str, ...]:
-    reply, replies = row.get("reply"), row.get("replies")
-    if (reply is None) == (replies is None):
-        wrong = "neither 'reply' nor 'replies'" if reply is None else "both 'reply' and 'replies'"
-        raise ValueError(f"{wrong} (has {', '.join(row) or 'none'}); give one, or name its field: --field reply=...")
-    several = cast(list[object], replies) if isinstance(replies, list) else [reply]
-    texts = [each for each in several if isinstance(each, str)]
-    if not several or len(texts) < len(several) or (replies is not None and not isinstance(replies, list)):
-        raise ValueError("'reply' must be text and 'replies' a list of texts; correct it")
-    return tuple(texts)
+    given = [name for name in (*_TEXTS, *_LISTS) if row.get(name) is not None]
+    if len(given) != 1:
+        wrong = f"both {given[0]!r} and {given[1]!r}" if given else "neither 'response' nor 'responses'"
+        raise ValueError(f"{wrong} (has {', '.join(row) or 'none'}); give one, or name its field: --field response=...")
+    name, value = given[0], row[given[0]]
+    several = value if name in _LISTS else [value]
+    if not (isinstance(several, list) and several and all(isinstance(each, str) for each in cast(list[Any], several))):
+        raise ValueError(f"{name!r} must be {'a list of texts' if name in _LISTS else 'text'}; correct it")
+    return tuple(cast(list[str], several))
 
 
 def _messages(row: dict[str, Any]) -> tuple[Message, ...]:

@@ -129,10 +129,12 @@ def draw_lake(draws: random.Random, size: int, holes: float) -> Lake:
 
 def shortest_path(lake: Lake) -> list[str] | None:
     """The shortest path to the goal on ice that is not slippery; None if there is none."""
+    cells = range(lake.size)
+    free = {(row, column) for row in cells for column in cells} - lake.holes
 
     def step(cell: Cell, move: str) -> Cell:
         there = neighbour(cell, move)
-        return there if there in lake and there not in lake.holes else cell
+        return there if there in free else cell
 
     return find_path(lake.player, step, lambda cell: cell == lake.goal, lake.size**2)
 

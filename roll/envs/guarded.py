@@ -105,7 +105,9 @@ class GuardedEnv:
 
     async def close(self) -> None:
         try:
-            with replace(self._context, when="closing"):  # a separate context: a step may still be running
+            context = self._context
+            # A separate context: a step may still be running.
+            with _ErrorContext(context.spec, context.task, self._env, "closing"):
                 await self._env.close()
         except EnvFailed:
             if not self._failed:

@@ -17,6 +17,7 @@ from roll.types import Task
 T = TypeVar("T")
 Split = Literal["all", "train", "held_out"]
 """Which generated worlds an environment uses."""
+_SPLITS = get_args(Split)
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf, *, whole: bool = False) -> None:
@@ -30,8 +31,8 @@ def check_number(name: str, value: object, low: float, high: float = math.inf, *
 
 def in_split(world: str, split: str) -> bool:
     """Whether a world, given as text, belongs to the split; a hash of the world holds out a quarter of all worlds."""
-    if split not in get_args(Split):
-        raise UnknownName("split", split, get_args(Split))
+    if split not in _SPLITS:
+        raise UnknownName("split", split, _SPLITS)
     held_out = hashlib.blake2b(world.encode(), digest_size=8).digest()[0] < 64
     return split == "all" or held_out == (split == "held_out")
 

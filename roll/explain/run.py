@@ -253,7 +253,7 @@ def _reference(run: Run) -> str:
     if run.reference_is_base:
         return "not started: the actor without its adapters, in the trainer's own process"
     origin = f"weights of {run.reference.path}" if run.reference.path else "the actor's initial weights"
-    return f"started, frozen, with {origin}: {'for KL' if run.algorithm.kl else 'the recipe needs it'}"
+    return f"started, frozen, with {origin}: {'for KL' if run.algorithm.kl else 'algorithm.needs has it'}"
 
 
 def _critic(run: Run) -> str:
@@ -271,7 +271,7 @@ def _old_logprobs(run: Run) -> str:
     reasons = [f"{algorithm.num_updates} updates per batch"] if algorithm.num_updates > 1 else []
     if algorithm.correction is not None and algorithm.correction.kind != "truncate":
         reasons.append(f"the correction {algorithm.correction.kind} selects tokens by them")
-    return f"recomputed before the update: {', '.join(reasons) or 'the recipe needs them'}"
+    return f"recomputed before the update: {', '.join(reasons) or 'algorithm.needs has them'}"
 
 
 def _results(run: Run) -> list[tuple[str, str]]:

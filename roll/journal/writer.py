@@ -45,7 +45,8 @@ class Writer:
 
     def put(self, item: WriteItem) -> None:
         """Queue the item to be written soon."""
-        self._raise_failure()
+        if self._failure is not None:
+            raise self._failure
         assert not self._closing, "the journal is closed"
         self._queue.append(item)
         self._num_put += 1

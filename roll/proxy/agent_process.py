@@ -128,7 +128,7 @@ class AgentProcessRunner:
         if error and (not tree.num_turns or not session.cut):
             status = Status.ENGINE_FAILED if session.engine_error else Status.ENV_FAILED
             return replace(trajectory, status=status, reason=f"{where}: {session.engine_error or error}"), ""
-        cut = session.cut or ("the reply is too long" if session.too_long else "")
+        cut = session.cut or ("the last response reached max_new_tokens" if session.too_long else "")
         trajectory = replace(trajectory, status=Status.TRUNCATED if cut else Status.FINISHED, reason=cut)
         output = "" if isinstance(outcome, str) else outcome.stdout.decode("utf-8", "replace")
         if self.result == "stdout":

@@ -1,4 +1,4 @@
-"""The adapter around reward code: a user's function or object in, a `RewardResult` out.
+"""Rewards in this process: the adapter around reward code, and the service through which episodes use it.
 
 A reward is a function `score(task, response, **options)`, or a class `Reward(**options)` with a method
 `score(task, response)` and, optionally, `start()` before the first score and `stop()` after the last. `score` returns a
@@ -8,6 +8,7 @@ number or a `Score`. All three may be `async`. Task and response are passed by p
 |---|---|
 | unknown name or options, or the import or `__init__` raises | `ConfigError`: no task could be scored |
 | `start` raises | failed, infrastructure: a dependency is missing; the next score tries again |
+| `stop` raises | a notice: all scores are given by then |
 | `score` raises `ConfigError` | failed, task: it cannot be scored as it is |
 | `score` raises another `RollError` | failed, infrastructure: a sandbox, a service, a judge |
 | `score` raises anything else, or returns no number | failed, reward, with the line that raised |
@@ -19,16 +20,19 @@ too many groups in a row fail.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import reprlib
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeGuard, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 
-from roll.errors import ConfigError, RollError, describe_error, one_line, source_of
+from roll.errors import ConfigError, RewardFailed, RollError, describe_error, one_line, source_of
+from roll.journal.store import Journal
 from roll.registry import REWARDS
 from roll.rewards.result import RewardFault, RewardResult, Unscored
 from roll.types import Score, Spec, Task
@@ -77,8 +81,14 @@ class RewardAdapter:
         return None
 
     async def stop(self) -> None:
-        """Call the reward's `stop`, if it has one."""
-        await self._call_hook("stop")
+        """Call the reward's `stop`, if it has one; raises `RewardFailed` where that fails."""
+        try:
+            await self._call_hook("stop")
+        except RewardFailed:
+            raise
+        except (Exception, SystemExit) as error:
+            what = describe_error(error, self._source)
+            raise RewardFailed(f"reward {self.name!r}: stop failed: {what}; its scores are complete") from error
 
     async def score(self, task: Task, response: str) -> RewardResult:
         """The reward of `response`. The code runs in the caller's thread, so a breakpoint inside it works."""
@@ -164,3 +174,89 @@ def _to_float(value: Any, name: str) -> float:
         got = reprlib.repr(value)
         raise ValueError(f"{name} is not finite and at most {LARGEST:g} (got {got}); return such a number or raise")
     return float(value)
+
+
+class Stoppable(Protocol):
+    """A service, or a reward."""
+
+    async def stop(self) -> None: ...
+
+
+class RewardService(Protocol):
+    """Scores responses with any reward; keeps one instance of each reward and its options per process."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
+        """The named reward of a response; raises `ConfigError` if there is no such reward."""
+        ...
+
+    def record_activity(self, journal: Journal) -> None:
+        """From now on, record in the journal what each worker process is doing."""
+        ...
+
+
+class LocalRewards:
+    """`RewardService` in the caller's thread: breakpoints work, and a reward that hangs blocks the caller.
+
+    Starting a reward is a separate call, because it may take longer than a score may.
+    """
+
+    def __init__(self, rank: int = 0, *, max_retries: int = 0) -> None:
+        self.rank, self.max_retries = rank, max_retries
+        self._started: dict[str, RewardAdapter] = {}
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None: ...
+
+    async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
+        """The reward of `response`; the reward is started first if need be. Infrastructure failures are retried."""
+        num_left = self.max_retries
+        while True:
+            adapter = self._started.get(_key(reward))
+            result = await (self.start_reward(reward) if adapter is None else adapter.score(task, response))
+            if result is None:
+                continue  # the reward has been started
+            if num_left <= 0 or result.fault is not RewardFault.INFRASTRUCTURE:
+                return result
+            num_left -= 1
+
+    async def start_reward(self, reward: Spec) -> RewardResult | None:
+        """Load and start the reward, unless that was done before; None, or the failure."""
+        async with self._starting:
+            if _key(reward) in self._started:
+                return None
+            adapter = RewardAdapter.load(reward)
+            failure = await adapter.start()
+            if failure is None:
+                self._started[_key(reward)] = adapter
+            return failure
+
+    async def score_if_started(self, reward: Spec, task: Task, response: str) -> RewardResult | None:
+        """The reward of `response`; None if the reward has not been started in this process."""
+        adapter = self._started.get(_key(reward))
+        return None if adapter is None else await adapter.score(task, response)
+
+    async def stop(self) -> None:
+        """Stop every reward, in reverse order of their starts; raises `RewardFailed` at the end if one fails."""
+        async with AsyncExitStack() as stack:
+            for adapter in self._started.values():
+                stack.push_async_callback(adapter.stop)
+            self._started.clear()
+
+    def record_activity(self, journal: Journal) -> None:
+        """There are no workers: rewards count as the controller's time."""
+
+
+async def stop_rewards(service: Stoppable, notice: Callable[[str], object]) -> None:
+    """Stop a service or a reward; a reward whose `stop` fails becomes a notice, because its scores are given."""
+    try:
+        await service.stop()
+    except RewardFailed as error:
+        notice(str(error))
+
+
+def _key(reward: Spec) -> str:
+    return repr(reward) if reward.kwargs else reward.name

@@ -2,7 +2,7 @@
 
     python -m roll.rewards.calibration labelled.jsonl judge.yaml
 
-A line of the first file is `{"prompt": ..., "reply": ..., "label": ...}`, plus `answer`, `messages` and other fields
+A line of the first file is `{"prompt": ..., "response": ..., "label": ...}`, plus `answer`, `messages` and other fields
 that the reward reads; a label is a number from 0 to 1, or true or false. The second file holds a `reward:` section or
 list, as in a run's source.
 """
@@ -25,7 +25,7 @@ from roll.config.reward import Reward as RewardSection
 from roll.data.replies import read_replies
 from roll.errors import ConfigError, RollError
 from roll.preflight import importable
-from roll.rewards.base import RewardAdapter
+from roll.rewards.base import RewardAdapter, stop_rewards
 from roll.rewards.result import RewardResult
 from roll.types import Task
 
@@ -204,7 +204,7 @@ async def _run(labelled: Sequence[LabelledResponse], reward: RewardAdapter) -> C
     try:
         return await calibrate(reward.score, labelled)
     finally:
-        await reward.stop()
+        await stop_rewards(reward, lambda text: sys.stderr.write(f"{text}\n"))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from roll.errors import ConfigError
@@ -41,8 +42,11 @@ class Weighted:
             self._started.append(reward)
 
     async def stop(self) -> None:
-        while self._started:
-            await self._started.pop().stop()
+        """Stop all rewards, in reverse order of their starts, also if one of them fails."""
+        async with AsyncExitStack() as stack:
+            for reward in self._started:
+                stack.push_async_callback(reward.stop)
+            self._started.clear()
 
     async def score(self, task: Task, response: str) -> Score:
         """The weighted sum, with every reward as a part."""

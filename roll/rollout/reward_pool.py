@@ -18,8 +18,8 @@ from roll.cluster.process import ProcessCluster, TimedOut
 from roll.errors import WorkerDied
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
+from roll.rewards.base import LocalRewards
 from roll.rewards.result import RewardFault, RewardResult
-from roll.rewards.service import LocalRewards
 from roll.types import Spec, Task
 
 _IDLE = f"{IDLE}replies"
@@ -49,10 +49,14 @@ class RewardPool:
             self._record(rank, _IDLE)
 
     async def stop(self) -> None:
+        """Stop every reward and process; raises `RewardFailed` at the end if a reward fails."""
         try:
-            await asyncio.gather(*(self._stop_rewards(rank) for rank in self.workers.alive))
+            stops = (self._stop_rewards(rank) for rank in self.workers.alive)
+            results = await asyncio.gather(*stops, return_exceptions=True)
         finally:
             await self.workers.stop()
+        for error in filter(None, results):
+            raise error
 
     async def score(self, reward: Spec, task: Task, response: str) -> RewardResult:
         """The reward of `response`, from the first free process. Infrastructure failures are retried."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from roll.errors import ConfigError, EnvFailed
-from roll.rewards.service import LocalRewards, RewardService
+from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.environments import Environments, MakeEnv, env_label, make_inline_env
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.types import Spec, Status, Task, Trajectory

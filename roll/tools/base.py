@@ -12,7 +12,6 @@ such as an index, are shared inside the set. The text format of calls is in `rol
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,14 +85,14 @@ class ToolUsage:
 
     def __init__(self) -> None:
         self._num_calls = 0
-        self._faults: Counter[str] = Counter()
+        self._faults: list[str] = []
 
     def count(self, num_calls: int, faults: Iterable[CallFault | ToolFault]) -> None:
         """Count one response: its parsed calls, and every fault of parsing or running them."""
         self._num_calls += num_calls
-        self._faults.update(str(fault) for fault in faults)
+        self._faults += map(str, faults)
 
     def metrics(self) -> dict[str, float]:
         """Metrics as an environment reports them: totals of the attempt, including zeros."""
-        by_kind = {f"tools/faults/{fault}": float(self._faults[str(fault)]) for fault in FAULTS}
-        return {"tools/calls": float(self._num_calls), "tools/faults": float(self._faults.total()), **by_kind}
+        by_kind = {f"tools/faults/{fault}": float(self._faults.count(str(fault))) for fault in FAULTS}
+        return {"tools/calls": float(self._num_calls), "tools/faults": float(len(self._faults)), **by_kind}

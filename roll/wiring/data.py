@@ -14,7 +14,7 @@ from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
 from roll.registry import DATASETS
-from roll.rewards.service import LocalRewards, RewardService
+from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.environments import Environments, MakeEnv, make_inline_env
 from roll.rollout.source import TaskSource
 from roll.tracking.progress import bar

@@ -16,7 +16,7 @@ from roll.config.reward import Reward
 from roll.config.schema import Rewards, Run
 from roll.errors import ConfigError
 from roll.registry import REWARDS
-from roll.rewards.service import LocalRewards, RewardService
+from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.env_pool import WORKER, EnvPool, EnvWorkerLimits, cluster_workers, start_process
 from roll.rollout.environments import Environments, InlineEnvs
 from roll.rollout.reward_pool import RewardPool
@@ -59,7 +59,7 @@ def build_reward_service(rewards: Rewards) -> RewardService:
     if not rewards.workers:
         return LocalRewards(max_retries=rewards.max_retries)
     workers = ProcessCluster[LocalRewards](
-        Spec("roll.rewards.service:LocalRewards"),
+        Spec("roll.rewards.base:LocalRewards"),
         rewards.workers,
         name="reward worker",
         timeout_s=rewards.timeout_s,

@@ -1,6 +1,7 @@
 """The objective of an optimizer step, combined from its parts."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,9 @@ def test_a_loss_without_a_mask_never_sees_values_at_untrained_tokens() -> None:
 
 
 def test_a_loss_that_does_not_return_a_row_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"total: must return one value per token, shape \(2,\) \(got \(\)\)"):
+    with pytest.raises(
+        ConfigError, match=r"^loss '.*:total': must return one value per token, shape \(2,\) \(got \(\)\)"
+    ):
         evaluate(tokens([-1.0, -2.0]), torch.ones(2), Objective(loss=Spec(f"{__name__}:total")))
 
 
@@ -68,13 +71,21 @@ def logs_a_number(seen: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return seen.logprobs, {"mean": seen.logprobs.mean()}
 
 
+def logs_a_float(seen: Tokens) -> tuple[torch.Tensor, Any]:
+    return seen.logprobs, {"mean": float(seen.logprobs.detach().mean())}
+
+
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("alone", r"alone: must return the loss of each token and a dictionary of metrics \(got Tensor\); return"),
-        ("logs_a_number", r"logs_a_number: must return one value per token, shape \(2,\) \(got \(\)\)"),
+        ("alone", r"alone': must return the loss of each token and a dictionary of metrics \(got Tensor\); return"),
+        (
+            "logs_a_number",
+            r"logs_a_number': metric 'mean' must have one value per token \(got shape \(\)\); return a row",
+        ),
+        ("logs_a_float", r"logs_a_float': metric 'mean' must have one value per token \(got float\); return a row"),
     ],
 )
 def test_a_loss_with_missing_or_wrong_metrics_is_named(name: str, fault: str) -> None:
-    with pytest.raises(ConfigError, match=fault):
+    with pytest.raises(ConfigError, match=rf"^loss '.*:{fault}"):
         evaluate(tokens([-1.0, -2.0]), torch.ones(2), Objective(loss=Spec(f"{__name__}:{name}")))

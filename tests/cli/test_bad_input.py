@@ -37,12 +37,29 @@ def test_broken_yaml_is_reported_with_its_line(roll: Callable, folder: Path) -> 
         ("tasks.0.reward=exactly", "tasks.0.reward: no reward named 'exactly'; did you mean 'exact'?"),
         ("tasks.0.env=guess_numbr", "tasks.0.env: no environment named 'guess_numbr'; did you mean 'guess_number'?"),
         ("algorithm.loss=cliped", "algorithm.loss: no loss named 'cliped'; did you mean 'clipped'?"),
+        ("algorithm.loss=my_loss.asym", "algorithm.loss: no loss named 'my_loss.asym'; did you mean 'my_loss:asym'?"),
+        ("algorithm=gpro", "algorithm: no recipe named 'gpro'; did you mean 'grpo'?"),
         ("algorithm=grpoo", "algorithm: no recipe named 'grpoo'; did you mean 'grpo'?"),
     ],
 )
 def test_a_wrong_value_is_reported_with_its_key(roll: Callable, folder: Path, override: str, said: str) -> None:
     assert roll(*TRAIN, override).fault(2) == f"command line: {said}"
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--steps", "5"], "--steps; write steps=5"),
+        (["--steps=5"], "--steps; write steps=5"),
+        (["--steps", "--overwrite"], "--steps; write steps=..."),
+        (["--group-size", "4"], "--group-size; write rollout.group_size=4"),
+        (["--nonsense", "4"], "--nonsense"),
+    ],
+)
+def test_a_key_given_as_an_option_is_reported_with_its_override(roll: Callable, options: list[str], said: str) -> None:
+    outcome = roll(*TRAIN, *options)
+    assert outcome.code == 2 and outcome.err.splitlines()[-1] == f"Error: No such option: {said}"
 
 
 def test_a_task_without_an_answer_is_reported_with_its_line(roll: Callable, folder: Path) -> None:

@@ -75,3 +75,28 @@ def test_several_rewards_are_weighted_and_logged_one_by_one(roll: Callable, fold
     assert found["reward/mean"] == 2.0 and found["reward/steady"] == 0.5
     assert found["reward/steady/depth"] == 3.0 and "reward/exact" in found
     assert (folder / "stopped").read_text() == "once "
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stop_that_fails_is_a_notice_and_the_run_ends_well(roll: Callable, folder: Path, workers: int) -> None:
+    module = folder / f"stuck_reward_{workers}.py"
+    module.write_text(
+        "class Stuck:\n"
+        "    def score(self, task, response):\n        return len(response) % 2\n\n"
+        "    def stop(self):\n        raise OSError('the door is stuck')\n"
+    )
+    reward = f"{module.stem}:Stuck"
+    settings = [
+        "validation.tasks=[]",
+        f"tasks.0.reward='{reward}'",
+        f"rewards.workers={workers}",
+        "deterministic=false",
+    ]
+    outcome = roll("train", "run.yaml", "steps=1", *settings)
+    told = f"reward '{reward}': stop failed: OSError: the door is stuck ({module}:6); its scores are complete"
+    assert outcome.fault(0) == told
+    assert outcome.out.splitlines()[-2:] == ["model: runs/tiny/model", "learning curve: runs/tiny/curve.svg"]
+    (folder / "responses.jsonl").write_text('{"response": "two"}\n')
+    scored = roll("score", "responses.jsonl", "--reward", reward, "--workers", f"{workers}")
+    assert scored.code == 0 and json.loads(scored.out)["score"] == 1.0
+    assert told in scored.err.splitlines()

@@ -1,4 +1,4 @@
-"""`roll score`: a file of replies, any reward, a line for each."""
+"""`roll score`: a file of responses, any reward, a line for each."""
 
 import contextlib
 import gzip
@@ -16,8 +16,8 @@ from roll.cli import main
 pytestmark = pytest.mark.slow
 
 ROWS = [
-    {"id": "sum", "prompt": "1+1=", "answer": "2", "reply": "2"},
-    {"id": "product", "messages": [{"role": "user", "content": "2*3="}], "answer": "6", "replies": ["5", "6"]},
+    {"id": "sum", "prompt": "1+1=", "answer": "2", "response": "2"},
+    {"id": "product", "messages": [{"role": "user", "content": "2*3="}], "answer": "6", "responses": ["5", "6"]},
     {"answer": ["four", "4"], "reply": "four"},
 ]
 REWARD = """\
@@ -94,7 +94,7 @@ def test_a_reward_in_the_current_folder_gets_its_options_and_renamed_fields(fold
     write(folder / "other.jsonl", {"said": {"text": "abc"}, "hue": 0.5})
     said = Said(
         folder, "other.jsonl", "--reward", "beside_score:score", "--option", "scale=0.5", "--workers", "0",
-        "--field", "reply=said.text", "--field", "colour=hue",
+        "--field", "response=said.text", "--field", "colour=hue",
     )  # fmt: skip
     assert said.lines[0]["score"] == 1.5 and said.lines[0]["parts"] == {"colour": 0.5}
 
@@ -115,6 +115,11 @@ def test_failures_are_reported_and_counted_and_the_others_are_scored(folder: Pat
     assert "timed out after 2 s" in said.lines[1]["reason"]
     end = "responses: 4; scored: 2, mean 1.5000, at 1: 2 (100.0%); failed (reward): 1; timed out: 1"
     assert said.err.splitlines()[-1] == end
+
+
+def test_responses_may_be_called_replies(folder: Path):
+    write(folder / "old.jsonl", {"answer": "2", "reply": "2"}, {"answer": "3", "replies": ["2", "3"]})
+    assert Said(folder, "old.jsonl", "--reward", "exact", "--workers", "0").scores == [1.0, 0.0, 1.0]
 
 
 def test_more_replies_than_wait_at_once_are_all_scored_in_order(folder: Path):
@@ -147,16 +152,23 @@ def test_the_reward_of_a_runs_source_is_taken_with_its_options(folder: Path):
 def test_every_bad_line_is_reported_with_its_location_and_nothing_is_scored(folder: Path):
     write(
         folder / "bad.jsonl",
-        {"reply": "fine"}, "{", "[1]", {"answer": "2"}, {"reply": "a", "replies": ["b"]}, {"reply": 3}, {"replies": []},
-        {"reply": "a", "prompt": 1}, {"reply": "a", "messages": [{"role": "user"}]}, {"reply": "a", "seed": -1},
-        "", "7", {"reply": "a", "prompt": "p", "messages": []},
+        {"reply": "fine"}, "{", "[1]", {"answer": "2"}, {"reply": "a", "responses": ["b"]}, {"response": 3},
+        {"replies": []}, {"reply": "a", "prompt": 1}, {"reply": "a", "messages": [{"role": "user"}]},
+        {"reply": "a", "seed": -1}, "", "7", {"reply": "a", "prompt": "p", "messages": []},
     )  # fmt: skip
     said = Said(folder, "bad.jsonl", "--reward", "exact", "--output", "scores.jsonl")
     faults = said.err.splitlines()
     assert said.code == 2 and not (folder / "scores.jsonl").exists()
     assert [fault.split(":")[:2] for fault in faults[:10]] == [["bad.jsonl", str(line)] for line in [*range(2, 11), 12]]
     assert "bad.jsonl:2: broken JSON at column 2" in faults[0] and "; put one whole object" in faults[0]
-    assert faults[2].startswith("bad.jsonl:4: neither 'reply' nor 'replies' (has answer); give one, or name its field")
+    assert faults[2].startswith(
+        "bad.jsonl:4: neither 'response' nor 'responses' (has answer); give one, or name its field"
+    )
+    assert "5: both 'reply' and 'responses' (has reply, responses); give one" in faults[3]
+    assert [fault.split(": ")[1] for fault in faults[4:6]] == [
+        "'response' must be text; correct it",
+        "'replies' must be a list of texts; correct it",
+    ]
     assert faults[10] == "bad.jsonl: 1 more faults; fix these first"
 
 
@@ -183,7 +195,7 @@ def test_an_invalid_request_is_reported_in_one_line(folder: Path, arguments: lis
 def test_a_missing_or_empty_file_is_reported(folder: Path):
     (folder / "empty.jsonl").write_text("\n")
     assert "nowhere.jsonl: no such file" in Said(folder, "nowhere.jsonl", "--reward", "exact").err
-    assert "empty.jsonl: no replies in it" in Said(folder, "empty.jsonl", "--reward", "exact").err
+    assert "empty.jsonl: no responses in it" in Said(folder, "empty.jsonl", "--reward", "exact").err
 
 
 def test_scoring_imports_no_torch():

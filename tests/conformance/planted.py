@@ -133,6 +133,19 @@ def one_number_for_all(tokens: Tokens) -> Loss:
     return losses.policy_gradient(tokens)[0].sum(), {}
 
 
+def without_a_gradient(tokens: Tokens) -> Loss:
+    return losses.policy_gradient(tokens)[0].detach(), {}
+
+
+def root_of_the_difference(tokens: Tokens) -> Loss:
+    tokens = clean(tokens)
+    return (tokens.logprobs - tokens.sampler_logprobs).abs().sqrt(), {}
+
+
+def metric_of_the_batch(tokens: Tokens) -> Loss:
+    return losses.policy_gradient(tokens)[0], {"mean": tokens.advantages.mean()}
+
+
 # Corrections
 
 

@@ -67,6 +67,14 @@ def assert_reported(faults: list[str], *texts: str) -> None:
         (planted.advantages_whitened_in_the_loss, None, {}, [CUT, OBSERVED]),
         (planted.masked_by_multiplication, "policy_gradient", {}, [GARBAGE]),
         (planted.one_number_for_all, None, {}, ["the loss must be one value per token"]),
+        (planted.without_a_gradient, None, {}, ["the loss has no gradient; compute it from logprobs"]),
+        (
+            planted.root_of_the_difference,
+            None,
+            {},
+            ["returns gradient to logprobs nan", "reference logprobs are equal"],
+        ),
+        (planted.metric_of_the_batch, None, {}, ["metric 'mean' must be one value per token"]),
     ],
 )
 def test_a_wrong_loss_is_reported(bug: Any, like: str | None, arguments: dict[str, Any], texts: list[str]) -> None:

@@ -98,7 +98,9 @@ def test_sound_environments_in_the_same_run_finish(run: Found) -> None:
         ended = [trajectory for trajectory in found[name] if trajectory.status.valid]
         assert ended, name
         for trajectory in ended:
-            cut = "the reply is too long" if status is Status.FINISHED else reason  # the fake writes to the limit
+            cut = (
+                "the last response reached max_new_tokens" if status is Status.FINISHED else reason
+            )  # the fake writes to the limit
             assert (len(trajectory.turns), trajectory.reason) == (num_turns, cut), name
 
 

@@ -97,6 +97,12 @@ def test_shares_are_shown_in_percent(tmp_path: Path) -> None:
     assert f"guess 25 % of the groups; {origin}" in text
 
 
+def test_a_reward_is_said_to_be_added_to_those_of_an_environment(tmp_path: Path) -> None:
+    text = page(tmp_path, "tasks.1.reward=exact")
+    assert "env my_lab.envs:Guess; rewarded by exact, added to the environment's rewards" in text
+    assert text.count("rewarded by exact") == 2 and text.count("added to the") == 1  # `sums` has a single turn
+
+
 def test_the_sampling_distribution_is_explained(tmp_path: Path) -> None:
     text = page(tmp_path, "rollout.temperature=0.7", "rollout.top_k=5", "rollout.top_p=0.9")
     cut = "cut to the 5 most likely tokens and the smallest set of tokens with 0.9 of the probability"
@@ -191,7 +197,7 @@ def test_updates_per_batch_are_counted_with_their_effect_on_the_ratio(tmp_path: 
         ([], "roles only the actor"),
         (["algorithm.kl={coefficient: 0.1}"], "frozen, with the actor's initial weights: for KL"),
         (["algorithm.kl={}", "reference={path: base}"], "reference started, frozen, with weights of base"),
-        (["algorithm.needs=[reference]"], "the recipe needs it"),
+        (["algorithm.needs=[reference]"], "initial weights: algorithm.needs has it"),
         (
             ["algorithm=ppo", "algorithm.critic_warmup=5"],
             "values for the advantage gae; squared_value(clip=0.2): Critic loss: (V - return)^2 / 2; with clip",
@@ -204,7 +210,7 @@ def test_updates_per_batch_are_counted_with_their_effect_on_the_ratio(tmp_path: 
         ),
         (["algorithm=gigpo"], "states reported by the environments, for the advantage gigpo"),
         (["algorithm.correction=mask"], "before the update: the correction mask selects tokens by them"),
-        (["algorithm.needs=[old_logprobs]"], "before the update: the recipe needs them"),
+        (["algorithm.needs=[old_logprobs]"], "before the update: algorithm.needs has them"),
     ],
 )  # fmt: skip
 def test_every_auxiliary_model_and_input_is_explained_with_its_reason(

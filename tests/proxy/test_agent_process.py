@@ -140,7 +140,11 @@ def test_an_attempt_with_a_full_context_is_truncated_and_scored_even_if_the_agen
     found = play(tmp_path, 'ask("a"); ask("b" * 100)', "one", max_seq_len=60, max_new_tokens=20)
     assert (found.status, found.reason, found.reward) == (Status.TRUNCATED, "the context is full", 3.0)
     found = play(tmp_path, 'ask("a")', "long reply", max_new_tokens=4)
-    assert (found.status, found.reason, found.reward) == (Status.TRUNCATED, "the reply is too long", 4.0)
+    assert (found.status, found.reason, found.reward) == (
+        Status.TRUNCATED,
+        "the last response reached max_new_tokens",
+        4.0,
+    )
     found = play(tmp_path, 'ask("a", max_tokens=4)', "long reply")
     assert (found.status, found.reason) == (Status.FINISHED, ""), "the agent wanted no more"
 

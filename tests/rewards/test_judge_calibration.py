@@ -51,7 +51,7 @@ def test_failures_are_counted_and_left_out() -> None:
 
 def test_labels_are_read_from_a_file_and_faults_have_their_line(tmp_path: Path) -> None:
     path = tmp_path / "labelled.jsonl"
-    good = {"id": "a", "prompt": "6 x 7?", "answer": "42", "reply": "42\u2028", "label": True, "level": 3}
+    good = {"id": "a", "prompt": "6 x 7?", "answer": "42", "response": "42\u2028", "label": True, "level": 3}
     path.write_text(json.dumps(good, ensure_ascii=False) + "\n\n", encoding="utf-8")
     messages = (Message("user", "6 x 7?"),)
     task = Task(id="a", domain="labelled", messages=messages, answer="42", metadata={"level": 3}, seed=1)
@@ -65,7 +65,7 @@ def test_labels_are_read_from_a_file_and_faults_have_their_line(tmp_path: Path) 
             read_labels(str(path))
         assert [line.partition("jsonl:")[2][:2] for line in str(refused.value).split("\n")] == ["1:", "2:", "3:"]
     path.write_text("\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="no replies"):
+    with pytest.raises(ConfigError, match="no responses"):
         read_labels(str(path))
 
 

@@ -79,7 +79,7 @@ def test_with_drop_oldest_an_attempt_continues_in_a_new_segment_without_its_olde
         ("abc56more78", "78"),
     ]
     assert (found.status, found.reward, breaks.dropped) == (Status.TRUNCATED, 4.0, 2)  # replies of two have no end
-    assert found.reason == "the reply is too long"
+    assert found.reason == "the last response reached max_new_tokens"
     assert [len(request.ids) for request in sampler.asked] == [3, 9, 9, 9]
     assert {request.max_new_tokens for request in sampler.asked} == {2}
 

@@ -16,8 +16,8 @@ from roll.errors import ConfigError, RewardFailed
 from roll.journal.events import RunStarted
 from roll.journal.store import Journal
 from roll.report.ledger import read_ledger
+from roll.rewards.base import LocalRewards, RewardService
 from roll.rewards.result import RewardFault, RewardResult, RewardStatus
-from roll.rewards.service import LocalRewards, RewardService
 from roll.rollout.reward_pool import RewardPool
 from roll.types import Score, Spec, Task
 
@@ -90,7 +90,7 @@ class Impossible:
 def within(use: Callable[[RewardPool], Awaitable[Any]], *, limit_s: float = 20.0, max_retries: int = 2) -> Any:
     async def run() -> Any:
         workers = ProcessCluster[LocalRewards](
-            Spec("roll.rewards.service:LocalRewards"),
+            Spec("roll.rewards.base:LocalRewards"),
             2,
             name="reward worker",
             timeout_s=limit_s,

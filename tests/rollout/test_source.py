@@ -6,8 +6,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from roll.rewards.base import LocalRewards
 from roll.rewards.result import RewardFault, RewardResult
-from roll.rewards.service import LocalRewards
 from roll.rollout.episode.runner import Attempt
 from roll.rollout.source import TaskSource
 from roll.serving.counts import IdleReasons

@@ -20,8 +20,7 @@ from roll.engines.base import Output, Request
 from roll.engines.native.sampling import NoiseKeys
 from roll.envs.base import Env, StepResult
 from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
-from roll.rollout.episode.agents import AgentConversations
-from roll.rollout.episode.conversation import Conversation, SegmentBreaks
+from roll.rollout.episode.conversation import AgentConversations, Conversation, SegmentBreaks
 from roll.rollout.episode.turns import CutShort, take_turns
 from roll.serving.counts import WaitCounter
 from roll.serving.dispatch import OnOutput, Sampled
@@ -165,7 +164,7 @@ class EpisodeRunner:
         except RolloutError as error:
             status, reason = _STATUS_OF[type(error)], str(error)
         else:
-            reason = cut or ("the reply is too long" if policy.finish is Finish.LENGTH else "")
+            reason = cut or ("the last response reached max_new_tokens" if policy.finish is Finish.LENGTH else "")
             status = Status.TRUNCATED if reason else Status.FINISHED
         trajectory = conversations.trajectory(attempt.task, attempt.sibling, status, reason=reason)
         return trajectory, conversations.last_response

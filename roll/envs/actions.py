@@ -73,6 +73,8 @@ def move_instructions(tag: str) -> str:
 class ActionCounts:
     """Turns of one attempt: all, valid ones (the response was an action) and effective ones (it changed the state)."""
 
+    __slots__ = ("num_effective", "num_turns", "num_valid")
+
     def __init__(self) -> None:
         self.num_turns = self.num_valid = self.num_effective = 0
 

@@ -40,7 +40,8 @@ class Lake:
         """One line per row, one character per cell."""
         named = {**dict.fromkeys(self.holes, HOLE), self.goal: GOAL, self.player: PLAYER}
         cells = range(self.size)
-        return "".join("".join(named.get((row, column), ICE) for column in cells) + "\n" for row in cells)
+        rows = ["".join([named.get((row, column), ICE) for column in cells]) for row in cells]
+        return "\n".join(rows) + "\n"
 
 
 @dataclass(eq=False)

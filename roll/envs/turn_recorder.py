@@ -18,6 +18,8 @@ NO_CALL = "Nothing was called. Call a tool."
 class TurnRecorder:
     """The turns of one attempt. An invalid response costs a turn and `format_penalty`; turn `max_turns` is the last."""
 
+    __slots__ = ("_counts", "_format_penalty", "_max_turns", "_name", "_tools", "done", "usage")
+
     def __init__(self, name: str, max_turns: int, format_penalty: float = 0.0, *, tools: bool = False) -> None:
         check_number(f"{name}: max_turns", max_turns, 1, whole=True)
         check_number(f"{name}: format_penalty", format_penalty, 0)

@@ -83,14 +83,16 @@ def text_tool(name: str, description: str, argument: str, meaning: str = "") -> 
 class ToolUsage:
     """Tool calls and faults of one attempt."""
 
+    __slots__ = ("_faults", "_num_calls")
+
     def __init__(self) -> None:
         self._num_calls = 0
-        self._faults: list[str] = []
+        self._faults: tuple[str, ...] = ()
 
     def count(self, num_calls: int, faults: Iterable[CallFault | ToolFault]) -> None:
         """Count one response: its parsed calls, and every fault of parsing or running them."""
         self._num_calls += num_calls
-        self._faults += map(str, faults)
+        self._faults += tuple(map(str, faults))
 
     def metrics(self) -> dict[str, float]:
         """Metrics as an environment reports them: totals of the attempt, including zeros."""

@@ -266,15 +266,26 @@ def checksum(ids: Sequence[int]) -> int:
 class AgentConversations:
     """Conversations by agent. An agent's conversation starts with the first message addressed to it."""
 
-    __slots__ = ("_conversations", "_create", "_metrics", "_pending_rewards", "_tools", "current", "last_response")
+    __slots__ = (
+        "_breaks",
+        "_conversations",
+        "_metrics",
+        "_pending_rewards",
+        "_per_turn",
+        "_template",
+        "_tools",
+        "_where",
+        "current",
+        "last_response",
+    )
 
-    def __init__(self, create: Callable[..., Conversation]) -> None:
-        """`create(agent=...)` makes an empty conversation."""
+    def __init__(self, template: Template, breaks: SegmentBreaks, *, where: str, per_turn: bool) -> None:
+        """The arguments are those of each agent's `Conversation`."""
         self.current: Conversation
         """Conversation of the agent whose turn it is; set by `start`."""
         self.last_response = ""
         """Text of the most recent response, by any agent."""
-        self._create = create
+        self._template, self._breaks, self._where, self._per_turn = template, breaks, where, per_turn
         self._conversations: dict[str, Conversation] = {}
         self._pending_rewards: dict[str, float] = {}
         """Rewards of agents that were not addressed yet."""
@@ -324,7 +335,9 @@ class AgentConversations:
         )
 
     def _add_agent(self, agent: str, messages: Sequence[Message]) -> None:
-        conversation = self._create(agent=agent)
+        conversation = Conversation(
+            self._template, self._breaks, where=self._where, per_turn=self._per_turn, agent=agent
+        )
         conversation.start(messages, self._tools)
         if self._pending_rewards:
             conversation.add_reward(self._pending_rewards.pop(agent, 0.0))

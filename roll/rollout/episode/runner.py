@@ -20,7 +20,7 @@ from roll.engines.base import Output, Request
 from roll.engines.native.sampling import NoiseKeys
 from roll.envs.base import Env, StepResult
 from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
-from roll.rollout.episode.conversation import AgentConversations, Conversation, SegmentBreaks
+from roll.rollout.episode.conversation import AgentConversations, SegmentBreaks
 from roll.rollout.episode.turns import CutShort, take_turns
 from roll.serving.counts import WaitCounter
 from roll.serving.dispatch import OnOutput, Sampled
@@ -193,7 +193,7 @@ class _PolicyResponder:
         self._runner, self._attempt, self._limits, self._where = runner, attempt, limits, where
         self._progress = SavedProgress(attempt)
         self.conversations = AgentConversations(
-            partial(Conversation, runner.template, runner.segment_breaks, where=where, per_turn=limits.per_turn)
+            runner.template, runner.segment_breaks, where=where, per_turn=limits.per_turn
         )
         self._text, self._sampled = "", _NOTHING_SAMPLED
         self._began_s = self._responded_s = 0.0

@@ -17,7 +17,7 @@ GLOSSARY: dict[str, str] = {
     "policy/*": "The metric named after the policy, for that policy alone.",
     "validation/reward": "Mean reward on all held-out tasks, with the weights of one version.",
     "validation/accuracy": "Fraction of the attempts at all held-out tasks that were right, 0 to 1.",
-    "validation/length": "Mean length of the held-out replies, in tokens.",
+    "validation/length": "Mean length of the held-out responses, in tokens.",
     "validation/failed": "Attempts at held-out tasks that failed; the other validation metrics exclude them.",
     "validation/*/reward": "Mean reward on the held-out tasks of one domain.",
     "validation/*/accuracy": "Fraction of the attempts at held-out tasks of one domain that were right, 0 to 1.",

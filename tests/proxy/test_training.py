@@ -120,7 +120,7 @@ def test_the_run_is_explained_and_its_faults_are_found_before_it_starts(tmp_path
     run = load(EXAMPLE).run
     told = " ".join(explain(run).split())
     assert "attempted by the agent `python examples/agents/count.py` through the proxy" in told
-    assert "rewards from the agent" in told and "32 replies" in told
+    assert "rewards from the agent" in told and "32 responses" in told
     for changes, fault in (
         (["tasks.0.reward=exact"], "'reward', or `result: reward`"),
         (["tasks.0.env=guess_number"], "has both 'agent' and 'env'"),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -134,3 +135,41 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(tmp_pa
             )
 
     asyncio.run(inside())
+
+
+def test_an_agent_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
+    script, pid = tmp_path / "script.py", tmp_path / "pid"
+    lines = ("import os, time", f"open({str(pid)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)")
+    script.write_text("\n".join(lines))
+    owner = f"""
+import asyncio, os, pathlib
+from roll.proxy.preloaded_python import PreloadedPython
+from roll.sandbox.base import ResourceLimits
+from roll.sandbox.process import Command
+
+async def main():
+    command = Command(argv=({str(script)!r},), stdin=b"", directory={str(tmp_path)!r})
+    python = PreloadedPython({str(tmp_path)!r}, ["decimal"])
+    running = asyncio.ensure_future(python.run(command, ResourceLimits(wall_s=600)))
+    pid = pathlib.Path({str(pid)!r})
+    while not (pid.exists() and pid.read_text()):
+        await asyncio.sleep(0.02)
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", owner], timeout=120, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    agent = int(pid.read_text())
+    while runs(agent) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not runs(agent)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

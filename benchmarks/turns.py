@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from benchmarks.result import Result
+from roll.allocator import freeze_startup_objects
 from roll.cluster.inline import InlineCluster
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.tasks import seeds
@@ -94,7 +95,8 @@ class RandomMoves(FakeGenerator):
 
 def run() -> Result:
     """Turns per second after the warm-up."""
-    snapshots = asyncio.run(_snapshots())
+    with freeze_startup_objects():  # as in a run
+        snapshots = asyncio.run(_snapshots())
     first, last = snapshots[0], snapshots[-1]
     turns, seconds = last.turns - first.turns, last.at_s - first.at_s
     live = [snapshot.live for snapshot in snapshots]

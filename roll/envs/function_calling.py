@@ -16,6 +16,7 @@ from roll.envs.base import StepResult
 from roll.envs.function_match import Allowed, calls_match
 from roll.envs.turn_recorder import TurnRecorder
 from roll.errors import ConfigError
+from roll.tools.base import ToolUsage
 from roll.types import Message, Task
 
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
@@ -34,7 +35,8 @@ class FunctionCalling:
     """Subtracted for a malformed call."""
 
     def __post_init__(self) -> None:
-        self._recorder = TurnRecorder("function_calling", 1, self.format_penalty, tools=True)
+        self._usage = ToolUsage()
+        self._recorder = TurnRecorder("function_calling", 1, self.format_penalty, usage=self._usage)
         where = f"task {self.task.id!r}"
         if not self.task.messages:
             raise ConfigError(f"{where}: no 'messages'; function_calling opens with them")
@@ -56,7 +58,7 @@ class FunctionCalling:
         self._recorder.check_open()
         valid, effective = response.fault is None, bool(response.calls)
         right = valid and calls_match(response.calls, self._expected, self._schemas)
-        self._recorder.usage.count(len(response.calls), [] if response.fault is None else [response.fault])
+        self._usage.count(len(response.calls), [] if response.fault is None else [response.fault])
         return self._recorder.record([], "", valid=valid, effective=effective, reward=float(right))
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from roll.envs.base import StepResult
 from roll.envs.inputs import check_number
 from roll.envs.turn_recorder import TurnRecorder, digest, without_thinking
 from roll.errors import ConfigError
+from roll.tools.base import ToolUsage
 from roll.tools.toolkit import Toolkit
 from roll.types import Message, Task
 
@@ -43,7 +44,8 @@ class ToolUse:
     """Subtracted per malformed call."""
 
     def __post_init__(self) -> None:
-        self._recorder = TurnRecorder("tool_use", self.max_turns, self.format_penalty, tools=True)
+        self._usage = ToolUsage()
+        self._recorder = TurnRecorder("tool_use", self.max_turns, self.format_penalty, usage=self._usage)
         check_number("tool_use: timeout_s", self.timeout_s, 0.001)
         check_number("tool_use: most_chars", self.most_chars, 2, whole=True)
         if not isinstance(cast(Any, self.tools), list | tuple) or not self.tools:
@@ -70,7 +72,7 @@ class ToolUse:
         valid = response.fault is None
         texts = [result.text for result in results] if valid else [f"error: {response.why}"]
         faults = [result.fault for result in results if result.fault is not None]
-        self._recorder.usage.count(len(results), faults if response.fault is None else [response.fault])
+        self._usage.count(len(results), faults if response.fault is None else [response.fault])
         self._state = digest(self._state, *map(str, response.calls), *texts)
         result = self._recorder.record(
             [Message("tool", text) for text in texts],

@@ -18,13 +18,16 @@ NO_CALL = "Nothing was called. Call a tool."
 class TurnRecorder:
     """The turns of one attempt. An invalid response costs a turn and `format_penalty`; turn `max_turns` is the last."""
 
-    __slots__ = ("_counts", "_format_penalty", "_max_turns", "_name", "_tools", "done", "usage")
+    __slots__ = ("_counts", "_format_penalty", "_max_turns", "_name", "_usage", "done")
 
-    def __init__(self, name: str, max_turns: int, format_penalty: float = 0.0, *, tools: bool = False) -> None:
+    def __init__(
+        self, name: str, max_turns: int, format_penalty: float = 0.0, *, usage: ToolUsage | None = None
+    ) -> None:
+        """With `usage`, its metrics are part of every result."""
         check_number(f"{name}: max_turns", max_turns, 1, whole=True)
         check_number(f"{name}: format_penalty", format_penalty, 0)
         self._name, self._max_turns, self._format_penalty = name, max_turns, format_penalty
-        self._counts, self._tools, self.usage = ActionCounts(), tools, ToolUsage()
+        self._counts, self._usage = ActionCounts(), usage
         self.done = False
 
     @property
@@ -40,12 +43,13 @@ class TurnRecorder:
         """The result of one turn. A `reward` ends the attempt; a reward of 1 counts as success."""
         self._counts.add(valid=valid, effective=effective)
         self.done = reward is not None or self.num_turns == self._max_turns
+        metrics = self._counts.metrics(success=reward == 1)
         return StepResult(
             messages=tuple(messages),
             reward=(reward or 0.0) - (0.0 if valid else self._format_penalty),
             done=self.done,
             state=state,
-            metrics=self._counts.metrics(success=reward == 1) | (self.usage.metrics() if self._tools else {}),
+            metrics=metrics if self._usage is None else metrics | self._usage.metrics(),
         )
 
 
@@ -53,7 +57,8 @@ class ToolTurnRecorder(TurnRecorder):
     """The turns of one attempt with tools. The state digest covers the environment's state and the messages."""
 
     def __init__(self, name: str, max_turns: int, format_penalty: float) -> None:
-        super().__init__(name, max_turns, format_penalty, tools=True)
+        self.usage = ToolUsage()
+        super().__init__(name, max_turns, format_penalty, usage=self.usage)
 
     def reject(self, response: ParsedResponse, state: str, no_call: str = NO_CALL) -> StepResult:
         """The result of a response with a malformed call, or with no call, which is answered with `no_call`."""

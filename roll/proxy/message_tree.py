@@ -16,25 +16,35 @@ from roll.rollout.episode.conversation import ConversationTree, MessageNode, Sam
 from roll.types import Message, Turn
 
 
+class TreeNode(MessageNode):
+    """A position whose continuations are known."""
+
+    __slots__ = ("children",)
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.children: dict[ChatMessage, TreeNode] = {}
+
+
 class MessageTree(ConversationTree):
     """A `ConversationTree` whose nodes are found by their messages."""
 
     def __init__(self, template: Template, breaks: SegmentBreaks, *, where: str, per_turn: bool = False) -> None:
         super().__init__(template, breaks, where=where, per_turn=per_turn)
-        self._roots: dict[str, MessageNode] = {}
+        self._roots: dict[str, TreeNode] = {}
         """One root per list of tools."""
         self.text = ""
         """Text of the last response."""
 
-    def find(self, request: ChatRequest) -> list[MessageNode]:
+    def find(self, request: ChatRequest) -> list[TreeNode]:
         """The path of a request's messages; creates the nodes that are new."""
-        node = self._roots.setdefault(request.tools_json, MessageNode(Message("", "")))
-        path: list[MessageNode] = []
+        node = self._roots.setdefault(request.tools_json, TreeNode(Message("", "")))
+        path: list[TreeNode] = []
         for message in request.messages:
             child = node.children.get(message)
             if child is None:
                 form = self._template.tool_form if message.calls else None
-                child = node.children[message] = MessageNode(Message(message.role, text_of(message, form)))
+                child = node.children[message] = TreeNode(Message(message.role, text_of(message, form)))
             path.append(child)
             node = child
         return path
@@ -47,9 +57,9 @@ class MessageTree(ConversationTree):
                 return self.extend(path[index], messages[: index + 1], messages[index + 1 :], tools)
         return self.open(messages, tools)
 
-    def add(self, parent: MessageNode, point: SamplePoint, message: ChatMessage, text: str, turn: Turn) -> None:
+    def add(self, parent: TreeNode, point: SamplePoint, message: ChatMessage, text: str, turn: Turn) -> None:
         """Record a response after `parent`; `message` is the form in which a client sends it back."""
-        node = parent.children.setdefault(message, MessageNode(Message("assistant", text)))
+        node = parent.children.setdefault(message, TreeNode(Message("assistant", text)))
         if node.branch is None:
             node.message = Message("assistant", text)
         self.append(point, node, turn)

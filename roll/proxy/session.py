@@ -18,9 +18,9 @@ from roll.engines.base import Output, Request
 from roll.engines.native.sampling import noise_key
 from roll.errors import ConfigError, EngineFailed
 from roll.proxy.completions import Completion, build_completion
-from roll.proxy.message_tree import MessageTree
+from roll.proxy.message_tree import MessageTree, TreeNode
 from roll.proxy.requests import ApiError, ChatRequest, check_sampling, response_message
-from roll.rollout.episode.conversation import MessageNode, SamplePoint
+from roll.rollout.episode.conversation import SamplePoint
 from roll.rollout.episode.runner import Attempt, EpisodeRunner, SavedProgress
 from roll.types import Finish, Turn
 
@@ -66,7 +66,7 @@ class Session:
         """Responses that were requested so far."""
         self._progress = SavedProgress(attempt)
         self._running: set[asyncio.Task[Completion]] = set()
-        self._completions: dict[tuple[MessageNode, tuple[Any, ...]], _RunningCompletion] = {}
+        self._completions: dict[tuple[TreeNode, tuple[Any, ...]], _RunningCompletion] = {}
         """By last message and request key; a repeated request gets the same response."""
         self.router.idle_reasons.add("environments", 1)
 
@@ -109,7 +109,7 @@ class Session:
         for task in list(self._running):
             task.cancel()
 
-    def _start(self, path: list[MessageNode], request: ChatRequest) -> _RunningCompletion:
+    def _start(self, path: list[TreeNode], request: ChatRequest) -> _RunningCompletion:
         if self.closed:
             raise self._closed_error()
         if self.tree.num_turns + len(self._running) >= self.limits.max_turns:
@@ -147,7 +147,7 @@ class Session:
         return _RunningCompletion(task, listeners)
 
     async def _sample(
-        self, request: ChatRequest, node: MessageNode, point: SamplePoint, number: int, listeners: list[OnTokens]
+        self, request: ChatRequest, node: TreeNode, point: SamplePoint, number: int, listeners: list[OnTokens]
     ) -> Completion:
         room, record = self._room(point), self._progress.on_output(number, point.checksum)
         max_new_tokens = room if request.max_new_tokens is None else min(room, request.max_new_tokens)

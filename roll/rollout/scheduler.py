@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from roll.algorithms.user_code import call
 from roll.data.mixture import Draw, Mixture
@@ -181,9 +182,9 @@ class Scheduler:
     async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
         """The first valid trajectories, in sibling order; or the reason why too few can be valid."""
         num_needed, num_spare = self.config.group_size, self.config.redundant_siblings
-        race = _SiblingRace(num_needed, num_spare)
+        race = _SiblingRace(partial(self._run_sibling, inflight), num_needed, num_spare)
         create_task, numbers = asyncio.get_running_loop().create_task, range(num_needed + num_spare)
-        siblings = [create_task(race.enter(self._run_sibling, inflight, number)) for number in numbers]
+        siblings = [create_task(race.enter(number)) for number in numbers]
         try:
             return await race.result
         finally:
@@ -265,18 +266,17 @@ class Scheduler:
 class _SiblingRace:
     """Decides when enough siblings of a group are valid, or can no longer be."""
 
-    def __init__(self, num_needed: int, num_spare: int) -> None:
+    def __init__(self, run: Callable[[int], Awaitable[Trajectory]], num_needed: int, num_spare: int) -> None:
+        """`run` makes one attempt as the sibling of this number."""
         self.result: asyncio.Future[list[Trajectory] | str] = asyncio.get_running_loop().create_future()
         """The first valid trajectories in sibling order, or the reason why there are too few."""
-        self._num_needed, self._num_spare = num_needed, num_spare
+        self._run, self._num_needed, self._num_spare = run, num_needed, num_spare
         self._valid: list[Trajectory] = []
 
-    async def enter(
-        self, run: Callable[[InflightGroup, int], Awaitable[Trajectory]], inflight: InflightGroup, sibling: int
-    ) -> None:
+    async def enter(self, sibling: int) -> None:
         """Run one sibling and count its trajectory."""
         try:
-            self._count(await run(inflight, sibling))
+            self._count(await self._run(sibling))
         except asyncio.CancelledError:
             self.result.cancel()
             raise

@@ -9,7 +9,7 @@ segment; in any other it is context.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -77,11 +77,10 @@ class Branch:
 class MessageNode:
     """A position in a conversation: right after one message."""
 
-    __slots__ = ("branch", "checksum", "children", "message", "num_turns")
+    __slots__ = ("branch", "checksum", "message", "num_turns")
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self.children: dict[Hashable, MessageNode] = {}
         self.branch: Branch | None = None
         """Branch that holds the policy's response; None for every other message."""
         self.num_turns = 0

@@ -128,7 +128,7 @@ def test_a_call_past_its_timeout_is_killed_from_outside_and_its_worker_replaced(
         start = time.monotonic()
         with pytest.raises(TimedOut, match=r"worker 0: hang did not end within 0.5 s"):
             await cluster.at(0, Worker.hang, 1000)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 60
         assert not alive(old)
         assert await cluster.at(0, Worker.add, 1) == 1
 

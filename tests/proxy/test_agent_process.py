@@ -110,14 +110,14 @@ def test_an_agent_that_hangs_is_killed_with_its_child_processes(tmp_path: Path) 
     mark = tmp_path / "child"
     code = f'child = subprocess.Popen(["sleep", "60"]); open({str(mark)!r}, "w").write(str(child.pid)); ask("a")'
     began = time.monotonic()
-    found = play(tmp_path, code, None, timeout_s=1.5)
-    assert found.status is Status.ENV_FAILED and "killed after 1.5 s" in found.reason
-    assert time.monotonic() - began < 10
+    found = play(tmp_path, code, None, timeout_s=4)
+    assert found.status is Status.ENV_FAILED and "killed after 4 s" in found.reason
+    assert time.monotonic() - began < 40
     with pytest.raises(ProcessLookupError):
         while True:  # the group is gone once its reaper has been there
             os.kill(int(mark.read_text()), 0)
             time.sleep(0.05)
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < 50
 
 
 def test_an_agent_that_sends_no_request_has_failed(tmp_path: Path) -> None:

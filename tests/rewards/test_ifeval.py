@@ -362,7 +362,7 @@ def test_no_response_is_expensive(bomb: str):
     every = asking(*{name: (name, parameters) for name, parameters, *_ in CASES}.values())
     start = time.thread_time()
     found = score(every, BOMBS[bomb], loose=False, partial=True)
-    assert time.thread_time() - start < 8.0  # 25 checks; linear takes about one second, quadratic hours
+    assert time.thread_time() - start < 40.0  # 25 checks; linear takes about one second, quadratic hours
     assert 0.0 <= found.value <= 1.0
 
 

@@ -43,7 +43,7 @@ def compare(gold, answer):
 main(lambda: compare, ())
 """
 PROGRAM = (sys.executable, "-c", FAKE)
-SLACK_S = 3.0
+SLACK_S = 20.0
 """For a loaded machine; a limit that does not hold lasts a minute."""
 
 
@@ -121,12 +121,12 @@ def test_threads_do_not_wait_for_each_other_and_one_that_hangs_costs_the_others_
         found[f"{text} {index}"] = pool.compare("a", text, timeout_s=3.0)
 
     threads = [threading.Thread(target=ask, args=place) for place in enumerate(texts)]
-    start = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - start < 3.0 + SLACK_S  # one after the other they would take ten
+    ended = [place.split()[0] for place in found]
+    assert set(ended[:3]) == {"a", "slow"} and set(ended[3:]) == {"asleep", "busy"}  # not in the order of the calls
     assert {place.split()[0]: verdict for place, verdict in found.items()} == {
         "asleep": Verdict.TIMED_OUT,
         "busy": Verdict.TIMED_OUT,
@@ -212,10 +212,10 @@ def test_the_number_of_warm_up_cases_per_server_is_bounded(pool: MathVerifyPool)
 
 
 def test_warm_starts_the_server_without_waiting():
-    slow = MathVerifyPool((sys.executable, "-c", f"import time\ntime.sleep(1.5){FAKE}"))
+    slow = MathVerifyPool((sys.executable, "-c", f"import time\ntime.sleep(4){FAKE}"))
     start = time.monotonic()
     slow.warm()
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 3.0
     server = slow._server
     assert server is not None
     slow.warm()
@@ -233,7 +233,7 @@ def test_without_math_verify_there_is_no_score(program: str):
 
 
 def test_a_start_that_uses_up_the_time_limit_is_an_infrastructure_failure():
-    slow = MathVerifyPool((sys.executable, "-c", f"import time\ntime.sleep(1.5){FAKE}"))
+    slow = MathVerifyPool((sys.executable, "-c", f"import time\ntime.sleep(4){FAKE}"))
     with pytest.raises(RewardFailed, match="too little"):
         slow.compare("a", "asleep", timeout_s=1.0)
     assert slow.compare("a", "asleep", timeout_s=1.0) is Verdict.TIMED_OUT

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 LIMIT_S = 2.0
 MATH = Math(timeout_s=LIMIT_S)
-SLACK_S = 3.0
+SLACK_S = 20.0
 """For a loaded machine; a limit that does not hold lasts much longer."""
 
 installed = pytest.mark.skipif(

@@ -107,7 +107,7 @@ def test_an_environment_that_blocks_costs_its_process_and_the_others_fail_with_t
                 await env.step("5")
         began = time.monotonic()
         await env.close()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         with pytest.raises(Exception, match=r"environment worker 0: an environment in it did not respond within 0.3 s"):
             await other.step("5")
         await other.close()

@@ -18,7 +18,7 @@ def test_an_hour_of_sleep_takes_no_time_and_ends_on_the_second() -> None:
         return loop.time()
 
     assert run_virtual(main(), loop) == 3600.0
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 60
 
 
 def test_timers_fire_in_order_each_at_its_time() -> None:
@@ -49,7 +49,7 @@ def test_computing_takes_no_time_unless_it_is_charged() -> None:
     free, charged = VirtualLoop(), VirtualLoop(charge_cpu=True)
     assert run_virtual(compute(free), free) == (0.0, 0.0)
     now, busy_s = run_virtual(compute(charged), charged)
-    assert 0.02 <= now < 0.2
+    assert 0.02 <= now < 2
     assert busy_s == now
 
 
@@ -59,12 +59,12 @@ def test_work_of_another_machine_is_not_charged() -> None:
     async def main() -> float:
         with loop.elsewhere():
             began = time.thread_time()
-            while time.thread_time() - began < 0.05:
+            while time.thread_time() - began < 0.5:
                 pass
         await asyncio.sleep(0)
         return loop.time()
 
-    assert run_virtual(main(), loop) < 0.04
+    assert run_virtual(main(), loop) < 0.4
 
 
 def test_a_busy_controller_handles_a_timer_late_and_no_time_is_counted_twice() -> None:

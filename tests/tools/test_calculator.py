@@ -63,7 +63,7 @@ def test_a_malformed_expression_is_reported(expression: str, says: str) -> None:
     began = time.perf_counter()
     with pytest.raises(ToolFailed) as caught:
         evaluate(expression)
-    assert says in str(caught.value) and time.perf_counter() - began < 5
+    assert says in str(caught.value) and time.perf_counter() - began < 30
 
 
 numbers = st.integers(0, 999).map(str)

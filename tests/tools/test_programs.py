@@ -60,9 +60,9 @@ def test_files_are_kept_for_the_attempt_and_variables_are_not(sandbox: str) -> N
 def test_a_program_that_hangs_is_ended_and_the_attempt_continues(sandbox: str) -> None:
     began = time.monotonic()
     commands = ["echo here > f; echo before; sleep 30", "trap '' TERM; while true; do sleep 1; done", "echo on; ls"]
-    hung, stubborn, after = answers("shell", commands, sandbox=sandbox, timeout_s=0.3)
-    assert hung.fault is stubborn.fault is ToolFault.TIMED_OUT and hung.text == "error: before\n[ended after 0.3 s]"
-    assert after == ToolResult("on\nf") and time.monotonic() - began < 15
+    hung, stubborn, after = answers("shell", commands, sandbox=sandbox, timeout_s=2)
+    assert hung.fault is stubborn.fault is ToolFault.TIMED_OUT and hung.text == "error: before\n[ended after 2 s]"
+    assert after == ToolResult("on\nf") and time.monotonic() - began < 28
 
 
 @every_level

@@ -8,6 +8,8 @@ ifneq ($(ROLL_DATA),)
 export ROLL_DATA
 endif
 export TOKENIZERS_PARALLELISM = false
+# Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo sandbox test test-sweeps test-all test-engines check bench clean
 
@@ -72,7 +74,6 @@ test-engines: $(ENGINES)/.$(ENGINE)
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/lint-imports
 	@$(BIN)/pyright & types=$$!; $(PYTEST) -m "not learns and not slow and not sweep" --quiet; tests=$$?; wait $$types && exit $$tests
 
 bench: $(VENV)/.dev

@@ -108,6 +108,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(start: Any, t
     assert len({line["loss/grad_norm"] for line in metrics(tmp_path / "first")[1:]}) == 5, "it really learns"
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("changes", [["actor_infer.max_num_seqs=40"], ["actor_infer.progress_interval=2"]])
 def test_how_requests_are_served_changes_nothing(changes: list[str], start: Any, tmp_path: Path) -> None:
     commands.train(start("name=first"), overwrite=False)
@@ -131,6 +132,7 @@ def test_a_run_resumed_from_its_middle_equals_the_unbroken_one(
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "broken")
 
 
+@pytest.mark.sweep
 def test_a_resumed_run_remembers_critic_reference_and_coefficients(start: Any, tmp_path: Path) -> None:
     algorithm = (
         "algorithm={recipe: ppo, minibatches: 2, shaping: [{kind: normalised, mean: running, std: running}], "

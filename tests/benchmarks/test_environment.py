@@ -27,6 +27,7 @@ def test_an_environment_that_cannot_be_created_is_unavailable_with_a_reason(tmp_
         interpreter(tmp_path / "file" / "peer", ("one==1",))
 
 
+@pytest.mark.sweep
 def test_an_environment_with_other_requirements_is_recreated_and_unmarked_until_it_is_complete(
     tmp_path: Path,
 ) -> None:

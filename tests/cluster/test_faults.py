@@ -97,6 +97,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sweep
 def test_if_ray_itself_is_killed_the_run_stops_with_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     process = subprocess.Popen(

@@ -69,6 +69,7 @@ def untimed(directory: Path) -> list[dict[str, Any]]:
     return [{name: line[name] for name in line if not name.startswith(("time", "speed/"))} for line in lines]
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("_settings_of_torch")
 def test_a_deterministic_run_on_ray_equals_the_inline_one_to_the_last_digit(ray_address: str, file: Path) -> None:
     for name, where in (

@@ -146,6 +146,7 @@ def test_adapters_are_sent_between_two_modules_of_one_process(start: Any, tmp_pa
         assert len({entry.event.digest for entry in journal.events(WeightsPublished)}) == 5
 
 
+@pytest.mark.sweep
 def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
     shape = start().run.model.shape
     tokenizer = character_tokenizer(shape.alphabet)

@@ -43,6 +43,7 @@ def test_without_noise_every_attempt_is_won(name: str):
     assert [reward for reward, _ in attempts(name, 40)] == [1.0] * 40
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("name", WORLDS)
 def test_noise_costs_attempts_and_is_the_same_every_time(name: str):
     noisy = attempts(name, 40, noise=0.9)

@@ -153,6 +153,7 @@ async def converse(served: Served, data: st.DataObject) -> None:
     served.proxy.close(session)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(data=st.data())

@@ -33,6 +33,7 @@ print(json.dumps([__name__, sys.argv, os.getcwd(), os.environ.get("MARK"), "HOME
     "decimal" in sys.modules, random.random()]))
 """
 Run = Callable[..., Coroutine[Any, Any, ProgramResult]]
+pytestmark = pytest.mark.slow
 
 
 def with_preloaded_python(folder: Path, work: Callable[[Run, PreloadedPython], Coroutine[Any, Any, None]]) -> None:

@@ -357,6 +357,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_no_response_is_expensive(bomb: str):
     every = asking(*{name: (name, parameters) for name, parameters, *_ in CASES}.values())
@@ -375,6 +376,7 @@ def test_loose_is_never_harsher_than_strict(response: str):
     assert score(every, response, partial=True).value == sum(strict) / len(CASES)
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not os.environ.get("ROLL_DATA"), reason="ROLL_DATA names no folder with data")
 def test_all_541_prompts_take_any_response():
     files = sorted((Path(os.environ["ROLL_DATA"]) / "ifeval").glob("*.jsonl"))

@@ -226,6 +226,7 @@ def test_a_task_without_an_answer_is_refused():
         Math().score(Task(id="t", domain="math"), "5")
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize(
     "bomb",
     [

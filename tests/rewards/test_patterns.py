@@ -53,6 +53,7 @@ def test_a_final_newline_matches_as_in_re(pattern: str, text: str):
     assert matches(pattern, text) == bool(re.search(pattern, text))
 
 
+@pytest.mark.sweep(keep=3)
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [

@@ -28,6 +28,7 @@ def deaths(path: Path, staleness: float, redundant: int) -> list[dict[str, Any]]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(("staleness", "redundant"), [(0.5, 0), (2, 0), (1, 2)])
 def test_a_run_that_dies_twice_continues_with_its_saved_work(staleness: float, redundant: int, tmp_path: Path) -> None:
     found = deaths(tmp_path, staleness, redundant)

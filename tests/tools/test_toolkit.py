@@ -56,7 +56,8 @@ def test_names_classes_and_functions_are_all_tools() -> None:
     ],
 )
 def test_every_outcome_of_a_tool_is_returned_as_text(tool: str, arguments: dict[str, Any], answer: ToolResult) -> None:
-    assert used([f"{OWN}:{tool}"], ToolCall(tool, arguments), timeout_s=0.05 if tool == "hangs" else 30, most_chars=100) == [answer]
+    timeout_s = 0.05 if tool == "hangs" else 30
+    assert used([f"{OWN}:{tool}"], ToolCall(tool, arguments), timeout_s=timeout_s, most_chars=100) == [answer]
 
 
 def test_a_calculator_that_refuses_is_a_fault_of_the_tool() -> None:

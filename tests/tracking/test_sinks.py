@@ -150,6 +150,7 @@ sink.close()
 """
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(("service", "record"), [("wandb", "*.wandb"), ("swanlab", "*.swanlab")])
 @pytest.mark.parametrize("asked", [True, False], ids=["asked for by variable", "for want of a key"])
 def test_a_service_keeps_the_run_offline(service: str, record: str, asked: bool, tmp_path: Path):

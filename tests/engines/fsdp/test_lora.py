@@ -62,6 +62,7 @@ async def saved(engine: Any, folder: Path, *, updates: int) -> torch.Tensor:
     return torch.cat([tensor.flatten() for _, tensor in sorted(read_tensors(folder), key=lambda named: named[0])])
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(("export", "layout"), [("adapter", {"size": 2}), ("merged", {"size": 2, "cp": 2})])
 def test_the_gradient_is_that_of_one_process(layout: Any, export: Any, team: Team, tmp_path: Path) -> None:
     biased = {"architecture": "llama", "attention_bias": True, "tie_word_embeddings": False}
@@ -85,6 +86,7 @@ def test_two_ranks_with_adapters_pass_the_conformance_kit(layout: Any, team: Tea
     assert team.run(check_trainer(make, vocab=40, objectives=OBJECTIVES if WHOLE_KIT else OBJECTIVES[1:2])) == []
 
 
+@pytest.mark.sweep
 def test_digest_logprobs_and_reference_are_those_of_one_process(team: Team, tmp_path: Path) -> None:
     channel = Spec("disk", {"directory": str(tmp_path / "weights")})
     spec, decoder = begun(tmp_path)
@@ -132,6 +134,7 @@ def test_a_checkpoint_of_adapters_resumes_on_another_number_of_ranks(team: Team,
     assert not (tmp_path / "saved" / "model.safetensors").exists()
 
 
+@pytest.mark.sweep
 def test_in_16_bits_the_frozen_model_is_stored_and_gathered_in_16_bits(team: Team, tmp_path: Path) -> None:
     spec, decoder = begun(tmp_path)
     narrow = replace(spec, precision=Precision(dtype=torch.bfloat16, checkpointing=True))

@@ -42,6 +42,7 @@ def _settings_of_torch() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.sweep
 def test_a_run_on_two_ranks_learns_as_one_process_does(tmp_path: Path) -> None:
     (tmp_path / "even.py").write_text(EVEN)
     (tmp_path / "run.yaml").write_text(RUN)

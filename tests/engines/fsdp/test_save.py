@@ -27,6 +27,7 @@ async def settled(engine: ShardedTrainer) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("layout", [{"size": 2}, {"size": 4, "tp": 2}], ids=["dp2", "dp2 tp2"])
 def test_a_background_save_holds_the_state_of_its_call(layout: dict[str, int], team: Team, tmp_path: Path) -> None:
     spec = TrainerSpec(path=written(small(), tmp_path / "model"), **layout)

@@ -120,6 +120,7 @@ def test_the_gradient_of_a_critic_is_that_of_one_process(layout: str, team: Team
     check_same_gradient(team, spec, scored, example, Objective(loss=Spec("squared_value")))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(("layout", "num"), [("dp2", 10), ("dp2 tp2", 4)])
 def test_batches_of_a_run_give_the_results_of_one_process(layout: str, num: int, team: Team, tmp_path: Path) -> None:
     """Clipped gradients, AdamW, weight decay, a schedule, two objectives, a batch with fewer rows than ranks."""
@@ -174,6 +175,7 @@ def test_two_ranks_offload_and_onload(team: Team, tmp_path: Path) -> None:
     team.run(contract.updates_are_the_same_after_offload_and_onload(engine, team.trainer(spec), engine))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("saved", "loaded"),
     [("dp2", "one"), ("dp2", "dp4"), ("one", "dp2"), ("dp2 tp2", "cp2")],
@@ -262,6 +264,7 @@ def test_every_rank_holds_only_its_shard_and_the_right_rotations(team: Team, tmp
         assert torch.equal(cos, decoder.cos) and torch.equal(sin, decoder.sin)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("layout", "traded"),
     [

@@ -14,6 +14,7 @@ LENGTHS = (1, 16, 17, 180, 193, 250, 257, 300, 383, 390, 420, 505, 513, 700, 769
 """Around the lengths where attention kernels and BLAS split their sums: 192, 256, 384, 512 and 768."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "changes"),
     [

@@ -1,5 +1,6 @@
 """Test selection: files marked slow as a whole are not even imported where slow tests are deselected."""
 
+import gc
 import re
 from collections import Counter
 from pathlib import Path
@@ -7,6 +8,14 @@ from pathlib import Path
 import pytest
 
 _SLOW_FILE = re.compile(r"^pytestmark = (\[[^\]]*|[^\[\n]*)\bmark\.slow\b", re.MULTILINE)
+
+gc.disable()  # until all files are imported: what they create lives to the end
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what the imports created from garbage collection: each full collection would scan all of it."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

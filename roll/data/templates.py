@@ -47,7 +47,7 @@ def load_tokenizer(directory: str | Path) -> Any:
         # transformers would build an empty tokenizer from config.json alone
         raise ConfigError(f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one with the weights")
     try:
-        return cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError
 from roll.journal.events import GroupFailed, GroupFiltered, StepStarted, WeightsUpdated
@@ -124,5 +124,5 @@ def _decoder(directory: Path) -> Decode:
         return lambda ids: " ".join(str(int(id)) for id in ids)
     from transformers import AutoTokenizer
 
-    tokenizer = cast(Any, AutoTokenizer).from_pretrained(str(directory), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     return lambda ids: tokenizer.decode([int(id) for id in ids])

@@ -69,7 +69,7 @@ class ClassifierReward:
         if not any(Path(self.path).glob("*.safetensors")):
             raise ConfigError(f"{self.path}: no *.safetensors in it; save the model there")
         try:
-            model, loading_info = cast(Any, AutoModelForSequenceClassification).from_pretrained(
+            model, loading_info = AutoModelForSequenceClassification.from_pretrained(
                 self.path,
                 dtype=getattr(torch, self.dtype),
                 local_files_only=True,

@@ -27,7 +27,7 @@ def read_config(directory: Path) -> PretrainedConfig:
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; is this a Hugging Face model directory?")
     try:
-        return cast(Any, AutoConfig).from_pretrained(directory)
+        return AutoConfig.from_pretrained(directory)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{directory}/config.json: not readable ({reason}); copy it again from the model") from None
@@ -71,7 +71,7 @@ def write_sharded_model(
 ) -> None:
     """Write a model from an iterator of tensors, in files of about `file_bytes`; at most one file is in memory."""
     directory.mkdir(parents=True, exist_ok=True)
-    cast(Any, config).save_pretrained(directory)
+    config.save_pretrained(directory)
     weight_map: dict[str, str] = {}
     pending: dict[str, torch.Tensor] = {}
     total = 0
@@ -97,7 +97,7 @@ def write_sharded_model(
 
 def config_of(shape: Shape, *, vocab_size: int, eos_id: int, pad_id: int, bos_id: int) -> PretrainedConfig:
     """The Hugging Face config of a model that is built from a `shape` with random weights."""
-    return cast(Any, AutoConfig).for_model(
+    return AutoConfig.for_model(
         shape.architecture,
         architectures=[f"{shape.architecture.capitalize()}ForCausalLM"],
         vocab_size=vocab_size,

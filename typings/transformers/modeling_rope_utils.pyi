@@ -1,0 +1,4 @@
+from collections.abc import Callable
+from typing import Any
+
+ROPE_INIT_FUNCTIONS: dict[str, Callable[..., Any]]

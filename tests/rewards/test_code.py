@@ -337,9 +337,11 @@ def rows(name: str, **wanted: Any) -> list[dict[str, Any]]:
     return [row for row in found if all(row[key] == value for key, value in wanted.items())]
 
 
-def test_references_pass_and_wrong_ones_fail() -> None:
+@pytest.mark.sweep(keep=1)
+@pytest.mark.parametrize("num_rows", [13, 40])
+def test_references_pass_and_wrong_ones_fail(num_rows: int) -> None:
     """A sample; the benchmark takes all of them."""
-    for row in rows("code/mbpp_test.jsonl", usable=True)[::39][:13]:
+    for row in rows("code/mbpp_test.jsonl", usable=True)[::13][:num_rows]:
         entry = row["entry_point"]
         assert scored(row["reference"], **row).value == 1.0, row["id"]
         wrong = f"{row['reference']}\n_right = {entry}\ndef {entry}(*a, **k):\n    _right(*a, **k)\n    return object()"

@@ -1,16 +1,11 @@
 #!/usr/bin/env bash
-# One machine: the run starts a Ray of its own and ends it, whatever else is on the machine.
+# One machine: the run starts a local Ray cluster and stops it at the end. Other Ray clusters are not affected.
 #   examples/launch/one_machine.sh [RUN.YAML] [KEY=VALUE ...]
-# Started again after it was cut off, it goes on from the newest checkpoint.
+# Start it again after an interruption: it continues from the newest checkpoint.
 set -euo pipefail
 
 RUN=${1:-examples/launch/run.yaml}
 shift || true
-DIRECTORY=${DIRECTORY:-runs/launch}
 
 roll check "$RUN" "$@"
-if [ -d "$DIRECTORY/checkpoints" ]; then
-  roll resume "$DIRECTORY" ray.address=null "$@"
-else
-  roll train "$RUN" ray.address=null "$@" --overwrite
-fi
+roll train "$RUN" ray.address=null "$@" --resume

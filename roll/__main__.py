@@ -1,0 +1,5 @@
+"""`python -m roll`: the same as the command `roll`."""
+
+from roll.cli import main
+
+main()

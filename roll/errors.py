@@ -63,7 +63,14 @@ class RunStopped(RollError):
 
 
 class WorkerDied(RollError):
-    """One worker has died; the message names it and its log."""
+    """One worker has died; `what` names it and its log, and `fix` says how to continue if it is not replaced."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        self.what, self.fix = what, fix
+        super().__init__(what, fix)  # the fields are args, so that the error pickles
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.fix}" if self.fix else self.what
 
 
 class blame:  # noqa: N801 - used like a function

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.algorithm import Algorithm, DomainAlgorithm
+from roll.config.decoder import decoder_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
 from roll.config.lora import Lora, rank_fault, widths
@@ -30,13 +31,15 @@ _OPEN_PREFIXES = ("loss/", "critic/", "staleness/", "waiting/share/", "bias/shar
 """Any name with one of these prefixes is valid: losses, rewards and environments name their own metrics."""
 
 
-def preflight(loaded: LoadedRun, *, files: bool = True) -> None:
+def preflight(loaded: LoadedRun, *, files: bool = True, models: bool = True) -> None:
     """Raise all faults in names and files, each with its location; make the user's modules importable.
 
-    With `files` false, data and models may be on another machine and are not checked.
+    With `files` false, data and models may be on another machine; a config.json on this one is still checked, unless
+    the caller needs no `models`.
     """
     importable(loaded.path)
-    faults = (*_name_faults(loaded.run), *(_file_faults(loaded.run) if files else ()))
+    run = loaded.run
+    faults = [*_name_faults(run), *(_config_faults(run) if models else ()), *(_file_faults(run) if files else ())]
     if faults:
         raise ConfigError("\n".join(f"{loaded.where(key)}: {key}: {fault}" for key, fault in faults))
 
@@ -82,8 +85,8 @@ def _tools(env: SpecConfig) -> Iterator[tuple[int, SpecConfig]]:
     tools: Any = env.kwargs.get("tools") if env.kind == "tool_use" else None
     for index, entry in enumerate(cast(list[Any], tools) if isinstance(tools, list) else []):
         kind: Any = cast(dict[str, Any], entry).get("kind") if isinstance(entry, dict) else entry
-        if isinstance(kind, str):
-            yield index, SpecConfig.model_validate(entry)
+        if isinstance(kind, str):  # an empty one is no valid section, but the table says what is wrong with it
+            yield index, SpecConfig.model_validate(entry) if kind else SpecConfig.model_construct(kind=kind)
 
 
 def _parts(above: str, algorithm: Algorithm | DomainAlgorithm) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
@@ -220,13 +223,32 @@ def _models(run: Run) -> Iterator[tuple[str, str]]:
             yield f"policies.{index}.path", policy.path
 
 
+def _config_faults(run: Run) -> Iterator[tuple[str, str]]:
+    """Models on this machine that no trainer can load, by their config.json."""
+    for key, path in _models(run):
+        if Path(path).is_dir() and (fault := _config_fault(Path(path), run.rollout.max_seq_len)):
+            yield key, fault
+
+
+def _config_fault(directory: Path, max_seq_len: int) -> str:
+    path = directory / "config.json"
+    if not path.is_file():
+        return f"{directory} has no config.json; give the folder of a Hugging Face model"
+    try:
+        config: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{path}: not readable ({error}); copy it again from the model"
+    if not isinstance(config, dict):
+        return f"{path}: not a JSON object; copy it again from the model"
+    fault = decoder_fault(cast(dict[str, Any], config), max_seq_len)
+    return f"{path}: {fault}" if fault else ""
+
+
 def _model_faults(directory: Path) -> Iterator[str]:
     if not directory.is_dir():
         wrong = "is not a directory" if directory.exists() else "no such directory"
         yield f"{wrong}: {directory}; give the folder of a Hugging Face model (get one with 'hf download')"
         return
-    if not (directory / "config.json").is_file():
-        yield f"{directory} has no config.json; give the folder of a Hugging Face model"
     index = directory / "model.safetensors.index.json"
     if index.is_file():
         missing = [name for name in _shards(index) if not (directory / name).is_file()]

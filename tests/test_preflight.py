@@ -164,7 +164,7 @@ def test_missing_files_of_a_model_directory_are_reported(tmp_path: Path) -> None
     model = tmp_path / "model"
     model.mkdir()
     assert len(model_faults(tmp_path)) == 2
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"model_type": "qwen2"}')
     (line,) = model_faults(tmp_path)
     assert line.endswith("model has no weights (*.safetensors); download or export them there")
 
@@ -172,7 +172,7 @@ def test_missing_files_of_a_model_directory_are_reported(tmp_path: Path) -> None
 def test_every_shard_of_the_index_must_exist(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"model_type": "qwen2"}')
     (model / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})
     )
@@ -198,6 +198,12 @@ def test_names_in_the_algorithm_of_a_domain_are_checked_too(tmp_path: Path) -> N
         "tasks.0.algorithm={advantage: leave_one_out, shaping: [scaled], advantage_weights: [length], "
         "masks: [truncated]}",
     )
+
+
+@pytest.mark.parametrize("tool", ['""', '{kind: ""}'])
+def test_a_tool_with_an_empty_name_is_unknown(tmp_path: Path, tool: str) -> None:
+    (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [calculator, {tool}]}}")
+    assert line.startswith("command line: tasks.0.env.tools.1: no set of tools named ''; known: calculator, ")
 
 
 @pytest.mark.parametrize(

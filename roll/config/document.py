@@ -6,6 +6,7 @@ Scalars follow YAML 1.2: `1e-3` is a number, `no` and `2024-01-01` are text.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,6 +18,13 @@ from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
 
 COMMAND_LINE = "command line"
+MAX_BYTES = 1_000_000
+"""Largest configuration file."""
+_MAX_VALUES = 20_000
+_MAX_CHARS = 10_000_000
+"""Characters of all keys and values, with aliases and variables written out."""
+_MAX_DEPTH = 50
+_MAX_DIGITS = 100
 INTEGER = re.compile(r"[-+]?[0-9]+|0x[0-9a-fA-F]+|0o[0-7]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
@@ -40,6 +48,10 @@ class Fault:
         return f"{self.where}: {self.text}"
 
 
+class TooLarge(ConfigError):
+    """A configuration beyond the limits; no further faults are collected."""
+
+
 @dataclass(slots=True)
 class Document:
     """Contents of a file: plain values, the location of every dotted key, and the faults so far."""
@@ -49,6 +61,18 @@ class Document:
     tree: Any = None
     locations: dict[str, str] = field(default_factory=dict[str, str])
     faults: list[Fault] = field(default_factory=list[Fault])
+    num_values: int = 0
+    num_chars: int = 0
+
+    def grow(self, num_chars: int, depth: int = 0) -> None:
+        """Count a value of so many characters, with its key, at a depth; raises TooLarge beyond the limits."""
+        self.num_values += 1
+        self.num_chars += num_chars
+        if self.num_values > _MAX_VALUES or self.num_chars > _MAX_CHARS:
+            limits = f"{_MAX_VALUES:,} values or {_MAX_CHARS:,} characters"
+            raise TooLarge(f"{self.label}: has more than {limits}, aliases and variables written out; shorten it")
+        if depth > _MAX_DEPTH:
+            raise TooLarge(f"{self.label}: is nested more than {_MAX_DEPTH} levels deep; write it flatter")
 
     def where(self, key: str) -> str:
         """Location of `key`, else of the innermost section around it, else of its first subkey."""
@@ -70,7 +94,7 @@ def nearest(locations: Mapping[str, str], key: str) -> str:
 def parse(text: str, label: str, key: str = "") -> Document:
     """The document in `text`, with `key` as the prefix of its keys. Invalid YAML raises ConfigError."""
     try:
-        node = cast("yaml.Node | None", cast(Any, yaml).compose(text, yaml.BaseLoader))
+        node = _Composer(text, label).get_single_node()
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_describe_broken(text, label, error)) from None
     except yaml.YAMLError as error:
@@ -84,7 +108,7 @@ def override(document: Document, assignment: str) -> None:
     """Set `key.sub=value` in the document; an invalid assignment becomes a fault of the command line."""
     key, equals, text = assignment.partition("=")
     parts = key.split(".")
-    if not equals or not all(parts):
+    if not equals or not all(parts) or len(parts) > _MAX_DEPTH:
         document.fault(key, f"{assignment!r} is not an override; write key.sub=value", COMMAND_LINE)
         return
     try:
@@ -103,6 +127,22 @@ def override(document: Document, assignment: str) -> None:
     document.faults += value.faults
 
 
+class _Composer(yaml.BaseLoader):
+    """Composes nodes, no more and no deeper than the limits."""
+
+    def __init__(self, text: str, label: str) -> None:
+        super().__init__(text)
+        self.counts = Document(label)
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        self.counts.grow(0, self.depth)
+        node = cast("yaml.Node | None", cast(Any, super()).compose_node(parent, index))
+        self.depth -= 1
+        return node
+
+
 class _Builder:
     """Turns YAML nodes into values, and records locations and faults in a document."""
 
@@ -117,11 +157,25 @@ class _Builder:
         if node.tag not in _TAGS:
             self.document.fault(key, f"{key}: tags are not supported (got {node.tag!r}); write the plain value")
         if isinstance(node, yaml.ScalarNode):
-            return str(node.value) if node.style is not None else _read_plain(str(node.value))
+            return self._scalar(node, key)
         self.unfinished.add(id(node))
+        self.document.grow(len(key), len(self.unfinished))
         value = self._mapping(node, key) if isinstance(node, yaml.MappingNode) else self._sequence(node, key)
         self.unfinished.discard(id(node))
         return value
+
+    def _scalar(self, node: yaml.ScalarNode, key: str) -> Any:
+        text = str(node.value)
+        self.document.grow(len(key) + len(text))
+        if node.style is not None:
+            return text
+        if len(text) > _MAX_DIGITS and INTEGER.fullmatch(text):
+            advice = "put quotes around it if it is text"
+            self.document.fault(
+                key, f"{key}: a whole number has at most {_MAX_DIGITS} digits (got {len(text)}); {advice}"
+            )
+            return None
+        return _read_plain(text)
 
     def _mapping(self, node: yaml.MappingNode, key: str) -> dict[str, Any]:
         pairs = cast("list[tuple[yaml.Node, yaml.Node]]", node.value)
@@ -223,8 +277,8 @@ def _index(node: Any, part: str, above: Sequence[str]) -> Any:
     if not isinstance(node, list):
         raise ConfigError(f"{'.'.join(above)!r} is a single value (got {node!r}); it has no {part!r}")
     entries = cast("list[Any]", node)
-    if not part.isdecimal() or int(part) >= len(entries):
-        raise ConfigError(f"{'.'.join(above)!r} has entries 0 to {len(entries) - 1} (got {part!r})")
+    if not part.isdecimal() or len(part) > _MAX_DIGITS or int(part) >= len(entries):
+        raise ConfigError(f"{'.'.join(above)!r} has entries 0 to {len(entries) - 1} (got {reprlib.repr(part)})")
     return int(part)
 
 

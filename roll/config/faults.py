@@ -22,6 +22,7 @@ from roll.config.section import Section
 from roll.config.sources import TaskSourceConfig
 from roll.errors import ConfigError, did_you_mean
 
+_MOST_FAULTS = 50
 _EXPECTED = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -84,10 +85,14 @@ RENAMED: dict[type[Section], dict[str, str]] = {
 """Former names of keys by section, with the new ones. An old name is an error that tells the new one; no aliases."""
 
 
-def add_faults(document: Document, error: ValidationError) -> None:
-    """Add validation errors to the document's faults, except for keys that have a fault already."""
+def add_faults(document: Document, error: ValidationError) -> int:
+    """Add validation errors to the document's faults, except for keys that have a fault already.
+
+    Returns how many are left out, because there are too many: advice takes milliseconds for each.
+    """
     known = [fault.key for fault in document.faults]
-    errors = list(_merge_choices([_without_choice(each) for each in error.errors(include_url=False)]))
+    details = error.errors(include_url=False)
+    errors = list(_merge_choices([_without_choice(each) for each in details[:_MOST_FAULTS]]))
     renamed = {_new_name(_key(each)) for each in errors if each["type"] == "extra_forbidden"}
     for each in errors:
         key = _key(each)
@@ -95,12 +100,16 @@ def add_faults(document: Document, error: ValidationError) -> None:
         if at_fault or _is_consequence(each) or (each["type"] == "missing" and key in renamed):
             continue
         document.faults.append(_fault(document, key, each))
+    return max(0, len(details) - _MOST_FAULTS)
 
 
-def raise_all(faults: list[Fault]) -> None:
+def raise_all(faults: list[Fault], num_more: int = 0) -> None:
     """Raise one ConfigError with one line per fault, in the order of the file; return if there is none."""
-    if faults:
-        raise ConfigError("\n".join(str(fault) for fault in sorted(faults, key=_order)))
+    if faults or num_more:
+        lines = [str(fault) for fault in sorted(faults, key=_order)]
+        num_more += len(lines[_MOST_FAULTS:])
+        more = [f"and {num_more} more faults; fix these first"] if num_more else []
+        raise ConfigError("\n".join([*lines[:_MOST_FAULTS], *more]))
 
 
 def _key(error: ErrorDetails) -> str:

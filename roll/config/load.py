@@ -13,7 +13,7 @@ from typing import Any, cast
 import yaml
 from pydantic import ValidationError
 
-from roll.config.document import FLOAT, INTEGER, Document, nearest, override, parse
+from roll.config.document import FLOAT, INTEGER, MAX_BYTES, Document, nearest, override, parse
 from roll.config.faults import add_faults, raise_all
 from roll.config.schema import Run
 from roll.config.variables import escape, substitute
@@ -47,11 +47,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> LoadedRun:
     substitute(document)
     _merge_recipe(document)
     run: Run | None = None
+    num_more = 0
     try:
         run = Run.model_validate_json(json.dumps(document.tree))
     except ValidationError as error:
-        add_faults(document, error)
-    raise_all(document.faults)
+        num_more = add_faults(document, error)
+    raise_all(document.faults, num_more)
     assert run is not None
     return LoadedRun(run=run, path=path, locations=document.locations)
 
@@ -74,7 +75,11 @@ for _tag, _pattern in (("int", INTEGER), ("float", FLOAT)):
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{path}: has more than {MAX_BYTES:,} bytes; give the YAML file of a run")
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         others = [other.name for other in path.parent.glob("[!.]*.y*ml")]
         advice = did_you_mean(path.name, others) or "; give the path of a YAML file"

@@ -204,6 +204,16 @@ def check_placement(executor: str, roles: Mapping[str, Any], ray: Ray) -> None:
         raise ValueError(f"ray: {_INLINE_ONLY}")
 
 
+def check_transport(executor: str, transport: str, roles: Mapping[str, RoleConfig]) -> None:
+    """Raise ValueError if a file names several devices for `ipc`, which is memory of one GPU."""
+    for role, section in roles.items():
+        if executor == "ray" and transport == "ipc" and (num_devices(section.devices) or 1) > 1:
+            raise ValueError(
+                f"weight_sync.transport (ipc): is for one GPU, and {role}.devices is {device_text(section.devices)}; "
+                "choose nccl, gloo or disk"
+            )
+
+
 def _check_inline(role: str, section: RoleConfig, trainer: str | int | tuple[int, ...]) -> None:
     if section.workers is not None and section.workers > 1:
         raise ValueError(f"{role}.workers ({section.workers}): {_INLINE_ONLY}")

@@ -24,9 +24,11 @@ from roll.config.roles import (
     Ray,
     Reference,
     RewardModel,
+    RoleConfig,
     Teacher,
     WeightSync,
     check_placement,
+    check_transport,
 )
 from roll.config.section import Section, SpecConfig
 from roll.config.sources import TaskSourceConfig
@@ -173,9 +175,9 @@ class Tracking(Section):
 
     tensorboard: bool = True
     wandb: str | None = None
-    """Project name; needs the extra `roll[wandb]`."""
+    """Project name; needs the extra `roll-rl[wandb]`."""
     swanlab: str | None = None
-    """Project name; needs the extra `roll[swanlab]`."""
+    """Project name; needs the extra `roll-rl[swanlab]`."""
 
 
 class JournalConfig(Section):
@@ -244,6 +246,11 @@ class Run(Section):
         return self.algorithm.all_needs | scored
 
     @property
+    def num_actor_updates(self) -> int:
+        """Optimizer steps of the actor in the whole run; it makes none while the critic is trained alone."""
+        return max(0, self.steps - self.algorithm.critic_warmup) * self.algorithm.num_updates
+
+    @property
     def reference_is_base(self) -> bool:
         """Whether the reference is the actor without its adapters, so that no separate model is started for it."""
         return self.actor_train.lora is not None and self.reference.path is None
@@ -292,6 +299,8 @@ class Run(Section):
         if self.envs.executor == "ray" and self.executor != "ray":
             raise ValueError("envs.executor (ray): the run itself has no Ray; set executor to ray, or leave it out")
         check_placement(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
+        actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
+        check_transport(self.executor, self.weight_sync.transport, actor)
         check_ranks(self.executor, self.actor_train)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_dtypes(self.actor_train.dtype, self.actor_infer)

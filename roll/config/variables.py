@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
-from roll.config.document import Document
+from roll.config.document import Document, TooLarge
 from roll.errors import ConfigError, did_you_mean
 
 _REFERENCE = re.compile(r"(\$+)\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Variables:
+    values: dict[str, Any]
+    document: Document
+    """Counts the size of what replaces the references."""
 
 
 def substitute(document: Document) -> None:
@@ -19,11 +27,17 @@ def substitute(document: Document) -> None:
     if variables is not None and not isinstance(variables, dict):
         document.fault("vars", f"vars: must be a section of names and values (got {variables!r})")
         variables = None
-    known = cast("dict[str, Any]", variables or {})
+    known = _Variables(cast("dict[str, Any]", variables or {}), document)
 
     def fill(text: str, key: str) -> Any:
         try:
             return _resolve(text, known, ())
+        except TooLarge:
+            raise
+        except RecursionError:
+            raise TooLarge(
+                f"{document.where(key)}: {key}: variables are nested too deeply; write them flatter"
+            ) from None
         except ConfigError as error:
             document.fault(key, f"{key}: {error}")
             return text
@@ -49,7 +63,7 @@ def _map_texts(value: Any, change: Callable[[str, str], Any], key: str = "") -> 
     return value
 
 
-def _resolve(value: Any, variables: dict[str, Any], inside: tuple[str, ...]) -> Any:
+def _resolve(value: Any, variables: _Variables, inside: tuple[str, ...]) -> Any:
     """`value` with its references replaced; `inside` holds the variables being resolved, to detect cycles."""
 
     def resolve_text(text: str, _: str) -> Any:
@@ -61,7 +75,7 @@ def _resolve(value: Any, variables: dict[str, Any], inside: tuple[str, ...]) -> 
     return _map_texts(value, resolve_text)
 
 
-def _replacement(match: re.Match[str], variables: dict[str, Any], inside: tuple[str, ...]) -> str:
+def _replacement(match: re.Match[str], variables: _Variables, inside: tuple[str, ...]) -> str:
     if len(match[1]) > 1:
         return match[0][1:]
     value = _look_up(match[2], variables, inside)
@@ -70,10 +84,17 @@ def _replacement(match: re.Match[str], variables: dict[str, Any], inside: tuple[
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _look_up(name: str, variables: dict[str, Any], inside: tuple[str, ...]) -> Any:
+def _look_up(name: str, variables: _Variables, inside: tuple[str, ...]) -> Any:
     if name in inside:
         raise ConfigError(f"variables name each other in a circle: {' -> '.join((*inside, name))}")
-    if name not in variables:
-        near = did_you_mean(name, variables) or "; there is no 'vars' section"
+    if name not in variables.values:
+        near = did_you_mean(name, variables.values) or "; there is no 'vars' section"
         raise ConfigError(f"no variable {name!r} under 'vars'{near} ('$${{{name}}}' is the text itself)")
-    return _resolve(variables[name], variables, (*inside, name))
+    value = _resolve(variables.values[name], variables, (*inside, name))
+    variables.document.grow(len(json.dumps(value)), _depth(value))
+    return value
+
+
+def _depth(value: Any) -> int:
+    inner = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, cast("list[Any]", inner)), default=0) if isinstance(value, dict | list) else 0

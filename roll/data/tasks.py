@@ -10,6 +10,7 @@ import importlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
@@ -21,28 +22,29 @@ from roll.types import Task
 T = TypeVar("T")
 
 
-def jsonl(path: str, fields: Fields = PLAIN) -> list[Task]:
-    """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object per line.
+def jsonl(path: str, fields: Fields = PLAIN, first: int | None = None) -> list[Task]:
+    """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object per line; with `first`, only so many are read.
 
     A row has `prompt` (text) or `messages` (a list of role and content), and usually `answer`; `fields` maps other
     names. `id` and `seed` default to the line number, `domain` to the file name; all other fields are metadata. Blank
     lines are skipped.
     """
     file = Path(path)
-    return tasks_from(numbered_objects(file), fields, where=str(file), domain=domain_of(file), unit="line")
+    rows = islice(numbered_objects(file), first)
+    return tasks_from(rows, fields, where=str(file), domain=domain_of(file), unit="line")
 
 
-def parquet(path: str, fields: Fields = PLAIN) -> list[Task]:
+def parquet(path: str, fields: Fields = PLAIN, first: int | None = None) -> list[Task]:
     """The tasks of a Parquet file, or of all `*.parquet` in a directory by name; columns are like fields of `jsonl`.
 
-    `id` and `seed` default to the row number, counted from 1 over all files.
+    `id` and `seed` default to the row number, counted from 1 over all files. With `first`, only so many rows are read.
     """
     location = Path(path)
     files = sorted(location.glob("*.parquet")) if location.is_dir() else [location]
     if not files or not files[0].is_file():
         raise ConfigError(f"{path}: no such file; check the path (it is relative to the current directory)")
     rows = enumerate((row for file in files for row in _parquet_rows(file)), start=1)
-    return tasks_from(rows, fields, where=path, domain=location.stem)
+    return tasks_from(islice(rows, first), fields, where=path, domain=location.stem)
 
 
 def hf(path: str, split: str | None = None, config: str | None = None, fields: Fields = PLAIN) -> list[Task]:
@@ -132,6 +134,8 @@ def _parse(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         return ValueError(f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line")
+    except (ValueError, RecursionError) as error:  # thousands of digits or levels
+        return ValueError(f"cannot be read ({str(error).partition(';')[0]}); shorten the number or the nesting")
 
 
 def _select(dataset: Any, split: str | None, where: str) -> Any:
@@ -162,5 +166,5 @@ def _package(name: str, where: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{where}: needs the package {name.partition('.')[0]!r}; install it with `pip install 'roll[data]'`"
+            f"{where}: needs the package {name.partition('.')[0]!r}; install it with `pip install 'roll-rl[data]'`"
         ) from error

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from roll.cluster.handle import Executor
 from roll.config.schema import Run, TaskSourceConfig
+from roll.data.dataset import read_tasks
 from roll.data.mixture import Mixture, MixturePart, SourceSettings
 from roll.data.screening import ScreeningCounts, screen
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
-from roll.registry import DATASETS
 from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.environments import Environments, MakeEnv, make_inline_env
 from roll.rollout.source import TaskSource
@@ -52,7 +52,7 @@ def build_sources(
     return [
         TaskSource(
             name=config.name,
-            tasks=_tasks(config),
+            tasks=read_tasks(config),
             env=config.env.spec,
             reward=None if config.reward is None else config.reward.spec,
             share=config.share,
@@ -140,29 +140,6 @@ def check_prompts(run: Run, template: Template, sources: Sequence[TaskSource]) -
     if faults:
         more = [f"and {len(faults) - 10} more prompts that are too long"] if len(faults) > 10 else []
         raise ConfigError("\n".join([*faults[:10], *more]))
-
-
-def _tasks(config: TaskSourceConfig) -> Sequence[Task]:
-    tasks = _read(config)
-    tasks = tasks if config.limit is None else tasks[: config.limit]
-    if not tasks:
-        raise ConfigError(f"tasks: source {config.name!r} has no tasks; give it some")
-    if isinstance(tasks, Seeds):
-        return tasks.within(config.name)
-    return [replace(task, domain=config.name) for task in tasks]
-
-
-def _read(config: TaskSourceConfig) -> Sequence[Task]:
-    if config.data is None:
-        return DATASETS["seeds"]()
-    if config.fields is None:
-        return DATASETS[config.data.kind](**config.data.kwargs)
-    if not DATASETS.takes(config.data.kind, "fields"):
-        raise ConfigError(
-            f"tasks: source {config.name!r}: dataset {config.data.kind!r} returns complete tasks, not rows; "
-            "remove 'fields', or add a parameter for it"
-        )
-    return DATASETS[config.data.kind](**config.data.kwargs, fields=config.fields)
 
 
 def _screen_sources(

@@ -11,6 +11,7 @@ def operands(tasks: list[Task]) -> set[int]:
     return {int(number) for task in tasks for number in task.id.split("+")}
 
 
+@pytest.mark.slow
 def test_no_operand_of_a_held_out_problem_occurs_in_any_training_problem():
     unseen = operands(sums("held_out"))
     assert unseen

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.slow
 
 ARROW = importlib.util.find_spec("pyarrow") is not None
 DATASETS = importlib.util.find_spec("datasets") is not None
-needs_arrow = pytest.mark.skipif(not ARROW, reason="pyarrow is not installed: pip install 'roll[data]'")
-needs_datasets = pytest.mark.skipif(not DATASETS, reason="datasets is not installed: pip install 'roll[data]'")
+needs_arrow = pytest.mark.skipif(not ARROW, reason="pyarrow is not installed: pip install 'roll-rl[data]'")
+needs_datasets = pytest.mark.skipif(not DATASETS, reason="datasets is not installed: pip install 'roll-rl[data]'")
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "prompt": [{"role": "user", "content": "1+1="}], "gold": {"answer": "2", "level": 1}},
     {"id": "b", "prompt": [{"role": "user", "content": "1+2="}], "gold": {"answer": "3", "level": 2}},

@@ -54,6 +54,14 @@ def test_id_seed_and_domain_default_to_line_and_file(tmp_path: Path):
     assert (found[0].id, found[0].domain, found[0].seed, found[0].answer) == ("2", "sums", 2, 0)
 
 
+def test_numbers_and_nesting_beyond_what_json_reads_are_faults_of_their_lines(tmp_path: Path):
+    lines = faults(tmp_path, GOOD, f'{{"answer": {"9" * 5000}}}', f'{{"answer": {"[" * 99_999}}}')
+    assert [line.partition(" (")[0] for line in lines] == [
+        "tasks.jsonl:2: cannot be read",
+        "tasks.jsonl:3: cannot be read",
+    ]
+
+
 def test_line_separators_within_a_text_do_not_end_a_row(tmp_path: Path):
     row = json.dumps({**GOOD, "prompt": "one\u2028two\x85three"}, ensure_ascii=False)
     assert jsonl(written(tmp_path, row))[0].messages[0].content == "one\u2028two\x85three"

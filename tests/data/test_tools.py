@@ -90,6 +90,7 @@ def test_a_call_of_one_family_is_none_of_the_other() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "{", "}", '"name"', ":", "far", "1", " ", "\n"])))
+@pytest.mark.slow
 def test_any_reply_is_parsed(parts: list[str]) -> None:
     for form in ("hermes", "llama"):
         found = parse_response("".join(parts), TOOLS, form)

@@ -1,0 +1,126 @@
+"""Models that the trainers support, by their config.json alone; the result does not depend on filled-in defaults."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from roll.config.decoder import decoder_fault, longest_sequence
+from roll.config.load import load
+from roll.errors import ConfigError
+from roll.preflight import preflight
+from tests.cli.conftest import call
+
+TEXT = """\
+model: {path: model}
+algorithm: grpo
+tasks: [{name: sums, data: arithmetic, reward: exact}]
+rollout: {max_seq_len: 64, max_new_tokens: 8}
+"""
+UNSUPPORTED = [
+    *("gemma", "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "olmo2", "granite", "smollm3", "qwen3_moe"),
+    *("deepseek_v3", "mixtral", "a_new_one"),
+]
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+HALF = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+WINDOW = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1, "num_hidden_layers": 2}
+
+
+def write(tmp_path: Path, config: Any, folder: str = "model") -> Path:
+    """A model directory without weights, and a run that starts from it."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    (tmp_path / "run.yaml").write_text(TEXT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+@pytest.mark.parametrize("family", UNSUPPORTED)
+def test_a_model_that_no_trainer_supports_is_refused_in_one_line(tmp_path: Path, family: str, command: str) -> None:
+    write(tmp_path, {"model_type": family})
+    (tmp_path / "model" / "model.safetensors").write_text("")
+    line = call(tmp_path, command, "run.yaml").fault(2)
+    assert line == (
+        f"run.yaml:1: model.path: model/config.json: model_type '{family}' is not supported; "
+        "choose a model with llama, mistral, qwen2, qwen3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        ({}, "model/config.json: model_type None is not supported"),
+        ("[]", "model/config.json: not a JSON object"),
+        ("{", "model/config.json: not readable"),
+        ({"model_type": "llama", "hidden_size": "64"}, "hidden_size is not a whole number (got '64')"),
+        ({"model_type": "llama", "max_position_embeddings": None}, "max_position_embeddings is not a whole number"),
+        ({"model_type": "llama", "rope_scaling": "linear"}, "rope_scaling is not an object (got 'linear')"),
+        ({"model_type": "llama", "max_position_embeddings": 32}, "its number of positions is 32 tokens, and rollout."),
+        ({"model_type": "mistral", "sliding_window": 63}, "its sliding window is 63 tokens, and rollout.max_seq_len"),
+        ({"model_type": "qwen2", **WINDOW}, "its sliding window is 32 tokens, and rollout.max_seq_len is 64; lower"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_reported_in_one_line(tmp_path: Path, config: Any, fault: str) -> None:
+    line = call(write(tmp_path, config), "explain", "run.yaml").fault(2)
+    assert fault in line
+
+
+def test_a_model_directory_without_a_config_is_reported_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    (tmp_path / "model" / "config.json").unlink()
+    assert "model has no config.json" in call(tmp_path, "explain", "run.yaml").fault(2)
+
+
+def test_a_model_on_another_machine_can_be_explained(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    assert call(tmp_path, "explain", "run.yaml", "--cluster", "8xH100").code == 0
+
+
+@pytest.mark.parametrize(
+    "role",
+    [
+        "critic={path: other}",
+        "reference={path: other}",
+        "reward_model={path: other}",
+        "teacher={path: other}",
+        "policies=[{name: a, agents: [x], path: other}, {name: b, agents: [y]}]",
+    ],
+)
+def test_the_model_of_every_role_is_checked(tmp_path: Path, role: str) -> None:
+    write(tmp_path, {"model_type": "llama"})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "gemma"}')
+    recipe = ["algorithm=opd"] if role.startswith("teacher") else []
+    env = ["tasks=[{name: x, env: tic_tac_toe}]"] if role.startswith("policies") else []
+    loaded = load(tmp_path / "run.yaml", [role.replace("other", f"{tmp_path}/other"), *recipe, *env])
+    with pytest.raises(ConfigError, match=rf"\.path: {tmp_path}/other/config.json: model_type 'gemma'"):
+        preflight(loaded, files=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+        ("llama", {"rope_parameters": HALF}),
+        ("qwen2", {"rope_parameters": DYNAMIC}),
+        ("qwen2", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("mistral", {}),
+        ("mistral", {"sliding_window": None}),
+        ("mistral", {"sliding_window": 64}),
+        ("qwen2", WINDOW),
+        ("qwen2", {**WINDOW, "max_window_layers": 2}),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"], **WINDOW}),
+        ("qwen3", {}),
+    ],
+)
+def test_defaults_of_transformers_do_not_change_the_result(family: str, changes: dict[str, Any]) -> None:
+    config = {"model_type": family, "max_position_embeddings": 8192, **changes}
+    filled_in = AutoConfig.for_model(**config).to_dict()
+    assert decoder_fault(config) == decoder_fault(filled_in)
+    assert longest_sequence(config) == longest_sequence(filled_in)

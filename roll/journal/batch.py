@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from roll.journal.events import Event, GroupReady, RolledBack, StepStarted
+from roll.journal.events import CheckpointSaved, Event, GroupReady, RolledBack, StepStarted
 from roll.journal.packing import TaskTexts, pack
 from roll.journal.records import ActivitySpan, Chunk, JournalEntry, merge
 from roll.types import Trajectory, record
@@ -26,8 +26,12 @@ INSERT_STEP_GROUP = """INSERT INTO step_groups (step, "group", attempts)
     SELECT :step, :group, json_group_array(id) FROM (
         SELECT MAX(id) AS id FROM trajectories
         WHERE "group" = :group AND status IN ('finished', 'truncated') AND NOT surplus GROUP BY sibling)"""
-_MARK_SURPLUS = """UPDATE trajectories SET surplus = 1
-    WHERE "group" = ? AND sibling NOT IN (SELECT value FROM json_each(?))"""
+_MARK_SURPLUS = """UPDATE trajectories SET surplus = sibling NOT IN (SELECT value FROM json_each(:siblings))
+    WHERE "group" = :group"""
+"""Sets it for all siblings: a resumed run may choose others than the run before it."""
+_DELETE_TRAINED_PROGRESS = """DELETE FROM progress WHERE EXISTS (SELECT 1 FROM step_groups
+    WHERE step_groups."group" = progress."group" AND step <= :step AND NOT rolled_back)"""
+"""Surplus siblings leave progress behind. A rollback may continue it until a checkpoint contains the step."""
 _ROLL_BACK = "UPDATE step_groups SET rolled_back = 1 WHERE step > ?"
 _TRAINED = "step < :step AND stored AND NOT rolled_back"
 _FAILED = """stored AND status NOT IN ('finished', 'truncated')
@@ -148,9 +152,12 @@ class WriteBatch:
         self._events.append((entry.id, entry.time, type(event).__name__, step, version, group, body))
         match event:
             case GroupReady(group=group, siblings=siblings) if siblings:
-                self._change(_MARK_SURPLUS, (group, _ENCODER.encode(siblings).decode()))
+                self._change(_MARK_SURPLUS, {"group": group, "siblings": _ENCODER.encode(siblings).decode()})
             case StepStarted(step=step, groups=groups):
                 self._change(INSERT_STEP_GROUP, *({"step": step, "group": group} for group in groups))
+            case CheckpointSaved(step=step):
+                self._include_new()
+                self._change(_DELETE_TRAINED_PROGRESS, {"step": step})
             case RolledBack(to_step=step):
                 self._change(_ROLL_BACK, (step,))
             case _:

@@ -70,6 +70,8 @@ class GroupReady(Event):
     group: int
     siblings: tuple[int, ...] = ()
     """The siblings of the group where more were attempted; empty where there is no surplus."""
+    rewards: tuple[float, ...] = ()
+    """Rewards that task sampling has observed now; empty where a process before a restart has done that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,8 @@ class GroupFiltered(Event):
 
     group: int
     reason: str
+    rewards: tuple[float, ...] = ()
+    """As in `GroupReady`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,10 +62,14 @@ class Checkpointer:
         metrics: Mapping[str, float],
     ) -> None:
         """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all."""
-        await self.finish()
         state = CheckpointState(
-            step=step, journal=self.journal.position(), scheduler=scheduler, algorithm=dict(algorithm)
+            step=step,
+            journal=self.journal.position(),  # that of `scheduler`: nothing may be awaited before this
+            scheduler=scheduler,
+            algorithm=dict(algorithm),
+            metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
+        await self.finish()
         copied = asyncio.Event()
 
         async def write() -> None:

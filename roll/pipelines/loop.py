@@ -124,11 +124,12 @@ class Loop:
             last = step == self.schedule.steps or self.stopping()
             if _due(step, self.schedule.validate_every) or step == self.schedule.steps:
                 await self.validate(step)
+            metrics = self.collect_metrics(step, began)
             if _due(step, self.schedule.checkpoint_every) or last:
-                await self.checkpoint(step)
+                await self.checkpoint(step, metrics)
             await self.buffer.release(num_groups + len(late))  # only now may fresher groups start
             self.journal.record(SlotsReleased(step=step))
-            self.finish(step, time.perf_counter() - began)
+            self.finish(step, _timed(metrics | meter.flush(), began))  # with the time of the checkpoint
             if last:
                 return step
         return self.schedule.steps
@@ -153,17 +154,20 @@ class Loop:
             ValidationFinished(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens)
         )
 
-    async def checkpoint(self, step: int) -> None:
-        """Make this step durable: a resumed run continues from here."""
+    def collect_metrics(self, step: int, began: float) -> dict[str, float]:
+        """The metrics of a step that began at this time, up to now."""
+        metrics = {**self.meter.flush(), **self.scheduler.drain_counts(), **self.counts()}
+        self._account(step)
+        return _timed(metrics, began)
+
+    async def checkpoint(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Make this step and its metrics durable: a resumed run continues from here."""
         with self.meter("checkpoint"):
             self.journal.flush(durable=True)
-            await self.checkpointer.save(step, self.scheduler.state(), self.learners.state, self.meter.peek())
+            await self.checkpointer.save(step, self.scheduler.state(), self.learners.state, metrics)
 
-    def finish(self, step: int, seconds: float) -> None:
+    def finish(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report the step and prune old trajectories from the journal."""
-        metrics = {**self.meter.flush(), **self.scheduler.drain_counts(), **self.counts(), "time/step": seconds}
-        self._account(step)
-        metrics["speed/tokens_per_s"] = metrics["tokens/generated"] / seconds
         self.report(step, metrics)
         if self.schedule.keep_steps is not None:
             self.journal.prune(step - self.schedule.keep_steps)
@@ -172,6 +176,11 @@ class Loop:
         """Record the tokens generated since the last call."""
         counts, self.routers.counts = self.routers.counts, GenerationCounts()
         self.journal.record(TokensGenerated(step=step, **asdict(counts)))
+
+
+def _timed(metrics: Mapping[str, float], began: float) -> dict[str, float]:
+    seconds = time.perf_counter() - began
+    return {**metrics, "time/step": seconds, "speed/tokens_per_s": metrics["tokens/generated"] / seconds}
 
 
 def _due(step: int, every: int) -> bool:

@@ -12,17 +12,23 @@ from collections.abc import Sequence
 from roll.data.templates import Template
 from roll.data.tools import Tool
 from roll.proxy.requests import ChatMessage, ChatRequest, text_of
-from roll.rollout.episode.conversation import ConversationTree, MessageNode, SamplePoint, SegmentBreaks
+from roll.rollout.episode.conversation import Branch, ConversationTree, SamplePoint, SegmentBreaks
 from roll.types import Message, Turn
 
 
-class TreeNode(MessageNode):
-    """A position whose continuations are known."""
+class TreeNode:
+    """A position in a conversation, right after one message."""
 
-    __slots__ = ("children",)
+    __slots__ = ("branch", "checksum", "children", "message", "num_turns")
 
     def __init__(self, message: Message) -> None:
-        super().__init__(message)
+        self.message = message
+        self.branch: Branch | None = None
+        """Branch that holds the policy's response; None for every other message."""
+        self.num_turns = 0
+        """Turns of the branch up to here."""
+        self.checksum = 0
+        """Checksum of all ids before this message."""
         self.children: dict[ChatMessage, TreeNode] = {}
 
 
@@ -49,18 +55,20 @@ class MessageTree(ConversationTree):
             node = child
         return path
 
-    def sample_point(self, path: Sequence[MessageNode], tools: Sequence[Tool]) -> SamplePoint:
+    def sample_point(self, path: Sequence[TreeNode], tools: Sequence[Tool]) -> SamplePoint:
         """Point after a path, continuing from its last response if there is one."""
         messages = [node.message for node in path]
         for index in range(len(path) - 1, -1, -1):
-            if path[index].branch is not None:
-                return self.extend(path[index], messages[: index + 1], messages[index + 1 :], tools)
+            node, end = path[index], index + 1
+            if node.branch is not None:
+                return self.extend(node.branch, node.num_turns, node.checksum, messages[:end], messages[end:], tools)
         return self.open(messages, tools)
 
     def add(self, parent: TreeNode, point: SamplePoint, message: ChatMessage, text: str, turn: Turn) -> None:
         """Record a response after `parent`; `message` is the form in which a client sends it back."""
         node = parent.children.setdefault(message, TreeNode(Message("assistant", text)))
-        if node.branch is None:
-            node.message = Message("assistant", text)
-        self.append(point, node, turn)
+        self.append(point, turn)
+        if node.branch is None:  # else an equal response exists, and continuations continue from that one
+            node.message, node.branch = Message("assistant", text), point.branch
+            node.num_turns, node.checksum = len(point.branch.turns), point.checksum
         self.text = text

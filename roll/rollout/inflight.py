@@ -54,6 +54,7 @@ class InflightGroupState:
     birth: int
     """The version served at its admission."""
     draw: DrawState
+    observed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

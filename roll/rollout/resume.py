@@ -25,7 +25,6 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     RolledBack,
-    TrajectoryEnded,
     WeightsPublished,
 )
 from roll.journal.records import Chunk, StoredTrajectory, TrajectoryQuery
@@ -47,6 +46,8 @@ class CheckpointState:
     scheduler: SchedulerState
     algorithm: Mapping[str, AlgorithmState]
     """By policy."""
+    metrics: Mapping[str, float]
+    """Metrics of the step, as far as they are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class ResumeState:
     """Draws to repeat before any other."""
     algorithm: Mapping[str, AlgorithmState]
     """By policy."""
+    metrics: Mapping[str, float]
+    """Metrics of the last finished step."""
 
 
 def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> ResumeState:
@@ -76,9 +79,8 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> Re
         if isinstance(entry.event, WeightsPublished) and entry.event.version not in step_of:
             break
         replay.apply(entry.event)
-    ready = {entry.event.group for entry in journal.events(GroupReady)}
     groups = [
-        replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys()), observed=ticket in ready)
+        replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys()))
         for ticket, group in replay.groups.items()
     ]
     return ResumeState(
@@ -88,6 +90,7 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> Re
         groups=groups,
         returned=replay.returned,
         algorithm=saved.algorithm,
+        metrics=saved.metrics,
     )
 
 
@@ -112,23 +115,23 @@ class _Replay:
         self.mixture, self._step_of = mixture, step_of
         self.groups = {
             each.ticket: InflightGroup(
-                ticket=each.ticket, birth=self._served(each.birth), draw=_recall(mixture, each.draw)
+                ticket=each.ticket,
+                birth=self._served(each.birth),
+                draw=_recall(mixture, each.draw),
+                observed=each.observed,
             )
             for each in saved.groups
         }
         self.returned = deque(_recall(mixture, each) for each in saved.returned)
-        self._rewards: dict[int, list[float]] = {}
 
     def apply(self, event: Event) -> None:
         match event:
             case GroupAdmitted():
                 self._admit(event)
-            case TrajectoryEnded(reward=float(reward)):
-                self._rewards.setdefault(event.group, []).append(reward)
             case GroupReady():
-                self._observe(event.group)
+                self._observe(event.group, event.rewards)
             case GroupFiltered():
-                self._observe(event.group)
+                self._observe(event.group, event.rewards)
                 self._remove(event.group)
             case GroupFailed():
                 self._remove(event.group)
@@ -149,12 +152,14 @@ class _Replay:
     def _served(self, version: int) -> ServedVersion:
         return ServedVersion(version, self._step_of[version])
 
-    def _observe(self, group: int) -> None:
-        if group in self.groups:
-            self.mixture.observe(self.groups[group].draw, self._rewards.pop(group, []))
+    def _observe(self, group: int, rewards: Sequence[float]) -> None:
+        if rewards:
+            self.mixture.observe(self.groups[group].draw, rewards)
+            self.groups[group] = replace(self.groups[group], observed=True)
 
     def _remove(self, group: int) -> None:
         self.mixture.forgo(self.groups.pop(group).draw)
+        self.returned.append(self.mixture.draw())
 
 
 def _recall(mixture: Mixture, draw: DrawState) -> Draw:

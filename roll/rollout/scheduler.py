@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from roll.algorithms.user_code import call
@@ -54,6 +54,8 @@ class SchedulerConfig:
     """Groups admitted beyond the slots; those that complete first are trained."""
     redundant_siblings: int = 0
     """Attempts per group beyond its size; the first valid ones are trained."""
+    in_order: bool = False
+    """Whether groups are completed or replaced in the order of their admission, so that timing decides no draw."""
     seed: int
 
 
@@ -72,7 +74,7 @@ class Scheduler:
     notice: Callable[[str], None] | None = None
     """Callback for a notice about the first failed attempt: if all fail, the run ends much later."""
     returned: deque[Draw] = field(default_factory=deque[Draw])
-    """Tasks of stale groups; they are drawn before any other."""
+    """Draws that are admitted before any other: replacements of groups, and the tasks of stale groups."""
     failures: dict[Status, int] = field(default_factory=dict[Status, int])
     """Failed attempts since `drain_counts`."""
     num_filtered: int = 0
@@ -82,6 +84,7 @@ class Scheduler:
     """By ticket, every group that is not part of published weights yet."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict[int, "asyncio.Task[None]"])
     """By ticket, the tasks of groups that are not complete."""
+    _last_started: asyncio.Task[None] | None = None
     _replaced: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     _noticed: bool = False
     _num_failed_in_a_row: int = 0
@@ -133,7 +136,9 @@ class Scheduler:
             mixture=self.mixture.state(),
             returned=tuple(map(draw_state, self.returned)),
             groups=tuple(
-                InflightGroupState(ticket=each.ticket, birth=each.birth.version, draw=draw_state(each.draw))
+                InflightGroupState(
+                    ticket=each.ticket, birth=each.birth.version, draw=draw_state(each.draw), observed=each.observed
+                )
                 for each in self._inflight.values()
             ),
         )
@@ -151,27 +156,36 @@ class Scheduler:
 
     def _start(self, tasks: asyncio.TaskGroup, inflight: InflightGroup) -> None:
         self._inflight[inflight.ticket] = inflight
-        self._tasks[inflight.ticket] = tasks.create_task(self._run_group(inflight))
+        before = self._last_started if self.config.in_order else None
+        self._last_started = tasks.create_task(self._run_group(inflight, before))
+        self._tasks[inflight.ticket] = self._last_started
 
-    async def _run_group(self, inflight: InflightGroup) -> None:
-        """Run one group from its admission until it is complete or replaced."""
+    async def _run_group(self, inflight: InflightGroup, before: asyncio.Task[None] | None) -> None:
+        """Run one group from its admission until it is complete or replaced; with `before`, after that task has ended.
+
+        Its rewards are observed and its replacement is drawn in one go: a resumed run repeats that from one event.
+        """
         try:
             trajectories = await self._collect_siblings(inflight)
+            if before is not None:
+                await asyncio.wait([before])
             if isinstance(trajectories, str):
                 self._record_failed(inflight.ticket, trajectories)
                 await self._replace(inflight)
                 return
             self._num_failed_in_a_row = 0
             group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
-            if not inflight.observed:
-                self.mixture.observe(inflight.draw, [trajectory.reward for trajectory in trajectories])
+            rewards = () if inflight.observed else tuple([trajectory.reward for trajectory in trajectories])
+            if rewards:
+                self.mixture.observe(inflight.draw, rewards)
+                self._inflight[inflight.ticket] = replace(inflight, observed=True)
             if reason := self._filter_reason(group):
-                self._record_filtered(inflight.ticket, reason)
+                self._record_filtered(inflight.ticket, reason, rewards)
                 await self._replace(inflight)
                 return
             self._num_filtered_in_a_row = 0
             chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
-            self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen)))
+            self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen), rewards=rewards))
             self._tasks.pop(inflight.ticket, None)
             await self.buffer.put(group)
         except Exception:
@@ -224,8 +238,8 @@ class Scheduler:
         reasons = (call(FILTERS, each, group) for each in filters)
         return next((reason for reason in reasons if reason), "")
 
-    def _record_filtered(self, ticket: int, reason: str) -> None:
-        self.journal.record(GroupFiltered(group=ticket, reason=reason))
+    def _record_filtered(self, ticket: int, reason: str, rewards: tuple[float, ...]) -> None:
+        self.journal.record(GroupFiltered(group=ticket, reason=reason, rewards=rewards))
         self.num_filtered += 1
         self._num_filtered_in_a_row += 1
         if self._num_filtered_in_a_row > self.config.max_filtered_groups:
@@ -259,6 +273,7 @@ class Scheduler:
         del self._inflight[inflight.ticket]
         self._tasks.pop(inflight.ticket, None)
         self.mixture.forgo(inflight.draw)
+        self.returned.append(self.mixture.draw())
         await self.buffer.drop(inflight.ticket)
         self._replaced.release()
 

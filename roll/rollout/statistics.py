@@ -59,9 +59,11 @@ def _is_of(domain: str) -> Callable[[Trajectory], float]:
 def _staleness_counts(trajectories: Sequence[Trajectory], step: int, step_of: Mapping[int, int]) -> dict[int, int]:
     """Number of tokens by staleness."""
     counts: Counter[int] = Counter()
-    for turn in (turn for trajectory in trajectories for turn in trajectory.turns):
-        for version, num_tokens in version_runs(turn.versions):
-            counts[step - 1 - step_of[version]] += num_tokens
+    for trajectory in trajectories:
+        for segment in trajectory.segments:
+            for turn in segment.turns:
+                for version, num_tokens in version_runs(turn.versions):
+                    counts[step - 1 - step_of[version]] += num_tokens
     return counts
 
 

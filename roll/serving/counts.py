@@ -51,7 +51,10 @@ class IdleReasons:
 
 
 class WaitCounter:
-    """Number of attempts that wait for one thing. Stateless per block, so that all attempts share one instance."""
+    """Number of attempts that wait for one thing: each inside a `with` block of this one instance.
+
+    The listeners are called when the number changes from or to zero.
+    """
 
     __slots__ = ("_listeners", "number")
 
@@ -59,14 +62,20 @@ class WaitCounter:
         self.number, self._listeners = 0, listeners
 
     def add(self, change: int) -> None:
-        """Add `change`, and call the listeners if the number changes from or to zero."""
-        self.number = now = self.number + change
-        if not now or now == change:
+        """Add `change` to the number, where no block holds the wait."""
+        self.number += change
+        if not self.number or self.number == change:
             for changed in self._listeners:
                 changed()
 
     def __enter__(self) -> None:
-        self.add(1)
+        self.number += 1
+        if self.number == 1:
+            for changed in self._listeners:
+                changed()
 
     def __exit__(self, *_: object) -> None:
-        self.add(-1)
+        self.number -= 1
+        if not self.number:
+            for changed in self._listeners:
+                changed()

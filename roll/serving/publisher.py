@@ -72,7 +72,7 @@ class Publisher:
         if replacement is None or self._num_replaced >= replacement.max_replacements:
             raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
-        replacement.notice(f"generator {rank} is being replaced, its requests go to others: {died}")
+        replacement.notice(f"generator {rank} is being replaced, its requests go to others: {died.what}")
         if self.transport.concurrent:
             async with self._changing:  # every version needs all generators
                 await self._start_replacement(replacement, rank)
@@ -81,7 +81,7 @@ class Publisher:
             await self._start_replacement(replacement, rank)
             async with self._changing:
                 await self._catch_up(rank)
-        self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=str(died)))
+        self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what))
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
         await replacement.replace(rank)

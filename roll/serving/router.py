@@ -70,15 +70,18 @@ class Router:
         """Nothing is dispatched before the first `release`, which sets the served version."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self.counts, self.idle_reasons = GenerationCounts(), idle_reasons or IdleReasons()
-        self.idle_reasons.subscribe(self._record_idle_soon)
         self._recording_soon = False
         self.shutting_down = False
         """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
-        self.activities: Sequence[Activity] = ()
-        """Recorders of what each generator does, by rank; may be empty."""
+        self._activities: Sequence[Activity] = ()
         self.replace_generator: ReplaceGenerator | None = None
         """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
         ends the run. None: a dead generator ends the run."""
+
+    def record_activities(self, activities: Sequence[Activity]) -> None:
+        """Record what each generator does, by rank, from now on."""
+        self._activities = activities
+        self.idle_reasons.subscribe(self._record_idle_soon)
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -352,23 +355,23 @@ class Router:
 
     def _record_activity(self, rank: int) -> None:
         """Record what this generator does now."""
-        if not self.activities:
+        if not self._activities:
             return
         if self.balancer.num_requests[rank]:
             activity = "generate"
         else:
             activity = IDLE + ("version change" if self._held else self.idle_reasons.reason())
-        self.activities[rank].enter(activity)
+        self._activities[rank].enter(activity)
 
     def _record_idle_soon(self) -> None:
         """Record idle reasons once per pass of the event loop, however often they change in it."""
-        if self.activities and not self._recording_soon:
+        if not self._recording_soon:
             self._recording_soon = True
             asyncio.get_running_loop().call_soon(self._record_idle)
 
     def _record_idle(self) -> None:
         self._recording_soon = False
-        for rank in range(len(self.activities)):
+        for rank in range(len(self._activities)):
             if not self.balancer.num_requests[rank]:
                 self._record_activity(rank)
 

@@ -28,6 +28,7 @@ from tests.rollout.rig import GROUP_SIZE, Rig, Setting, keys_of
 STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 7)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("adversary", ["none", "stragglers", "failures", "both"])
 def test_no_group_is_trained_on_past_its_staleness_bound(staleness: float, adversary: str, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_generator_with_other_weights_stops_the_run(tmp_path: Path) -> None:
             await super().receive(version)
             return Digest({"fake": (0, 0)})
 
-    with closing(Rig(tmp_path, Setting(), engine=Deaf())) as rig:
+    with closing(Rig(tmp_path, Setting(), make_engine=lambda **_: Deaf())) as rig:
         with pytest.raises(RunStopped, match="version 1: generator 0 does not hold the trainer's weights"):
             asyncio.run(rig.run())
         assert [event.version for event in rig.events(WeightsPublished)] == [0]

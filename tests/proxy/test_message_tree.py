@@ -14,6 +14,8 @@ from roll.types import Segment
 from tests.data.chat_templates import family
 from tests.proxy.rig import MODEL, Served, serving
 
+pytestmark = pytest.mark.slow
+
 TOOL: Any = {
     "type": "function",
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},

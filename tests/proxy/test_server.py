@@ -232,7 +232,7 @@ def test_a_hundred_megabytes_are_refused_before_they_are_read(tmp_path: Path, te
         assert refused.value.status_code == 413
 
         async def endless() -> Any:
-            for _ in range(100 * 16):
+            for _ in range(20):  # few enough for a client that reads the response only after its last byte
                 yield b"x" * 2**16
 
         async with httpx.AsyncClient(

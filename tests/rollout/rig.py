@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,19 +77,23 @@ class Setting:
     max_age: int = 0
     max_new_tokens: int = 3
     checkpoint_every: int = 0
+    in_order: bool = False
 
 
 class Rig:
     """Everything of one run, open to be looked at."""
 
     def __init__(
-        self, path: Path, setting: Setting, trainer: FakeTrainer | None = None, engine: FakeGenerator | None = None
+        self,
+        path: Path,
+        setting: Setting,
+        trainer: FakeTrainer | None = None,
+        make_engine: Callable[..., FakeGenerator] = FakeGenerator,
     ) -> None:
         self.journal = Journal(path / "journal.db")
         self.trainer = trainer or FakeTrainer()
         self.engines = [
-            engine or FakeGenerator(stragglers=setting.stragglers, delay=setting.delay)
-            for _ in range(setting.generators)
+            make_engine(stragglers=setting.stragglers, delay=setting.delay) for _ in range(setting.generators)
         ]
         # Ids 10 to 19, which the fake generator writes, are the digits.
         self.template = Template(character_tokenizer("+=()?!0123456789"))
@@ -123,6 +127,7 @@ class Rig:
                 max_filtered_groups=setting.max_filtered_groups,
                 redundant_groups=setting.redundant_groups,
                 redundant_siblings=setting.redundant_siblings,
+                in_order=setting.in_order,
                 seed=SEED,
             ),
             serving=Publishers({"": self.publisher}).serving,

@@ -39,6 +39,6 @@ def test_a_version_is_on_disk_before_anything_is_sampled_with_it(tmp_path: Path)
             seen.append((version, durable(tmp_path, "WeightsPublished")))
             await super().resume(version)
 
-    with closing(Rig(tmp_path, Setting(steps=2, num_slots=8), engine=Looking())) as rig:
+    with closing(Rig(tmp_path, Setting(steps=2, num_slots=8), make_engine=lambda **_: Looking())) as rig:
         asyncio.run(rig.run())
     assert seen == [(0, [0]), (1, [0, 1]), (2, [0, 1, 2])]

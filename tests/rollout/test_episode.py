@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from roll.cluster.inline import InlineCluster
 from roll.data.templates import Template, character_tokenizer
@@ -216,6 +217,7 @@ class Slow(Echo):
         return await super().step(response)
 
 
+@pytest.mark.slow
 def test_an_environment_that_does_not_answer_in_time_has_failed() -> None:
     env = Slow(Task(id="t", domain="d"))
     found, _ = play(env, template(), env_timeout_s=0.05)

@@ -13,6 +13,7 @@ from roll.errors import RunStopped
 from roll.journal.events import (
     GroupAdmitted,
     GroupFailed,
+    GroupFiltered,
     GroupReady,
     GroupStale,
     RolledBack,
@@ -71,12 +72,13 @@ class Interrupted:
         first = drawn.draw()
         self.journal.record(published(0, 0))
         self.journal.record(GroupAdmitted(group=0, task=first.task.id, domain="d", birth=0))
-        group = InflightGroupState(ticket=0, birth=0, draw=draw_state(first))
+        group = InflightGroupState(ticket=0, birth=0, draw=draw_state(first), observed=False)
         self.saved = CheckpointState(
             step=0,
             journal=self.journal.position(),
             scheduler=SchedulerState(mixture=drawn.state(), groups=(group,)),
             algorithm={},
+            metrics={},
         )
         self.journal.record(GroupAdmitted(group=1, task=drawn.draw().task.id, domain="d", birth=0))
 
@@ -136,7 +138,10 @@ def test_failed_and_stale_groups_are_not_in_flight_and_stale_tasks_come_first(tm
         run.journal.record(GroupAdmitted(group=2, task=order(1)[0], domain="d", birth=0))
         run.journal.record(GroupStale(group=2, reason="others won"))
         state = run.resume()
-        assert state.groups == [] and [draw.task.id for draw in state.returned] == order(1)
+        assert state.groups == [], (
+            "the failed group has a replacement, and the task that was stale twice comes after it"
+        )
+        assert [draw.task.id for draw in state.returned] == [order(3)[2], order(1)[0]]
 
 
 def test_complete_failed_and_partial_attempts_are_told_apart(tmp_path: Path) -> None:
@@ -157,8 +162,25 @@ def test_complete_failed_and_partial_attempts_are_told_apart(tmp_path: Path) -> 
 def test_a_group_that_was_ready_is_not_observed_twice(tmp_path: Path) -> None:
     with closing(Interrupted(tmp_path)) as run:
         run.journal.record_trajectory(0, trajectory(0, [0]))
-        run.journal.record(GroupReady(group=0, siblings=(0,)))
+        run.journal.record(GroupReady(group=0, siblings=(0,), rewards=(1.0,)))
         assert [each.observed for each in run.resume().groups] == [True, False]
+
+
+def test_a_group_that_was_ready_under_lost_weights_is_observed_again(tmp_path: Path) -> None:
+    with closing(Interrupted(tmp_path)) as run:
+        run.journal.record(published(1, 1))
+        run.journal.record_trajectory(0, trajectory(0, [0]))
+        run.journal.record(GroupReady(group=0, rewards=(1.0,)))
+        assert [each.observed for each in run.resume().groups] == [False, False]
+
+
+def test_rewards_that_ended_before_the_checkpoint_are_observed_with_their_group(tmp_path: Path) -> None:
+    with closing(Interrupted(tmp_path)) as run:
+        run.journal.record(GroupFiltered(group=0, reason="too easy", rewards=(1.0, 0.0)))
+        mixed, observed = mixture(), list[list[float]]()
+        mixed.observe = lambda draw, rewards: observed.append(list(rewards))  # type: ignore[method-assign]
+        run.resume(mixed)
+        assert observed == [[1.0, 0.0]]
 
 
 def test_other_data_than_the_run_had_is_refused(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_surplus_siblings_are_stopped_while_they_run(tmp_path: Path) -> None:
         noise_key(SEED, "train", "d", f"t{task}", number, 1, 0) for task in range(30) for number in range(12)
     )
     engine = Watched(stragglers=slow, delay=10_000)
-    with closing(Rig(tmp_path, Setting(steps=3, redundant_siblings=1), engine=engine)) as rig:
+    with closing(Rig(tmp_path, Setting(steps=3, redundant_siblings=1), make_engine=lambda **_: engine)) as rig:
         asyncio.run(rig.run())
     siblings = [name.split("/")[4] for name in engine.stopped]  # purpose, domain, task, attempt, sibling, turn
     assert set(siblings) == {"1"} and len(siblings) >= 2 * 4, "of every group but perhaps the last step's"
@@ -234,7 +234,7 @@ def test_a_partial_response_of_an_earlier_process_continues_with_its_tokens(tmp_
             await super().submit(requests)
 
     engine = Watched()
-    with closing(Rig(tmp_path, Setting(steps=1), engine=engine)) as rig:
+    with closing(Rig(tmp_path, Setting(steps=1), make_engine=lambda **_: engine)) as rig:
         draw = rig.scheduler.mixture.draw()
         so_far = Sampled(ids=np.array([10], np.int32), logprobs=np.zeros(1, np.float32), versions=np.zeros(1, np.int32))
         context = checksum(rig.template.open(draw.task.messages, where="").tolist())

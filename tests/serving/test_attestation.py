@@ -152,6 +152,7 @@ async def published(
     return found
 
 
+@pytest.mark.slow
 def test_ten_publications_in_a_row_are_attested_and_their_cost_is_in_the_journal(tmp_path: Path) -> None:
     found = asyncio.run(published(tmp_path, NativeGenerator, Mailbox(), versions=10))
     assert len({event.digest for event in found}) == 10

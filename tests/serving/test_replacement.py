@@ -20,6 +20,8 @@ from roll.types import Digest
 from roll.weights.channel import Transport
 from tests.engines.models import request
 
+RESUME = "see its log, then `roll resume` the run"
+
 
 class Streaming(FakeGenerator):
     """Delivers every token at once, and records its calls."""
@@ -81,13 +83,13 @@ class Mortal(InlineCluster[Generator]):
             self.dead.add(rank)
             del self.dying[rank]
         if rank in self.dead:
-            raise WorkerDied(f"generator {rank}: ended during {method.__name__}; see its log")
+            raise WorkerDied(f"generator {rank}: ended during {method.__name__}", RESUME)
         waiting = asyncio.ensure_future(super().at(rank, method, *args, **kwargs))
         while not waiting.done():
             await asyncio.sleep(0)
             if rank in self.dead:
                 waiting.cancel()
-                raise WorkerDied(f"generator {rank}: ended during {method.__name__}; see its log")
+                raise WorkerDied(f"generator {rank}: ended during {method.__name__}", RESUME)
         return waiting.result()
 
     async def replace(self, rank: int) -> None:
@@ -182,6 +184,7 @@ def test_a_replacement_has_the_version_before_it_serves_and_is_reported(tmp_path
             (event,) = scene.events(GeneratorReplaced)
             assert (event.generator, event.version) == (0, 1) and "ended during events" in event.reason
             assert len(scene.notices) == 1 and scene.notices[0].startswith("generator 0 is being replaced")
+            assert RESUME not in scene.notices[0] and RESUME not in event.reason, "the run goes on"
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
@@ -24,6 +25,7 @@ NUM_VERSIONS = 4
 LOSS = Objective(loss=Spec("policy_gradient"))
 
 
+@pytest.mark.slow
 def test_every_logprob_is_reproducible_from_the_version_it_carries_and_from_no_other(tmp_path: Path) -> None:
     queries = prompts(8, longest=12)
     replies, versions = asyncio.run(_run_through_versions(queries, tmp_path))

@@ -74,24 +74,9 @@ class Branch:
         return (*np.concatenate(rows).tolist(), *new)
 
 
-class MessageNode:
-    """A position in a conversation: right after one message."""
-
-    __slots__ = ("branch", "checksum", "message", "num_turns")
-
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        self.branch: Branch | None = None
-        """Branch that holds the policy's response; None for every other message."""
-        self.num_turns = 0
-        """Turns of the branch up to here."""
-        self.checksum = 0
-        """Checksum of all ids before this message."""
-
-
 @record
 class SamplePoint:
-    """Where the next response is sampled."""
+    """Where a response is sampled."""
 
     branch: Branch
     """Branch that the response joins: a new one, or one that is busy with this response alone."""
@@ -108,6 +93,8 @@ class ConversationTree:
 
     Only new messages are encoded; responses keep the ids they were sampled with.
     """
+
+    __slots__ = ("_branches", "_breaks", "_per_turn", "_template", "agent", "num_sampled", "num_turns", "where")
 
     def __init__(
         self, template: Template, breaks: SegmentBreaks, *, where: str, per_turn: bool = False, agent: str = POLICY
@@ -134,39 +121,45 @@ class ConversationTree:
         )
 
     def extend(
-        self, response: MessageNode, before: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
+        self,
+        base: Branch,
+        num_turns: int,
+        checksum: int,
+        before: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
     ) -> SamplePoint:
-        """Point after `new` messages that follow a response; `before` are the messages up to the response.
+        """Point after `new` messages that follow a response: the last of the first `num_turns` turns of a branch.
+
+        `before` are the messages up to the response, and `checksum` is that of the context it was sampled after.
 
         Starts a new segment if the template would rewrite earlier text. The branch stays busy until `append` or
         `release`.
         """
-        base = response.branch
-        assert base is not None
-        sampled = base.turns[response.num_turns - 1].sampled
-        last = int(sampled[-1]) if len(sampled) else base.ids(response.num_turns, [])[-1]
+        sampled = base.turns[num_turns - 1].sampled
+        last = int(sampled[-1]) if len(sampled) else base.ids(num_turns, [])[-1]
         observation = self._template.extend(before, new, last=last, where=self.where, tools=tools)
         if observation is None:
             if not self._template.forgetful:
                 self._breaks.rewrite(self.where, self.num_turns)
             return self.open((*before, *new), tools)
-        context = base.ids(response.num_turns, observation.tolist())
-        grows = response.num_turns == len(base.turns) and not base.busy and not self._per_turn
+        context = base.ids(num_turns, observation.tolist())
+        grows = num_turns == len(base.turns) and not base.busy and not self._per_turn
         branch = base if grows else Branch()
         branch.busy = True
         return SamplePoint(
             branch=branch,
             context=context,
             observation=observation if grows else np.array(context, np.int32),
-            checksum=zlib.crc32(observation.data, zlib.crc32(sampled.data, response.checksum)),
+            checksum=zlib.crc32(observation.data, zlib.crc32(sampled.data, checksum)),
         )
 
     def release(self, point: SamplePoint) -> None:
         """Give up a point: no response was sampled."""
         point.branch.busy = False
 
-    def append(self, point: SamplePoint, response: MessageNode, turn: Turn) -> None:
-        """Record the turn sampled at a point; `response` is the node of its message."""
+    def append(self, point: SamplePoint, turn: Turn) -> None:
+        """Record the turn sampled at a point."""
         branch = point.branch
         if not branch.turns:
             self._branches.append(branch)
@@ -174,9 +167,6 @@ class ConversationTree:
         self.num_turns += 1
         self.num_sampled += len(turn.sampled)
         branch.context, branch.busy, branch.grown_at = point.context, False, self.num_turns
-        if response.branch is None:  # else an equal response exists, and continuations continue from that one
-            response.branch, response.num_turns = branch, len(branch.turns)
-            response.checksum = point.checksum
 
     def segments(self) -> tuple[Segment, ...]:
         """All segments; the one that grew last comes last."""
@@ -189,23 +179,22 @@ class ConversationTree:
 class Conversation(ConversationTree):
     """One agent's conversation with an environment: a tree with a single path."""
 
-    point: SamplePoint
-    """Where the next response is sampled; set by `start`."""
-    messages: tuple[Message, ...]
-    """Messages shown at the current point."""
-    tools: tuple[Tool, ...] = ()
-    state = "start"  # siblings attempt one task, so they begin in the same state
-    """Environment state in which the next turn is taken."""
-    _response: MessageNode
-    _pending_reward = 0.0
-    """Reward received before the first turn."""
+    __slots__ = ("_pending_reward", "_response", "_responses", "messages", "point", "state", "tools")
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Begin with the environment's first messages."""
         self.messages, self.tools = tuple(messages), tuple(tools)
+        """Messages shown at the current point, and the tools of the environment."""
+        self.state = "start"  # siblings attempt one task, so they begin in the same state
+        """Environment state in which the next turn is taken."""
+        self._response = ""
+        """Text of the last response."""
         self._responses: list[int] = []
         """Indices of the responses among the messages."""
+        self._pending_reward = 0.0
+        """Reward received before the first turn."""
         self.point = self.open(self.messages, self.tools)
+        """Where the next response is sampled."""
 
     def add_turn(self, text: str, sampled: Sampled, result: StepResult, spent_s: tuple[float, float]) -> None:
         """Record one turn; `spent_s` holds the seconds of generation and of the environment."""
@@ -222,8 +211,8 @@ class Conversation(ConversationTree):
             state=self.state,
         )
         self._pending_reward = 0.0
-        self._response = MessageNode(Message("assistant", text))
-        self.append(self.point, self._response, turn)
+        self._response = text
+        self.append(self.point, turn)
 
     def add_reward(self, reward: float) -> None:
         """Add to the reward of the last turn, or of the first one if there is none yet."""
@@ -235,9 +224,10 @@ class Conversation(ConversationTree):
     def observe(self, new: Sequence[Message]) -> None:
         """Append the last response and the environment's new messages."""
         self._responses.append(len(self.messages))
-        before = (*self.messages, self._response.message)
+        before = (*self.messages, Message("assistant", self._response))
         self.messages = (*before, *new)
-        self.point = self.extend(self._response, before, new, self.tools)
+        last = self.point
+        self.point = self.extend(last.branch, len(last.branch.turns), last.checksum, before, new, self.tools)
 
     def drop_oldest(self, max_tokens: int) -> None:
         """Drop the fewest oldest turns that bring the context down to `max_tokens`.
@@ -323,7 +313,9 @@ class AgentConversations:
 
     def trajectory(self, task: Task, sibling: int, status: Status, *, reason: str) -> Trajectory:
         """The record of the attempt, agent by agent."""
-        segments = [segment for each in self._conversations.values() for segment in each.segments()]
+        segments: list[Segment] = []
+        for conversation in self._conversations.values():
+            segments += conversation.segments()
         return Trajectory(
             task=task,
             sibling=sibling,

@@ -97,11 +97,14 @@ class SavedProgress:
 
     def so_far(self, turn: int, checksum: int) -> Sampled | None:
         """Saved tokens of a turn; a context that differs from the saved one voids all turns from here on."""
-        if turn < len(self._turns) and self._turns[turn].checksum != checksum:
-            self._turns = self._turns[:turn]
-            if self._recorder is not None:
-                self._recorder.record_divergence(turn)
-        return self._turns[turn].so_far if turn < len(self._turns) else None
+        if turn >= len(self._turns):
+            return None
+        if self._turns[turn].checksum == checksum:
+            return self._turns[turn].so_far
+        self._turns = self._turns[:turn]
+        if self._recorder is not None:
+            self._recorder.record_divergence(turn)
+        return None
 
     def on_output(self, turn: int, checksum: int) -> OnOutput | None:
         """Callback that records the parts of a response."""
@@ -153,7 +156,7 @@ class EpisodeRunner:
                     max_turns=limits.max_turns,
                     template=self.template,
                     timeout_s=limits.env_timeout_s,
-                    guard=partial(_EnvCall, waiting, "environment of ", where),
+                    guard=_EnvCalls(waiting, where),
                 )
             finally:
                 with blame(EnvFailed, "environment of ", where, ", closing"):
@@ -234,19 +237,26 @@ class _PolicyResponder:
                 self.conversations.current.drop_oldest(self._limits.max_seq_len - self._limits.max_new_tokens)
 
 
-class _EnvCall(blame):
-    """One call to the environment: the attempt counts as waiting for it, and its errors become `EnvFailed`."""
+class _EnvCalls(blame):
+    """Guards the calls to one environment: the attempt counts as waiting, and errors become `EnvFailed`.
 
-    __slots__ = ("_wait",)
+    Called with the name of a call it returns itself: the calls of an attempt never overlap.
+    """
 
-    def __init__(self, wait: WaitCounter, *where: object) -> None:
-        self._error, self._where, self._wait = EnvFailed, where, wait
+    __slots__ = ("_prefix", "_wait")
+
+    def __init__(self, wait: WaitCounter, where: str) -> None:
+        self._error, self._prefix, self._wait = EnvFailed, where, wait
+
+    def __call__(self, *call: object) -> _EnvCalls:
+        self._where = ("environment of ", self._prefix, *call)
+        return self
 
     def __enter__(self) -> None:
-        self._wait.add(1)
+        self._wait.__enter__()
 
     def __exit__(self, kind: object, cause: BaseException | None, trace: object) -> None:
-        self._wait.add(-1)
+        self._wait.__exit__()
         if cause is not None:
             super().__exit__(kind, cause, trace)
 

@@ -1,0 +1,231 @@
+"""Kills a short run at every file operation and journal commit, continues it with `train --resume`, counts violations.
+
+The run is real: native engine, rewards of which some fail, sampling by difficulty. A kill is `os._exit`: no handler
+runs, and nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import io
+import multiprocessing
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from benchmarks.result import Result
+from roll.journal.events import RolledBack, StepStarted
+from roll.journal.records import TrajectoryQuery
+from roll.journal.store import Reader
+from roll.report.ledger import read_ledger
+from roll.tracking.progress import bar
+from roll.tracking.sinks import read_lines
+from roll.types import Score, Task
+
+STEPS, GROUPS, SIBLINGS = 4, 4, 4
+RUN: dict[str, Any] = {
+    "name": "short",
+    "threads": 1,
+    "steps": STEPS,
+    "model": {
+        "shape": {"alphabet": "0123456789+=", "hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "mlp": 32}
+        | {"max_seq_len": 64}
+    },
+    "algorithm": "grpo",
+    "tasks": [
+        {
+            "name": "sums",
+            "data": {"kind": "arithmetic", "count": 200},
+            "reward": "benchmarks.crash_points:score",
+            "task_sampling": {"target": 0.5},
+        }
+    ],
+    "rollout": {"groups_per_step": GROUPS, "group_size": SIBLINGS, "max_seq_len": 32, "max_new_tokens": 4}
+    | {"max_retries": 1, "max_failed_groups": 100},
+    "actor_train": {"optimizer": {"lr": 1e-3}},
+    "actor_infer": {"max_num_seqs": 16},
+    "checkpoint": {"every": 2, "keep": 1},
+    "tracking": {"tensorboard": False},
+}
+MODES: dict[str, Sequence[str]] = {
+    "synchronous": ("deterministic=true",),
+    "asynchronous": ("rollout.max_staleness=1",),
+    "redundant": ("rollout.max_staleness=1", "rollout.redundant_groups=2", "rollout.redundant_siblings=1"),
+}
+_KILLED = 9
+_FRESH = multiprocessing.get_context("forkserver")
+_OPERATIONS = ("replace", "rename", "unlink", "rmdir", "mkdir", "fsync")
+
+
+def run() -> Result:
+    """The number of violations over all points of all modes."""
+    _FRESH.set_forkserver_preload(["roll.commands.train", "roll.cli"])
+    faults: dict[str, list[str]] = {}
+    num_points: dict[str, int] = {}
+    num_unaccounted: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for mode in MODES:
+            num_points[mode], faults[mode], num_unaccounted[mode] = _try_all(Path(folder) / mode, mode)
+            typer.echo(f"{mode}: {num_points[mode]} points, {len(faults[mode])} violations")
+    return Result(
+        name="crash_points",
+        unit="violations",
+        higher_is_better=False,
+        ours=float(sum(map(len, faults.values()))),
+        bound=1.0,
+        details={
+            "points": num_points,
+            "violations": {mode: each[:20] for mode, each in faults.items()},
+            "runs_with_unaccounted_tokens": num_unaccounted,
+        },
+    )
+
+
+def score(task: Task, response: str) -> Score:
+    """The share of right digits; raises for two of ten responses, always the same ones."""
+    if zlib.crc32(f"{task.id}/{response}".encode()) % 10 < 2:
+        raise RuntimeError("no score")
+    return Score(sum(a == b for a, b in zip(response, str(task.answer), strict=False)) / 4)
+
+
+def _try_all(folder: Path, mode: str) -> tuple[int, list[str], int]:
+    """Number of points, violations, and number of runs whose ledger leaves tokens unaccounted."""
+    whole = folder / "whole"
+    code, num_points = train(whole, mode, None)
+    faults = [f"not killed: {fault}" for fault in violations(whole, code, None)]
+    expected = None if mode != "synchronous" else weights(whole)
+    num_unaccounted = 0
+    with bar(num_points, f"{mode} crash points") as advance:
+        for point in range(1, num_points + 1):
+            directory = folder / str(point)
+            train(directory, mode, point)
+            code, _ = train(directory, mode, None)
+            faults += [f"point {point}: {fault}" for fault in violations(directory, code, expected)]
+            num_unaccounted += code == 0 and read_ledger(directory / "runs/short").tokens.unaccounted != 0
+            advance(1)
+    return num_points, faults, num_unaccounted
+
+
+def train(folder: Path, mode: str, point: int | None) -> tuple[int, int]:
+    """Exit code of a process that starts or continues the run in `folder`, and the operations it made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump(RUN), encoding="utf-8")
+    process = _FRESH.Process(target=_child, args=(folder, ("train", "run.yaml", *MODES[mode], "--resume"), point))
+    process.start()
+    process.join(120)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    counted = folder / "operations"
+    return process.exitcode or 0, int(counted.read_text(encoding="utf-8")) if counted.exists() else 0
+
+
+def _child(folder: Path, arguments: Sequence[str], point: int | None) -> None:
+    from roll.cli import main
+
+    os.chdir(folder)
+    output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    counter = _Counter(folder / "runs", point)
+    try:
+        main(arguments)
+    finally:
+        counter.finish(folder / "operations")
+
+
+class _Counter:
+    """Counts file operations in a folder and journal commits, and ends the process before the one at `point`."""
+
+    def __init__(self, folder: Path, point: int | None) -> None:
+        from roll.journal.batch import WriteBatch
+
+        self._folder, self._point, self._number = str(folder), point, 0
+        for name in _OPERATIONS:
+            setattr(os, name, self._wrap(getattr(os, name), always=name == "fsync"))
+        self._open = io.open
+        builtins.open = io.open = self._open_counted  # type: ignore[assignment]
+        write = WriteBatch.write
+        WriteBatch.write = lambda batch, connection: self._around(lambda: write(batch, connection))  # type: ignore[method-assign]
+
+    def finish(self, path: Path) -> None:
+        """Write the number of operations."""
+        number, self._point = self._number, None
+        path.write_text(str(number), encoding="utf-8")
+
+    def _wrap(self, function: Callable[..., Any], *, always: bool) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if always or self._inside(args[0]):
+                self._count()
+            return function(*args, **kwargs)
+
+        return counted
+
+    def _open_counted(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wax+") and self._inside(file):
+            self._count()
+        return self._open(file, mode, *args, **kwargs)
+
+    def _around(self, commit: Callable[[], None]) -> None:
+        self._count()
+        commit()
+        self._count()
+
+    def _inside(self, path: Any) -> bool:
+        return isinstance(path, str | Path) and str(Path(path).absolute()).startswith(self._folder)
+
+    def _count(self) -> None:
+        self._number += 1
+        if self._number == self._point:
+            os._exit(_KILLED)
+
+
+def violations(folder: Path, code: int, expected: str | None) -> Iterator[str]:
+    """What is wrong with a run that ended with this exit code; `expected` are the weights it must have."""
+    path = folder / "runs" / "short"
+    if code:
+        tail = (folder / "output").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        yield f"exit code {code}: {tail}"
+        return
+    steps = [line["step"] for line in read_lines(path / "metrics.jsonl")]
+    if steps != list(range(STEPS + 1)):
+        yield f"metrics of steps {steps}"
+    if expected is not None and weights(folder) != expected:
+        yield "other weights than those of the unbroken run"
+    with closing(Reader(path / "journal.db")) as reader:
+        groups = _groups_by_step(reader)
+        flat = [group for step in groups.values() for group in step]
+        if sorted(groups) != list(range(1, STEPS + 1)) or len(set(flat)) != len(flat) or len(flat) != STEPS * GROUPS:
+            yield f"trained on {groups}"
+        for step in groups:
+            if (number := len(list(reader.trajectories(TrajectoryQuery(step=step))))) != GROUPS * SIBLINGS:
+                yield f"step {step} has {number} trajectories"
+        if left := {chunk.group for chunk in reader.progress()} & set(flat):
+            yield f"progress of trained groups {sorted(left)} is left"
+
+
+def _groups_by_step(reader: Reader) -> dict[int, tuple[int, ...]]:
+    groups: dict[int, tuple[int, ...]] = {}
+    for entry in reader.events():
+        match entry.event:
+            case StepStarted(step=step):
+                groups[step] = entry.event.groups
+            case RolledBack(to_step=to_step):
+                groups = {step: each for step, each in groups.items() if step <= to_step}
+            case _:
+                pass
+    return groups
+
+
+def weights(folder: Path) -> str:
+    """Digest of the model of a finished run."""
+    return hashlib.sha256((folder / "runs/short/model/model.safetensors").read_bytes()).hexdigest()

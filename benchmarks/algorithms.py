@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import typer
 
+from benchmarks import built_ins
+from benchmarks.built_ins import describe
 from benchmarks.result import Result
-from roll.conformance import ours
-from roll.conformance.ours import describe
 from roll.registry import ADVANTAGES, LOSSES
 from roll.types import Batch, Spec, Tokens
 
@@ -46,11 +46,11 @@ def run(size: Size | None = None) -> Result:
     batch = step(size or Size())
     seen = tokens(batch)
     exp_s = _seconds("one pass of exp", lambda: seen.logprobs.detach().exp())
-    losses = {describe(call): _seconds(f"loss {describe(call)}", _update(call, seen)) for call in ours.LOSSES}
+    losses = {describe(call): _seconds(f"loss {describe(call)}", _update(call, seen)) for call in built_ins.LOSSES}
     advantages, wide = (
         {
             describe(call): _seconds(f"advantage {describe(call)}", _call(call, batch))
-            for call in ours.ADVANTAGES
+            for call in built_ins.ADVANTAGES
             if (call.name in WIDE) == is_wide
         }
         for is_wide in (False, True)

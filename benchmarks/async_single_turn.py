@@ -8,9 +8,9 @@ from typing import Any
 import typer
 
 from benchmarks.result import Result
+from benchmarks.split import Baseline, Gain, baseline, gains
 from benchmarks.tail import tail
 from roll.sim.run import SimulationConfig
-from roll.sim.split import Baseline, Gain, baseline, gains
 
 STALENESSES = (1.0, 2.0, 4.0)
 STEPS = 30

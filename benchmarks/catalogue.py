@@ -68,6 +68,16 @@ CATALOGUE = {
         about="checks of every loss, advantage and trainer of the package that find no fault",
         goal="all of them",
     ),
+    "conformance_planted": Benchmark(
+        run="benchmarks.conformance_planted:run",
+        about="planted bugs in losses, advantages and trainers that those checks report by name",
+        goal="all of them",
+    ),
+    "crash_points": Benchmark(
+        run="benchmarks.crash_points:run",
+        about="violations after a short run was killed at every file operation and journal commit, and continued",
+        goal="none",
+    ),
     "math": Benchmark(
         run="benchmarks.math:run",
         about="responses per second that the reward `math` scores on two cores, and the correctness of its scores",

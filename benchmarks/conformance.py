@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 import torch
 import typer
 
+from benchmarks.built_ins import check_all
 from benchmarks.result import Result
 from roll.config.schema import Optimizer, Shape
-from roll.conformance.ours import check_all
 from roll.conformance.trainers import Factory, check_trainer
 from roll.engines.base import Trainer
 from roll.engines.native.decoder import Decoder
@@ -46,10 +46,10 @@ def count_passes(checks: Iterable[tuple[str, list[str]]]) -> Result:
 
 def _checks() -> Iterator[tuple[str, list[str]]]:
     yield from check_all()
-    yield "trainer native", asyncio.run(check_trainer(native(), vocab=VOCAB))
+    yield "trainer native", asyncio.run(check_trainer(native(), vocab=VOCAB, make_clipped=native(max_grad_norm=1.0)))
 
 
-def native() -> Factory:
+def native(max_grad_norm: float | None = None) -> Factory:
     """A factory of trainers of one small random model, initialised widely so that its logits are far from uniform."""
     shape = Shape(hidden=32, layers=2, mlp=64)
     config = config_of(shape, vocab_size=VOCAB, eos_id=0, pad_id=1, bos_id=2)
@@ -59,7 +59,7 @@ def native() -> Factory:
 
     def make(tokens_per_microbatch: int) -> Trainer:
         settings = NativeTrainerSettings(
-            optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=None),
+            optimizer=Optimizer(kind="sgd", lr=1.0, max_grad_norm=max_grad_norm),
             total_steps=100,
             tokens_per_microbatch=tokens_per_microbatch,
             sampling=Sampling(),

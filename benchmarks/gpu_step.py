@@ -217,7 +217,7 @@ async def train(run: Run, directory: RunDirectory) -> int:
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         checkpointer = build_checkpointer(run, directory, roles, journal)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, None)))
+        reporter = stack.enter_context(closing(build_reporter(run, directory)))
         stack.enter_context(freeze_startup_objects())
         await build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt)).run()
     await roles.stop()

@@ -20,8 +20,8 @@ from roll.preflight import preflight
 
 SEEDS = (0, 1)
 BOUND = 0.2
-_EXAMPLE = Path("examples/tic_tac_toe.yaml")
-_CONTROL = "algorithm={recipe: gigpo, advantage: 'benchmarks.control:shuffled_turns'}"
+EXAMPLE = Path("examples/tic_tac_toe.yaml")
+CONTROL = "algorithm.advantage=benchmarks.control:shuffled_turns"
 
 
 def run() -> Result:
@@ -30,7 +30,7 @@ def run() -> Result:
     with tempfile.TemporaryDirectory() as folder:
         for label, overrides in (
             *((f"seed {seed}", [f"seed={seed}", f"name=seed-{seed}"]) for seed in SEEDS),
-            ("control", [f"seed={SEEDS[0]}", "name=control", _CONTROL]),
+            ("control", [f"seed={SEEDS[0]}", "name=control", CONTROL]),
         ):
             results[label] = _learn(Path(folder), [f"directory={folder}", *overrides])
             typer.echo(f"{label}: {results[label]}")
@@ -71,6 +71,6 @@ def _play_random(loaded: LoadedRun, folder: Path) -> dict[str, float]:
 
 
 def _load(overrides: list[str]) -> LoadedRun:
-    loaded = load(_EXAMPLE, overrides)
+    loaded = load(EXAMPLE, overrides)
     preflight(loaded)
     return loaded

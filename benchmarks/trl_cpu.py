@@ -147,7 +147,7 @@ async def _train(run: Run, directory: RunDirectory) -> None:
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
         checkpointer = build_checkpointer(run, directory, roles, journal)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, None)))
+        reporter = stack.enter_context(closing(build_reporter(run, directory)))
         await build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt)).run()
     await roles.stop()
     lengths = {line["tokens/generated"] for line in read_lines(directory.metrics) if line["step"]}

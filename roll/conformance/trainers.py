@@ -22,7 +22,7 @@ from roll.conformance.batches import Case, case, tokens
 from roll.conformance.exact import Floats, exact_tokens, numbers
 from roll.data.collate import split, supervised
 from roll.engines.base import Trainer
-from roll.types import Batch, Spec
+from roll.types import Batch, Sampling, Spec
 from roll.weights.huggingface import read_tensors
 
 Factory: TypeAlias = Callable[[int], Trainer]
@@ -66,12 +66,22 @@ class _Rig:
         return f"the gradient depends on {what}: off by {error:.2g} of its norm, {grown:.3g} times as long"
 
 
-async def check_trainer(make: Factory, *, vocab: int, objectives: Sequence[Objective] = OBJECTIVES) -> list[str]:
-    """Faults of a policy's trainer; `vocab` is the vocabulary size of its model."""
+async def check_trainer(
+    make: Factory, *, vocab: int, objectives: Sequence[Objective] = OBJECTIVES, make_clipped: Factory | None = None
+) -> list[str]:
+    """Faults of a policy's trainer; `vocab` is the vocabulary size of its model.
+
+    `make_clipped` creates the same trainers with gradients clipped to norm 1; without it clipping is not checked.
+    """
     faults = await check_logprobs(make, vocab=vocab)
     for objective in objectives:
         faults += await check_gradient(make, objective, vocab=vocab)
-    return faults
+    with tempfile.TemporaryDirectory() as directory:
+        faults.append(await _entropy_fault(make, vocab, Path(directory)))
+        faults += await _refusal_faults(make, vocab, Path(directory))
+        if make_clipped is not None:
+            faults += await _clip_faults(make, make_clipped, vocab, Path(directory))
+    return [fault for fault in faults if fault]
 
 
 async def check_gradient(make: Factory, objective: Objective, *, vocab: int, seed: int = _SEED) -> list[str]:
@@ -98,6 +108,7 @@ async def check_logprobs(make: Factory, *, vocab: int) -> list[str]:
     with tempfile.TemporaryDirectory() as directory:
         texts = [
             *await _shift_faults(make, vocab),
+            *await _sampling_faults(make, vocab),
             await _packing_fault(make, vocab),
             await _climb_fault(make, vocab, Path(directory)),
         ]
@@ -151,6 +162,95 @@ async def _shift_faults(make: Factory, vocab: int) -> list[str]:
     if abs(other[0, position] - other[1, position]) < 1e-7:
         faults.append("logprobs: wrong shift: a token's logprob does not change with the token before it")
     return faults
+
+
+async def _sampling_faults(make: Factory, vocab: int) -> list[str]:
+    """Logprobs under another temperature or top-p follow from those under the whole distribution."""
+    row = await _distribution(make, vocab)
+    faults = list[str]()
+    for sampling in (Sampling(temperature=0.5), Sampling(top_p=0.7)):
+        scaled = row / sampling.temperature
+        order = np.argsort(-scaled)
+        sorted_mass = np.exp(scaled - np.log(np.exp(scaled).sum()))[order]
+        inside = order[np.cumsum(sorted_mass) - sorted_mass < sampling.top_p]
+        expected = scaled[inside] - np.log(np.exp(scaled[inside]).sum())
+        error = float(np.abs((await _distribution(make, vocab, sampling=sampling))[inside] - expected).max())
+        if not error <= 1e-4:
+            name = "top_p" if sampling.top_p < 1 else "temperature"
+            faults.append(f"logprobs: wrong {name}: off by {error:.2g} at {getattr(sampling, name)}")
+    return faults
+
+
+async def _entropy_fault(make: Factory, vocab: int, directory: Path) -> str:
+    """A step along the gradient of an entropy bonus raises the entropy, in proportion to the gradient's norm."""
+    objective = Objective(loss=Spec("policy_gradient"), entropy=1.0)
+    batch = _one_position(vocab).select([0])
+    start = replace(_whole(vocab, _SEED), batch=replace(batch, advantages=torch.zeros(batch.num_tokens)))
+    example = await _amplify(make, start, objective, directory)
+    if example is None:
+        return "update: an entropy bonus has no gradient"
+    norm = float(np.linalg.norm(await _gradient(make(_WHOLE), example.batch, objective, directory)))
+    step = _STEP / norm
+    update = (objective, _times(example.batch, step)), (objective, _times(example.batch, -step))
+    ahead, behind = [await _distribution(make, vocab, update=each) for each in update]
+    rise = float(np.sum(np.exp(behind) * behind) - np.sum(np.exp(ahead) * ahead))
+    scale = float(example.batch.weights.sum()) if example.batch.weights is not None else 1.0
+    ratio = scale * rise / (2 * step * norm**2)
+    return "" if abs(ratio - 1) <= 0.02 else f"update: the entropy rises {ratio:.3g} times as fast as its bonus says"
+
+
+async def _refusal_faults(make: Factory, vocab: int, directory: Path) -> list[str]:
+    """A non-finite update is reported and leaves the weights as they are, in any micro-batch."""
+    batch = (await _near_policy(make, vocab, _SEED)).batch
+    assert batch.advantages is not None
+    faults = list[str]()
+    for budget, index in ((_WHOLE, 0), (max(batch.lengths), 0), (max(batch.lengths), -1)):
+        advantages = batch.advantages.clone()
+        advantages[batch.trained.nonzero().squeeze(-1)[index]] = torch.inf
+        trainer = make(budget)
+        await trainer.start()
+        before = await _weights(trainer, directory / "before")
+        metrics = await trainer.update(replace(batch, advantages=advantages), OBJECTIVES[2])
+        moved = not np.array_equal(before, await _weights(trainer, directory / "after"))
+        await trainer.stop()
+        if moved:
+            faults.append("update: a non-finite update changes the weights")
+        if metrics.get("loss/refused") != 1:
+            faults.append("update: a non-finite update is not reported: loss/refused is not 1")
+    return list(dict.fromkeys(faults))
+
+
+async def _clip_faults(make: Factory, make_clipped: Factory, vocab: int, directory: Path) -> list[str]:
+    """A gradient of norm above 1 is scaled to norm 1 as a whole."""
+    example = await _amplify(make, await _near_policy(make, vocab, _SEED), OBJECTIVES[0], directory)
+    if example is None:
+        return []
+    expected = await _gradient(make(_WHOLE), example.batch, OBJECTIVES[0], directory)
+    expected /= np.linalg.norm(expected)
+    faults = list[str]()
+    for budget, what in ((_WHOLE, "one micro-batch"), (max(example.batch.lengths), "several micro-batches")):
+        result = await _gradient(make_clipped(budget), example.batch, OBJECTIVES[0], directory)
+        if not (error := float(np.linalg.norm(result - expected))) <= 1e-3:
+            faults.append(f"update: the gradient of {what} is not clipped to norm 1: off by {error:.2g}")
+    return faults
+
+
+def _one_position(vocab: int) -> Batch:
+    """One row per token of the vocabulary, which is the last and only trained token after the same prompt."""
+    return supervised([([1, 2, 0], [token]) for token in range(vocab)])
+
+
+async def _distribution(
+    make: Factory, vocab: int, *, sampling: Sampling | None = None, update: tuple[Objective, Batch] | None = None
+) -> Floats:
+    """[vocab] logprobs of all tokens after one prompt, after an update if there is one."""
+    trainer = make(_WHOLE)
+    await trainer.start()
+    if update is not None:
+        await trainer.update(update[1], update[0])
+    rows = numbers(await trainer.logprobs(_one_position(vocab), sampling=sampling))
+    await trainer.stop()
+    return rows.reshape(vocab, 4)[:, 3]
 
 
 async def _packing_fault(make: Factory, vocab: int) -> str:

@@ -31,6 +31,7 @@ def test_a_micro_batch_is_the_whole_step() -> None:
     assert torch.equal(seen.row, torch.arange(16).repeat_interleave(64))
 
 
+@pytest.mark.slow
 def test_every_loss_and_advantage_is_timed_and_the_slowest_counts(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(SMALL)
     details = result.details

@@ -8,6 +8,7 @@ from benchmarks.conformance import VOCAB, count_passes, native
 from roll.conformance.trainers import check_logprobs
 
 
+@pytest.mark.slow
 def test_its_trainers_are_new_objects_and_pass_the_checks_of_logprobs() -> None:
     make = native()
     assert make(64) is not make(64)

@@ -1,11 +1,16 @@
 """The control's advantages keep the rewards but permute them over the attempts."""
 
 from dataclasses import replace
+from types import ModuleType
 
+import pytest
 import torch
 
+from benchmarks import learn_frozen_lake, learn_sokoban, learn_tic_tac_toe, learning
 from benchmarks.control import shuffled, shuffled_turns
 from roll.algorithms.advantages import gigpo, group_normalised
+from roll.config.load import load
+from roll.config.section import SpecConfig
 from roll.types import Batch
 from tests.algorithms.build import batch
 
@@ -65,3 +70,13 @@ def test_turns_get_the_permuted_reward_of_their_attempt() -> None:
         advantages, 2 * shuffled(original)
     )  # all in one state, so turns are compared like attempts
     assert abs(float(torch.corrcoef(torch.stack([advantages, gigpo(original)]))[0, 1])) < 0.2  # 1 without the shuffle
+
+
+@pytest.mark.parametrize("benchmark", [learning, learn_frozen_lake, learn_sokoban, learn_tic_tac_toe])
+def test_the_control_differs_from_the_experiment_in_its_advantage_alone(benchmark: ModuleType) -> None:
+    experiment, control = (load(benchmark.EXAMPLE, changes).run for changes in ([], [benchmark.CONTROL]))
+    assert isinstance(control.algorithm.advantage, SpecConfig)
+    assert control.algorithm.advantage.kind.startswith("benchmarks.control:")
+    advantage = {"advantage": experiment.algorithm.advantage}
+    same = control.model_copy(update={"algorithm": control.algorithm.model_copy(update=advantage)})
+    assert same == experiment and same.algorithm.num_updates == experiment.algorithm.num_updates

@@ -1,5 +1,6 @@
 """The smallest trainer: the logits of a token are a row of a table, selected by the token before it."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,18 @@ import torch
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.data.collate import pack
-from roll.types import Batch, Digest, Tokens
+from roll.engines.native.sampling import restrict
+from roll.types import Batch, Digest, Sampling, Tokens
 
 VOCAB = 12
+PLAIN = Sampling()
 
 
 class Bigram:
     """`Trainer` with plain SGD, learning rate 1 and no clipping; subclasses get one thing wrong."""
 
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
+    def __init__(self, budget: int, max_norm: float = math.inf) -> None:
+        self.budget, self.max_norm = budget, max_norm
         noise = torch.Generator().manual_seed(0)
         self.table = torch.randn(VOCAB, VOCAB, generator=noise).requires_grad_()
 
@@ -27,11 +30,15 @@ class Bigram:
 
     async def stop(self) -> None: ...
 
-    async def logprobs(self, batch: Batch) -> torch.Tensor:
+    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
         result = torch.zeros(batch.num_tokens)
         for rows in pack(batch.lengths, self.budget):
-            result[batch.positions(rows)] = self.score(batch.select(rows))[0].detach()
+            result[batch.positions(rows)] = self.score(batch.select(rows), self.sampling(sampling))[0].detach()
         return result
+
+    def sampling(self, requested: Sampling | None) -> Sampling:
+        """The distribution of logprobs."""
+        return requested or PLAIN
 
     async def values(self, batch: Batch) -> torch.Tensor:
         raise AssertionError("a policy has no values")
@@ -41,10 +48,29 @@ class Bigram:
         for part in parts:
             loss, _ = evaluate(self.tokens(part), self.weights(part, batch), objective)
             (loss / self.divisor(len(parts))).backward()
-        with torch.no_grad():
-            self.table -= self.table.grad
+            self.after_part()
+        refused = self.refuse()
+        if not refused:
+            self.clip()
+            with torch.no_grad():
+                self.table -= self.gradient
         self.table.grad = None
-        return {"loss/refused": 0.0}
+        return {"loss/refused": float(refused)}
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        assert self.table.grad is not None
+        return self.table.grad
+
+    def after_part(self) -> None:
+        """Nothing happens between micro-batches."""
+
+    def refuse(self) -> bool:
+        """Whether the gradient is not finite."""
+        return not bool(self.gradient.isfinite().all())
+
+    def clip(self) -> None:
+        torch.nn.utils.clip_grad_norm_([self.table], self.max_norm)
 
     async def send(self, version: int) -> Digest:
         raise AssertionError("nobody receives")
@@ -56,12 +82,12 @@ class Bigram:
     async def load(self, path: Path) -> None:
         raise AssertionError("nothing to go on with")
 
-    def score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, batch: Batch, sampling: Sampling = PLAIN) -> tuple[torch.Tensor, torch.Tensor]:
         """Logprobs and entropies, 0 for the first token of a row."""
-        scores = self.table[self.before(batch)].log_softmax(-1)
+        scores = restrict(self.table[self.before(batch)], sampling, keep=batch.ids).log_softmax(-1)
         first = self.first(batch)
         logprobs = torch.where(first, 0.0, scores.gather(1, batch.ids[:, None]).squeeze(1))
-        return logprobs, torch.where(first, 0.0, -(scores.exp() * scores).sum(-1))
+        return logprobs, torch.where(first, 0.0, -(scores.exp() * scores.clamp(min=-1e9)).sum(-1))
 
     def before(self, batch: Batch) -> torch.Tensor:
         """The token whose row of the table scores each token."""
@@ -120,8 +146,8 @@ class ScoresTheFirst(Bigram):
 class ReadsItsNeighbours(Bigram):
     """Attention crosses sequences: all earlier tokens of the micro-batch change a token's logits."""
 
-    def score(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        logprobs, entropies = super().score(batch)
+    def score(self, batch: Batch, sampling: Sampling = PLAIN) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs, entropies = super().score(batch, sampling)
         place = torch.arange(batch.num_tokens) / 1000
         return torch.where(self.first(batch), 0.0, logprobs - place), entropies
 
@@ -185,3 +211,59 @@ class ForgetsOldLogprobs(Bigram):
     def tokens(self, batch: Batch) -> Tokens:
         tokens = super().tokens(batch)
         return replace(tokens, old_logprobs=tokens.logprobs.detach())
+
+
+class IgnoresTemperature(Bigram):
+    """Logprobs are always those at temperature 1."""
+
+    def sampling(self, requested: Sampling | None) -> Sampling:
+        return replace(super().sampling(requested), temperature=1.0)
+
+
+class IgnoresTopP(Bigram):
+    """Logprobs are always those of the whole vocabulary."""
+
+    def sampling(self, requested: Sampling | None) -> Sampling:
+        return replace(super().sampling(requested), top_p=1.0)
+
+
+class EntropyDetached(Bigram):
+    """The entropy bonus is part of the loss and not of the gradient."""
+
+    def tokens(self, batch: Batch) -> Tokens:
+        tokens = super().tokens(batch)
+        assert tokens.entropies is not None
+        return replace(tokens, entropies=tokens.entropies.detach())
+
+
+class ClipsMicroBatches(Bigram):
+    """The sum of gradients is clipped after every micro-batch."""
+
+    def after_part(self) -> None:
+        super().clip()
+
+    def clip(self) -> None: ...
+
+
+class NeverClips(Bigram):
+    """The norm of the gradient has no bound."""
+
+    def clip(self) -> None: ...
+
+
+class NeverRefuses(Bigram):
+    """A non-finite update is applied and not reported."""
+
+    def refuse(self) -> bool:
+        return False
+
+
+class MovesOnRefusal(Bigram):
+    """A non-finite gradient is replaced by 0 where it is not finite, applied, and reported as refused."""
+
+    def refuse(self) -> bool:
+        refused = super().refuse()
+        if refused:
+            with torch.no_grad():
+                self.table -= self.gradient.nan_to_num(0.0, 0.0, 0.0) + 1e-3
+        return refused

@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks import built_ins
 from roll.algorithms.recipe import Objective
-from roll.conformance import ours
 from roll.conformance.laws import (
     check_advantage,
     check_aggregation,
@@ -29,52 +29,52 @@ SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
 def each(calls: tuple[Spec, ...]) -> Any:
-    return pytest.mark.parametrize("call", calls, ids=ours.describe)
+    return pytest.mark.parametrize("call", calls, ids=built_ins.describe)
 
 
-@each(ours.LOSSES)
+@each(built_ins.LOSSES)
 @FEW
 @given(seed=SEEDS)
 def test_losses_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_loss(call.name, seeds=[seed], **call.kwargs) == []
 
 
-@each(ours.CORRECTIONS)
+@each(built_ins.CORRECTIONS)
 @FEW
 @given(seed=SEEDS)
 def test_corrections_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_correction(call.name, seeds=[seed], **call.kwargs) == []
 
 
-@each(ours.ADVANTAGES)
+@each(built_ins.ADVANTAGES)
 @FEW
 @given(seed=SEEDS)
 def test_advantages_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_advantage(call.name, seeds=[seed], **call.kwargs) == []
 
 
-@each(ours.AGGREGATIONS)
+@each(built_ins.AGGREGATIONS)
 @FEW
 @given(seed=SEEDS)
 def test_aggregations_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_aggregation(call.name, seeds=[seed], **call.kwargs) == []
 
 
-@each(ours.SHAPINGS)
+@each(built_ins.SHAPINGS)
 @FEW
 @given(seed=SEEDS)
 def test_shapings_obey_the_laws_and_equal_their_formulas(call: Spec, seed: int) -> None:
     assert check_shaping(call.name, seeds=[seed], **call.kwargs) == []
 
 
-@pytest.mark.parametrize("objective", ours.OBJECTIVES, ids=ours.describe_objective)
+@pytest.mark.parametrize("objective", built_ins.OBJECTIVES, ids=built_ins.describe_objective)
 @FEW
 @given(seed=SEEDS)
 def test_objectives_are_the_sum_of_their_parts(objective: Objective, seed: int) -> None:
     assert check_objective(objective, seeds=[seed]) == []
 
 
-@each(ours.ESTIMATORS)
+@each(built_ins.ESTIMATORS)
 def test_estimators_equal_their_formulas(call: Spec) -> None:
     assert check_estimator(call.name, **call.kwargs) == []
 
@@ -82,12 +82,12 @@ def test_estimators_equal_their_formulas(call: Spec) -> None:
 @pytest.mark.parametrize(
     ("table", "calls"),
     [
-        (LOSSES, ours.LOSSES),
-        (CORRECTIONS, ours.CORRECTIONS),
-        (ESTIMATORS, ours.ESTIMATORS),
-        (AGGREGATIONS, ours.AGGREGATIONS),
-        (ADVANTAGES, ours.ADVANTAGES),
-        (SHAPINGS, ours.SHAPINGS),
+        (LOSSES, built_ins.LOSSES),
+        (CORRECTIONS, built_ins.CORRECTIONS),
+        (ESTIMATORS, built_ins.ESTIMATORS),
+        (AGGREGATIONS, built_ins.AGGREGATIONS),
+        (ADVANTAGES, built_ins.ADVANTAGES),
+        (SHAPINGS, built_ins.SHAPINGS),
     ],
 )
 def test_every_registered_name_is_checked(table: Any, calls: tuple[Spec, ...]) -> None:

@@ -29,12 +29,18 @@ def native(budget: int) -> NativeTrainer:
     return trainer(twin(DECODER), optimizer=SGD, budget=budget)
 
 
+def clipped(budget: int) -> NativeTrainer:
+    return trainer(
+        twin(DECODER), optimizer=SGD.model_copy(update={"max_grad_norm": 1.0}), budget=budget, total_steps=100
+    )
+
+
 def test_the_smallest_trainer_passes() -> None:
-    assert asyncio.run(check_trainer(Bigram, vocab=VOCAB)) == []
+    assert asyncio.run(check_trainer(Bigram, vocab=VOCAB, make_clipped=lambda budget: Bigram(budget, 1.0))) == []
 
 
 def test_the_native_trainer_passes() -> None:
-    assert asyncio.run(check_trainer(native, vocab=40)) == []
+    assert asyncio.run(check_trainer(native, vocab=40, make_clipped=clipped)) == []
 
 
 @pytest.mark.parametrize("seed", [1, 7])

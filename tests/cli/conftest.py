@@ -37,10 +37,11 @@ sft: {steps: 4, batch_size: 8, validate_every: 2}
 
 
 START = """
-import os, resource
+import faulthandler, os, resource, signal
 os.chdir({folder!r})
 for number, path in zip((1, 2), {said!r}):
     os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 {before}
 from roll.cli import main
 """
@@ -88,10 +89,17 @@ class Child:
 
     def wait_for_step(self, step: int) -> None:
         """Wait until `step` is in the metrics; the process must still be running then."""
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 600  # a checkpoint is synced: beside gigabytes of other writes that takes long
         while not (self.metrics.is_file() and f'"step": {step},' in self.metrics.read_text()):
-            assert self.process.is_alive() and time.monotonic() < limit, self.end()
+            assert self.process.is_alive(), self.end()
+            assert time.monotonic() < limit, self._stacks()
             time.sleep(0.01)
+
+    def _stacks(self) -> str:
+        """What it has printed, with the stack of each of its threads."""
+        self.send(signal.SIGUSR1)
+        time.sleep(1)
+        return "".join(path.read_text() for path in self._said)
 
     def send(self, number: signal.Signals) -> None:
         assert self.process.is_alive() and self.process.pid is not None, self.end()
@@ -103,7 +111,7 @@ class Child:
         return not self.process.is_alive()
 
     def end(self) -> Outcome:
-        assert self.wait(60), "it never ended"
+        assert self.wait(600), self._stacks()
         assert self.process.exitcode is not None
         return Outcome(self.process.exitcode, *(path.read_text() for path in self._said))
 

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all test-engines check bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines check bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -68,7 +68,9 @@ $(ENGINES)/.$(ENGINE): pyproject.toml constraints.txt tests/engines_optional/req
 	$(ENGINES_PIP) --editable . pytest hypothesis
 	touch $@
 
-test-engines: $(ENGINES)/.$(ENGINE)
+setup-engines: $(ENGINES)/.$(ENGINE)
+
+test-engines: setup-engines
 	$(ENGINES)/bin/python -m pytest tests/engines_optional
 
 check: $(VENV)/.dev

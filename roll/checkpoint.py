@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from roll.errors import ConfigError, RunStopped
 
-FORMAT = 3
+FORMAT = 4
 _STEP = re.compile(r"step-(\d+)")
 _OLD = re.compile(r"\.old-(step-\d+)-\d+")
 

@@ -94,15 +94,24 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command(cls=_RunCommand)
-def train(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
+def train(
+    path: File,
+    overrides: Overrides = None,
+    overwrite: Overwrite = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run from its newest checkpoint; without one, start it.")
+    ] = False,
+) -> None:
     """Train a model by reinforcement learning.
 
     Ctrl-C once finishes the step, writes a checkpoint and exits with code 130; twice exits at once.
     """
+    if overwrite and resume:
+        raise ConfigError("roll train: --overwrite deletes the run that --resume continues; leave one of them out")
     loaded = _load_checked(path, overrides)
     from roll.commands import train as commands
 
-    commands.train(loaded, overwrite=overwrite)
+    commands.train(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ())
 
 
 @app.command(cls=_RunCommand)
@@ -117,10 +126,13 @@ def resume(directory: Directory, overrides: Overrides = None) -> None:
 def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
     """Report all errors in a file without starting anything. With --cluster, data and models need not exist here."""
     loaded = _load_checked(path, overrides, files=cluster is None)
+    from roll.commands.check import check_data
     from roll.explain.devices import device_summary
     from roll.explain.placement import placement_report
     from roll.explain.run import headline
 
+    if cluster is None:
+        check_data(loaded.run)
     plan = "" if cluster is None else placement_report(loaded.run, cluster)
     typer.echo(f"{path}: ok")
     typer.echo(headline(loaded.run))

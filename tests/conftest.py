@@ -12,10 +12,13 @@ _SLOW_FILE = re.compile(r"^pytestmark = (\[[^\]]*|[^\[\n]*)\bmark\.slow\b", re.M
 gc.disable()  # until all files are imported: what they create lives to the end
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Exclude what the imports created from garbage collection: each full collection would scan all of it."""
     gc.freeze()
     gc.enable()
+    grouped = getattr(session.config.option, "loadgroup", False)
+    if any("@" not in item.nodeid for item in session.items if grouped and item.get_closest_marker("xdist_group")):
+        raise pytest.UsageError("pytest-xdist ignores xdist_group with this version of pytest: install constraints.txt")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

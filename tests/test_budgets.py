@@ -1,8 +1,13 @@
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "roll"
+import pytest
+
+from tests.sources import nodes, texts
+
+pytestmark = pytest.mark.xdist_group("sources")
+
 FILE_LINES, FUNCTION_LINES, DEPTH, PROTOCOL_METHODS = 400, 50, 3, 8
 ROOM_LINES = {"engines": 600, "pipelines": 200}
 EMPTY_NAMES = {"utils", "common", "misc", "helpers"}
@@ -10,19 +15,14 @@ EXCUSED: frozenset[str] = frozenset()
 """`file` or `file:name` of what is over a budget. It only shrinks."""
 
 
-def files() -> dict[str, str]:
-    """Every module's path from the root and its text."""
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
-
-
-def over_budget(name: str, text: str) -> Iterator[str]:
+def over_budget(name: str, text: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
     room = Path(name).parts[0]
     parts = Path(name).with_suffix("").parts
     if text.count("\n") > ROOM_LINES.get(room, FILE_LINES):
         yield name
     if EMPTY_NAMES & set(parts) or len(parts) > DEPTH:
         yield name
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and num_lines(node) > FUNCTION_LINES:
             yield f"{name}:{node.name}"
         if isinstance(node, ast.ClassDef) and num_protocol_methods(node) > PROTOCOL_METHODS:
@@ -41,17 +41,20 @@ def num_protocol_methods(node: ast.ClassDef) -> int:
 
 
 def test_nothing_is_over_its_budget_and_nothing_is_excused_in_vain() -> None:
-    found = {place for name, text in files().items() for place in over_budget(name, text)}
+    found = {place for name, text in texts().items() for place in over_budget(name, text, nodes()[name])}
     assert found == EXCUSED
 
 
 def test_the_budgets_are_really_counted() -> None:
+    def over(name: str, text: str) -> list[str]:
+        return list(over_budget(name, text, ast.walk(ast.parse(text))))
+
     long_function = "def f():\n" + "    x = 1\n" * 50
     methods = "".join(f"    def m{index}(self): ...\n" for index in range(9))
-    assert list(over_budget("data/tasks.py", "\n" * 401)) == ["data/tasks.py"]
-    assert list(over_budget("engines/train/native.py", "\n" * 600)) == []
-    assert list(over_budget("pipelines/loop.py", "\n" * 201)) == ["pipelines/loop.py"]
-    assert list(over_budget("data/tasks.py", long_function)) == ["data/tasks.py:f"]
-    assert list(over_budget("data/utils.py", "")) == ["data/utils.py"]
-    assert list(over_budget("engines/train/fsdp/mesh.py", "")) == ["engines/train/fsdp/mesh.py"]
-    assert list(over_budget("engines/base.py", f"class P(Protocol):\n{methods}")) == ["engines/base.py:P"]
+    assert over("data/tasks.py", "\n" * 401) == ["data/tasks.py"]
+    assert over("engines/train/native.py", "\n" * 600) == []
+    assert over("pipelines/loop.py", "\n" * 201) == ["pipelines/loop.py"]
+    assert over("data/tasks.py", long_function) == ["data/tasks.py:f"]
+    assert over("data/utils.py", "") == ["data/utils.py"]
+    assert over("engines/train/fsdp/mesh.py", "") == ["engines/train/fsdp/mesh.py"]
+    assert over("engines/base.py", f"class P(Protocol):\n{methods}") == ["engines/base.py:P"]

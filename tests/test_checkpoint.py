@@ -213,8 +213,8 @@ def test_state_is_read_as_written(tmp_path: Path):
     [
         ("{", "not JSON"),
         ("[]", "a JSON object expected"),
-        ('{"format": 99, "state": {}}', r"format 3 expected \(got 99\)"),
-        ('{"format": 3}', "has no state"),
+        ('{"format": 99, "state": {}}', r"format 4 expected \(got 99\)"),
+        ('{"format": 4}', "has no state"),
         (None, "no such file"),
     ],
 )

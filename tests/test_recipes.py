@@ -42,8 +42,8 @@ def teacher(tmp_path: Path) -> str:
     """A directory with the files that preflight looks for in a model."""
     folder = tmp_path / "teacher"
     folder.mkdir(exist_ok=True)
-    for file in ("config.json", "model.safetensors"):
-        (folder / file).touch()
+    (folder / "config.json").write_text('{"model_type": "qwen3"}')
+    (folder / "model.safetensors").touch()
     return str(folder)
 
 
@@ -74,6 +74,7 @@ def test_a_recipe_is_a_few_lines_after_a_one_line_description(name: str) -> None
     assert 3 <= len(others) <= 8 and not any("#" in line for line in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_recipe_passes_preflight_and_all_of_its_parts_are_explained(tmp_path: Path, name: str) -> None:
     preflight(loaded(tmp_path, name))
@@ -163,6 +164,7 @@ def test_every_yaml_of_the_page_loads(tmp_path: Path, block: str) -> None:
     preflight(load(tmp_path / "run.yaml"), files=False)
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_page_passes_the_kit_with_the_line_of_the_page(tmp_path: Path) -> None:
     loss, line = blocks("python")
     (tmp_path / "loss_of_the_page.py").write_text(loss)

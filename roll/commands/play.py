@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TextIO
+from typing import TextIO
 
-import yaml
-
+from roll.config.document import COMMAND_LINE, Document, override
+from roll.config.faults import raise_all
 from roll.data.tools import Tool
 from roll.envs.base import StepResult
 from roll.envs.guarded import GuardedEnv
@@ -45,21 +45,14 @@ def play(name: str, options: Sequence[str], *, seed: int, keyboard: TextIO, echo
 
 
 def _parse_spec(name: str, options: Sequence[str]) -> Spec:
-    arguments = dict(_option(text) for text in options)
-    faults = [fault for _, fault in ENVS.faults(name, arguments)]
+    document = Document(COMMAND_LINE, {})
+    for option in options:
+        override(document, option)
+    raise_all(document.faults)
+    faults = [fault for _, fault in ENVS.faults(name, document.tree)]
     if faults:
         raise ConfigError("\n".join(faults))
-    return Spec(name, arguments)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"play: {text!r} is not KEY=VALUE; give an argument of the environment, such as size=5")
-    try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"play: {key}: {value!r} cannot be read; write a YAML value") from None
+    return Spec(name, document.tree)
 
 
 async def _attempt(env: GuardedEnv, label: str, responses: Iterator[str], echo: Echo) -> None:

@@ -17,7 +17,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from roll.config.document import COMMAND_LINE, Document, override, parse
+from roll.config.document import COMMAND_LINE, override, parse
 from roll.config.faults import raise_all
 from roll.config.load import load
 from roll.config.reward import Reward
@@ -190,8 +190,8 @@ def _resolve_reward(request: ScoreRequest) -> tuple[Spec, Rewards]:
 def _parse_reward(text: str, options: Sequence[str]) -> Reward:
     """The reward given on the command line."""
     importable(Path.cwd() / "here")
-    section: Any = parse(text, COMMAND_LINE).tree
-    document = Document(COMMAND_LINE)
+    document = parse(text, COMMAND_LINE, "reward")
+    section: Any = document.tree
     document.tree = {"reward": {"kind": section} if isinstance(section, str) else section}
     for option in options:
         override(document, f"reward.{option}")
@@ -210,7 +210,7 @@ def _parse_reward(text: str, options: Sequence[str]) -> Reward:
 def _reward_of_run(path: Path, name: str | None) -> tuple[Reward, Rewards]:
     """The reward of a run's source, training or held-out, and the run's reward settings."""
     loaded = load(path)
-    preflight(loaded, files=False)
+    preflight(loaded, files=False, models=False)
     sources = {source.name: source for source in (*loaded.run.validation.tasks, *loaded.run.tasks)}
     if name is None and len(sources) > 1:
         raise ConfigError(f"{path}: has several sources; choose one with --source: {', '.join(sources)}")

@@ -54,7 +54,7 @@ async def _sft(run: Run, directory: RunDirectory, *, origin: Path) -> None:
         report_screening(data.screened, directory)
         interrupt = stack.enter_context(Interrupt())
         journal = stack.enter_context(closing(Journal(directory.journal)))
-        reporter = stack.enter_context(closing(build_reporter(run, directory, None, steps=run.sft.steps)))
+        reporter = stack.enter_context(closing(build_reporter(run, directory, steps=run.sft.steps)))
         loop = SftLoop(
             steps=run.sft.steps,
             batch_size=run.sft.batch_size,

@@ -41,42 +41,65 @@ REFERENCE = "reference"
 """Folder for the initial weights of a run that needs them as reference."""
 
 
-def train(loaded: LoadedRun, *, overwrite: bool) -> None:
-    """`roll train`: a fresh run."""
+def train(loaded: LoadedRun, *, overwrite: bool, resume: bool = False, overrides: Sequence[str] = ()) -> None:
+    """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from."""
     run = loaded.run
     check_sandboxes(loaded)
-    _warn(run)
-    with closing(RunDirectory.create(Path(run.directory) / run.name, overwrite=overwrite)) as directory:
+    path = Path(run.directory) / run.name
+    with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
+        if resume and _resumable(directory):
+            return _resume(directory, overrides, run)
+        _warn(run)
         run_to_end(_train(run, directory, origin=loaded.path.absolute()), directory)
 
 
 def resume(path: Path, overrides: Sequence[str]) -> None:
     """`roll resume`: continue a run from its newest checkpoint."""
     with closing(RunDirectory.open(path)) as directory:
-        check_format(directory.journal)
-        if directory.origin.is_file():
-            importable(Path(directory.origin.read_text(encoding="utf-8")))
-        loaded = load(directory.config, overrides)
-        supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
-        if supervised and Checkpoints(path / "checkpoints", keep=1).latest() is None:
-            raise ConfigError(
-                f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`"
-            )
-        loaded = _from_checkpoint(loaded, path)
-        preflight(loaded)
-        if _finished(loaded.run, directory):
-            typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
-            return
-        check_sandboxes(loaded)
-        _warn(loaded.run)
-        run_to_end(_train(loaded.run, directory, origin=None), directory)
+        _resume(directory, overrides)
+
+
+def _resume(directory: RunDirectory, overrides: Sequence[str], file: Run | None = None) -> None:
+    """Continue with the configuration in the directory; refuses if `file`, the user's configuration, differs."""
+    path = directory.path
+    check_format(directory.journal)
+    if directory.origin.is_file():
+        importable(Path(directory.origin.read_text(encoding="utf-8")))
+    loaded = load(directory.config, overrides)
+    if changed := [key for key in Run.model_fields if file and getattr(file, key) != getattr(loaded.run, key)]:
+        raise ConfigError(
+            f"{path}: was started with other values of {', '.join(changed)}; change the file back, "
+            f"give the new values on the command line (key=value), or change name="
+        )
+    supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
+    if supervised and Checkpoints(path / "checkpoints", keep=1).latest() is None:
+        raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
+    loaded = _from_checkpoint(loaded, path)
+    preflight(loaded)
+    if _finished(loaded.run, directory):
+        typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
+        return
+    check_sandboxes(loaded)
+    _warn(loaded.run)
+    run_to_end(_train(loaded.run, directory, origin=None), directory)
+
+
+def _resumable(directory: RunDirectory) -> bool:
+    """Whether a fresh run would delete a checkpoint or a trained model."""
+    checkpoints = Checkpoints(directory.path / "checkpoints", keep=1)
+    checkpoints.recover()
+    if checkpoints.latest() is not None or (directory.path / "model").exists():
+        return True
+    if directory.config.exists():
+        typer.echo(f"{directory.path}: has no checkpoint yet; starts again from step 0")
+    return False
 
 
 async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> None:
     """A fresh run of the file `origin`, or with None a resumed one."""
     resumed = origin is None
     paths = RunPaths(directory=directory.path, resumed=resumed)
-    roles = build_roles(run, run.actor_train.optimizer, run.steps * run.algorithm.num_updates, paths=paths)
+    roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)
     data = build_data(run, run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))
@@ -93,7 +116,7 @@ async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> N
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
         state = resume_from(await checkpointer.restore(), data.mixture, journal) if resumed else None
         start, groups = (0, ()) if state is None else (state.step, state.groups)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, start if resumed else None)))
+        reporter = stack.enter_context(closing(build_reporter(run, directory, state)))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt), state)
         digest = hashlib.sha256(dump(run).encode()).hexdigest()
         journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from roll.config.backends import FsdpTrain, VllmInfer
 from roll.config.devices import device_text, one_device
-from roll.config.schema import Run
+from roll.config.schema import NativeInfer, Run
 from roll.explain.calls import count
 from roll.placement.facts import roles_of
+
+_SEVERAL = (FsdpTrain, NativeInfer, VllmInfer)
+"""Roles of which the planner may start several processes."""
 
 
 def device_summary(run: Run) -> str:
@@ -63,6 +67,8 @@ def _in_workers(text: str, section: Any) -> str:
 def _workers(section: Any) -> str:
     if section.workers is None and section.devices == "all":
         return "one process per device" if section.group == 1 else f"one process per {section.group} devices"
+    if section.workers is None and section.devices == "auto" and isinstance(section, _SEVERAL):
+        return "processes of the planner's choice"
     return count(section.num_workers, "process")
 
 

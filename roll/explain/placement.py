@@ -42,7 +42,7 @@ def format_placement(facts: RunFacts, placement: Placement) -> str:
     lines = ["Placement", f"  on {format_inventory(placement.inventory)}", *_table(rows)]
     if not placement.shares:
         lines.append(f"  memory: not counted, {_uncounted(facts)}")
-    lines += [f"  {line}" for line in (*_adapters(facts), *_offloads(placement), _overlap(facts, placement))]
+    lines += [f"  {line}" for line in (*_adapters(facts), *_offloads(facts, placement), _overlap(facts, placement))]
     lines += [f"  auto: {reason}" for reason in placement.reasons]
     return "\n".join(lines)
 
@@ -120,11 +120,12 @@ def _adapters(facts: RunFacts) -> list[str]:
     return [f"trained: {actor.adapters:,} adapter parameters, {part:.2%} of the {frozen}"]
 
 
-def _offloads(placement: Placement) -> list[str]:
-    if not placement.offloads:
-        return ["offloaded: nothing"] if placement.shares else []
-    texts = [f"{each.role}'s {' and '.join(each.parts)} during {each.phase}" for each in placement.offloads]
-    return [f"offloaded: {'; '.join(texts)}"]
+def _offloads(facts: RunFacts, placement: Placement) -> list[str]:
+    if not placement.shares:
+        return []
+    texts = [f"{role.role}'s weights and optimizer always" for role in facts.roles if role.host_offload]
+    texts += [f"{each.role}'s {' and '.join(each.parts)} during {each.phase}" for each in placement.offloads]
+    return [f"offloaded: {'; '.join(texts) or 'nothing'}"]
 
 
 def _overlap(facts: RunFacts, placement: Placement) -> str:

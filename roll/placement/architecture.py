@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -129,6 +130,11 @@ _KNOWN: dict[str, tuple[Any, ...]] = {
 
 
 def _from_name(name: str) -> Architecture | None:
-    """The known model whose name is `name` or a prefix of it, as of `Qwen2.5-7B-Instruct`; None if there is none."""
+    """The known model whose name is `name` or a prefix of it, as of `Qwen2.5-7B-Instruct`; None if there is none.
+
+    None also for names of mixtures of experts, such as `-MoE` or `-A3B`, which have other dimensions.
+    """
+    if re.search(r"-(moe|a\d+(\.\d+)?b)\b", name.lower()):
+        return None
     known = next((known for known in _KNOWN if name == known or name.startswith(f"{known}-")), None)
     return None if known is None else Architecture(**dict(zip(_COLUMNS, _KNOWN[known], strict=True)))

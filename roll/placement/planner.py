@@ -56,14 +56,14 @@ def _check_heads(role: RoleFacts) -> None:
 
 
 def _check_transport(transport: str, placement: Placement) -> None:
-    """`ipc` needs trainer and generators on one GPU, `nccl` needs them on different GPUs."""
+    """`ipc` needs trainer and generators on the same single GPU, `nccl` needs them on different GPUs."""
     if transport not in ("ipc", "nccl"):
         return
     key = "weight_sync.transport"
     if not placement.inventory.gpus:
         raise ConfigError(f"{key}: there are no GPUs (got {transport!r}); choose 'gloo' or 'disk'")
     train, infer = placement.role("actor_train").devices, placement.role("actor_infer").devices
-    if transport == "ipc" and set(train) != set(infer):
+    if transport == "ipc" and len({*train, *infer}) > 1:
         raise ConfigError(
             f"{key}: ipc is for one GPU, and actor_train is on {list(train)}, actor_infer on {list(infer)}; "
             "choose 'nccl', 'gloo' or 'disk'"

@@ -26,6 +26,8 @@ def exact(task: Task, response: str) -> Score:
     """1 if the response equals the task's answer, or one of them if it is a list of aliases; else 0."""
     if task.answer is None:
         raise ConfigError(f"task {task.id!r}: no answer to compare with; give it one, or choose another reward")
+    if type(task.answer) is str:  # the usual case, on the path of every attempt
+        return Score(float(response.strip() == task.answer.strip()))
     return Score(float(response.strip() in [alias.strip() for alias in _aliases(task)]))
 
 

@@ -66,7 +66,7 @@ class Mcp:
         try:
             import mcp  # noqa: F401 # pyright: ignore[reportUnusedImport]
         except ModuleNotFoundError:
-            raise ConfigError("mcp: the package mcp is not installed; run `pip install 'roll[mcp]'`") from None
+            raise ConfigError("mcp: the package mcp is not installed; run `pip install 'roll-rl[mcp]'`") from None
         self.tools: tuple[Tool, ...] = ()
         self._where = f"mcp server {self.url or ' '.join(self.command)!r}"
         self._client: Client | None = None

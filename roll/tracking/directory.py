@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 from pathlib import Path
 from typing import IO
 
 from roll.errors import ConfigError
+
+_BEFORE_BEGIN = re.compile(r"\.lock|logs|weights-\w+-[0-9a-f]{8}")
 
 
 class RunDirectory:
@@ -60,8 +63,8 @@ class RunDirectory:
 
 
 def _contents(path: Path) -> list[Path]:
-    """Files in the directory except the lock and the logs, which workers write before a run begins."""
-    return [entry for entry in path.iterdir() if entry.name not in (".lock", "logs")]
+    """Files in the directory except the lock, and the logs and rendezvous files that workers write before `begin`."""
+    return [entry for entry in path.iterdir() if not _BEFORE_BEGIN.fullmatch(entry.name)]
 
 
 def _lock_file(path: Path) -> IO[str]:

@@ -39,7 +39,3 @@ class Meter:
         """The metrics since the last flush."""
         metrics, self._metrics = self._metrics, {}
         return metrics
-
-    def peek(self) -> dict[str, float]:
-        """The metrics since the last flush, without clearing them."""
-        return dict(self._metrics)

@@ -45,8 +45,11 @@ class JsonLines:
                 f"{self._path}: the metrics could not be written ({cause}); free some space and resume the run"
             ) from cause
 
-    def truncate_after(self, step: int) -> None:
-        """Atomically drop the lines of steps later than `step`: a resumed run writes them again."""
+    def truncate_after(self, step: int) -> bool:
+        """Atomically drop the lines of steps later than `step`, which a resumed run writes again.
+
+        Returns whether the line of `step` is there.
+        """
         lines = [line for line in read_lines(self._path) if line["step"] <= step]
         temporary = self._path.with_name(f".{self._path.name}-{os.getpid()}")
         with temporary.open("w", encoding="utf-8") as file:
@@ -56,6 +59,7 @@ class JsonLines:
         self._file.close()
         temporary.replace(self._path)
         self._file = self._path.open("ab", buffering=0)
+        return any(line["step"] == step for line in lines)
 
     def close(self) -> None:
         self._file.close()
@@ -157,5 +161,5 @@ def _extra(package: str) -> Any:
         if error.name != package:
             raise  # the package is installed, but something it imports is not
         raise ConfigError(
-            f"tracking.{package}: the package {package} is not installed; pip install 'roll[{package}]'"
+            f"tracking.{package}: the package {package} is not installed; pip install 'roll-rl[{package}]'"
         ) from None

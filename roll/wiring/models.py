@@ -223,10 +223,11 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
 
     def other(path: str | None, head: Head = "logits") -> ModelSpec:
         """The model at `path`, or without one the actor's initial model."""
-        model_spec = (
-            specs.model_spec.without_adapters if path is None else ModelSpec(model=_same_vocabulary(path, tokenizer))
-        )
-        return replace(model_spec, head=head)
+        if path is None:
+            return replace(specs.model_spec.without_adapters, head=head)
+        num_more = 1 if head == "score" else 0  # a reward model reads the last token twice
+        _check_length(path, run.rollout.max_seq_len + num_more)
+        return ModelSpec(model=_same_vocabulary(path, tokenizer), head=head)
 
     def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
         context = specs.context if section.devices == "auto" else worker_context(run, role)
@@ -260,8 +261,8 @@ def build_tokenizer(model: Model) -> Any:
 
 def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Executor) -> Cluster[Trainer]:
     """A trainer over the actor's initial model, or another, with a value head initialised to 0."""
-    num_updates = run.steps * run.algorithm.epochs * run.algorithm.minibatches
-    settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=num_updates)
+    total_steps = run.steps * run.algorithm.num_updates
+    settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=total_steps)
     kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
     return build_workers("trainer", kwargs, run.critic, role="critic", executor=executor, scratch=specs.scratch)
 
@@ -271,6 +272,16 @@ def _same_vocabulary(path: str, tokenizer: Any) -> Model:
     if load_tokenizer(Path(path)).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(f"{path}: its tokenizer differs from the actor's; choose a model with the same one")
     return Model(path=path)
+
+
+def _check_length(path: str, needed: int) -> None:
+    """Raises `ConfigError` if the model at `path` has fewer positions than the run's sequences need."""
+    supported = geometry(architecture(Model(path=path))).max_seq_len
+    if needed > supported:
+        raise ConfigError(
+            f"{path}: the model supports {supported} tokens (the run needs {needed}); lower rollout.max_seq_len or "
+            "choose another model"
+        )
 
 
 def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:

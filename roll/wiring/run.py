@@ -110,11 +110,16 @@ def build_checkpointer(run: Run, directory: RunDirectory, roles: Roles, journal:
     )
 
 
-def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: int | None = None) -> Reporter:
-    """Terminal output and sinks; with `start`, removes what an earlier process wrote for later steps."""
+def build_reporter(
+    run: Run, directory: RunDirectory, resume: ResumeState | None = None, steps: int | None = None
+) -> Reporter:
+    """Terminal output and sinks. A resumed run removes what an earlier process wrote for later steps.
+
+    It also writes the metrics of its checkpoint if the earlier process was killed before it did.
+    """
     lines = JsonLines(directory.metrics)
-    if start is not None:
-        lines.truncate_after(start)
+    start = None if resume is None else resume.step
+    missing = resume is not None and not lines.truncate_after(resume.step)
     sinks: list[Sink] = [lines]
     name, config = directory.path.name, run.model_dump(mode="json")
     if run.tracking.tensorboard:
@@ -123,7 +128,10 @@ def build_reporter(run: Run, directory: RunDirectory, start: int | None, steps: 
         sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=config))
     if run.tracking.swanlab is not None:
         sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=config))
-    return Reporter(Progress(steps or run.steps, name), sinks)
+    reporter = Reporter(Progress(steps or run.steps, name), sinks)
+    if resume is not None and missing:
+        reporter(resume.step, resume.metrics)
+    return reporter
 
 
 def build_recipe(algorithm: Algorithm, tasks: Sequence[TaskSourceConfig] = ()) -> Recipe:
@@ -192,6 +200,7 @@ def build_scheduler(
             filters_by_domain={name: each.filters for name, each in data.settings.items()},
             redundant_groups=run.rollout.redundant_groups,
             redundant_siblings=run.rollout.redundant_siblings,
+            in_order=run.deterministic,
             seed=run.seed,
         ),
         serving=publishers.serving,
@@ -286,8 +295,9 @@ def _record_activities(roles: Roles, journal: Journal) -> Callable[[str], None]:
     trainer, generators = Activity(journal, "trainer-0"), list[Activity]()
     for policy in roles.policies.values():  # generators are numbered across policies
         ranks = range(policy.generators.size)
-        policy.router.activities = [Activity(journal, f"generator-{len(generators) + rank}") for rank in ranks]
-        generators += policy.router.activities
+        activities = [Activity(journal, f"generator-{len(generators) + rank}") for rank in ranks]
+        policy.router.record_activities(activities)
+        generators += activities
     for activity in (*generators, trainer):
         activity.enter(f"{IDLE}the start")
     idle_reasons = {"wait": "groups", "validate": "validation", "": "the controller"}

@@ -108,9 +108,16 @@ def test_rejected_tokens_leave_the_denominator_too() -> None:
 
 
 def test_returns_are_advantages_plus_values_before_whitening() -> None:
-    recipe = replace(CENTRED, whiten=True)
-    result = credited(recipe, two_trajectories(values=[7.0, 0.5, 7.0, 0.5, 7.0, 0.0, 0.0]))
-    assert result.returns is not None and result.returns.tolist() == [0.0, 1.5, 0.0, 1.5, 0.0, -1.0, -1.0]
+    whole = two_trajectories(values=[7.0, 0.5, 7.0, 0.5, 7.0, 0.0, 0.0])
+    whole = replace(whole, trained=torch.tensor([0, 1, 0, 0, 0, 1, 1], dtype=torch.bool))
+    result = credited(replace(CENTRED, whiten=True), whole)  # 1, -1, -1, which whitening changes
+    assert result.returns is not None and result.returns.tolist() == [0.0, 1.5, 0.0, 0.0, 0.0, -1.0, -1.0]
+
+
+def test_masked_trajectories_count_in_the_statistics_of_whitening() -> None:
+    recipe = replace(CENTRED, whiten=True, masks=(Spec("truncated"),))
+    result = advantages(recipe, two_trajectories(truncated=[0, 1]))
+    assert result == [0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]  # of 1, 1, -1, -1; without the last two all would be 0
 
 
 def test_whitened_advantages_have_mean_0_and_deviation_1_and_a_clip_bounds_them() -> None:

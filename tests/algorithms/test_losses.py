@@ -54,6 +54,31 @@ def test_the_clip_bounds_gains_and_leaves_losses_alone():
     check(losses.clipped(example, clip_low=0.2, clip_high=0.3)[0], [-1.0, -1.3, 2.0, -0.5, 0.8])
 
 
+@pytest.mark.parametrize("log_ratio", [60.0, 89.0, 1000.0])
+@pytest.mark.parametrize("name", OF_POLICIES)
+def test_a_ratio_beyond_single_precision_gives_a_finite_loss_and_gradient(name: str, log_ratio: float):
+    old = [-1 - log_ratio] * 3
+    example = tokens(
+        [-1.0] * 3,
+        old_logprobs=old,
+        sampler_logprobs=[each - log_ratio for each in old],
+        advantages=[2.0, -2.0, 0.0],
+        row=[0, 1, 2],
+    )
+    for options in OPTIONS.get(name, [{}]):
+        row, _ = LOSSES[name](example, **options)
+        slopes = gradient(row, example.logprobs)
+        assert row.isfinite().all() and slopes.isfinite().all() and slopes.norm().isfinite()
+
+
+def test_a_large_ratio_is_exact_up_to_the_bound_and_has_no_gradient_past_it():
+    example = tokens([0.0, 0.0], old_logprobs=[-40.0, -40.5], advantages=[-1.0, -1.0])
+    row, _ = losses.clipped(example)
+    largest = torch.tensor(40.0).exp()
+    assert row.tolist() == [largest, largest]
+    assert gradient(row, example.logprobs).tolist() == [largest, 0.0]
+
+
 def test_a_clipped_token_has_no_gradient_and_is_counted():
     example = of_ratios([1.0, 2.0, 2.0, 0.5, 0.5], [1.0, 1.0, -1.0, 1.0, -1.0])
     row, metrics = losses.clipped(example)

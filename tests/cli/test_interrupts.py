@@ -151,3 +151,25 @@ def grow(metrics: Path, size: int) -> None:
     if missing > 0:
         start, end = '{"step": 4, "time": 0.0, "', '": 0.0}\n'
         metrics.write_text(metrics.read_text() + start + "x" * (missing - len(start) - len(end)) + end)
+
+
+DIES_BEFORE_THE_METRICS = """
+def die(os=os):
+    from roll.journal.events import SlotsReleased
+    from roll.journal.store import Journal
+    record = Journal.record
+    Journal.record = lambda self, event: os._exit(9) if event == SlotsReleased(step=2) else record(self, event)
+die()
+"""
+
+
+def test_a_run_killed_between_checkpoint_and_metrics_has_a_line_for_every_step(
+    child: Callable, roll: Callable, folder: Path
+) -> None:
+    run = folder / "runs" / "tiny"
+    assert child("train", "run.yaml", before=DIES_BEFORE_THE_METRICS).end().code == 9
+    assert newest(run) == 2 and steps(run) == [0, 1], "the kill came between the two"
+    assert roll("resume", "runs/tiny").code == 0
+    assert steps(run) == [0, 1, 2, 3, 4]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1].keys() - {"time/checkpoint"} <= lines[2].keys(), "its line has what the others have"

@@ -113,3 +113,79 @@ def test_a_run_in_use_by_another_process_is_not_touched(roll: Callable, made: Pa
             )
     assert checkpoints(made) == ["step-3", "step-4"]
     assert roll("resume", "runs/tiny", "steps=5").code == 0
+
+
+TRAIN = ("train", "run.yaml", "model={path: runs/tiny-sft/model}", "--resume")
+"""Starts or continues the run of the fixture `made`."""
+
+
+def test_train_resume_starts_a_run_and_then_continues_it_without_losing_a_checkpoint(
+    roll: Callable, folder: Path
+) -> None:
+    run, arguments = folder / "runs" / "tiny", ("train", "run.yaml", "validation.tasks=[]", "checkpoint.keep=9")
+    for steps in (2, 3):
+        outcome = roll(*arguments, f"steps={steps}", "--resume")
+        assert outcome.code == 0, outcome
+    assert checkpoints(run) == ["step-1", "step-2", "step-3"] and starts(run) == [None, 2]
+
+
+def test_train_resume_of_a_finished_run_says_so_and_changes_nothing(roll: Callable, made: Path) -> None:
+    for path in (made / "checkpoints").iterdir():  # the model alone is reason enough not to start again
+        path.rename(made.parents[1] / path.name)
+    outcome = roll(*TRAIN)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == "runs/tiny: all 4 steps are done already; to train more, add steps=\n"
+    assert (made / "model" / "model.safetensors").is_file() and starts(made) == [None]
+
+
+def test_train_resume_starts_again_where_no_checkpoint_was_written(roll: Callable, folder: Path) -> None:
+    (folder / "failing_beside.py").write_text("def score(task, reply):\n    raise ValueError('down')\n")
+    arguments = ("train", "run.yaml", "validation.tasks=[]", "steps=1", "--resume")
+    assert roll(*arguments, "tasks.0.reward='failing_beside:score'").code == 3
+    assert starts(folder / "runs" / "tiny") == [None] and checkpoints(folder / "runs" / "tiny") == []
+    outcome = roll(*arguments)
+    assert outcome.code == 0, outcome
+    assert outcome.out.startswith("runs/tiny: has no checkpoint yet; starts again from step 0\n")
+    assert checkpoints(folder / "runs" / "tiny") == ["step-1"] and starts(folder / "runs" / "tiny") == [None]
+
+
+def test_train_resume_finds_a_checkpoint_whose_rewrite_was_cut_off(roll: Callable, made: Path) -> None:
+    (made / "checkpoints" / "step-3").rename(made.parents[1] / "step-3")
+    (made / "checkpoints" / "step-4").rename(made / "checkpoints" / ".old-step-4-17")
+    (made / "model").rename(made.parents[1] / "model")
+    assert roll(*TRAIN, "steps=5").code == 0
+    assert checkpoints(made) == ["step-4", "step-5"] and starts(made) == [None, 4]
+
+
+def test_train_resume_refuses_a_run_of_another_configuration(roll: Callable, made: Path) -> None:
+    file = made.parents[1] / "run.yaml"
+    file.write_text(file.read_text().replace("\nsteps: 4", "\nseed: 1\nsteps: 9"))
+    assert roll(*TRAIN).fault(2) == (
+        "runs/tiny: was started with other values of seed, steps; change the file back, "
+        "give the new values on the command line (key=value), or change name="
+    )
+    assert checkpoints(made) == ["step-3", "step-4"]
+    assert roll(*TRAIN, "seed=0", "steps=5").code == 0
+    assert starts(made) == [None, 4]
+
+
+def test_train_resume_refuses_overwrite_a_run_in_use_and_a_directory_without_a_run(
+    roll: Callable, made: Path, folder: Path
+) -> None:
+    assert roll(*TRAIN, "--overwrite").fault(2) == (
+        "roll train: --overwrite deletes the run that --resume continues; leave one of them out"
+    )
+    with closing(RunDirectory.open(made)):
+        assert roll(*TRAIN).fault(2).startswith("runs/tiny: another process is using this run")
+    assert checkpoints(made) == ["step-3", "step-4"]
+    (folder / "runs" / "notes").mkdir()
+    (folder / "runs" / "notes" / "thesis.txt").write_text("years of work")
+    assert roll(*TRAIN, "name=notes").fault(2).startswith("runs/notes: exists already and is not the directory of a")
+    assert (folder / "runs" / "notes" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_run_whose_workers_were_killed_before_it_began_can_be_started(roll: Callable, folder: Path) -> None:
+    (folder / "runs" / "tiny" / "logs").mkdir(parents=True)
+    (folder / "runs" / "tiny" / "weights-actor_train-9c29e388").touch()  # the rendezvous of a sharded trainer
+    assert roll("train", "run.yaml", "validation.tasks=[]", "steps=1", "--resume").code == 0
+    assert checkpoints(folder / "runs" / "tiny") == ["step-1"]

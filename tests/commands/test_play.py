@@ -45,8 +45,9 @@ def test_a_game_without_moves_takes_lines():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["size"], "play: 'size' is not KEY=VALUE"),
-        (["size=[1"], "play: size: '[1' cannot be read"),
+        (["size"], "command line: 'size' is not an override; write key.sub=value"),
+        (["size=[1"], "command line: size: broken YAML"),
+        (["size=" + "9" * 5000], "command line: size: a whole number has at most 100 digits"),
         (["sise=4"], "environment 'frozen_lake' takes no 'sise'; did you mean 'size'?"),
         (["size=1"], "frozen_lake: size must be a whole number"),
     ],

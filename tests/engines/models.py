@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Request
@@ -54,6 +54,8 @@ def small(architecture: str = "qwen3", seed: int = 0, **changes: Any) -> Decoder
 
 def peer(settings: Any, seed: int = 0) -> Any:
     """The model that transformers builds from a config, with every parameter random: norms and biases too."""
+    from transformers import AutoModelForCausalLM  # takes two seconds: only where it is used
+
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(settings, attn_implementation="eager").eval()
     with torch.no_grad():

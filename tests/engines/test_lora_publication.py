@@ -112,6 +112,7 @@ def test_every_version_of_an_adapter_is_attested(tmp_path: Path) -> None:
     ],
     ids=["pinned", "undelivered", "half", "unused"],
 )
+@pytest.mark.slow
 def test_the_error_of_a_failed_publication_names_its_fault(kind: Any, channel: Any, named: str, tmp_path: Path) -> None:
     with pytest.raises(RunStopped, match=named):
         asyncio.run(published(tmp_path, kind, channel()))

@@ -36,6 +36,7 @@ def test_the_walkthroughs_of_the_examples_win_and_no_shorter_part_of_them_does()
 
 
 @with_data
+@pytest.mark.slow
 def test_the_walkthroughs_of_the_original_win():
     tasks, fits = originals()
     assert len(tasks) == 340
@@ -69,6 +70,7 @@ def test_listed_commands_have_an_effect_and_others_have_none():
 
 
 @with_data
+@pytest.mark.slow
 def test_so_it_is_in_the_games_of_the_original():
     tasks, fits = originals()
     assert sum(wander(task, fits) for task in tasks[::7]) > 100

@@ -124,6 +124,7 @@ def test_tools_pass_through_every_way_to_come_by_an_environment(start_limit: int
     assert asyncio.run(use()).messages == (Message("tool", "3"),)
 
 
+@pytest.mark.slow
 def test_tools_come_from_a_process_and_calls_go_there() -> None:
     async def use() -> None:
         pool = EnvPool(1, names=["calculator"])

@@ -242,6 +242,7 @@ async def reward(row: Task, calls: list[ToolCall]) -> float:
 
 
 @needs_data
+@pytest.mark.slow
 def test_gold_calls_of_every_row_are_right_with_any_choice_and_order() -> None:
     draws, tasks = random.Random(0), rows()
     assert len(tasks) == 1198 and sum(not task.answer for task in tasks) == 192
@@ -269,6 +270,7 @@ def changes(row: Task, calls: list[ToolCall]) -> Iterator[list[ToolCall]]:
 
 
 @needs_data
+@pytest.mark.slow
 def test_one_argument_that_is_changed_makes_every_row_wrong_whichever_it_is_and_however() -> None:
     draws = random.Random(1)
 
@@ -286,6 +288,7 @@ def test_one_argument_that_is_changed_makes_every_row_wrong_whichever_it_is_and_
 
 
 @needs_data
+@pytest.mark.slow
 def test_no_call_an_extra_one_or_one_left_out_is_wrong_in_every_row() -> None:
     draws = random.Random(2)
 

@@ -89,6 +89,7 @@ def test_arguments_that_make_no_table_are_refused() -> None:
         table(max_turns=1)
 
 
+@pytest.mark.slow
 def test_the_example_trains_both_agents(tmp_path: Path) -> None:
     small = ["steps=2", "threads=1", "rollout.groups_per_step=8", f"directory={tmp_path}"]
     loaded = load(EXAMPLES / "negotiation.yaml", [*small, "deterministic=false", "tracking.tensorboard=false"])

@@ -392,6 +392,7 @@ def test_the_rows_of_the_examples_are_right_and_leaving_one_action_out_is_wrong(
 
 
 @WITH_DATA
+@pytest.mark.slow
 def test_gold_actions_of_tau_bench_score_1_and_with_one_that_writes_left_out_0() -> None:
     folder = Path(os.environ["ROLL_DATA"]) / "tool_use" / "tau_bench"
     database = str(folder / "retail_{table}.json.gz")

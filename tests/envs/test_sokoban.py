@@ -109,6 +109,7 @@ def test_the_fewest_moves_are_found():
 
 
 @pytest.mark.parametrize(("size", "boxes", "pulls"), [(3, 1, 2), (5, 1, 6), (5, 2, 4), (6, 1, 12)])
+@pytest.mark.slow
 def test_every_level_that_is_made_can_be_solved_and_is_not_solved_yet(size: int, boxes: int, pulls: int):
     for seed in range(60 if boxes == 1 else 15):
         level = parse_level(opening(room(seed, size=size, boxes=boxes, pulls=pulls)))
@@ -122,6 +123,7 @@ def test_seeds_give_different_levels_and_a_seed_always_the_same():
     assert len({opening(room(seed)) for seed in range(50)}) == 50
 
 
+@pytest.mark.slow
 def test_held_out_levels_of_the_example_are_distinct_and_in_no_training():
     run = load(EXAMPLES / "sokoban.yaml").run
     (training,), (held_out,) = run.tasks, run.validation.tasks

@@ -265,6 +265,7 @@ def dbbench() -> list[Task]:
 
 
 @WITH_DATA
+@pytest.mark.slow
 def test_every_gold_answer_of_dbbench_scores_1_and_a_wrong_one_0() -> None:
     assert right_and_wrong(dbbench()) == [(1.0, 0.0)] * 349
 
@@ -278,6 +279,7 @@ def in_mysql(contents: str) -> str:
 
 
 @WITH_DATA
+@pytest.mark.slow
 def test_tables_after_a_reference_statement_equal_those_of_mysql() -> None:
     agree = disagree = 0
     for task in dbbench():

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from roll.journal.events import AttemptRetried, GroupFailed, TrajectoryEnded
 from tests.envs.clumsy import BLUNDERS, ClumsyEnvs
 from tests.envs.fault_rig import attempts, tasks
 
 
+@pytest.mark.slow
 def test_every_fault_of_a_tool_is_counted_by_kind_and_ends_neither_the_attempt_nor_the_run(tmp_path: Path) -> None:
     found, events = attempts(tmp_path, tasks(list(BLUNDERS)), ClumsyEnvs, until=lambda each: each.status.valid)
     for kind in BLUNDERS:

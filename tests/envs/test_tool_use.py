@@ -140,6 +140,7 @@ def test_an_episode_calls_in_the_form_of_its_template_and_the_source_rewards_the
     assert attempt(words, [call, "407"], source).reward == 0.0
 
 
+@pytest.mark.slow
 def test_tools_that_are_known_late_and_tools_in_processes_are_called_all_the_same() -> None:
     call = Spec("tool_use", {"tools": [{"kind": f"{OWN}:Diary", "owner": "b"}], "exact": True})
 

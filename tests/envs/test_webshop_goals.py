@@ -45,6 +45,7 @@ def test_every_goal_of_the_examples_can_be_bought():
 
 
 @pytest.mark.skipif("ROLL_DATA" not in os.environ, reason="ROLL_DATA names no folder with data")
+@pytest.mark.slow
 def test_a_player_that_knows_the_goal_earns_all_of_it_in_at_least_95_of_100_cases():
     folder = Path(os.environ["ROLL_DATA"]) / "agentic"
     tasks = jsonl(str(folder / "webshop_goals_train.jsonl"))

@@ -6,7 +6,7 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.explain.placement import format_bytes, format_ids, placement_report
-from tests.placement.runs import SMALL, VLLM, run_of
+from tests.placement.runs import SMALL, TRAIN, VLLM, run_of
 
 
 def test_a_plan_is_a_table_with_bytes_by_phase_and_reasons(tmp_path: Path) -> None:
@@ -20,6 +20,17 @@ def test_a_plan_is_a_table_with_bytes_by_phase_and_reasons(tmp_path: Path) -> No
     assert "offloaded: nothing" in text
     assert "overlap: generation continues during training; the two share no device" in text
     assert "auto: actor_train and actor_infer: 1 of 4 devices for training, the others for generation" in text
+
+
+def test_a_trainer_in_host_memory_is_listed_as_offloaded(tmp_path: Path) -> None:
+    run = run_of(tmp_path, SMALL, f"{TRAIN}, devices: [0], offload: true}}", f"{VLLM}, devices: [1]}}")
+    assert "offloaded: actor_train's weights and optimizer always" in placement_report(run, "2xH200")
+
+
+@pytest.mark.parametrize("name", ["Qwen3-8B-A1B", "Qwen2.5-7B-MoE-Instruct", "Llama-3.2-1B-a0.5b"])
+def test_a_mixture_of_experts_is_not_counted_as_the_dense_model_of_that_name(tmp_path: Path, name: str) -> None:
+    text = placement_report(run_of(tmp_path, f"model={{path: models/{name}}}", "actor_infer.devices=1-3"), "4xH200")
+    assert "memory: not counted" in text
 
 
 def test_staleness_without_effect_is_pointed_out(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def test_processes_and_devices_are_explained(tmp_path: Path) -> None:
     line = device_summary(run_of(tmp_path, *ray))
     assert line.startswith("ray (a new cluster on this machine): actor_train in 1 process, actor_infer")
     assert line.endswith("actor_infer in 3 processes, critic in 1 process")
+    chosen = device_summary(run_of(tmp_path, "executor=ray"))
+    assert chosen.endswith("actor_train in 1 process, actor_infer in processes of the planner's choice")
     text = page(tmp_path, *ray)
     for words in (
         "64 sequences, in 3 processes with /other/python",
@@ -300,6 +302,7 @@ def test_another_optimizer_without_clipping_is_explained(tmp_path: Path) -> None
     assert "SGD, learning rate 1, constant, gradient norm not clipped" in text
 
 
+@pytest.mark.slow
 def test_explaining_imports_no_torch() -> None:
     code = "import sys, roll.explain.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

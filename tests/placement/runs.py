@@ -18,6 +18,7 @@ executor: ray
 actor_train: {tokens_per_microbatch: 8192}
 """
 SMALL = "model={path: models/Qwen3-0.6B}"
+TRAIN = "actor_train={backend: fsdp2, tokens_per_microbatch: 8192"
 VLLM = "actor_infer={backend: vllm, dtype: bfloat16"
 
 

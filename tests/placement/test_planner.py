@@ -6,7 +6,7 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.placement.records import WorkerPlacement
-from tests.placement.runs import SMALL, VLLM, devices, plan_of
+from tests.placement.runs import SMALL, TRAIN, VLLM, devices, plan_of
 
 
 def test_a_range_of_devices_is_split_into_groups_of_tp(tmp_path: Path) -> None:
@@ -89,6 +89,16 @@ def test_groups_of_uneven_nodes_do_not_span_nodes(tmp_path: Path) -> None:
             "8xH200",
             ["weight_sync.transport=ipc", "actor_train.devices=[0]", "actor_infer.devices=[1]"],
             r"ipc is for one GPU, and actor_train is on \[0\], actor_infer on \[1\]; choose 'nccl'",
+        ),
+        (
+            "8xH200",
+            ["weight_sync.transport=ipc", f"{TRAIN}, devices: all}}", f"{VLLM}, devices: all}}"],
+            r"ipc is for one GPU, and actor_train is on \[0, 1, 2, 3, 4, 5, 6, 7\], actor_infer on",
+        ),
+        (
+            "8xH200",
+            ["weight_sync.transport=ipc", f"{TRAIN}, devices: '0-1'}}", f"{VLLM}, devices: '0-1'}}"],
+            r"weight_sync.transport \(ipc\): is for one GPU, and actor_train.devices is 0-1; choose nccl",
         ),
         (
             "8xH200",

@@ -87,7 +87,7 @@ def trained(run: Run, folder: Path, placement: Placement) -> Finished:
         with (
             closing(RunDirectory.create(folder / run.name, overwrite=True)) as directory,
             closing(Journal(directory.journal)) as journal,
-            closing(build_reporter(run, directory, None)) as reporter,
+            closing(build_reporter(run, directory)) as reporter,
             Interrupt() as interrupt,
         ):
             checkpointer = build_checkpointer(run, directory, roles, journal)

@@ -430,6 +430,7 @@ class World:
         self.tokens[SampleOutcome.WAITING] += sum(map(len, self.partial.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lose", "crash"])
 @pytest.mark.parametrize("seed", range(8))
 def test_the_account_of_a_random_run_is_exact(seed: int, fault: str, tmp_path: Path):

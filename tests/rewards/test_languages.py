@@ -82,5 +82,6 @@ def test_words_two_languages_share_leave_both():
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.text(st.characters(), max_size=200))
+@pytest.mark.slow
 def test_any_text_has_an_answer_from_the_table(text: str):
     assert languages(text) <= LANGUAGES

@@ -252,6 +252,7 @@ def test_no_response_is_expensive(bomb: str):
     assert time.thread_time() - start < 20.0  # linear takes some hundredths
 
 
+@pytest.mark.slow
 def test_a_process_that_scores_has_algebra_loaded_from_the_start() -> None:
     made = RewardAdapter.load(Spec("math", {"timeout_s": 3.0}))
     assert isinstance(made.instance, Math)

@@ -14,6 +14,8 @@ from roll.errors import ConfigError, RewardFailed
 from roll.rewards.model import ClassifierReward
 from roll.types import Message, Task
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = (
     "{% for message in messages %}<bos>{{ message.role }}\n{{ message.content }}<eos>{% endfor %}"
     "{% if add_generation_prompt %}<bos>assistant\n{% endif %}"

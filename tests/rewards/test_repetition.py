@@ -36,6 +36,7 @@ def test_runs_of_no_length_are_refused(options: Any):
         repetition(TASK, "x", **options)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=4))
 def test_saying_it_all_twice_scores_less(words: list[str]):

@@ -53,6 +53,7 @@ def test_computing_takes_no_time_unless_it_is_charged() -> None:
     assert busy_s == now
 
 
+@pytest.mark.slow
 def test_work_of_another_machine_is_not_charged() -> None:
     loop = VirtualLoop(charge_cpu=True)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.queue import batch_at_once
+from benchmarks.split import Baseline, baseline, gains, staleness_bound, work_bound
 from roll.sim.engines import CallCost, GeneratorSpeed
 from roll.sim.run import SimulationConfig, simulate
-from roll.sim.split import Baseline, baseline, gains, staleness_bound, work_bound
 from roll.sim.workload import Constant, LogNormal
 
 pytestmark = pytest.mark.slow

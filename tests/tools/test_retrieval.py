@@ -38,6 +38,7 @@ def test_the_best_come_first_and_equal_ones_in_their_order() -> None:
     assert BM25Index([]).search(["a"], 5) == [] and BM25Index([[]]).search(["a"], 5) == []
 
 
+@pytest.mark.slow
 def test_it_finds_the_same_documents_as_a_linear_search() -> None:
     draws = random.Random(0)
     documents = [draws.choices("abcdefghij", k=draws.randint(1, 30)) for _ in range(300)]

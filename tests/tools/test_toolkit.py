@@ -70,6 +70,7 @@ def test_a_sandbox_that_fails_is_nothing_to_tell_a_policy() -> None:
         used([f"{OWN}:breaks"], ToolCall("breaks"))
 
 
+@pytest.mark.slow
 def test_every_set_is_closed_once_even_where_another_cannot_start() -> None:
     async def use() -> None:
         kit = Toolkit([{"kind": f"{OWN}:Diary", "owner": "a"}, {"kind": "mcp", "command": ["/no/such/program"]}])

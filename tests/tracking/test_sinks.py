@@ -136,7 +136,7 @@ except ConfigError as error:
 """
     done = run_python(code, tmp_path)
     assert done.stderr.strip() == (
-        f"tracking.{service}: the package {service} is not installed; pip install 'roll[{service}]'"
+        f"tracking.{service}: the package {service} is not installed; pip install 'roll-rl[{service}]'"
     )
 
 

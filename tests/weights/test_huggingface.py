@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from roll.weights.huggingface import read_tensors, write_sharded_model
 from tests.engines.models import small
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_file_exceeds_its_size_and_transformers_loads_all_of_them(tmp_path: Path) -> None:

@@ -104,6 +104,28 @@ def test_a_model_that_is_too_short_for_the_run_is_refused_before_anything_starts
         build_roles(other, other.actor_train.optimizer, 1)
 
 
+@pytest.mark.parametrize("role", ["reference", "critic", "teacher", "reward_model"])
+def test_another_model_that_is_too_short_for_the_run_is_refused_before_anything_starts(
+    tmp_path: Path, role: str
+) -> None:
+    short = run_of(tmp_path, "executor=inline")
+    build(ModelSpec(model=short.model)).config.save_pretrained(tmp_path / "model")
+    build_tokenizer(short.model).save_pretrained(tmp_path / "model")
+    changes = ["executor=inline", f"{role}={{path: {tmp_path}/model}}", "model.shape.max_seq_len=128"]
+    if role == "teacher":
+        changes.append("algorithm.needs=[teacher, critic]")
+    limit = 63 if role == "reward_model" else 64  # a reward model reads the last token twice
+    for longest, fits in ((limit, True), (limit + 1, False)):
+        run = run_of(tmp_path, *changes, f"rollout.max_seq_len={longest}")
+        specs = build_engine_specs(run, run.actor_train.optimizer, 7, supervised=False)
+        if fits:
+            with pytest.raises(ConfigError, match="safetensors"):  # the check of the length has passed
+                build_models(run, build_tokenizer(run.model), specs, Recorder())
+        else:
+            with pytest.raises(ConfigError, match=r"the model supports 64 tokens \(the run needs 65\); lower"):
+                build_models(run, build_tokenizer(run.model), specs, Recorder())
+
+
 def test_a_device_that_is_not_there_is_refused_by_its_key() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

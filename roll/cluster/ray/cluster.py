@@ -283,7 +283,8 @@ class RayCluster(Cluster[W]):
         except RayTaskError as error:
             raise RuntimeError(f"{self.role} {rank}: {what} failed outside the worker") from error
         except RayError as error:
-            raise WorkerDied(self._describe_death(rank, what, error)) from None
+            fix = "see there, then `roll resume` the run"
+            raise WorkerDied(self._describe_death(rank, what, error), fix) from None
         finally:
             self._in_flight.discard(future)
         result: CallResult = unpack(payload)
@@ -298,10 +299,7 @@ class RayCluster(Cluster[W]):
         log = self.log(rank)
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return (
-            f"{self.role} {rank}: its process {how} during {what}; {log} ends with: {last[:_LAST_LINE]}; "
-            "see there, then `roll resume` the run"
-        )
+        return f"{self.role} {rank}: its process {how} during {what}; {log} ends with: {last[:_LAST_LINE]}"
 
 
 async def _store(payload: Payload) -> Any:
@@ -342,6 +340,8 @@ def wait_for_nodes(
 
 
 def _no_cluster(address: str | None, reason: str) -> ConfigError:
-    where = "could be started here" if address is None else f"at {address}"
+    if address is None:
+        fix = "start one with `ray start --head`, and set ray.address to auto"
+        return ConfigError(f"ray: no cluster could be started here ({reason}); {fix}")
     fix = "start one with `ray start --head`, or leave ray.address out"
-    return ConfigError(f"ray.address: no Ray cluster {where} ({reason}); {fix}")
+    return ConfigError(f"ray.address: no Ray cluster at {address} ({reason}); {fix}")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from roll.config.decoder import decoder_fault, longest_sequence
 from roll.config.lora import Lora
 from roll.engines.native.fused import apply_rotary, rms_norm, silu_gate
 from roll.errors import ConfigError
@@ -25,8 +26,6 @@ from roll.types import Digest
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]."""
-
-_ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "smollm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +51,10 @@ class Geometry:
 def geometry(config: PretrainedConfig) -> Geometry:
     """The geometry of a Hugging Face config; unsupported architectures are refused."""
     hf: Any = config
+    values = config.to_dict()
+    if fault := decoder_fault(values):
+        raise ConfigError(f"model: {fault}")
     kind = hf.model_type
-    if kind not in _ARCHITECTURES:
-        raise ConfigError(
-            f"model: backend native supports {', '.join(_ARCHITECTURES)} (got {kind!r}); choose another backend"
-        )
-    if getattr(hf, "hidden_act", "silu") != "silu" or getattr(hf, "mlp_bias", False):
-        raise ConfigError("model: backend native supports only SwiGLU layers without bias; choose another backend")
-    if any(layer != "full_attention" for layer in getattr(hf, "layer_types", None) or ()) or (
-        kind == "mistral" and hf.sliding_window is not None and hf.sliding_window < hf.max_position_embeddings
-    ):
-        raise ConfigError("model: backend native does not support sliding-window attention; choose another backend")
-    factor = (getattr(hf, "rope_parameters", None) or {}).get("partial_rotary_factor", 1)
-    if factor != 1:
-        raise ConfigError(
-            f"model: backend native supports only rotation of whole heads (got partial_rotary_factor {factor}); "
-            "choose another backend"
-        )
     bias = bool(getattr(hf, "attention_bias", False))
     return Geometry(
         vocab=hf.vocab_size,
@@ -78,7 +64,7 @@ def geometry(config: PretrainedConfig) -> Geometry:
         kv_heads=hf.num_key_value_heads,
         head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
         mlp=hf.intermediate_size,
-        max_seq_len=hf.max_position_embeddings,
+        max_seq_len=int(longest_sequence(values)),
         eps=hf.rms_norm_eps,
         tied=bool(hf.tie_word_embeddings),
         qkv_bias=bias or kind == "qwen2",
@@ -269,10 +255,8 @@ def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tenso
         theta = parameters.get("rope_theta", 10_000.0)
         even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu")
         frequencies = 1.0 / theta ** (even / shape.head_dim)
-    elif kind in ("linear", "llama3", "yarn"):
-        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
-        raise ConfigError(f"model: backend native does not support rotary scaling {kind!r}; choose another backend")
+        frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.outer(torch.arange(shape.max_seq_len, dtype=torch.float32, device="cpu"), frequencies)
     cos, sin = angles.cos() * scaling, angles.sin() * scaling
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)

@@ -40,6 +40,7 @@ def test_lengths_of_all_widths_give_the_same_bits_alone_and_together(
         assert asyncio.run(serve(engine, requests)) == alone
 
 
+@pytest.mark.slow
 def test_a_request_gives_the_same_bits_next_to_a_longer_one() -> None:
     decoder = small("llama", max_position_embeddings=CONTEXT, hidden_size=64, head_dim=16)
     short = request("r", prompts(1, shortest=300, longest=300)[0], 2)

@@ -13,6 +13,8 @@ from roll.errors import ConfigError
 from roll.weights.huggingface import read_config, read_tensors, write_model
 from tests.engines.models import config, ours, peer, prompts, small
 
+pytestmark = pytest.mark.slow
+
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -102,10 +104,7 @@ def test_a_tensor_that_does_not_fit_is_named_in_one_line(extra: tuple[str, torch
         ("gpt2", {}, "gpt2"),
         ("llama", {"hidden_act": "gelu"}, "SwiGLU"),
         ("llama", {"mlp_bias": True}, "without bias"),
-        ("mistral", {"sliding_window": 16}, "sliding-window"),
-        ("mistral", {"sliding_window": 511}, "sliding-window"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0}, "sliding-window"),
     ],
 )
 def test_an_architecture_that_would_be_computed_wrongly_is_refused(
@@ -113,6 +112,25 @@ def test_an_architecture_that_would_be_computed_wrongly_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=word):
         geometry(config(architecture, **changes))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "longest"),
+    [
+        ("mistral", {"sliding_window": 60}, 60),
+        ("mistral", {"sliding_window": 600}, 512),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 60, "max_window_layers": 1}, 60),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 60, "max_window_layers": 2}, 512),
+    ],
+)
+def test_a_model_with_a_sliding_window_is_exact_for_sequences_as_long_as_the_window(
+    architecture: str, changes: dict[str, Any], longest: int
+) -> None:
+    settings = config(architecture, **changes)
+    assert geometry(settings).max_seq_len == longest
+    model, rows = peer(settings), [row[:60] for row in prompts(2, shortest=60, longest=61)]
+    expected = peer_logits(model, rows)
+    assert (logits_of(ours(model), rows) - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
 
 
 def test_an_unknown_rotary_scaling_is_refused() -> None:

@@ -299,7 +299,7 @@ def test_in_16_bits_the_frozen_model_has_16_bits_and_adapters_have_32(tmp_path: 
 
 @pytest.fixture
 def peft() -> Any:
-    return pytest.importorskip("peft", reason="peft is not installed; `pip install roll[lora]` has it")
+    return pytest.importorskip("peft", reason="peft is not installed; `pip install roll-rl[lora]` has it")
 
 
 @pytest.fixture

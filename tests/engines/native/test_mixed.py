@@ -69,6 +69,7 @@ def test_in_full_precision_it_equals_the_decoder(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.slow
 def test_its_gradient_is_that_of_full_precision_up_to_rounding(kind: str) -> None:
     decoder = small(kind, initializer_range=0.1)
     expected = updated(twin(decoder), Precision())
@@ -81,6 +82,7 @@ def test_activation_checkpointing_gives_the_same_gradient() -> None:
     assert torch.equal(updated(small(), retained), updated(small(), again))
 
 
+@pytest.mark.slow
 def test_the_gradient_does_not_depend_on_micro_batches() -> None:
     # Rounding of products is all that differs; a wrong denominator would be a factor.
     assert apart(updated(small(), NARROW, budget=20), updated(small(), NARROW, budget=4096)) < 0.02

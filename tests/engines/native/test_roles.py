@@ -59,6 +59,7 @@ def test_the_score_of_a_whole_trajectory_is_that_after_its_last_token() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_critic_learns_the_returns() -> None:
     async def learn() -> list[float]:
         engine: NativeTrainer = trainer(critic(), optimizer=Optimizer(lr=3e-3))
@@ -128,6 +129,7 @@ async def _logprobs(decoder: Decoder, batch: Batch) -> torch.Tensor:
     return torch.cat(rows)
 
 
+@pytest.mark.slow
 def test_an_entropy_bonus_raises_the_entropy_and_is_off_by_default() -> None:
     async def learn(bonus: float) -> tuple[float, float]:
         engine = trainer(small(), optimizer=Optimizer(lr=1e-2))

@@ -108,6 +108,7 @@ def test_frequencies_are_the_probabilities_and_nothing_outside_is_drawn(kind: Sa
     assert statistic < free + 5 * (2 * free).sqrt()
 
 
+@pytest.mark.slow
 def test_scores_in_chunks_equal_those_in_one_piece_and_so_do_their_gradients() -> None:
     noise_of = torch.Generator().manual_seed(0)
     vocab, num = 2**20, 18  # logits of 16 such tokens fill a chunk of 64 MiB

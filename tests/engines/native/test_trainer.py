@@ -60,6 +60,7 @@ def apart(left: torch.Tensor, right: torch.Tensor) -> float:
     return float((left - right).norm() / right.norm())
 
 
+@pytest.mark.slow
 def test_the_gradient_depends_on_no_micro_batch_budget() -> None:
     decoder = small()
     whole = asyncio.run(gradient(decoder, rewarded()))
@@ -75,6 +76,7 @@ def test_the_gradient_depends_on_no_row_order() -> None:
     assert apart(asyncio.run(gradient(decoder, batch.select(order), budget=80)), whole) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_formula() -> None:
     decoder, batch = small(), rewarded()
     plain = twin(decoder)

@@ -78,6 +78,11 @@ CATALOGUE = {
         about="violations after a short run was killed at every file operation and journal commit, and continued",
         goal="none",
     ),
+    "config_fuzz": Benchmark(
+        run="benchmarks.config_fuzz:run",
+        about="faults on 10,000 mutated examples: tracebacks, hangs, files that `check` accepts and `train` refuses",
+        goal="none",
+    ),
     "math": Benchmark(
         run="benchmarks.math:run",
         about="responses per second that the reward `math` scores on two cores, and the correctness of its scores",

@@ -14,6 +14,14 @@ from roll.errors import ConfigError, UnknownName, did_you_mean
 from roll.signature import Signature, public_names, signature_of
 
 T = TypeVar("T")
+_CALLS = {
+    "loss": "f(tokens, **arguments)",
+    "advantage": "f(batch, **arguments)",
+    "reward": "f(task, response, **arguments)",
+    "environment": "Class(task, **arguments)",
+}
+"""How the code calls an object of a kind with the arguments in the file."""
+_METHODS = {"environment": ("async start", "async step", "async close"), "reward": ("score",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +94,13 @@ class Table(Generic[T]):
             return [("", str(error))]
         unknown = [] if signature.open else [key for key in arguments if key not in signature.hints]
         missing = [] if self.partial and ":" in name else sorted(signature.required - set(arguments))
+        absent = [method for method in _METHODS.get(self.kind, ()) if not signature.has(method)]
         expected = {key: signature.expected(key, value) for key, value in arguments.items()}
         offers = {key: did_you_mean(key, signature.hints) or "; it takes no arguments" for key in unknown}
         return [
             *((key, f"{self.kind} {name!r} takes no {key!r}{offer}") for key, offer in offers.items()),
-            *(("", f"{self.kind} {name!r} needs {key!r}; add it") for key in missing),
+            *(("", f"{self.kind} {name!r} needs {key!r}; add it{self._call(name)}") for key in missing),
+            *(("", f"{self.kind} {name!r} has no method `{method}`; add it to the class") for method in absent),
             *(
                 (key, f"{self.kind} {name!r} takes {text} as {key!r} (got {reprlib.repr(arguments[key])}); change it")
                 for key, text in expected.items()
@@ -122,6 +132,14 @@ class Table(Generic[T]):
             offer = did_you_mean(attribute, public_names(source))
             raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}{offer}")
         return signature
+
+    def _call(self, name: str) -> str:
+        """Advice about a function of the user's that requires an argument too many."""
+        return (
+            f", or change its definition: it is called as {_CALLS[self.kind]}"
+            if ":" in name and self.kind in _CALLS
+            else ""
+        )
 
     def _missing(self, name: str, module: str) -> str:
         return f"{self.kind} {name!r}: no module named {module!r}; put it next to the YAML file or install it"

@@ -26,6 +26,12 @@ class Signature:
     """Values of names that hints may contain."""
     summary: str = ""
     """First paragraph of the docstring, as one line."""
+    methods: frozenset[str] | None = None
+    """Methods of a class, such as `async step`; None if it may have others, or is a function."""
+
+    def has(self, method: str) -> bool:
+        """Whether it has this method, as far as the source tells."""
+        return self.methods is None or method in self.methods
 
     def expected(self, key: str, value: Any) -> str:
         """Description of a valid value in place of `value`; empty if it is valid or cannot be judged from source."""
@@ -53,7 +59,8 @@ def signature_of(source: Path, attribute: str, supplied: int, supplied_to_class:
             # A decorator may accept other types than the function that it decorates.
             return replace(signature, hints=dict.fromkeys(signature.hints)) if node.decorator_list else signature
         if isinstance(node, ast.ClassDef) and node.name == attribute:
-            return replace(_from_class(node, supplied_to_class), types=types, summary=_summary(node))
+            signature = replace(_from_class(node, supplied_to_class), types=types, summary=_summary(node))
+            return replace(signature, methods=_methods(node))
         if _bound_names(node) & {attribute, "*"}:
             return Signature(open=True)
     return None
@@ -201,6 +208,18 @@ def _from_class(node: ast.ClassDef, supplied: int) -> Signature:
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
     parameters = [(cast(ast.Name, item.target).id, item.annotation, item.value) for item in fields]
     return _from_parameters(parameters[supplied:])
+
+
+def _methods(node: ast.ClassDef) -> frozenset[str] | None:
+    """The methods of a class, `async` ones with that word; None if bases, decorators or assignments may add others."""
+    plain = ast.FunctionDef | ast.AsyncFunctionDef | ast.AnnAssign | ast.Expr | ast.Pass
+    if node.bases or node.keywords or node.decorator_list or not all(isinstance(each, plain) for each in node.body):
+        return None
+    functions = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if any(each.decorator_list or each.name == "__getattr__" for each in functions):
+        return None
+    names = {f"async {each.name}" for each in functions if isinstance(each, ast.AsyncFunctionDef)}
+    return frozenset(names | {each.name for each in functions})
 
 
 def _from_parameters(

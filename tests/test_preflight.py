@@ -117,7 +117,8 @@ def test_modules_in_the_directory_of_the_file_are_read_but_not_run(tmp_path: Pat
         "command line: tasks.0.reward.wight: reward 'manners_beside:polite' takes no 'wight'; did you mean 'weight'?"
     ]
     assert faults(tmp_path, "tasks.0.reward='manners_beside:polite'") == [
-        "command line: tasks.0.reward: reward 'manners_beside:polite' needs 'word'; add it"
+        "command line: tasks.0.reward: reward 'manners_beside:polite' needs 'word'; add it, "
+        "or change its definition: it is called as f(task, response, **arguments)"
     ]
     assert faults(tmp_path, "tasks.0.reward='manners_beside:polit'") == [
         "command line: tasks.0.reward: reward 'manners_beside:polit': module manners_beside has no 'polit'; "
@@ -134,7 +135,9 @@ def test_names_defined_under_a_condition_or_imported_are_found(tmp_path: Path) -
 
 
 def test_the_code_passes_the_task_to_an_environment(tmp_path: Path) -> None:
-    (tmp_path / "worlds_beside.py").write_text("class World:\n    def __init__(self, task, *, size=3): ...\n")
+    methods = "".join(f"    async def {name}: ...\n" for name in ("start(self)", "step(self, response)", "close(self)"))
+    world = f"class World:\n    def __init__(self, task, *, size=3): ...\n{methods}"
+    (tmp_path / "worlds_beside.py").write_text(world)
     world = "tasks.0.env={kind: 'worlds_beside:World', size: 4}"
     fly(tmp_path, world)
     (line,) = faults(tmp_path, world, "tasks.0.env.task=1")

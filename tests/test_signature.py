@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from roll.registry import ENVS, REWARDS
 from roll.signature import Signature, signature_of
 
 SOURCE = """\
@@ -147,3 +148,59 @@ def test_a_default_outside_its_hint_is_valid_too(tmp_path: Path) -> None:
     (tmp_path / "careful.py").write_text(CAREFUL)
     found = signature_of(tmp_path / "careful.py", "drawn", 1, 0)
     assert found is not None and found.expected("way", "other") == "a whole number or 'auto'"
+
+
+CLASSES = """\
+class Whole:
+    name: str = ""
+    async def start(self): ...
+    async def step(self, response): ...
+    async def close(self): ...
+
+class Gym:
+    def reset(self): ...
+    def step(self, response): ...
+    async def close(self): ...
+
+class Heir(Gym): ...
+
+class Assigned:
+    start = step = close = None
+
+class Judge:
+    def __call__(self, task, response): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("Whole", []),
+        (
+            "Gym",
+            ["has no method `async start`; add it to the class", "has no method `async step`; add it to the class"],
+        ),
+        ("Heir", []),
+        ("Assigned", []),
+    ],
+)
+def test_an_environment_without_a_method_of_the_protocol_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, lines: list[str]
+) -> None:
+    (tmp_path / "worlds_beside.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = f"worlds_beside:{name}"
+    assert ENVS.faults(kind, {}) == [("", f"environment {kind!r} {line}") for line in lines]
+
+
+def test_a_reward_class_without_score_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judges_beside.py").write_text(CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    ((_, line),) = REWARDS.faults("judges_beside:Judge", {})
+    assert line == "reward 'judges_beside:Judge' has no method `score`; add it to the class"
+
+
+def test_no_built_in_environment_or_reward_lacks_a_method() -> None:
+    for table in (ENVS, REWARDS):
+        faults = [line for name in table.targets for _, line in table.faults(name, {})]
+        assert not [line for line in faults if "has no method" in line]

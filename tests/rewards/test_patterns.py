@@ -66,6 +66,7 @@ def test_a_final_newline_matches_as_in_re(pattern: str, text: str):
         ("a.{250}c*a.{0,250}c", "".join(random.Random(0).choices("ab", k=50_000))),
         (r"\b\w+\d$", "".join(map(chr, range(0x10000, 0x40000)))),
     ],
+    ids=lambda value: value[:40],
 )
 def test_patterns_that_are_exponential_for_re_are_fast(pattern: str, text: str):
     start = time.thread_time()

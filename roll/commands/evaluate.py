@@ -61,5 +61,5 @@ def _row(source: str, trajectory: Trajectory, template: Template) -> dict[str, A
         "reason": trajectory.reason,
         "reward": trajectory.reward if trajectory.status.valid else None,
         "metrics": trajectory.metrics,
-        "replies": [template.decode(turn.sampled) for turn in trajectory.turns],
+        "responses": [template.decode(turn.sampled) for turn in trajectory.turns],
     }

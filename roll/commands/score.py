@@ -130,9 +130,9 @@ async def _score_in_order(
     try:
         async with asyncio.TaskGroup() as group:
             for row in rows:
-                for index, reply in enumerate(row.replies):
-                    line = {"line": row.line, "id": row.task.id, "reply": index}
-                    window.append((line, group.create_task(score(row.task, reply))))
+                for index, response in enumerate(row.replies):
+                    line = {"line": row.line, "id": row.task.id, "response": index}
+                    window.append((line, group.create_task(score(row.task, response))))
                     if len(window) >= _MAX_PENDING:
                         line, pending = window.popleft()
                         report(line, await pending)

@@ -55,7 +55,7 @@ class Agent(Section):
     milliseconds, without the time of its imports."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Seconds after which the program is killed and the attempt fails."""
-    result: Literal["reply", "stdout", "reward"] = "reply"
+    result: Literal["response", "stdout", "reward"] = "response"
     """Text to score: the model's last response or the program's standard output. `reward`: the program gets the task's
     answer and prints the reward, as `{"reward": 0.5}` in its last line."""
 

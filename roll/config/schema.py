@@ -124,7 +124,7 @@ class Rollout(Section):
 
 
 class Rewards(Section):
-    """The processes that score replies."""
+    """The processes that score responses."""
 
     workers: int = Field(default=0, ge=0)
     """Processes; 0: the controller's own thread, where breakpoints work and a blocking reward blocks the run."""

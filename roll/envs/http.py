@@ -5,7 +5,7 @@
 | posted to | body | answered with status 200 and |
 |---|---|---|
 | `url/start` | `{"task": {...}}` | `{"id": "7", "messages": [...]}` |
-| `url/step` | `{"id": "7", "reply": "left"}` | `{"messages": [...], "reward": 0.0, "done": false}` |
+| `url/step` | `{"id": "7", "response": "left"}` | `{"messages": [...], "reward": 0.0, "done": false}` |
 | `url/close` | `{"id": "7"}` | `{}` |
 
 A task has `id`, `domain`, `messages`, `answer`, `metadata` and `seed`; a message is
@@ -57,7 +57,7 @@ class Http:
 
     async def step(self, response: str) -> StepResult:
         assert not self._done, f"http: {self.url} stepped after done; an environment is single-use"
-        result = await self._ask("step", {"id": self._id, "reply": response}, _parse_step)
+        result = await self._ask("step", {"id": self._id, "response": response}, _parse_step)
         self._done = result.done
         return result
 

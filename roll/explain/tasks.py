@@ -53,7 +53,7 @@ def _origin(source: TaskSourceConfig) -> Iterator[str]:
 
 def _agent(agent: Agent) -> str:
     scored = {
-        "reply": "the model's last response is scored",
+        "response": "the model's last response is scored",
         "stdout": "its standard output is scored",
         "reward": "it prints the reward",
     }

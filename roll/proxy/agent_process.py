@@ -50,7 +50,7 @@ class AgentProcessRunner:
     """Starts agents by forking if the command is `python` and a script; None: every agent is a new process."""
     hidden_variables: frozenset[str] = frozenset()
     """Environment variables that agents do not inherit."""
-    result: Literal["reply", "stdout", "reward"] = "reply"
+    result: Literal["response", "stdout", "reward"] = "response"
     """What is scored: the policy's last response, standard output, or nothing: the agent reports its own reward."""
 
     async def run_attempt(self, runner: EpisodeRunner, attempt: Attempt) -> tuple[Trajectory, str]:
@@ -118,7 +118,7 @@ class AgentProcessRunner:
             sibling=session.attempt.sibling,
             segments=tree.segments(),
             status=Status.FINISHED,
-            metrics={"replies": float(tree.num_turns), "branches": float(tree.num_branches)},
+            metrics={"responses": float(tree.num_turns), "branches": float(tree.num_branches)},
         )
         where = f"agent of task {task.id!r}"
         error = outcome if isinstance(outcome, str) else self._process_error(outcome)
@@ -133,7 +133,9 @@ class AgentProcessRunner:
         output = "" if isinstance(outcome, str) else outcome.stdout.decode("utf-8", "replace")
         if self.result == "stdout":
             return trajectory, output.strip()
-        return (trajectory if self.result == "reply" else _with_reported_reward(trajectory, where, output)), tree.text
+        return (
+            trajectory if self.result == "response" else _with_reported_reward(trajectory, where, output)
+        ), tree.text
 
     def _process_error(self, outcome: ProgramResult) -> str:
         """Why a process failed; empty if it succeeded."""

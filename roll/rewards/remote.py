@@ -2,9 +2,9 @@
 
     reward: {kind: remote, url: "http://127.0.0.1:9000/score"}
 
-The request is `{"task": {"id", "domain", "messages", "answer", "metadata"}, "reply": "..."}`. The answer has status 200
-and is `{"score": 0.5}` or `{"score": 0.5, "parts": {"clarity": 0.25}}`. Status 429, 500 and above, and answers of
-another form are retried; any other status fails this response alone.
+The request is `{"task": {"id", "domain", "messages", "answer", "metadata"}, "response": "..."}`. The answer has
+status 200 and is `{"score": 0.5}` or `{"score": 0.5, "parts": {"clarity": 0.25}}`. Status 429, 500 and above, and
+answers of another form are retried; any other status fails this response alone.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CircuitBreaker:
 def _request_body(task: Task, response: str) -> dict[str, Any]:
     messages = [{"role": message.role, "content": message.content} for message in task.messages]
     fields = {"id": task.id, "domain": task.domain, "messages": messages}
-    return {"task": {**fields, "answer": task.answer, "metadata": task.metadata}, "reply": response}
+    return {"task": {**fields, "answer": task.answer, "metadata": task.metadata}, "response": response}
 
 
 def _parse_score(answer: Any) -> Score:

@@ -22,7 +22,7 @@ from roll.rewards.base import LocalRewards
 from roll.rewards.result import RewardFault, RewardResult
 from roll.types import Spec, Task
 
-_IDLE = f"{IDLE}replies"
+_IDLE = f"{IDLE}responses"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def test_eval_measures_the_model_and_transformers_writes_the_same(roll: Callable
     for row in rows[:5]:
         prompt = tokenizer(f"{row['id']}=", return_tensors="pt", add_special_tokens=False)["input_ids"]
         written = model.generate(prompt, max_new_tokens=6, do_sample=False)[0][prompt.shape[1] :]
-        assert [tokenizer.decode(written, skip_special_tokens=True)] == row["replies"]
+        assert [tokenizer.decode(written, skip_special_tokens=True)] == row["responses"]
 
 
 def test_samples_shows_text_rewards_versions_and_fates(roll: Callable, made: Path) -> None:

@@ -69,10 +69,10 @@ def write(file: Path, *rows: Any) -> None:
 def test_every_reply_has_its_line_in_the_order_of_the_file_and_the_end_is_a_summary(folder: Path):
     said = Said(folder, "replies.jsonl", "--reward", "exact", "--workers", "0")
     assert said.lines[1] == {
-        "line": 2, "id": "product", "reply": 0,
+        "line": 2, "id": "product", "response": 0,
         "outcome": "scored", "score": 0.0, "parts": {}, "fault": None, "reason": "",
     }  # fmt: skip
-    assert [(line["id"], line["reply"]) for line in said.lines] == [
+    assert [(line["id"], line["response"]) for line in said.lines] == [
         ("sum", 0),
         ("product", 0),
         ("product", 1),
@@ -125,7 +125,7 @@ def test_responses_may_be_called_replies(folder: Path):
 def test_more_replies_than_wait_at_once_are_all_scored_in_order(folder: Path):
     write(folder / "many.jsonl", {"answer": "7", "replies": [str(number % 10) for number in range(600)]})
     said = Said(folder, "many.jsonl", "--reward", "exact", "--workers", "2")
-    assert [line["reply"] for line in said.lines] == list(range(600))
+    assert [line["response"] for line in said.lines] == list(range(600))
     assert said.scores == [float(number % 10 == 7) for number in range(600)]
 
 

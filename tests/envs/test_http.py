@@ -34,8 +34,8 @@ class Games:
         self.open[name] = GuessNumber(Task(id=task["id"], domain=task["domain"], seed=task["seed"]))
         return {"id": name, "messages": plain(await self.open[name].start())}
 
-    async def step(self, id: str, reply: str) -> dict[str, Any]:
-        result = await self.open[id].step(reply)
+    async def step(self, id: str, response: str) -> dict[str, Any]:
+        result = await self.open[id].step(response)
         fields = {"reward": result.reward, "done": result.done, "state": result.state, "metrics": result.metrics}
         return {"messages": plain(result.messages), **fields}
 

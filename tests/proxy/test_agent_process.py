@@ -63,7 +63,7 @@ def test_an_agent_receives_its_task_and_is_scored_by_the_last_response(tmp_path:
     found = play(tmp_path, code, "one", "two")
     assert (found.status, found.reward, found.reason) == (Status.FINISHED, 3.0, "")
     assert found.score is not None and found.score.parts == {"two": 1.0}
-    assert found.metrics == {"replies": 2.0, "branches": 2.0}, "two questions that have nothing in common"
+    assert found.metrics == {"responses": 2.0, "branches": 2.0}, "two questions that have nothing in common"
     assert TEMPLATE.decode(found.segments[0].ids) == "what is 1+1?one"
 
 

@@ -24,7 +24,7 @@ def test_the_service_gets_the_task_and_the_reply_and_its_score_is_taken() -> Non
     with server(Said(body={"score": 0.5, "parts": {"clarity": 1}})) as served:
         assert scored(served) == Score(0.5, {"clarity": 1.0})
     task = {"id": "t7", "domain": "d", "messages": [{"role": "user", "content": "6 x 7?"}], "answer": ["42"]}
-    assert served.asked == [{"task": {**task, "metadata": {"level": 2}}, "reply": "It is 42."}]
+    assert served.asked == [{"task": {**task, "metadata": {"level": 2}}, "response": "It is 42."}]
     assert served.paths == ["/score"]
 
 

@@ -179,12 +179,12 @@ def test_the_journal_records_the_activity_of_each_worker(tmp_path: Path) -> None
     found = read_ledger(tmp_path).time
     assert [sheet.worker for sheet in found.workers] == ["reward-0", "reward-1"]
     for sheet in found.workers:
-        assert set(sheet.activity_s) == {"score", "start", "idle: replies"}
+        assert set(sheet.activity_s) == {"score", "start", "idle: responses"}
         assert abs(sheet.unaccounted_s) < 0.02 * sheet.wall_s
         assert (
             sheet.activity_s["score"] > 0.04
             and sheet.activity_s["start"] > 0.2
-            and sheet.activity_s["idle: replies"] > 0.15
+            and sheet.activity_s["idle: responses"] > 0.15
         )
     assert sum(sheet.activity_s["score"] for sheet in found.workers) > 0.3, "six of 0.05 s, whoever did them"
 

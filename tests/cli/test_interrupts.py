@@ -121,27 +121,37 @@ def test_a_killed_run_resumes_from_its_checkpoint_in_a_new_process(child: Callab
 STARVED = "resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
 
 
+@pytest.fixture
+def large(folder: Path, roll: Callable) -> Path:
+    """A finished run of four steps whose checkpoints are larger than its journal can get in a few steps."""
+    assert roll("train", "run.yaml", "model.shape.mlp=9000").code == 0
+    run = folder / "runs" / "tiny"
+    assert (run / "checkpoints" / "step-4" / "model.safetensors").stat().st_size > 3_100_000
+    return run
+
+
 @pytest.mark.parametrize(
     ("size", "limit", "said"),
     [
         (0, 20_000, "runs/tiny/journal.db: the journal could not be opened"),
-        (0, 600_000, "runs/tiny/checkpoints/step-5: could not be written"),
+        (0, 3_000_000, "runs/tiny/checkpoints/step-5: could not be written"),
         (0, 900_000, "runs/tiny/journal.db: the journal could not be written"),
-        (1_000_000, 1_000_200, "runs/tiny/metrics.jsonl: the metrics could not be written"),
+        (3_000_000, 3_000_200, "runs/tiny/metrics.jsonl: the metrics could not be written"),
     ],
     ids=["opening the journal", "checkpoint", "journal", "metrics"],
 )
 def test_a_full_disk_ends_the_run_with_one_line_and_keeps_the_existing_checkpoint(
-    child: Callable, roll: Callable, made: Path, size: int, limit: int, said: str
+    child: Callable, roll: Callable, large: Path, size: int, limit: int, said: str
 ) -> None:
-    before = newest(made)
-    grow(made / "metrics.jsonl", size)
-    outcome = child("resume", "runs/tiny", "steps=60", before=STARVED.format(limit)).end()
+    before = newest(large)
+    grow(large / "metrics.jsonl", size)
+    more = ("steps=60", f"checkpoint.every={1 if 'checkpoint' in said else 100}")
+    outcome = child("resume", "runs/tiny", *more, before=STARVED.format(limit)).end()
     line = outcome.fault(3)
     assert line.startswith(said) and "free some space" in line
-    assert newest(made) >= before and loadable(made / "checkpoints" / f"step-{newest(made)}")
-    assert not list((made / "checkpoints").glob(".tmp-*"))
-    resumed = roll("resume", "runs/tiny", f"steps={newest(made) + 1}")
+    assert newest(large) >= before and loadable(large / "checkpoints" / f"step-{newest(large)}")
+    assert not list((large / "checkpoints").glob(".tmp-*"))
+    resumed = roll("resume", "runs/tiny", f"steps={newest(large) + 1}")
     assert resumed.code == 0, resumed
 
 

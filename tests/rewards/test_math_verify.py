@@ -106,13 +106,15 @@ def test_no_bomb_outlives_its_limit(bomb: str):
 def test_the_limit_holds_in_a_thread_and_in_another_process():
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.append(value("12", r"\boxed{9^{9^{9^9}}}")))
-    process = multiprocessing.get_context("fork").Process(target=value, args=("12", r"\boxed{x}"))
+    patient = Math(timeout_s=60.0)  # the other process has to start a comparer
+    task = Task(id="t", domain="math", answer="12")
+    process = multiprocessing.get_context("fork").Process(target=patient.score, args=(task, r"\boxed{x}"))
     start = time.monotonic()
     thread.start()
     thread.join()
     assert found == [0.0] and time.monotonic() - start < LIMIT_S + SLACK_S
     process.start()
-    process.join(60.0)
+    process.join(120.0)
     assert process.exitcode == 0
 
 

@@ -127,7 +127,6 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("Raises", ", turn 0: KeyError: 'nowhere' (broken_worlds.py:34)"),
         ("NoTask", ": TypeError: NoTask.__init__() takes 1 positional argument but 2 were given"),
         ("NoStep", ", turn 0: AttributeError: 'NoStep' object has no attribute 'step'"),
-        ("OnlyReset", ", starting: AttributeError: 'OnlyReset' object has no attribute 'start'"),
         ("ClosesBadly", ", closing: OSError: the door is stuck (broken_worlds.py:49)"),
     ],
 )
@@ -136,6 +135,12 @@ def test_a_broken_environment_is_reported_in_one_line(name: str, says: str):
         played(f"broken_worlds:{name}", "a\nb\n")
     told = re.sub(r"\(\S+/", "(", str(found.value))
     assert told == f"environment 'broken_worlds:{name}' of task 'seed-0'{says}"
+
+
+@pytest.mark.usefixtures("broken")
+def test_an_environment_without_the_methods_of_the_protocol_is_refused():
+    with pytest.raises(ConfigError, match="'broken_worlds:OnlyReset' has no method `async start`; add it to the class"):
+        played("broken_worlds:OnlyReset", "a\nb\n")
 
 
 @pytest.mark.usefixtures("broken")

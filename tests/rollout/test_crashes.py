@@ -43,6 +43,6 @@ def test_a_run_with_failures_filters_and_difficulty_survives_crashes(mode: str, 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous", "redundant"])
 def test_a_run_survives_crashes_from_its_first_to_its_last_event(mode: str, tmp_path: Path) -> None:
     """`roll bench crash_points` kills a run at every event."""
-    runs = crashes(tmp_path, mode, range(40, 230, 8))
+    runs = crashes(tmp_path, mode, range(40, 230, 12))
     check(runs)
     assert mode != "synchronous" or len({each["weights"] for each in runs}) == 1

@@ -73,7 +73,7 @@ $(ENGINES)/.$(ENGINE): pyproject.toml constraints.txt tests/engines_optional/req
 setup-engines: $(ENGINES)/.$(ENGINE)
 
 test-engines: setup-engines
-	$(ENGINES)/bin/python -m pytest tests/engines_optional
+	OMP_WAIT_POLICY=passive $(ENGINES)/bin/python -m pytest tests/engines_optional
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

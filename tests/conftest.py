@@ -1,6 +1,7 @@
 """Test selection: files marked slow as a whole are not even imported where slow tests are deselected."""
 
 import gc
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 _SLOW_FILE = re.compile(r"^pytestmark = (\[[^\]]*|[^\[\n]*)\bmark\.slow\b", re.MULTILINE)
 
+# Idle workers that Ray starts in advance are of no use: those of a run have environments of their own.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 gc.disable()  # until all files are imported: what they create lives to the end
 
 

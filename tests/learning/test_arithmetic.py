@@ -29,22 +29,33 @@ def roll(folder: Path, *arguments: str) -> None:
 def accuracies(folder: Path, name: str, *overrides: str) -> tuple[float, float]:
     """Held-out, before the first step and after the last of a run from the warm model."""
     roll(folder, "train", EXAMPLE, "model={path: runs/arithmetic-sft/model}", f"name={name}", *overrides)
+    return first_and_last(folder, name)
+
+
+def first_and_last(folder: Path, name: str) -> tuple[float, float]:
     lines = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
     found = [line["validation/accuracy"] for line in lines if "validation/accuracy" in line]
     return found[0], found[-1]
 
 
-def test_reinforcement_lifts_held_out_accuracy(warm: Path) -> None:
-    """In a fifth of its steps; `roll bench learning` has all of them, and 0.9 for three seeds."""
-    before, after = accuracies(warm, "learned", "validation.every=0", "steps=25")
+@pytest.fixture(scope="module")
+def learned(warm: Path) -> tuple[float, float]:
+    """Accuracies of a fifth of the demo's steps."""
+    return accuracies(warm, "learned", "validation.every=0", "steps=25")
+
+
+def test_reinforcement_lifts_held_out_accuracy(learned: tuple[float, float]) -> None:
+    """`roll bench learning` has all steps, and 0.9 for three seeds."""
+    before, after = learned
     assert 0.3 <= before <= 0.6
     assert after - before >= 0.2
 
 
 @pytest.mark.sweep
-def test_with_more_steps_it_learns_more(warm: Path) -> None:
-    before, after = accuracies(warm, "longer", "validation.every=0", "steps=45")
-    assert after - before >= 0.3
+def test_with_more_steps_it_learns_more(warm: Path, learned: tuple[float, float]) -> None:
+    roll(warm, "resume", "runs/learned", "steps=45")
+    before, after = first_and_last(warm, "learned")
+    assert before == learned[0] and after - before >= 0.3
 
 
 @pytest.mark.sweep

@@ -21,7 +21,7 @@ class ExitReason(StrEnum):
     OUTPUT_FLOOD = "output_flood"
     """Standard output or standard error exceeded its limit."""
     KILLED = "killed"
-    """By a signal: from itself, the kernel, or a resource limit."""
+    """By a signal: from itself, the kernel, or a resource limit, such as that on memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,9 @@ class Program:
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Contents by file name, without directories."""
     stdin: bytes = b""
+    ready: bytes = b""
+    """A line of standard output that the program prints once it has started. `wall_s` counts from that line, and
+    `start_s` limits the time before it. Without it `wall_s` counts from the start of the process."""
     first: bool = False
     """Run as process 1 of the namespace, if there is one: no process in the sandbox can kill it, and none outlives it.
     Signals then have no default effect on it."""
@@ -45,11 +48,15 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """Limits of a program. Memory is counted per process, so its total is at most `processes * memory_bytes`."""
+    """Limits of a program."""
 
     wall_s: float = 5.0
+    start_s: float = 60.0
+    """Until the line `Program.ready`. Only a busy or broken machine reaches it."""
     memory_bytes: int = 512 * 2**20
     """Address space per process."""
+    total_bytes: int = 528 * 2**20
+    """Memory of all processes together, with files in memory and the kernel's buffers. Watched from outside."""
     processes: int = 32
     """Including threads."""
     output_bytes: int = 2**20
@@ -70,6 +77,9 @@ class ProgramResult:
     stderr: bytes
     """Both streams are truncated at the limit."""
     wall_s: float
+    cpu_s: float
+    """CPU time, user and system, of all processes of the program. Not counted: children whose parent ignores their end,
+    and processes that still run when the first one exits."""
 
     @property
     def succeeded(self) -> bool:

@@ -16,17 +16,22 @@ from pathlib import Path
 from roll.sandbox.base import ExitReason, Program, ProgramResult, ResourceLimits, SandboxFailed
 from roll.sandbox.process import Command, create_sealed_file, supervise
 from roll.sandbox.seccomp import filter_for
-from roll.sandbox.system import NOBODY, PATH, find_program, limit_command, run_as_nobody
+from roll.sandbox.system import NOBODY, PATH, find_program, limit_command, run_untrusted
 
 HOME = "/tmp"
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_INIT = ("/bin/sh", "-c", 'exec 3>&2 2>/dev/null; "$@" 2>&3 3>&-; exit $?', "sh")
+"""Process 1: runs the program, reaps orphans, and exits with the program's code. bubblewrap waits for its end, which it
+does not for its own init, so the CPU time of all reaped processes is passed on."""
+_DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom"}
+"""Devices of the host by their names inside. Both `zero` and `full` read as zeros, but a mapping of `zero` that is
+shared would be memory without a limit."""
 
 
 async def run(program: Program, limits: ResourceLimits) -> ProgramResult:
     """Run `program` within `limits`; raises `SandboxFailed` if it could not be started."""
     outer, inner = (
-        [*run_as_nobody(), find_program("bwrap")],
+        [*run_untrusted(), find_program("bwrap")],
         limit_command(limits),
     )  # may raise, so before descriptors are opened
     status_read, status_write = os.pipe2(os.O_CLOEXEC)
@@ -36,14 +41,21 @@ async def run(program: Program, limits: ResourceLimits) -> ProgramResult:
     argv = [
         *outer,
         *_namespaces(),
-        *(["--as-pid-1"] if program.first else []),
         *_file_system(limits),
         *(word for name, file in files.items() for word in ("--file", str(file), f"{HOME}/{name}")),
         *("--chdir", HOME, "--json-status-fd", str(status_write)),
         *(word for file in filters for word in ("--seccomp", str(file))),
-        *("--", *inner, *program.argv),
+        *("--as-pid-1", "--", *inner, *(() if program.first else _INIT), *program.argv),
     ]
-    command = Command(argv=argv, stdin=program.stdin, descriptors=[status_write, *files.values(), *filters])
+    descriptors = [status_write, *files.values(), *filters]
+    command = Command(
+        argv=argv,
+        stdin=program.stdin,
+        ready=program.ready,
+        descriptors=descriptors,
+        watched=True,
+        memory_directory=HOME,
+    )
     try:
         result = await supervise(command, limits)
         status = _read_available(status_read)
@@ -64,13 +76,13 @@ def _namespaces() -> list[str]:
 
 
 def _file_system(limits: ResourceLimits) -> list[str]:
-    """Mounts. Root and `/dev` become read-only last: both are in memory, without a size limit."""
-    devices = (word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}"))
+    """Mounts. Root and `/dev` become read-only last: both are in memory, without a size limit. So does `/proc`."""
+    devices = (word for name, of in _DEVICES.items() for word in ("--dev-bind", f"/dev/{of}", f"/dev/{name}"))
     return [
         *_system(),
         *("--proc", "/proc", "--tmpfs", "/dev", *devices, "--symlink", HOME, "/dev/shm"),
         *("--size", str(limits.file_bytes), "--tmpfs", HOME),
-        *("--remount-ro", "/dev", "--remount-ro", "/"),
+        *("--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/"),
     ]
 
 

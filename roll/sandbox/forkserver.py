@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Sequence
 from typing import Any
 
-from roll.sandbox.forkserver_main import FORK, MAX_MESSAGE, NOTICE, REAP
+from roll.sandbox.forkserver_main import FORK, MAX_MESSAGE, NOTICE, REAP, ProcessExit
 
 _REPLY_S, _STOP_S = 10.0, 2.0
 
@@ -62,9 +60,9 @@ class ForkServer:
         """The pid of a new fork, which gets the payload and the descriptors; end it with `kill_group` and `reap`."""
         return self._request(FORK, payload, descriptors)
 
-    def reap(self, pid: int) -> int:
-        """The exit status of a fork that has ended or was killed, as in `subprocess`."""
-        return self._request(REAP, pid)
+    def reap(self, pid: int) -> ProcessExit:
+        """How a fork ended, which has exited or was killed."""
+        return ProcessExit(*self._request(REAP, pid))
 
     def notify(self, payload: Any) -> None:
         """Send a notice, which is dropped if the server is too busy or has ended."""
@@ -84,7 +82,7 @@ class ForkServer:
             self.process.kill()
             self.process.wait()
 
-    def _request(self, kind: str, payload: Any, descriptors: Sequence[int] = ()) -> int:
+    def _request(self, kind: str, payload: Any, descriptors: Sequence[int] = ()) -> Any:
         message = json.dumps([kind, payload]).encode()
         with self._lock:
             try:
@@ -103,12 +101,3 @@ class ForkServer:
         if not data:
             raise ForkServerDied("it ended")
         return json.loads(data)
-
-
-def kill_group(pid: int) -> None:
-    """Kill a process and its group. Safe until the process is reaped: until then its pid is not reused."""
-    with contextlib.suppress(ProcessLookupError):  # its server has died, and the system has reaped it
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has not created its group yet
-            os.kill(pid, signal.SIGKILL)

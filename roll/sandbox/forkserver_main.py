@@ -4,12 +4,13 @@
 |---|---|
 | (none) | at start: an empty text once everything is loaded, or the reason why it cannot be |
 | `["fork", payload]`, with descriptors | the pid of a fork, in which `serve` returns both |
-| `["reap", pid]` | the exit status of a fork that has ended or was killed |
+| `["reap", pid]` | how a fork ended, which has exited or was killed: a `ProcessExit` |
 | `["notice", payload]` | none |
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -17,11 +18,20 @@ import select
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 FORK, REAP, NOTICE = "fork", "reap", "notice"
 MAX_MESSAGE = 1 << 20
 _MAX_DESCRIPTORS = 8
+
+
+class ProcessExit(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    """As in `subprocess`: the exit code, or minus the signal."""
+    cpu_s: float
+    """CPU time of the process and of all descendants that were reaped."""
 
 
 def serve(
@@ -46,9 +56,9 @@ def serve(
         if kind == NOTICE:
             on_notice(payload)
         elif kind == REAP:
-            status = os.waitstatus_to_exitcode(os.waitpid(payload, 0)[1])
+            ended = reap_process(payload)
             pids.discard(payload)
-            _send(control, status, pids)
+            _send(control, ended, pids)
         else:
             pid = os.fork()
             if pid == 0:
@@ -85,5 +95,22 @@ def _send(control: socket.socket, reply: Any, pids: set[int]) -> None:
 
 def _exit(pids: set[int]) -> None:
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        kill_group(pid)
     os._exit(0)
+
+
+def reap_process(pid: int, options: int = 0) -> ProcessExit | None:
+    """Wait for a child; None if it still runs and `options` say not to block."""
+    reaped, status, usage = os.wait4(pid, options)
+    if not reaped:
+        return None
+    return ProcessExit(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process and its group. Safe until the process is reaped: until then its pid is not reused."""
+    with contextlib.suppress(ProcessLookupError):  # its server has died, and the system has reaped it
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has not created its group yet
+            os.kill(pid, signal.SIGKILL)

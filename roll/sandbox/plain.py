@@ -9,7 +9,7 @@ from pathlib import Path
 
 from roll.sandbox.base import Program, ProgramResult, ResourceLimits
 from roll.sandbox.process import Command, supervise
-from roll.sandbox.system import NOBODY, PATH, limit_command, run_as_nobody
+from roll.sandbox.system import NOBODY, PATH, limit_command, run_untrusted
 
 LACKS = (
     "the network can be reached",
@@ -18,7 +18,7 @@ LACKS = (
     "a process that leaves its session survives the program's end",
     "processes are counted together with all others of the user, so concurrent programs share the limit",
     "files may be left in world-writable directories, without a limit on their total size",
-    "memory can be allocated in ways that no limit counts",
+    "memory can be allocated in ways that no limit counts: shared without a file, or by the kernel",
 )
 """Attacks that this level does not stop. The tests check this list."""
 
@@ -32,10 +32,12 @@ async def run(program: Program, limits: ResourceLimits) -> ProgramResult:
             _chown_to_nobody(directory)
         raised = dataclasses.replace(limits, processes=limits.processes + _count_threads())
         command = Command(
-            argv=[*run_as_nobody(), *limit_command(raised), *program.argv],
+            argv=[*run_untrusted(), *limit_command(raised), *program.argv],
             stdin=program.stdin,
+            ready=program.ready,
             environment={"PATH": PATH, "HOME": directory, "LANG": "C.UTF-8"},
             directory=directory,
+            watched=True,
         )
         return await supervise(command, limits)
 

@@ -2,7 +2,8 @@
 
 | call | waits for | woken by |
 |---|---|---|
-| `supervise` | the child's end, a flood of output, or `wall_s` | its process descriptor, its pipes, the loop's clock |
+| `supervise` | the line that says the child has started, at most `start_s` | its pipes, the clock |
+| `supervise`, then | the child's end, a flood of output, or `wall_s` | its end, its pipes, the clock |
 | `supervise`, then | the end of both pipes, at most `_GRACE_S` | its pipes, the loop's clock |
 """
 
@@ -17,10 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
-from roll.sandbox.forkserver import kill_group
+from roll.sandbox.forkserver_main import ProcessExit, kill_group, reap_process
+from roll.sandbox.memory_watch import memory_watch
+from roll.sandbox.process_tree import cpu_seconds, list_tree
 
 _GRACE_S = 2.0
 """Longest time for a killed process to end."""
+_POLL_S = 0.01
 _CHUNK = 65536
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -31,17 +35,24 @@ class Command:
 
     argv: Sequence[str]
     stdin: bytes
+    ready: bytes = b""
+    """As in `Program`."""
     descriptors: Sequence[int] = ()
     """Inherited by the child; closed here after its start."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     directory: str = "/"
+    watched: bool = False
+    """Whether `total_bytes` is enforced."""
+    memory_directory: str = ""
+    """Of the files in memory, in a program with namespaces."""
 
 
 class OutputReader:
-    """Reads one pipe; keeps the first `limit` bytes and sets `flood` if there are more."""
+    """Reads one pipe; keeps the first `limit` bytes and sets `flood` if there are more, `ready` after that line."""
 
-    def __init__(self, limit: int, flood: asyncio.Event) -> None:
-        self._limit, self._flood = limit, flood
+    def __init__(self, limit: int, flood: asyncio.Event, line: bytes = b"") -> None:
+        self._limit, self._flood, self._line = limit, flood, line
+        self.ready = asyncio.Event()
         self._data = bytearray()
         self._read, self.write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read, False)
@@ -54,6 +65,8 @@ class OutputReader:
             self.ended.set()
             asyncio.get_running_loop().remove_reader(self._read)
         self._data += chunk[: self._limit - len(self._data) + 1]
+        if self._line and not self.ready.is_set() and self._line in bytes(self._data).split(b"\n")[:-1]:
+            self.ready.set()
         if len(self._data) > self._limit:
             self._flood.set()
 
@@ -69,8 +82,8 @@ class StartedProcess:
     """A process that leads its own process group."""
 
     pid: int
-    reap: Callable[[], Awaitable[int]]
-    """The return code, as in `subprocess`, once the process has ended; afterwards its pid may be reused."""
+    reap: Callable[[], Awaitable[ProcessExit]]
+    """How it ended, once it has; afterwards its pid may be reused."""
 
 
 Start = Callable[[Command, Sequence[int]], Awaitable[StartedProcess]]
@@ -94,11 +107,14 @@ async def start_process(command: Command, streams: Sequence[int]) -> StartedProc
     except OSError as error:
         raise SandboxFailed(f"sandbox: cannot start {command.argv[0]!r} ({error}); check the system") from error
 
-    async def reap() -> int:
-        try:
-            return process.wait(timeout=_GRACE_S)
-        except subprocess.TimeoutExpired as error:
-            raise SandboxFailed(f"sandbox: process {process.pid} cannot be killed; see what holds it") from error
+    async def reap() -> ProcessExit:
+        deadline = time.monotonic() + _GRACE_S
+        while (ended := reap_process(process.pid, os.WNOHANG)) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if ended is None:
+            raise SandboxFailed(f"sandbox: process {process.pid} cannot be killed; see what holds it")
+        process.returncode = ended.code  # otherwise `Popen` would wait for it too
+        return ended
 
     return StartedProcess(process.pid, reap)
 
@@ -106,7 +122,7 @@ async def start_process(command: Command, streams: Sequence[int]) -> StartedProc
 async def supervise(command: Command, limits: ResourceLimits, start: Start = start_process) -> ProgramResult:
     """Run one command to its end or its limits; afterwards its process group is dead, even after cancellation."""
     flood, began = asyncio.Event(), time.monotonic()
-    readers = [OutputReader(limits.output_bytes, flood) for _ in range(2)]
+    readers = [OutputReader(limits.output_bytes, flood, line) for line in (command.ready, b"")]
     streams = (create_sealed_file(command.stdin), *(reader.write for reader in readers))
     try:
         process = await start(command, streams)
@@ -118,25 +134,34 @@ async def supervise(command: Command, limits: ResourceLimits, start: Start = sta
         for descriptor in (*streams, *command.descriptors):
             os.close(descriptor)
     ended = _ProcessEnd(process.pid)
+    cpu_s = 0.0
     try:
-        await wait_first(ended.event, flood, timeout_s=limits.wall_s)
+        if command.watched:
+            memory_watch(os.getpid()).watch(process.pid, limits, home=command.memory_directory)
+        if command.ready:
+            await wait_first(ended.event, flood, readers[0].ready, timeout_s=limits.start_s)
+        if readers[0].ready.is_set() or not command.ready:
+            await wait_first(ended.event, flood, timeout_s=limits.wall_s)
         exited = ended.event.is_set()
+        if not exited:  # the CPU time of killed processes is not passed on to those that reap them
+            cpu_s = cpu_seconds(list_tree(process.pid))
     finally:
         kill_group(process.pid)
         await wait_all(ended.event, timeout_s=_GRACE_S)
         ended.close()
         try:
-            code = await process.reap()
+            end = await process.reap()
         finally:
             await wait_all(*(reader.ended for reader in readers), timeout_s=_GRACE_S)
             stdout, stderr = (reader.close() for reader in readers)
     return ProgramResult(
-        reason=exit_reason(exited, flood.is_set(), code),
-        exit_code=code if exited and code >= 0 else None,
-        signal=-code if code < 0 else None,
+        reason=exit_reason(exited, flood.is_set(), end.code),
+        exit_code=end.code if exited and end.code >= 0 else None,
+        signal=-end.code if end.code < 0 else None,
         stdout=stdout,
         stderr=stderr,
         wall_s=time.monotonic() - began,
+        cpu_s=max(cpu_s, end.cpu_s),
     )
 
 

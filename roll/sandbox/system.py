@@ -12,6 +12,9 @@ NOBODY = 65534
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Search path inside and outside the sandbox; the unprivileged user cannot read home directories."""
 _OPEN_FILES = 128
+_PENDING_SIGNALS = 1024
+"""Also limits timers."""
+_FIRST_KILLED = ("/bin/sh", "-c", '{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"', "sh")
 
 
 @functools.cache
@@ -33,6 +36,14 @@ def run_as_nobody() -> list[str]:
     return [find_program("setpriv"), f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
 
 
+def run_untrusted() -> list[str]:
+    """Command prefix for untrusted programs: the unprivileged user, and the first to be killed without free memory.
+
+    If root sets that score, the program cannot lower it again.
+    """
+    return [*_FIRST_KILLED, *run_as_nobody()]
+
+
 def limit_command(limits: ResourceLimits) -> list[str]:
     """Command prefix that runs the rest within `limits`."""
     return [
@@ -45,5 +56,6 @@ def limit_command(limits: ResourceLimits) -> list[str]:
         "--core=0",
         "--memlock=0",
         "--msgqueue=0",
+        f"--sigpending={_PENDING_SIGNALS}",
         "--",
     ]

@@ -81,6 +81,7 @@ class Workspace:
         limits = ResourceLimits(
             wall_s=limit_s + _GRACE_S,
             memory_bytes=self._memory_mb * _MEGABYTE,
+            total_bytes=self._memory_mb * _MEGABYTE + 4 * _MOST_KEPT,
             output_bytes=_MOST_KEPT + _MEGABYTE,
             file_bytes=4 * _MOST_KEPT,
         )
@@ -111,7 +112,7 @@ class Python(Workspace):
     """A `ToolSet` with one tool, `python`, that runs a program in the sandbox."""
 
     def __init__(self, *, timeout_s: float = 10.0, memory_mb: int = 512, sandbox: str = "auto") -> None:
-        """`memory_mb` is per process; `sandbox` is an option of `roll.sandbox.level`."""
+        """`memory_mb` is for all processes together; `sandbox` is an option of `roll.sandbox.level`."""
         about = "Runs a Python program and gives what it prints, and the value of a last line that is an expression."
         tool = text_tool("python", f"{about} Variables are not kept between calls; files are.", "code")
         super().__init__(tool, timeout_s=timeout_s, memory_mb=memory_mb, sandbox=sandbox)
@@ -125,7 +126,7 @@ class Shell(Workspace):
     """A `ToolSet` with one tool, `shell`, that runs a command in the sandbox."""
 
     def __init__(self, *, timeout_s: float = 10.0, memory_mb: int = 512, sandbox: str = "auto") -> None:
-        """`memory_mb` is per process; `sandbox` is an option of `roll.sandbox.level`."""
+        """`memory_mb` is for all processes together; `sandbox` is an option of `roll.sandbox.level`."""
         about = "Runs a command of a POSIX shell and gives what it prints. Files in the current directory are kept."
         tool = text_tool("shell", about, "command")
         super().__init__(tool, timeout_s=timeout_s, memory_mb=memory_mb, sandbox=sandbox)

@@ -69,7 +69,9 @@ def test_no_program_that_kills_others_or_reaches_other_machines_runs_without_iso
 def test_an_attack_succeeds_if_it_reports_a_breach_or_leaves_a_process(
     printed: bytes, left: tuple[int, ...], succeeded: bool
 ):
-    outcome = ProgramResult(reason=ExitReason.EXITED, exit_code=0, signal=None, stdout=printed, stderr=b"", wall_s=0.1)
+    outcome = ProgramResult(
+        reason=ExitReason.EXITED, exit_code=0, signal=None, stdout=printed, stderr=b"", wall_s=0.1, cpu_s=0.1
+    )
     assert Attack(outcome=outcome, left=left, bounded=True).succeeded is succeeded
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from roll.envs.inputs import parse_row
 from roll.envs.oracles import SqlOracle as Oracle
 from roll.envs.oracles import tool_call
 from roll.envs.sql.answers import same_answer, to_sqlite
-from roll.envs.sql.database import Database
+from roll.envs.sql.database import Database, build_image
+from roll.envs.sql.database_process import DatabaseProcess
 from roll.envs.sql.env import SQL, SqlTask
-from roll.errors import ConfigError
+from roll.errors import ConfigError, EnvFailed
 from roll.types import Message, Task
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "data"
@@ -153,6 +155,81 @@ def test_the_clock_bounds_a_statement_whose_steps_would_be_few_enough() -> None:
     assert found.endswith("[200000]") and stopped == "error: the statement was stopped after 0.001 s; it takes too long"
 
 
+LONG = "hex(zeroblob(49000))"
+NUMBERS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 1500)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"{NUMBERS} SELECT sum(instr({LONG} || x, hex(zeroblob(24000)) || 'x')) FROM n",
+        f"{NUMBERS} SELECT sum({LONG} || x LIKE '%{'0' * 900}x') FROM n",
+        f"{NUMBERS} SELECT sum(length(replace({LONG} || x, hex(zeroblob(24000)) || 'x', ''))) FROM n",
+    ],
+    ids=["instr", "like", "replace"],
+)
+def test_a_statement_whose_single_steps_take_long_is_stopped_and_undoes_nothing(query: str) -> None:
+    change = "UPDATE \"My people\" SET Age = random() % 1000 WHERE Name = 'Bo'"
+    look = "SELECT Age, last_insert_rowid() FROM \"My people\" WHERE Name = 'Bo'"
+    insert = "INSERT INTO \"My people\" VALUES ('Di', 1, 'x')"
+    _, _, before, stopped, after = asked(SQL(task_of(), statement_s=0.2), insert, change, look, query, look)
+    assert stopped == "error: the statement was stopped after 0.2 s; it takes too long"
+    assert before == after and before.endswith(", 4]")
+
+
+@pytest.mark.slow
+def test_a_table_that_became_an_endless_view_makes_the_answer_wrong() -> None:
+    task = task_of(["INSERT INTO `My people` VALUES ('Di', 1, 'x')"], check="state")
+    slow = f"instr({LONG} || x, hex(zeroblob(24000)) || 'x')"
+    view = f'CREATE VIEW "My people" AS {NUMBERS} SELECT 1 Name, 2 Age, {slow} Fee FROM n'
+    queries = [tool_call("execute_sql", query=query) for query in ('DROP TABLE "My people"', view)]
+    assert score(task, *queries, tool_call("answer", values=[])) == 0
+
+
+def database_process() -> DatabaseProcess:
+    return DatabaseProcess(build_image(parse_row(task_of(), SqlTask, "sql").tables, where="here", statement_s=0.1))
+
+
+def test_a_statement_that_waits_for_the_cpu_is_not_stopped() -> None:
+    async def run() -> str:
+        database = database_process()
+        await database.run("SELECT 1", max_rows=1)
+        assert database.pid is not None
+        os.kill(pid := database.pid, signal.SIGSTOP)
+        running = asyncio.create_task(database.run("SELECT 2 AS x", max_rows=1))
+        await asyncio.sleep(1.0)
+        os.kill(pid, signal.SIGCONT)
+        try:
+            return await running
+        finally:
+            database.close()
+
+    assert asyncio.run(run()) == '["x"]\n[2]'
+
+
+def test_a_process_that_dies_fails_the_attempt_and_no_other() -> None:
+    async def run() -> str:
+        database, other = database_process(), database_process()
+        await database.run("SELECT 1", max_rows=1)
+        assert database.pid is not None
+        os.kill(database.pid, signal.SIGKILL)
+        with pytest.raises(EnvFailed, match="process of a database has died"):
+            await database.run("SELECT 1", max_rows=1)
+        database.close()
+        try:
+            return await other.run("SELECT 3 AS x", max_rows=1)
+        finally:
+            other.close()
+
+    assert asyncio.run(run()) == '["x"]\n[3]'
+
+
+def test_a_result_that_is_too_long_is_refused() -> None:
+    columns = ", ".join([LONG] * 110)
+    (found,) = asked(SQL(task_of()), f"SELECT {columns}")
+    assert found == "error: the result is too long"
+
+
 def test_a_database_does_not_grow_without_end() -> None:
     numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
     flood = f'INSERT INTO "My people" {numbers} SELECT x, x, hex(zeroblob(4000)) FROM n'
@@ -284,7 +361,7 @@ def test_tables_after_a_reference_statement_equal_those_of_mysql() -> None:
     agree = disagree = 0
     for task in dbbench():
         if task.metadata["check"] == "state":
-            database = Database(parse_row(task, SqlTask, "sql").tables, where="here")
+            database = Database(build_image(parse_row(task, SqlTask, "sql").tables, where="here"))
             database.run(to_sqlite(task.answer[0]), max_rows=1)
             found = in_mysql(database.contents()) in task.metadata["answer_md5"]
             agree, disagree = agree + found, disagree + (not found)

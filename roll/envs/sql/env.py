@@ -11,7 +11,8 @@ from roll.data.tools import ParsedResponse, Tool, ToolCall, parse_response
 from roll.envs.base import StepResult
 from roll.envs.inputs import check_number, parse_row
 from roll.envs.sql.answers import same_answer, to_sqlite
-from roll.envs.sql.database import Database, SqlTable
+from roll.envs.sql.database import Database, SqlTable, build_image
+from roll.envs.sql.database_process import DatabaseProcess
 from roll.envs.turn_recorder import ToolTurnRecorder
 from roll.errors import ConfigError
 from roll.tools.base import ToolFailed, ToolResult, text_tool
@@ -56,7 +57,7 @@ class SQL:
     max_rows: int = 50
     """Most rows shown per result."""
     statement_s: float = 1.0
-    """Seconds per statement."""
+    """CPU seconds per statement."""
     format_penalty: float = 0.0
 
     def __post_init__(self) -> None:
@@ -67,7 +68,10 @@ class SQL:
         answer = self._row.answer
         if self._row.check == "state" and not (len(answer) == 1 and isinstance(answer[0], str)):
             raise ConfigError(f"sql: task {self.task.id!r}: 'answer' is not one statement (got {answer!r}); give one")
-        self._database = self._build_database()
+        self._image = build_image(
+            self._row.tables, where=f"sql: task {self.task.id!r}", seed=self.task.seed, statement_s=self.statement_s
+        )
+        self._database = DatabaseProcess(self._image)
 
     async def start(self) -> tuple[Message, ...]:
         *before, last = self.task.messages
@@ -89,27 +93,23 @@ class SQL:
                 reward = float(self._is_correct(call.arguments["values"]))
                 results.append(ToolResult("right" if reward else "wrong"))
                 break
-            results.append(self._execute(call))
+            results.append(await self._execute(call))
         return self._recorder.answer_calls(results, self._database.contents(), reward)
 
     async def close(self) -> None:
         self._recorder.done = True
         self._database.close()
 
-    def _build_database(self) -> Database:
-        where = f"sql: task {self.task.id!r}"
-        return Database(self._row.tables, where=where, seed=self.task.seed, statement_s=self.statement_s)
-
-    def _execute(self, call: ToolCall) -> ToolResult:
+    async def _execute(self, call: ToolCall) -> ToolResult:
         try:
-            return ToolResult(self._database.run(call.arguments["query"], max_rows=self.max_rows))
+            return ToolResult(await self._database.run(call.arguments["query"], max_rows=self.max_rows))
         except ToolFailed as failure:
             return failure.result()
 
     def _is_correct(self, values: Any) -> bool:
         if self._row.check == "answer":
             return same_answer(cast(list[Any], values), self._row.answer)
-        other = self._build_database()
+        other = Database(self._image)
         try:
             other.run(to_sqlite(self._row.answer[0]), max_rows=1)
             return other.contents() == self._database.contents()

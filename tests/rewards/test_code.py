@@ -1,6 +1,4 @@
-"""The code verifier: every form of tests, languages, hostile responses, and passes that are forged."""
-
-# ruff: noqa: E501 - programs in one line each
+"""The code verifier: every form of tests, languages, hostile responses, and attempts to forge a pass."""
 
 import asyncio
 import json
@@ -13,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.forged_code import ATTACKS, FORMS, LOOSE, forged, forged_all
 from roll.errors import ConfigError
 from roll.rewards.code.protocol import read, write
-from roll.rewards.code.reward import extract_code, score
+from roll.rewards.code.reward import score
 from roll.sandbox.level import TRUSTED_CODE, unavailable_reason
 from roll.types import Score, Task
 
@@ -34,20 +33,12 @@ def passes(response: str, *tests: str, **metadata: Any) -> bool:
     return scored(response, tests=list(tests), **metadata).value == 1.0
 
 
-def test_code_is_the_last_fenced_block_after_thinking_or_everything() -> None:
-    assert extract_code("x = 1") == "x = 1"
-    assert extract_code("First\n```\na\n```\nthen\n```python\nb\nc\n```\ndone") == "b\nc"
-    assert extract_code("```python\nopen") == "open"
-    assert extract_code("<think>```python\nbad\n```</think>good") == "good"
-    assert extract_code("<think>```python\nstill thinking\n```") == ""
-
-
 def test_asserts_pass_and_fail_one_by_one() -> None:
     code = "```python\ndef double(x):\n    return 2 * x\n```"
-    assert scored(code, tests=["assert double(2) == 4"]) == Score(1.0, {"passed": 1.0})
+    assert scored(code, tests=["assert double(2) == 4"]) == Score(1.0, {"passed": 1.0, "checks": 2.0})
     tests = ["assert double(2) == 4", "assert double(2) == 5", "assert double('a') == 'aa'", "assert doubled(1) == 2"]
-    assert scored(code, tests=tests) == Score(0.0, {"passed": 0.5})
-    assert scored(code, {"partial": True}, tests=tests) == Score(0.5, {"passed": 0.5})
+    assert scored(code, tests=tests) == Score(0.0, {"passed": 0.5, "checks": 7.0})
+    assert scored(code, {"partial": True}, tests=tests) == Score(0.5, {"passed": 0.5, "checks": 7.0})
 
 
 def test_setup_runs_before_the_tests_and_may_use_the_response() -> None:
@@ -109,7 +100,7 @@ def test_functions_with_arguments_and_expected_values() -> None:
 
 def test_a_builtin_name_is_the_responses_only_as_the_entry_point() -> None:
     assert passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3", entry_point="sum")
-    assert not passes("def sum(a, b): return a + b", "assert sum(1, 2) == 3")
+    assert not passes("def sum(a, b): return a + b\ndef f(): return 3", "assert sum(1, 2) == f()")
 
 
 SCRIPT = """
@@ -145,8 +136,8 @@ def test_input_and_output_in_several_languages() -> None:
         ("bash", "read a b\necho $((a + b))"),
         ("sh {file}", "read a b; echo $((a + b))"),
     ):
-        assert scored(code, {"language": language}, cases=cases) == Score(1.0, {"passed": 1.0}), language
-    assert scored("print(5)", {"partial": True}, cases=cases) == Score(0.5, {"passed": 0.5})
+        assert scored(code, {"language": language}, cases=cases) == Score(1.0, {"passed": 1.0, "checks": 2.0})
+    assert scored("print(5)", {"partial": True}, cases=cases) == Score(0.5, {"passed": 0.5, "checks": 2.0})
     assert scored("print(5)\nraise SystemExit(1)", cases=cases).parts["passed"] == 0.0
 
 
@@ -158,102 +149,94 @@ def test_a_timeout_fails_the_remaining_cases_only() -> None:
     cases = [{"stdin": "0", "stdout": "0"}, {"stdin": "1", "stdout": "1"}, {"stdin": "0", "stdout": "0"}]
     found = scored("x = int(input())\nwhile x: pass\nprint(x)", {"timeout_s": 2.0}, cases=cases)
     assert found.parts["passed"] == pytest.approx(1 / 3)
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < 120
 
 
-FORGERIES = {
-    "prints": "print('pass'); print('ok'); print('0 pass')",
-    "exits": "import sys; sys.exit(0)",
-    "exits at once": "import os; os._exit(0)",
-    "exits later": "import os\ndef f(x): os._exit(0)",
-    "raises SystemExit later": "def f(x): raise SystemExit(0)",
-    "exits at the end": "import atexit, os\natexit.register(os._exit, 0)\ndef f(x): return 0",
-    "equals everything": "class A:\n    def __eq__(self, o): return True\n    __hash__ = None\ndef f(x): return A()",
-    "is an int that equals everything": "class A(int):\n    def __eq__(self, o): return True\ndef f(x): return A()",
-    "is a type that equals everything": (
-        "class M(type):\n    def __eq__(self, o): return True\n    __hash__ = type.__hash__\n"
-        "class A(metaclass=M): pass\ndef f(x): return A"
-    ),
-    "is less, more and nothing": (
-        "class A:\n    def __getattr__(self, n): return lambda *a: True\n    def __sub__(self, o): return 0\n"
-        "    def __rsub__(self, o): return 0\n    def __lt__(self, o): return True\n    def __gt__(self, o): return True\n"
-        "    def __contains__(self, o): return True\ndef f(x): return A()"
-    ),
-    "changes builtins": (
-        "import builtins, math\nbuiltins.AssertionError = ValueError\nbuiltins.abs = lambda x: 0\n"
-        "math.isclose = lambda *a, **k: True\nbuiltins.exec = builtins.compile = lambda *a: None\ndef f(x): return 0"
-    ),
-    "defines what tests use": "def abs(x): return 0\ndef isclose(a, b): return True\ndef f(x): return 0",
-    "changes the harness": (
-        "import sys\nm = sys.modules['__main__']\n"
-        "for n in list(vars(m)):\n    if callable(vars(m)[n]): setattr(m, n, lambda *a, **k: 'pass')\ndef f(x): return 0"
-    ),
-    "looks up the stack": (
-        "import sys\nframe = sys._getframe()\nseen = []\nwhile frame:\n    seen.append(dict(frame.f_locals)); "
-        "frame = frame.f_back\ndef f(x):\n    for s in seen:\n        for v in s.values():\n"
-        "            if 'assert' in str(v) and '23' in str(v): return 23\n    return 0"
-    ),
-    "looks for the tests in memory": (
-        "import gc\ndef f(x):\n    for o in gc.get_objects():\n"
-        "        if type(o) is dict and 'nonce' in o: return 23\n    return 0"
-    ),
-    "reads the examiner's input": (
-        "import os\ndef f(x):\n    for p in ('1', str(os.getppid())):\n        for fd in range(10):\n            try:\n"
-        "                if b'assert' in open(f'/proc/{p}/fd/{fd}', 'rb').read(): return 23\n"
-        "            except OSError: pass\n    return 0"
-    ),
-    "reads the examiner's memory": (
-        "import os\ndef f(x):\n    for line in open(f'/proc/{os.getppid()}/maps'):\n        if '[heap]' in line:\n"
-        "            a, b = (int(n, 16) for n in line.split()[0].split('-'))\n"
-        "            m = open(f'/proc/{os.getppid()}/mem', 'rb'); m.seek(a)\n"
-        "            if b'assert' in m.read(b - a): return 23\n    return 0"
-    ),
-    "writes to the examiner's output": (
-        "import os\nfor p in ('1', str(os.getppid())):\n    for fd in range(10):\n        try:\n"
-        "            open(f'/proc/{p}/fd/{fd}', 'wb').write(b'0 pass\\n')\n        except OSError: pass\ndef f(x): return 0"
-    ),
-    "writes to every descriptor": (
-        "import os\nfor fd in range(64):\n    try: os.write(fd, b'0 pass\\n')\n    except OSError: pass\ndef f(x): return 0"
-    ),
-    "answers itself": (
-        "import os\nfor fd in range(3, 64):\n    for _ in range(5):\n"
-        "        try: os.write(fd, b'26\\nl3;u6;returnu2;i17;u0;'); os.write(fd, b'24\\nl3;u6;returnu1;Tu0;')\n"
-        "        except OSError: pass\ndef f(x): return 0"
-    ),
-    "kills the examiner": "import os\nos.kill(os.getppid(), 9)\ndef f(x): return 0",
-    "kills everyone": "import os\nos.kill(-1, 9)\ndef f(x): return 0",
-    "stops the examiner": "import os\nos.kill(os.getppid(), 19)\ndef f(x): return 0",
-    "throws at the tests": "def f(x): raise AssertionError",
-    "throws a fault of the task": "def f(x): raise ModuleNotFoundError('x')",
-    "throws what ends a script": "class SystemExit(Exception): pass\ndef f(x): raise SystemExit(0)",
-    "leaves a child to answer": "import os\nif os.fork(): os._exit(0)\ndef f(x): return 0",
-    "sends garbage": "import os\nos.write(4, b'garbage' * 1000)\nos.write(3, b'garbage' * 1000)\ndef f(x): return 0",
-    "sends much": "def f(x): return 'x' * 10**8",
-    "sends deeply": "def f(x):\n    y = []\n    for _ in range(10**5): y = [y]\n    return y",
-    "recurses": "def f(x): return f(x)",
-    "never returns": "def f(x):\n    while True: pass",
-    "takes all memory": "def f(x): return [0] * 10**10",
-    "plants a module": (
-        "import os\nfor n in ('math', 'solution', 'unittest'):\n    open(n + '.py', 'w').write('def isclose(*a): return True')\n"
-        "def f(x): return 0"
-    ),
-}
+@pytest.mark.parametrize(
+    "sleep",
+    [
+        "time.sleep(100)",
+        "os.kill(os.getpid(), 19)",
+        "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0)); time.sleep(100)",
+    ],
+)
+def test_a_program_that_sleeps_fails_and_is_no_failure_of_the_machine(sleep: str) -> None:
+    response = f"import os, resource, time\ndef f(x):\n    {sleep}"
+    assert scored(response, {"timeout_s": 1.0}, tests=["assert f(1) == 2"]).value == 0.0
 
 
-@pytest.mark.parametrize("name", FORGERIES)
-def test_a_pass_cannot_be_forged(name: str) -> None:
-    tests = [
-        "assert f(22) == 23", "assert 23 == f(22)", "assert abs(f(22) - 23) < 1e-6", "assert f(22) > 22", "assert 23 in [f(22)]",
-        "import math\nassert math.isclose(f(22), 23)", "assert 23 in [*f(22)]", "assert str(f(22)).endswith('23')",
-        "assert f('a').startswith('ab')", "assert 5 in f(22)", "assert 1 < f(22) < 99", "assert f(22) + 1 == 24",
-    ]  # fmt: skip
-    assert scored(FORGERIES[name], {"timeout_s": 2.0}, tests=tests) == Score(0.0, {"passed": 0.0})
+def test_a_program_is_judged_by_its_cpu_time_however_long_it_waits_for_a_processor() -> None:
+    """Each of twelve runs takes most of its limit, and all of them share the cores."""
+    slow = "import time\nwhile time.process_time() < 0.6: pass\n"
+    cases = [{"stdin": str(number), "stdout": str(number)} for number in range(12)]
+    assert scored(f"{slow}print(input())", {"timeout_s": 1.0}, cases=cases).value == 1.0
 
 
-@pytest.mark.parametrize("name", ["equals everything", "exits later", "kills the examiner", "changes the harness"])
-def test_a_pass_of_calls_and_scripts_cannot_be_forged(name: str) -> None:
-    assert scored(FORGERIES[name], tests=[{"args": [22], "expected": 23}], entry_point="f").value == 0.0
-    assert scored(FORGERIES[name], tests=SCRIPT).value == 0.0
+def test_a_right_solution_passes_with_an_example_after_it_or_within_a_list() -> None:
+    solution = "def f(x):\n    return x + 1"
+    example = f"```python\n{solution}\n```\nFor example:\n```python\nprint(f(1))\n```\nprints\n```\n2\n```"
+    listed = "1. Write:\n\n   ```python\n   def f(x):\n       return x + 1\n   ```\n2. Run it."
+    for response in (example, listed):
+        assert passes(response, "assert f(1) == 2")
+        assert scored(response, tests="def check(g):\n    assert g(1) == 2", entry_point="f").value == 1.0
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert True\nprint('done')",
+        "for x in []:\n    assert f(x) == 2",
+        "def check(candidate):\n    return True",
+        "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): pass",
+    ],
+)
+def test_tests_that_turn_out_to_run_nothing_are_never_passed(tests: str) -> None:
+    with pytest.raises(ConfigError, match="task 't': the tests run nothing"):
+        scored("def f(x): return 0", tests=tests, entry_point="f")
+    assert scored("", tests=tests, entry_point="f").value == 0.0
+
+
+def test_statements_that_only_prepare_are_not_counted() -> None:
+    tests = ["import math", "x = f(1)", "assert math.isclose(x, 2)", "assert f(2) == 9"]
+    assert scored("def f(x): return x + 1", tests=tests).parts["passed"] == 0.5
+
+
+def test_library_functions_are_passed_by_name_and_tests_may_be_called_back() -> None:
+    code = "def f(g, x): return g(x)"
+    assert passes(code, "assert f(len, 'ab') == 2", "assert f(math.sqrt, 4) == 2", "assert f(str.upper, 'a') == 'A'")
+    assert passes(code, "seen = []\nf(seen.append, 1)\nassert seen == [1]", "assert f(lambda x: x + 1, 1) == 2")
+    with pytest.raises(ConfigError, match="hands an object of type 'function'"):
+        scored("def f(g, x): return g('x')", tests=["assert f(eval, 1) == 2"])
+
+
+NUM_BATCHES = 6
+
+
+@pytest.mark.parametrize("batch", range(NUM_BATCHES))
+def test_a_pass_cannot_be_forged(batch: int) -> None:
+    """Each attack in two of the forms of tests; the benchmark `verifiers` takes all of them."""
+    names = sorted(ATTACKS)[batch::NUM_BATCHES]
+    forms = [("asserts", "unittest"), ("inviting", "calls"), ("check", "evaluated")][batch % 3]
+    assert {name: passed for name, passed in asyncio.run(forged_all(names, forms)).items() if passed} == {}
+
+
+def test_no_response_ends_a_loop_or_catches_the_failure_of_a_check() -> None:
+    names = [*LOOSE, "is a mock", "never differs", "mutates its arguments", "defines the hooks of a test module"]
+    passed = asyncio.run(forged_all(names, ("loose", "skipping", "calls")))
+    assert {name: forms for name, forms in passed.items() if forms} == {}
+
+
+def test_there_are_many_attacks_and_honest_responses_pass_the_forms_they_are_tried_on() -> None:
+    assert len(ATTACKS) >= 60
+    honest = "def f(x):\n    return x + 1"
+    for form in ("check", "calls", "unittest", "inviting", "skipping"):
+        assert scored(honest, **FORMS[form]).value == 1.0, form
+    assert scored("def f(x): return '20 + 3'", **FORMS["evaluated"]).value == 1.0
+    assert scored("print(int(input()) + 1)", **FORMS["cases"]).value == 1.0
+
+
+def test_a_response_does_not_choose_what_the_examiner_imports() -> None:
+    assert forged("is the module unittest.__main__") == []
 
 
 def test_hostile_responses_score_0() -> None:
@@ -284,7 +267,7 @@ def test_hostile_responses_score_0() -> None:
         ({"cases": "x"}, "'cases'"),
         ({"cases": [{"stdin": "x"}]}, "'stdout'"),
         ({"tests": ["assert f(1 == 2"]}, "not Python"),
-        ({"tests": ["import no_such_module"]}, "no_such_module"),
+        ({"tests": ["import no_such_module\nf(1)"]}, "no_such_module"),
         ({"tests": ["class A: pass\nf(A())"]}, "type 'A'"),
     ],
 )

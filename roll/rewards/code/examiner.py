@@ -1,9 +1,9 @@
 """Runs in the sandbox, by the system's Python: applies tests to a response in another process.
 
 `roll.rewards.code.reward` explains the design; this file is sent to the sandbox as text, after
-`roll.rewards.code.protocol`. The examiner process has the tests and writes the verdicts. Before it reads the tests it
-forks the candidate, which runs the response. The examiner requests operations, such as a call with arguments; the
-candidate answers with plain data, or with handles for other objects.
+`roll.rewards.code.protocol` and `roll.rewards.code.examination`. The examiner process has the tests and writes the
+verdicts. Before it reads the tests it forks the candidate, which runs the response. The examiner requests operations,
+such as a call with arguments; the candidate answers with plain data, or with handles for other objects.
 """
 
 # pyright: basic
@@ -11,21 +11,26 @@ candidate answers with plain data, or with handles for other objects.
 
 from __future__ import annotations
 
-import builtins
+import _signal  # pyright: ignore[reportMissingImports]
+import _thread
 import importlib
 import os
+import resource
 import sys
+import time
 import types
 
+from roll.rewards.code.examination import Examination, Handle  # removed in the sandbox
 from roll.rewards.code.protocol import (  # removed in the sandbox
     Connection,
     Disconnected,
+    LibraryFunction,
     RemoteObject,
     Unsupported,
+    base_names,
     collect_items,
     read,
     refuse,
-    request,
 )
 
 TYPE_CHECKING = False
@@ -33,73 +38,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-BINARY = (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"),
-    *("lt", "le", "gt", "ge"),
-)
-"""Operators between two handles only. With plain data on one side, an object that claims to exceed everything, or to
-give 0 when subtracted, would pass tests that expect a number."""
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "getattr": getattr, "setattr": setattr, "iter": iter, "next": next, "repr": repr, "str": str, "hash": hash,
     "len": len, "bool": bool, "int": int, "float": float, "abs": abs, "round": round, "list": collect_items,
     "eq": lambda one, other: one == other, "isinstance": lambda kind, value: isinstance(value, kind),
     "getitem": lambda one, key: one[key], "neg": lambda one: -one,
+    "exit": lambda one, kind, text: one.__exit__(kind, kind and kind(text), None),
 }  # fmt: skip
 """Operations that a test may request on an object of the response."""
-SPECIAL = ("next", "str", "len", "bool", "int", "float", "abs", "round", "getitem", "neg")
-"""Operations that are double-underscore methods."""
-METHODS = ("setitem", "delitem", "enter", "exit")
-STRING_METHODS = frozenset(name for name in dir(str) if name.startswith("is") or name.endswith("swith"))
-"""Predicates of `str`; an object of the response must not imitate a string."""
-
-
-class Handle(RemoteObject):
-    """An object of the response, as the tests see it: every operation on it is a request to the candidate.
-
-    It never equals plain data, regardless of its `__eq__`; `in` iterates over it.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        if name in STRING_METHODS:
-            raise AttributeError(name)
-        return request(self, "getattr", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        request(self, "setattr", name, value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Handle) and bool(request(self, "eq", other))
-
-    def __hash__(self) -> int:
-        return hash(request(self, "hash"))
-
-    def __iter__(self) -> Any:
-        stream = request(self, "iter")
-        return stream if isinstance(stream, Handle) else iter(stream)
-
-    def __repr__(self) -> str:
-        return str(request(self, "repr"))
-
-    def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, Handle) and bool(request(self, "isinstance", value))
-
-
-def request_method(name: str) -> Callable[..., Any]:
-    """A method that sends a request to the candidate; an operator of `BINARY` does so only with another handle."""
-
-    def method(self: Handle, *arguments: Any) -> Any:
-        if name in BINARY and not all(isinstance(argument, Handle) for argument in arguments):
-            return NotImplemented
-        return request(self, name, *arguments)
-
-    return method
-
-
-for _name in (*SPECIAL, *METHODS, *BINARY):
-    setattr(Handle, f"__{_name}__", request_method(_name))
-
-
-# ---- the candidate ----
+POLL_S = 0.25
+"""Seconds between two looks at the time that the sandbox spent asleep."""
 
 
 def operate(operation: str, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -117,6 +65,7 @@ def operate(operation: str, target: Any, arguments: list[Any], keywords: dict[st
 def run_candidate(source: int, sink: int) -> None:
     """The candidate: run the response, send the names it defines, then serve requests."""
     connection = Connection(os.fdopen(source, "rb"), os.fdopen(sink, "wb"), operate, RemoteObject)
+    connection.resolve = find_function
     _, response = connection.receive()
     sys.path += [f"{sys.prefix}/lib/python3/dist-packages", *(f"{folder}/site-packages" for folder in sys.path)]
     module = types.ModuleType("solution")
@@ -128,120 +77,22 @@ def run_candidate(source: int, sink: int) -> None:
         connection.answer(*request)
 
 
+def find_function(path: str) -> Any:
+    """The function of the standard library with this path, in this process."""
+    module, *names = path.split(":")
+    value: Any = importlib.import_module(module)
+    for name in names:
+        value = getattr(value, name)
+    return value
+
+
 def describe(value: Any) -> list[Any]:
     """The kind of a name that the response defines: a module, an exception class with its base, or a value."""
     if isinstance(value, types.ModuleType):
-        return ["module", value.__name__]
+        return ["module", None]
     if isinstance(value, type) and issubclass(value, Exception):
-        return ["error", next(base.__name__ for base in value.__mro__ if base.__module__ == "builtins")]
+        return ["error", base_names(value)]
     return ["value", value]
-
-
-# ---- the examiner ----
-
-
-def examine(connection: Connection, work: dict[str, Any], report: Callable[..., None]) -> None:
-    """Run every case against the candidate and report each verdict."""
-    module = types.ModuleType("__main__")
-    solution = types.ModuleType("solution")
-    sys.modules.update(__main__=module, solution=solution)
-    connection.send("load", work["code"])  # but not the tests
-    definitions = connection.unpack(connection.receive()[1])
-    bind(connection, solution.__dict__, definitions, work)
-    module.__dict__.update({name: value for name, value in vars(solution).items() if not name.startswith("__")})
-    names = module.__dict__
-    ready = verdict(connection, lambda: run(work["setup"], names))
-    report("setup", ready)
-    if ready != "pass":
-        return
-    for index, case in enumerate(work["cases"]):
-        report(index, verdict(connection, lambda case=case: run_case(case, names, work)))
-
-
-def bind(connection: Connection, names: dict[str, Any], definitions: Any, work: dict[str, Any]) -> None:
-    """Bind the response's definitions for the tests: never a builtin, nor a standard-library name."""
-    library = getattr(sys, "stdlib_module_names", ())
-    tests = repr([work["setup"], work["cases"]])
-    for name, kind, value in definitions:
-        used = name == work["entry"] or (name in tests and not hasattr(builtins, name))
-        if not used or name.startswith("__"):
-            continue
-        if kind == "error":
-            base = getattr(builtins, str(value), Exception)
-            names[name] = connection.errors[name] = type(name, (base,), {})
-        elif kind == "value" and name not in library:
-            names[name] = value
-        elif kind == "module" and str(value).partition(".")[0] in library:
-            names[name] = importlib.import_module(str(value))
-
-
-def verdict(connection: Connection, case: Callable[[], Any]) -> str:
-    """The result of a case: `pass`, `fail`, or `task` with the problem of the tests themselves."""
-    try:
-        case()
-    except Unsupported as error:
-        return f"task {error}"
-    except ModuleNotFoundError as error:
-        ours = not hasattr(error, "foreign") and error.name != "solution"
-        return f"task the tests import {error.name!r}, which is not there" if ours else "fail"
-    except SystemExit as error:
-        return "pass" if error.code in (None, 0) and not connection.broken else "fail"
-    except BaseException as error:  # noqa: BLE001 - any error fails the test
-        return f"fail {type(error).__name__}"
-    return "fail" if connection.broken else "pass"
-
-
-def run(source: str, names: dict[str, Any]) -> None:
-    """Execute source text of the tests."""
-    try:
-        code = compile(source, "tests.py", "exec")
-    except SyntaxError as error:
-        raise Unsupported(f"the tests are not Python ({error})") from error
-    exec(code, names)
-
-
-def run_case(case: Any, names: dict[str, Any], work: dict[str, Any]) -> None:
-    """Run one case; raises if the response fails it."""
-    if isinstance(case, str):
-        run(case, names)
-        if work["script"]:
-            run_definitions(names, work["entry"])
-        return
-    result = names[work["entry"]](*case["args"], **case.get("kwargs", {}))
-    if isinstance(result, Handle):
-        result = request(result, "list")
-    if not same(result, case["expected"], work["tolerance"]):
-        raise AssertionError
-
-
-def run_definitions(names: dict[str, Any], entry: str) -> None:
-    """Run the tests that a script only defines: `check(candidate)`, functions `test_*`, and `unittest` cases."""
-    functions = {name: value for name, value in names.items() if isinstance(value, types.FunctionType)}
-    if "check" in functions and entry:
-        functions["check"](names[entry])
-    for name, function in functions.items():
-        if name.startswith("test"):
-            function()
-    if "unittest" in sys.modules:
-        unittest: Any = sys.modules["unittest"]
-        suite = unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"])
-        if not unittest.TextTestRunner(stream=sys.stderr).run(suite).wasSuccessful():
-            raise AssertionError
-
-
-def same(result: Any, expected: Any, tolerance: float) -> bool:
-    """Equality of JSON values: tuples are lists, floats may differ by `tolerance`, booleans are not numbers."""
-    if isinstance(result, bool) or isinstance(expected, bool):
-        return result is expected
-    if isinstance(result, (int, float)) and isinstance(expected, (int, float)):
-        return result == expected or (float in (type(result), type(expected)) and abs(result - expected) <= tolerance)
-    if isinstance(expected, list) and isinstance(result, (list, tuple)):
-        pairs = zip(result, expected)  # noqa: B905 - Python 3.8
-        return len(result) == len(expected) and all(same(one, other, tolerance) for one, other in pairs)
-    if isinstance(expected, dict) and isinstance(result, dict):
-        texts = {str(key): value for key, value in result.items()}
-        return texts.keys() == expected.keys() and all(same(texts[key], expected[key], tolerance) for key in texts)
-    return type(result) is type(expected) and bool(result == expected)
 
 
 def call_back(operation: str, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
@@ -252,12 +103,72 @@ def call_back(operation: str, target: Any, arguments: list[Any], keywords: dict[
 
 
 def check_passable(value: Any) -> Any:
-    """Functions of the tests are passed as handles, iterators as lists; other objects cannot be passed."""
-    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+    """How an object of the tests is passed: their own functions as handles, those of the library by name.
+
+    Methods of plain data, such as `results.append`, are handles too. Iterators and views become lists. Other
+    objects cannot be passed.
+    """
+    if isinstance(value, types.FunctionType) and value.__globals__ is vars(sys.modules["__main__"]):
         return value
-    if hasattr(value, "__next__"):
+    if isinstance(value, types.BuiltinFunctionType) and type(value.__self__) in PLAIN:
+        return value
+    if isinstance(value, types.MethodDescriptorType) and value.__objclass__.__module__ == "builtins":
+        return LibraryFunction(f"builtins:{value.__objclass__.__name__}:{value.__name__}")
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        module = str(value.__module__)
+        if getattr(sys.modules.get(module), value.__name__, None) is value:
+            return LibraryFunction(f"{module}:{value.__name__}")
+    if hasattr(value, "__next__") or isinstance(value, VIEWS):
         return collect_items(value)
     raise Unsupported(f"a test hands an object of type {type(value).__name__!r} to the response, which cannot be")
+
+
+VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+PLAIN = (list, tuple, dict, set, frozenset, str, bytes, bytearray, int, float)
+
+
+def confine_imports() -> None:
+    """Import from the interpreter's directories only, also if `sys.path` changes: a response can write files."""
+    hooks, folders = list(sys.path_hooks), tuple(sys.path)
+
+    def find(path: str) -> Any:
+        if not any(path == folder or path.startswith(f"{folder}/") for folder in folders):
+            raise ImportError(path)
+        for hook in hooks:
+            try:
+                return hook(path)
+            except ImportError:
+                continue
+        raise ImportError(path)
+
+    sys.path_hooks[:] = [find]
+
+
+def record_use(candidate: int, used_ns: dict[str, int]) -> None:
+    """Update the time that each thread of the sandbox used or waited for a processor; threads that ended stay."""
+    pids = ["self", str(candidate)]
+    if os.getpid() == 1:  # all processes are ours
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    for pid in pids:
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                    used_ns[thread] = sum(map(int, file.read().split()[:2]))
+        except OSError:  # it has ended
+            continue
+
+
+def watch(candidate: int, limit_s: float, report: Callable[..., None]) -> None:
+    """End this process when the sandbox has slept for longer than the limit: neither used nor awaited a processor."""
+    began, used_ns = time.monotonic(), {}
+    while time.monotonic() - began - sum(used_ns.values()) / 1e9 < limit_s:
+        time.sleep(POLL_S)
+        try:
+            record_use(candidate, used_ns)
+        except OSError:  # the response has limited our descriptors
+            continue
+    report("gone")
+    os._exit(0)
 
 
 def hide_from_others() -> None:
@@ -269,10 +180,11 @@ def hide_from_others() -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def fork_candidate() -> tuple[int, int]:
-    """Fork the candidate, which gets two pipes and no other descriptor; returns our read and write ends."""
+def fork_candidate() -> tuple[int, int, int]:
+    """Fork the candidate, which gets two pipes and no other descriptor; its process id, our read and write ends."""
     down, up = os.pipe(), os.pipe()
-    if os.fork() == 0:
+    candidate = os.fork()
+    if candidate == 0:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
@@ -284,13 +196,17 @@ def fork_candidate() -> tuple[int, int]:
             os._exit(0)
     os.close(down[0])
     os.close(up[1])
-    return up[0], down[1]
+    return candidate, up[0], down[1]
 
 
 def main() -> None:
-    """Read the work, run the tests, report the verdicts."""
+    """Read the work, run the tests, report the verdicts. The argument is the limit of CPU time of each process."""
+    limit_s = int(sys.argv.pop())
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
     hide_from_others()
-    source, sink = fork_candidate()
+    candidate, source, sink = fork_candidate()
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # the only signal with a handler, so the only one that would arrive
+    confine_imports()
     connection = Connection(os.fdopen(source, "rb"), os.fdopen(sink, "wb"), call_back, Handle)
     connection.before_handle = check_passable
     work: dict[str, Any] = read(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"), refuse)
@@ -302,8 +218,10 @@ def main() -> None:
         os.write(out, text.encode("utf-8", "replace") + b"\n")
 
     report("ready")
+    if os.path.exists("/proc/self/schedstat"):
+        _thread.start_new_thread(watch, (candidate, limit_s, report))
     try:
-        examine(connection, work, report)
+        Examination(connection, work).run(report)
     except Disconnected:
         report("gone")
     os._exit(0)

@@ -30,6 +30,7 @@ REBUILT: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 """Standard-library classes sent as a name and constructor arguments."""
 _KINDS: dict[str, Any] = {"l": list, "t": tuple, "s": set, "f": frozenset}
+MUTABLE = (list, dict, set, bytearray)
 _CONSTANTS = {"N": None, "T": True, "F": False}
 _ATOMS: dict[str, Callable[[str], Any]] = {
     "i": lambda head: int(head, 16),
@@ -47,6 +48,12 @@ class Disconnected(BaseException):
 
 class Unsupported(BaseException):
     """The tests need an operation that cannot cross the process boundary."""
+
+
+class LibraryFunction(str):
+    """The path of a function of the standard library, which is sent by name because each process has it."""
+
+    __slots__ = ()
 
 
 class RemoteObject:
@@ -76,36 +83,85 @@ class Connection:
         self.before_handle: Callable[[Any], Any] = lambda value: value
         """Called before an object is sent as a handle: returns the object or a replacement, or raises."""
         self.broken = False
+        self.num_requests = 0
+        """Requests sent to the other side."""
+        self.texts: set[str] = set()
+        """Texts that the other side returned."""
+        self.may_stop = True
+        """Whether an operation other than `next` may raise `StopIteration`, which would end a loop over `map`."""
+        self.handles: dict[int, Any] = {}
+        """Handles by number, so that one object has one handle."""
+        self.resolve: Callable[[str], Any] = refuse
+        """Turns the path of a library function into the function; only a candidate does so."""
 
     def request(self, operation: str, target: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        self.num_requests += 1
         self.send("do", operation, self.pack(target), self.pack(list(arguments)), self.pack(keywords))
         while True:
             kind, *rest = self.receive()
             if kind == "do":
                 self.answer(*rest)
             elif kind == "raise":
-                raise self.error(*rest)
+                raise self.error(*rest, may_stop=self.may_stop or operation == "next")
             else:
                 value, changed = rest
+                originals = (*arguments, *keywords.values())
                 if changed:
-                    update(arguments, self.unpack(changed))
-                return self.unpack(value)
+                    update(originals, self.unpack(changed))
+                if value.startswith("p"):
+                    return self.original(originals, value)
+                result = self.unpack(value)
+                self.texts.update(texts_of(result))
+                return result
+
+    def original(self, arguments: tuple[Any, ...], value: str) -> Any:
+        """The argument that the other side returned."""
+        try:
+            return arguments[int(value[1:])]
+        except (ValueError, IndexError) as error:
+            raise self.disconnect() from error
 
     def answer(self, operation: str, target: str, arguments: str, keywords: str) -> None:
         """Serve one request."""
-        values = self.unpack(arguments)
+        values, named = self.unpack(arguments), self.unpack(keywords)
         try:
-            value = self.serve(operation, self.unpack(target), values, self.unpack(keywords))
-            after = self.pack(values)
-            response = ("return", self.pack(value), "" if after == arguments else after)
+            value = self.serve(operation, self.unpack(target), values, named)
+            originals = [*values, *named.values()]
+            after = self.pack(originals)
+            same = [n for n, one in enumerate(originals) if one is value and isinstance(value, MUTABLE)]
+            answer = f"p{same[0]}" if same else self.pack(value)
+            response = ("return", answer, "" if not named and after == arguments else after)
         except Exception as error:  # noqa: BLE001 - sent to the other side by name
-            response = ("raise", type(error).__name__, str(error)[:1000])
+            response = ("raise", base_names(type(error)), text_of(error)[:1000], self.pack_attributes(error))
         self.send(*response)
 
-    def error(self, name: str, text: str) -> Exception:
-        known: Any = self.errors.get(name) or getattr(builtins, name, None)
-        plain = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError)
-        error: Any = known(text) if plain else Exception(f"{name}: {text}")
+    def pack_attributes(self, error: Exception) -> str:
+        """Attributes of an error that are plain data."""
+        attributes: dict[str, Any] = {}
+        for name, value in vars(error).items():
+            if isinstance(value, (str, int, float, list, tuple, dict, set, type(None))):
+                attributes[name] = value
+        try:
+            return write(attributes, refuse)
+        except TypeError:
+            return write({}, refuse)
+
+    def error(self, names: str, text: str, attributes: str, *, may_stop: bool) -> Exception:
+        """The error of the first of these class names that is known; custom classes come before their bases."""
+        error: Any = Exception(f"{names.partition(',')[0]}: {text}")
+        for name in names.split(","):
+            known: Any = self.errors.get(name) or getattr(builtins, name, None)
+            if isinstance(known, type) and issubclass(known, Exception) and known is not Exception:
+                try:
+                    error = known(text)
+                    break
+                except TypeError:  # it needs more arguments, such as `UnicodeDecodeError`
+                    continue
+        if not may_stop and issubclass(type(error), StopIteration):
+            error = RuntimeError("the response raised StopIteration")
+        values = self.unpack(attributes)
+        if isinstance(values, dict):
+            error.__dict__.update({name: values[name] for name in values if type(name) is str})
         error.foreign = True  # not an error of the tests themselves
         return error
 
@@ -124,7 +180,7 @@ class Connection:
             if not 0 < size <= MAX_MESSAGE_BYTES:
                 raise ValueError(size)
             message = read(self.source.read(size).decode("utf-8", "surrogatepass"), refuse)
-            if {"do": 5, "return": 3, "raise": 3, "load": 2, "names": 2}[message[0]] != len(message):
+            if {"do": 5, "return": 3, "raise": 4, "load": 2, "names": 2}[message[0]] != len(message):
                 raise ValueError(message[0])
             if not all(type(word) is str for word in message):
                 raise TypeError(message[0])
@@ -151,13 +207,38 @@ class Connection:
         if isinstance(value, RemoteObject):
             return f"m{object.__getattribute__(value, '_number')};"
         replacement = self.before_handle(value)
+        if isinstance(replacement, LibraryFunction):
+            return f"g{replacement};"
         if replacement is not value:
             return self.pack(replacement)
         self.objects[id(value)] = value
         return f"o{id(value)};"
 
-    def _read_handle(self, tag: str, number: int) -> Any:
-        return self.objects[number] if tag == "m" else self.wrap(self, number)
+    def _read_handle(self, tag: str, text: str) -> Any:
+        if tag == "g":
+            return self.resolve(text)
+        if tag == "m":
+            return self.objects[int(text)]
+        return self.handles.setdefault(int(text), self.wrap(self, int(text)))
+
+
+def base_names(kind: type) -> str:
+    """The names of a class and its bases."""
+    return ",".join([base.__name__ for base in kind.__mro__])
+
+
+def text_of(error: Exception) -> str:
+    """The text of an error; that of a `KeyError` without the quotation marks that it adds."""
+    plain = isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str)
+    return str(error.args[0]) if plain else str(error)
+
+
+def texts_of(value: Any) -> list[str]:
+    """The texts within plain data."""
+    if isinstance(value, str):
+        return [str(value)]
+    items = [*value, *value.values()] if isinstance(value, dict) else value
+    return [text for item in items for text in texts_of(item)] if isinstance(items, (list, tuple, set)) else []
 
 
 def refuse(*handle: Any) -> Any:
@@ -200,7 +281,7 @@ def _write_object(value: Any, write_handle: Callable[[Any], str]) -> str:
     return write_handle(value)
 
 
-def read(text: str, read_handle: Callable[[str, int], Any]) -> Any:
+def read(text: str, read_handle: Callable[[str, str], Any]) -> Any:
     """The inverse of `write`; any exception means that the text is invalid."""
     value, end = _read(text, 0, read_handle)
     if end != len(text):
@@ -208,7 +289,7 @@ def read(text: str, read_handle: Callable[[str, int], Any]) -> Any:
     return value
 
 
-def _read(text: str, at: int, read_handle: Callable[[str, int], Any]) -> tuple[Any, int]:
+def _read(text: str, at: int, read_handle: Callable[[str, str], Any]) -> tuple[Any, int]:
     tag = text[at]
     if tag in _CONSTANTS:
         return _CONSTANTS[tag], at + 1
@@ -232,11 +313,11 @@ def _read(text: str, at: int, read_handle: Callable[[str, int], Any]) -> tuple[A
     return _read_atom(tag, head, read_handle), at
 
 
-def _read_atom(tag: str, head: str, read_handle: Callable[[str, int], Any]) -> Any:
+def _read_atom(tag: str, head: str, read_handle: Callable[[str, str], Any]) -> Any:
     if tag in _ATOMS:
         return _ATOMS[tag](head)
-    if tag in "mo":
-        return read_handle(tag, int(head))
+    if tag in "mog":
+        return read_handle(tag, head)
     kind = getattr(builtins, head) if tag == "k" else None
     if not isinstance(kind, type):
         raise ValueError(tag)

@@ -18,58 +18,72 @@ functions that the response defines are handles there: calls go over a pipe, and
 the response sees the arguments of a call and nothing else: neither the tests nor the expected results. None of its code
 runs in the examiner, so it cannot redefine `==`, `len` or `math.isclose` there, and an object of its class equals no
 plain data, regardless of its `__eq__`. If it exits, kills or prints, there is no answer, which fails the test.
+
+The response chooses nothing that the examiner imports or executes. Modules come from a list of ours and from the
+interpreter's own directories, and only the names that the tests use are bound. Text that a response returns is not
+evaluated: `eval`, `exec` and `compile` refuse it in tests, and so do the attributes through which the standard library
+would evaluate it.
+
 Verdicts go to a descriptor that the response does not have, and carry a random number that only the examiner and this
 module have. Both processes run as one user, so the examiner makes its memory and descriptors unreadable to others. It
-is process 1 of the sandbox, which no process inside can kill.
+is process 1 of the sandbox, which no process inside can kill or interrupt.
 
-Remaining gaps: tests that take their means of comparison from the response, such as a class whose equality they test,
-and answers that can be guessed. Restrictions on honest responses: no arithmetic or ordering between an object of their
-class and plain data, and no `in` through `__contains__` alone. Objects of classes that the tests define cannot be
-passed to a response; that is reported as a fault of the task.
+A response does not end a loop of the tests or catch their failures: `StopIteration` from a call becomes a
+`RuntimeError` unless the tests mention it, names of errors are new classes that catch no assertion, and its context
+managers suppress none. An assertion that fails in a function that the response calls counts.
+
+Tests that run nothing pass everything, so a verdict has the number of checks that ran: assertions, and requests to the
+response. Without one it is no pass but a fault of the task. A case that has assertions outside of `try` passes only if
+one of them runs. `roll.rewards.code.suite` finds tests that run nothing before a run.
+
+Time is judged by the CPU time of a process, and by the time in which the sandbox slept. How busy the machine is
+changes neither. A run that the machine starves until its wall time limit has no verdict and is retried.
+
+Remaining gaps: tests that take their means of comparison from the response, such as a class whose equality they test;
+expected results that tests compute from an argument after the call, which the response may have changed; tests that
+catch their own failures; and answers that can be guessed. Restrictions on honest responses: no arithmetic or ordering
+between an object of their class and plain data, no `in` through `__contains__` alone, no coroutines that tests await,
+and no output that tests capture. Attributes that are plain data are copies. Objects of classes that the tests define
+cannot be passed to a response; that is reported as a fault of the task.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 import secrets
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from roll.errors import ConfigError, RewardFailed
+from roll.rewards.code.extraction import extract_code
+from roll.rewards.code.programs import (
+    WALL_FACTOR,
+    check_list,
+    find_language,
+    num_concurrent,
+    ran_out,
+    read_cases,
+    run_cases,
+)
 from roll.rewards.code.protocol import refuse, write
-from roll.sandbox.base import ExitReason, Program, ResourceLimits
+from roll.rewards.code.suite import Suite, read_suite
+from roll.sandbox.base import Program, ResourceLimits
 from roll.sandbox.level import SandboxLevel, choose, run_coroutine
 from roll.types import Score, Task
 
 _TOLERANCE = 1e-4
+_START_S = 60.0
 _INTERPRETER = ("python3", "-I", "-S", "-c")
-_COMPILE = "import marshal,sys;print(marshal.dumps(compile(sys.stdin.read(), 'examiner', 'exec')).hex())"
+_COMPILE = (
+    "import binascii,marshal,sys;code=compile(sys.stdin.read(), '<examiner>', 'exec', optimize=2);"
+    "print(binascii.b2a_base64(marshal.dumps(code)).decode())"
+)
+"""Without docstrings and in base64: an argument of a program has at most 128 KiB."""
 _REMOVED_IMPORTS = re.compile(r"^from (?:__future__|roll\.\S+) import (?:\([^)]*\)|.*)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Language:
-    """How a source file becomes a running program."""
-
-    file: str
-    command: str
-    """Shell command; `{file}` is the source file."""
-    memory_bytes: int = 512 * 2**20
-
-
-_LANGUAGES = {
-    "python": _Language(file="main.py", command="python3 -I {file}"),
-    "javascript": _Language(file="main.js", command="node {file}", memory_bytes=4 * 2**30),
-    "bash": _Language(file="main.sh", command="bash {file}"),
-    "perl": _Language(file="main.pl", command="perl {file}"),
-    "ruby": _Language(file="main.rb", command="ruby {file}"),
-    "c": _Language(file="main.c", command="gcc -O1 -o main {file} -lm && ./main"),
-    "c++": _Language(file="main.cpp", command="g++ -O1 -std=c++17 -o main {file} && ./main"),
-}
+_SOURCES = ("protocol.py", "examination.py", "examiner.py")
 
 
 async def score(
@@ -83,95 +97,74 @@ async def score(
 ) -> Score:
     """1 if the code in `response` passes all tests, else 0; with `partial`, the fraction, which is the part `passed`.
 
-    `language` is a name from the table, or a command with `{file}` in it. `timeout_s` is per run: of one case of
-    `cases`, or of all `tests` together. After a run that timed out, the remaining cases count as failed. `sandbox` is
-    an option of `roll.sandbox.level`. Raises `ConfigError` for unusable tests, and a `RolloutError` if the sandbox
-    fails.
+    The part `checks` is the number of assertions, calls and cases that ran. `language` is a name from the table, or a
+    command with `{file}` in it. `timeout_s` is CPU time per run: of one case of `cases`, or of all `tests` together.
+    After a run that timed out, the remaining cases count as failed. `sandbox` is an option of `roll.sandbox.level`.
+    Raises `ConfigError` for unusable tests, and a `RolloutError` if the sandbox fails.
     """
     level = choose(sandbox)
-    code = extract_code(response)
-    limits = ResourceLimits(wall_s=timeout_s)
+    check_task(task, language=language)
     if "cases" in task.metadata:
-        passed, total = await _run_cases(task, code, _find_language(language), level, limits)
-    elif language == "python":
-        passed, total = await _run_tests(task, code, level, limits)
+        reads_input = any(stdin for stdin, _ in read_cases(task))
+        code = extract_code(response, language=language, reads_input=reads_input)
+        passed, total, checks = await run_cases(task, code, find_language(language), level, timeout_s)
     else:
-        raise ConfigError(f"task {task.id!r}: tests for {language!r} are stdin and stdout; give it 'cases'")
+        passed, total, checks = await _run_tests(task, response, level, timeout_s)
     fraction = passed / total
-    return Score(fraction if partial else float(passed == total), {"passed": fraction})
+    return Score(fraction if partial else float(passed == total), {"passed": fraction, "checks": float(checks)})
 
 
-def extract_code(response: str) -> str:
-    """The last fenced block after the thinking, else all text after it; the last fence may be unclosed."""
-    _, closed, text = response.rpartition("</think>")
-    if not closed and "<think>" in response:
-        return ""
-    blocks: list[list[str]] = []
-    inside = False
-    for line in text.split("\n"):
-        if line.lstrip().startswith("```"):
-            inside = not inside
-            if inside:
-                blocks.append([])
-        elif inside:
-            blocks[-1].append(line)
-    return "\n".join(blocks[-1]) if blocks else text
+def check_task(task: Task, *, language: str = "python", **_: Any) -> None:
+    """Raise `ConfigError` if no response to this task could be judged, as far as can be seen without running it."""
+    if "cases" in task.metadata:
+        find_language(language)
+        read_cases(task)
+    elif language != "python":
+        raise ConfigError(f"task {task.id!r}: tests for {language!r} are stdin and stdout; give it 'cases'")
+    else:
+        _, suite = _build_work(task)
+        if suite.fault:
+            raise ConfigError(f"task {task.id!r}: {suite.fault}; change its tests")
 
 
-async def _run_cases(
-    task: Task, code: str, language: _Language, level: SandboxLevel, limits: ResourceLimits
-) -> tuple[int, int]:
-    cases = [_parse_case(case, task) for case in _check_list(task.metadata["cases"], f"task {task.id!r}: 'cases'")]
-    argv = ("sh", "-c", language.command.replace("{file}", language.file))
-    files = {language.file: code.encode(errors="surrogatepass")}
-    limits = ResourceLimits(wall_s=limits.wall_s, memory_bytes=language.memory_bytes)
-    passed = 0
-    for stdin, expected in cases:
-        result = await level.run(Program(argv=argv, files=files, stdin=stdin.encode()), limits)
-        if result.reason is ExitReason.TIMED_OUT:
-            break
-        printed = result.stdout.decode(errors="replace")
-        passed += result.succeeded and _lines(printed) == _lines(expected)
-    return passed, len(cases)
+def longest_s(task: Task, *, timeout_s: float = 5.0, **_: Any) -> float:
+    """The longest time that a score of this task can take on a machine that works."""
+    cases: Any = task.metadata.get("cases")
+    rounds = math.ceil(len(cast(list[Any], cases)) / num_concurrent()) if isinstance(cases, list) else 1
+    return _START_S + (WALL_FACTOR * timeout_s + 2.0) * rounds
 
 
-def _parse_case(case: Any, task: Task) -> tuple[str, str]:
-    where = f"task {task.id!r}: a case of 'cases'"
-    if not isinstance(case, dict):
-        raise ConfigError(f"{where} is not an object (got {case!r}); write {{stdin, stdout}}")
-    fields = cast(dict[str, Any], case)
-    stdin, expected = fields.get("stdin", ""), fields.get("stdout")
-    if not isinstance(stdin, str) or not isinstance(expected, str):
-        raise ConfigError(f"{where} needs 'stdin' and 'stdout' as text (got {fields!r}); write both")
-    return stdin, expected
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
-
-
-async def _run_tests(task: Task, code: str, level: SandboxLevel, limits: ResourceLimits) -> tuple[int, int]:
+async def _run_tests(task: Task, response: str, level: SandboxLevel, timeout_s: float) -> tuple[int, int, int]:
+    """Tests that pass, all tests, and the number of checks that ran."""
     nonce = secrets.token_hex(16)
-    work = _build_work(task)
-    total = len(work["cases"])
+    work, suite = _build_work(task)
+    code = extract_code(response, needed=suite.needed)
     stdin = write({**work, "code": code, "nonce": nonce}, refuse).encode(errors="surrogatepass")
-    result = await level.run(Program(argv=(*_INTERPRETER, _compile_examiner(level)), stdin=stdin, first=True), limits)
+    argv = (*_INTERPRETER, _compile_examiner(level), str(math.ceil(timeout_s)))
+    limits = ResourceLimits(wall_s=WALL_FACTOR * timeout_s, start_s=_START_S)
+    result = await level.run(Program(argv=argv, stdin=stdin, ready=f"{nonce} ready".encode(), first=True), limits)
     lines = result.stdout.decode(errors="replace").split("\n")
     messages = [line.split(" ", 2)[1:] for line in lines if line.startswith(f"{nonce} ")]
     if ["ready"] not in messages:
         stderr = result.stderr.decode(errors="replace").strip()[-500:]
-        raise RewardFailed(f"task {task.id!r}: the examiner did not start (it said {stderr!r}); see the sandbox")
+        raise RewardFailed(
+            f"task {task.id!r}: the examiner did not start ({result.reason} after {result.wall_s:.0f} s, "
+            f"it said {stderr!r}); see the sandbox"
+        )
     verdicts = dict(message for message in messages if len(message) == 2)
     for fault in (verdict for verdict in verdicts.values() if verdict.startswith("task ")):
         raise ConfigError(f"task {task.id!r}: {fault.removeprefix('task ')}; change its tests")
-    return sum(verdicts.get(str(index)) == "pass" for index in range(total)), total
+    ran_out(result, timeout_s, f"task {task.id!r}")
+    counted = [verdicts.get(str(index), "") for index, skip in enumerate(suite.prepares) if not skip]
+    checks = sum(int(verdict.partition(" ")[2] or 0) for verdict in verdicts.values())
+    return sum(verdict.startswith("pass ") for verdict in counted), len(counted), checks
 
 
-def _build_work(task: Task) -> dict[str, Any]:
-    """The examiner's input."""
+def _build_work(task: Task) -> tuple[dict[str, Any], Suite]:
+    """The examiner's input, and what was read from the tests."""
     tests: Any = task.metadata.get("tests")
     script = isinstance(tests, str)
-    cases = _check_list([tests] if script else tests, f"task {task.id!r}: 'tests'")
+    cases = check_list([tests] if script else tests, f"task {task.id!r}: 'tests'")
     entry = str(task.metadata.get("entry_point") or "")
     for case in cases:
         if isinstance(case, dict) and not ({"args", "expected"} <= case.keys() and entry):
@@ -181,39 +174,37 @@ def _build_work(task: Task) -> dict[str, Any]:
             )
         if not isinstance(case, dict | str):
             raise ConfigError(f"task {task.id!r}: a test is neither text nor an object (got {case!r}); change it")
-    return {
-        "setup": str(task.metadata.get("setup") or task.metadata.get("test_setup") or "").replace("\r\n", "\n"),
-        "cases": [case.replace("\r\n", "\n") if isinstance(case, str) else case for case in cases],
+    setup = str(task.metadata.get("setup") or task.metadata.get("test_setup") or "").replace("\r\n", "\n")
+    texts = [case.replace("\r\n", "\n") if isinstance(case, str) else case for case in cases]
+    suite = _read_suite(setup, texts, entry, script)
+    work = {
+        "setup": setup,
+        "cases": texts,
         "entry": entry,
         "script": script,
+        "names": list(suite.names),
+        "modules": list(suite.modules),
+        "prepares": list(suite.prepares),
         "tolerance": float(task.metadata.get("tolerance", _TOLERANCE)),
     }
+    return work, suite
 
 
-def _check_list(value: Any, where: str) -> Sequence[Any]:
-    if not isinstance(value, list) or not value:
-        raise ConfigError(f"{where} is not a list with something in it (got {value!r}); give the task tests")
-    return cast(list[Any], value)
-
-
-def _find_language(name: str) -> _Language:
-    if name in _LANGUAGES:
-        return _LANGUAGES[name]
-    if "{file}" in shlex.split(name):
-        return _Language(file="main", command=name)
-    raise ConfigError(
-        f"code: no language {name!r}; choose one of {', '.join(_LANGUAGES)}, or write a command with {{file}} in it"
-    )
+def _read_suite(setup: str, cases: Sequence[Any], entry: str, script: bool) -> Suite:
+    """The suite of the statements; a call with its expected result is a check."""
+    texts = tuple(case if isinstance(case, str) else f"assert ({entry})()" for case in cases)
+    return read_suite(setup, texts, entry, script)
 
 
 @functools.cache
 def _compile_examiner(level: SandboxLevel) -> str:
     """The examiner's program, compiled once by the interpreter that will run it."""
-    parts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("protocol.py", "examiner.py")]
+    parts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES]
     source = _REMOVED_IMPORTS.sub("", "\n".join(parts))
     program = Program(argv=(*_INTERPRETER, _COMPILE), stdin=f"from __future__ import annotations\n{source}".encode())
     result = run_coroutine(level.run(program, ResourceLimits(wall_s=30.0)))
     if not result.succeeded:
         stderr = result.stderr.decode(errors="replace").strip()[-500:]
         raise RewardFailed(f"code: the system's python3 does not run (it said {stderr!r}); install it")
-    return f"import marshal;exec(marshal.loads(bytes.fromhex('{result.stdout.decode().strip()}')))"
+    text = result.stdout.decode().strip()
+    return f"import binascii,marshal;exec(marshal.loads(binascii.a2b_base64('{text}')))"

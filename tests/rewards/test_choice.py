@@ -3,17 +3,21 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.surface_forms.choice import rows
+from benchmarks.surface_forms.row import Row, read_rows
 from roll.errors import ConfigError
-from roll.rewards.choice import score
-from roll.types import Task
+from roll.rewards.choice.reward import answer_of, score
+from roll.types import Message, Task
 
 pytestmark = pytest.mark.slow
 
+CORPUS = Path(__file__).parent / "corpus"
 OPTIONS = ["A)32,400", "B)6000", "C)Vitamin D", "D)600 m", "E)None of these"]
 
 
@@ -90,6 +94,85 @@ def test_several_options_at_once_or_none_are_wrong(response: str):
     assert not any(right(letter, response) for letter in "ABCDE")
 
 
+def verdict(row: Row, answer: str) -> float:
+    return score(Task(id="t", domain="d", answer=answer, metadata={"options": list(row.options)}), row.response).value
+
+
+@pytest.mark.parametrize("file", ["choice.jsonl", "choice_prose.jsonl"])
+def test_every_row_of_the_corpus_has_its_expected_score(file: str):
+    corpus = read_rows(CORPUS / file)
+    assert len(corpus) >= 800
+    assert [row for row in corpus if verdict(row, row.answer) != row.expected] == []
+
+
+def test_a_reply_that_commits_to_one_option_scores_for_no_other():
+    for row in read_rows(CORPUS / "choice_prose.jsonl"):
+        if row.expected:
+            others = [letter for letter in "ABCDE"[: len(row.options)] if letter != row.answer]
+            assert [letter for letter in others if verdict(row, letter)] == [], row
+
+
+def test_the_generator_makes_many_different_rows_and_the_same_ones_again():
+    made = list(rows(5_000, 3))
+    assert len({(row.response, row.options, row.answer) for row in made}) == 5_000
+    assert len({row.response for row in made}) > 3_000
+    assert made[:50] == list(rows(50, 3))
+    assert {row.expected for row in made} == {0.0, 1.0}
+
+
+@pytest.mark.sweep
+def test_replies_of_another_seed_are_misread_in_at_most_one_of_two_hundred():
+    made = list(rows(4_000, 77))
+    misread = [row for row in made if verdict(row, row.answer) != row.expected]
+    assert sum(row.expected for row in misread) <= 0.005 * sum(row.expected for row in made)
+    assert len(misread) <= 0.005 * len(made)
+
+
+@pytest.mark.parametrize(
+    ("options", "response", "letter"),
+    [
+        (["-5", "7", "3", "2"], "The answer is 5", None),
+        (["-5", "7", "3", "2"], "The answer is -5", "A"),
+        (["0.65", "-0.65", "6.5"], "-0.65", "B"),
+        (["0.65", "-0.65", "6.5"], "0.65", "A"),
+        (["(1,2)", "[1,2]", "(1,2]"], "[1, 2]", "B"),
+        (["(1,2)", "[1,2]", "(1,2]"], r"\boxed{(1,2]}", "C"),
+        (["BB", "Bb", "bb"], "Bb", "B"),
+        (["Don't go", "Go"], "Don\u2019t go", "A"),
+        (["\uff21\uff22\uff23", "DEF"], "abc", "A"),
+        (["10 m", "10 m/s", "10"], "The answer is 10 m/s.", "B"),
+    ],
+)
+def test_option_texts_keep_their_signs_brackets_and_case_where_they_differ(
+    options: list[str], response: str, letter: str | None
+):
+    assert [other for other in "ABCD"[: len(options)] if right(other, response, options)] == (
+        [letter] if letter else []
+    )
+
+
+def test_a_rejection_of_the_claimed_option_withdraws_it_unless_the_question_asks_for_the_wrong_one():
+    response = "B\n\nOption B is incorrect because the unit is wrong."
+    question = Message(role="user", content="Which statement is incorrect?")
+    task = Task(id="t", domain="d", answer="B", metadata={"options": OPTIONS})
+    assert score(task, response).value == 0.0
+    assert score(replace(task, messages=(question,)), response).value == 1.0
+
+
+def test_the_answer_for_a_majority_is_the_letter_else_the_text():
+    assert answer_of("B\n\nUnlike A, it fits.") == "B"
+    assert answer_of("The answer is A or B") is None
+    assert answer_of("The answer is Paris.") == "paris"
+    assert answer_of(r"So \boxed{12 m}") == "12 m"
+    assert answer_of("") is None
+
+
+def test_a_long_reply_without_line_breaks_is_read_at_both_ends():
+    filler = "the rate is constant and so on " * 3_000
+    assert right("B", "The answer is B. " + filler)
+    assert right("B", filler + ". The answer is B.")
+
+
 def test_letters_within_an_options_text_are_not_letters():
     assert right("C", "The answer is vitamin D.")
     assert right("C", "C) Vitamin D")
@@ -131,6 +214,11 @@ def test_a_task_without_options_or_with_an_answer_that_is_none_is_refused(answer
         "\n" * 10**6,
         r"\text{" * 150_000,
         "答案" * 300_000,
+        "<thinking></thinking>" * 50_000,
+        "<answer>" * 100_000,
+        "B, not A. " * 100_000,
+        "very " * 200_000,
+        "(A" * 300_000,
     ],
 )
 def test_no_response_is_expensive(bomb: str):
@@ -151,3 +239,12 @@ def test_every_real_option_is_recognised_and_no_other():
                     row,
                     response,
                 )
+
+
+def test_a_copy_of_the_prompt_commits_to_nothing():
+    prompt = "ann is taller than bob. who is taller?\nA) ann B) bob C) both"
+    metadata = {"options": ["ann", "bob", "both"]}
+    task = Task(id="t", domain="d", messages=(Message("user", prompt),), answer="A", metadata=metadata)
+    assert score(task, prompt).value == 0.0
+    assert score(task, f"{prompt}\n\nB) bob").value == 0.0
+    assert score(task, f"{prompt}\n\nThe answer is A.").value == 1.0

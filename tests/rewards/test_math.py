@@ -188,7 +188,6 @@ def test_a_wrong_number_is_wrong_without_algebra(response: str):
         ("x+1", "The answer is 1+x."),
         ("18", r"\boxed{2 \cdot 3^2}"),
         ("1000", r"\boxed{10^3}"),
-        ("18", r"\boxed{2 dozen minus 6}"),
         ("x = 5", r"\boxed{y = 5}"),
     ],
 )
@@ -260,3 +259,8 @@ def test_a_process_that_scores_has_algebra_loaded_from_the_start() -> None:
     assert made.instance.pool._server is not None
     asyncio.run(made.stop())
     assert made.instance.pool._server is None
+
+
+def test_a_long_name_before_an_equals_sign_is_not_expensive():
+    response = "\\boxed{" + "a" * 60 + "?=5}"
+    assert Math().score(Task(id="t", domain="math", answer="5"), response).value == 0.0

@@ -1,7 +1,8 @@
 """The server process of `roll.rewards.math.pool`: loads math-verify and forks comparers.
 
-The server runs no comparison without a time limit, so it always answers. A comparer serves one socket and is killed if
-it takes too long. Forks inherit everything loaded and every parser table the server has built.
+The server runs no comparison without a time limit, so it always answers. A comparer serves one socket. The kernel kills
+it by SIGPROF once a comparison has used up its CPU time, which does not depend on the load of the machine. Forks
+inherit everything loaded and every parser table the server has built.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ WARMUP_CASES = (
 _WARMUP_S = 1.0
 """CPU time; a longer warm-up case kills the server, since nothing else can interrupt a single long operation."""
 _GRACE_S = 1.0
-"""A comparer ends itself this long after its limit, in case the server has died."""
+"""A comparer ends itself this long after its limit of wall time, in case the server has died."""
 
 
 def main(load: Callable[[], Compare] | None = None, warmup_cases: Sequence[str] = WARMUP_CASES) -> None:
@@ -100,18 +101,20 @@ def main(load: Callable[[], Compare] | None = None, warmup_cases: Sequence[str] 
 
 
 def _serve(compare: Compare, connection: socket.socket) -> None:
-    """Comparisons, one at a time: a line `[gold, answer, limit_s]` of JSON in, `1` or `0` out."""
+    """Comparisons, one at a time: a line `[gold, answer, cpu_s, wall_s]` of JSON in, `1` or `0` out."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.set_threshold(100_000, 20, 100)  # parsing allocates many live objects
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel kills even during a single long operation
-    with connection, connection.makefile("r", encoding="ascii") as lines:
-        for line in lines:
-            gold, answer, limit_s = json.loads(line)
-            signal.setitimer(signal.ITIMER_REAL, limit_s + _GRACE_S)
-            same = compare(gold, answer)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.sendall(b"1" if same else b"0")
+    for name in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(name, signal.SIG_DFL)  # the kernel kills even during a single long operation
+    for line in connection.makefile("r", encoding="ascii"):  # closed by the exit, so that its status tells the cause
+        gold, answer, cpu_s, wall_s = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        signal.setitimer(signal.ITIMER_REAL, wall_s + _GRACE_S)
+        same = compare(gold, answer)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.sendall(b"1" if same else b"0")
 
 
 def math_verify() -> Compare:
@@ -130,7 +133,8 @@ def math_verify() -> Compare:
         if _INTEGER.fullmatch(answer):
             return [sympy.Integer(answer)]
         latex = without_units if _SUM.search(answer) else with_units  # the h of 1 + h is not hours
-        return package.parse(f"$ {answer} $", extraction_config=[latex], parsing_timeout=None, **strict)
+        parsed = package.parse(f"$ {answer} $", extraction_config=[latex], parsing_timeout=None, **strict)
+        return list(map(_with_imaginary_unit, parsed))
 
     parse_cached = functools.lru_cache(maxsize=1024)(parse)  # siblings share the gold and often the answer
 
@@ -142,6 +146,15 @@ def math_verify() -> Compare:
 
     compare(r"\frac{1}{2}", "0.5")  # triggers lazy imports
     return compare
+
+
+def _with_imaginary_unit(expression: Any) -> Any:
+    """The expression with `i` as the imaginary unit; the parser makes it a variable."""
+    sympy: Any = sys.modules["sympy"]
+    if not isinstance(expression, sympy.Expr):
+        return expression
+    units = {symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"}
+    return expression.xreplace(units) if units else expression
 
 
 def _try_fast_prediction_first() -> None:

@@ -1,98 +1,123 @@
-"""Exact comparison of answers as text, words and numbers; it decides only where it is certain.
-
-Nothing is evaluated: answers are matched against fixed patterns of bounded size, so no answer is expensive.
-"""
+"""Exact comparison of answers as text, words, numbers and lists; it decides only where it is certain."""
 
 from __future__ import annotations
 
-import functools
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 
-_MAX_CHARS = 200
-"""Longer answers are compared verbatim; also bounds the size of every number."""
+from roll.rewards.math import shape
+from roll.rewards.math.notation import MAX_CHARS, Answer, Number, read, read_cached, read_number, read_number_cached
+
 _ROUNDING = Fraction(2, 10**6)
 """Relative distance within which a decimal may be a rounded fraction."""
+_DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
 _YES_NO = frozenset({"yes", "no", "true", "false"})
-_NOT_UNITS = (
-    "pi|or|and|mod|over|times|plus|minus|squared|cubed|dozen|hundred|thousand|million|billion|percent|infinity|inf"
-)
-"""Words after a number that change its value."""
-_UNIT = rf"(?!(?:{_NOT_UNITS})\b)[A-Za-z]{{2,20}}"
 
-_SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "π": r"\pi ", "∞": r"\infty ", "\xd7": r"\times ", "\xa0": " "})
-_REWRITES = [
-    (sign, re.compile(pattern), replacement)
-    for sign, pattern, replacement in (
-        ("", r"\s+", " "),
-        ("\\", r"\\[dtc]frac(?![a-z])", r"\\frac"),
-        ("", r"\\(?:left|right|displaystyle|quad)(?![a-z])|\\[!,;: ]|\\[()\[\]]|~|\\?[$€£]|\*\*", ""),
-        ("\\", r"(?<=[\d}]) ?\\(?:text|mathrm)\{[^{}]*\}(?:\^(?:\d|\{\d\}))?[. ]*$", ""),  # a unit
-        (" ", rf"(?<=\d) {_UNIT}(?: {_UNIT}){{0,3}}[. ]*$", ""),  # another
-        ("\\", r"\\(?:text|textbf|mathrm|mathbf|mathit|operatorname)\{([^{}]*)\}", r"\1"),
-        ("", r"\^ ?(?:\\circ|\{ ?\\circ ?\})|°|(?<=\d) ?degrees?\b", ""),
-        ("\\", r"\\%", "%"),
-        ("{", r"\{,\}", ","),
-        (" ", r" (?!\d)|(?<!\d) ", ""),  # a space between digits is significant
-        ("\\", r"\\frac(\d)", r"\\frac{\1}"),
-        ("\\", r"(\\frac\{[^{}]*\}) ?(\d)", r"\1{\2}"),
-        ("\\", r"\\sqrt(\d)", r"\\sqrt{\1}"),
-        ("", r"[.,]+$", ""),
-        ("{", r"^\{([^{}\\]*)\}$", r"\1"),
-    )
-]
-"""(character, pattern, replacement): applied if the character occurs, which skips most patterns for plain answers."""
-_PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
-_GROUPED = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d*)?%?")
-_DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
-_VALUE = re.compile(
-    rf"(?:(?P<name>[A-Za-z])=)?(?P<sign>[+-]?)(?:"
-    rf"(?:(?P<mixed>\d+) (?=\d+/))?(?P<top>{_DECIMAL})(?:/(?P<bottom>\d+))?"
-    rf"|(?P<whole>\d*)\\frac\{{(?P<inner>[+-]?)(?P<over>{_DECIMAL})\}}\{{(?P<under>{_DECIMAL})\}}"
-    rf")(?P<percent>%?)"
-)
-_WORDS = re.compile(r"[A-Za-z ,.!?'-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """The value of a plainly written number."""
-
-    readings: tuple[Fraction, ...]
-    """The value; for a percentage also its hundredth."""
-    name: str
-    """The variable it is assigned to, if any."""
-    fraction: bool
-    """Not written as a decimal."""
+Undecided = tuple[str, str]
+"""Both answers in LaTeX, for a comparison by algebra."""
 
 
 def same(gold: str, answer: str) -> bool | None:
     """Whether two answers are equal; None if that takes algebra."""
-    one, other = _normalise_cached(gold), normalise(answer)
-    if one == other or not other:
-        return bool(one and other)
-    same_words = _same_words(one, other)
-    if same_words is not None:
-        return same_words
-    number, another = _parse_number_cached(one), _parse_number(other)
-    if number is None:
-        return None
-    if another is None:
-        words = _WORDS.fullmatch(answer) and len(other) > 2 and other.casefold() not in _NOT_UNITS.split("|")
-        return False if words else None
-    return _same_numbers(number, another)
+    verdict = decide(gold, answer)
+    return verdict if isinstance(verdict, bool) else None
 
 
 def normalise(answer: str) -> str:
     """The answer without markup, units and spaces; equal texts are equal answers."""
-    if len(answer) > _MAX_CHARS or _PLAIN.fullmatch(answer):
-        return answer.strip()
-    answer = answer.translate(_SIGNS)
-    for sign, pattern, replacement in _REWRITES:
-        if sign in answer:
-            answer = pattern.sub(replacement, answer)
-    return answer.replace(",", "").replace(" ", "") if _GROUPED.fullmatch(answer) else answer
+    return read(answer).compact
+
+
+def decide(gold: str, answer: str) -> bool | Undecided:
+    """Whether two answers are equal, or what algebra has to compare."""
+    if gold == answer and answer.isdigit():
+        return True
+    one, other = read_cached(gold), read_cached(answer) if len(answer) <= MAX_CHARS else read(answer)
+    if not one.compact or not other.compact or (one.unit and other.unit and one.unit != other.unit):
+        return False
+    if one.compact == other.compact:
+        return True
+    if _DECIMAL.fullmatch(one.compact) and _DECIMAL.fullmatch(other.compact):
+        return _digits(one.compact) == _digits(other.compact)
+    if len(gold) > MAX_CHARS or len(answer) > MAX_CHARS:
+        return one.latex, other.latex
+    number = read_number_cached(one.compact)
+    if number is not None and (another := read_number(other.compact)) is not None:
+        return _decide_numbers(number, another, one, other)
+    same_words = _same_words(one.compact, other.compact)
+    return _decide_expressions(one, other) if same_words is None else same_words
+
+
+def _digits(decimal: str) -> str:
+    """The digits that are significant: equal for equal numbers."""
+    digits = decimal.lstrip("-").lstrip("0")
+    digits = (digits.rstrip("0").rstrip(".") if "." in digits else digits) or "0"
+    return f"-{digits}" if decimal[0] == "-" and digits != "0" else digits
+
+
+def _decide_expressions(one: Answer, other: Answer) -> bool | Undecided:
+    if (same_base := shape.same_base(one.compact, other.compact)) is not None:
+        return same_base
+    if (sides := shape.approximation(other)) is not None:
+        return _decide_approximation(one, *sides)
+    one, other = shape.same_form(*shape.same_relation(one, other))
+    left, right = shape.right_sides(one, other)
+    if right is None or not shape.same_brackets(left.compact, right.compact):
+        return False
+    if left.compact == right.compact:
+        return True
+    parts, others = shape.split_list(left), shape.split_list(right)
+    if len(parts) > 1 or len(others) > 1:
+        return _decide_lists(parts, others, (left.latex, right.latex))
+    return _decide_values(left, right)
+
+
+def _decide_approximation(gold: Answer, exact: Answer | None, decimal: Answer) -> bool | Undecided:
+    """Whether an exact value, or its decimal if the gold answer is one, equals it."""
+    numbers = read_number(exact.compact) if exact else None, read_number(decimal.compact)
+    if numbers[0] and numbers[1] and not _near(numbers[0], numbers[1]):
+        return False
+    chosen = decimal if exact is None or (_DECIMAL.fullmatch(gold.compact) and "." in gold.compact) else exact
+    number, another = read_number_cached(gold.compact), read_number(chosen.compact)
+    if number is not None and another is not None:
+        return _decide_numbers(number, another, gold, chosen)
+    return gold.compact == chosen.compact or _decide_expressions(gold, chosen)
+
+
+def _near(one: Number, other: Number) -> bool:
+    """Whether one may be the other, rounded."""
+    return any(abs(left - right) * 20 <= abs(left) for left in one.readings for right in other.readings)
+
+
+def _decide_values(one: Answer, other: Answer) -> bool | Undecided:
+    number, another = read_number_cached(one.compact), read_number(other.compact)
+    if number is not None and another is not None:
+        return _decide_numbers(number, another, one, other)
+    if number is not None and not shape.is_numeric(other.latex):
+        return False
+    if another is not None and shape.is_word(one.latex):
+        return False
+    return _latex(one.latex, number), _latex(other.latex, another)
+
+
+def _decide_lists(parts: list[str], others: list[str], texts: Undecided) -> bool | Undecided:
+    """Lists and sets, in any order; a list never equals a single value."""
+    if r"\pm" in texts[0] + texts[1]:
+        return texts
+    if len(parts) != len(others):
+        return False
+    numbers, other_numbers = [read_number_cached(part) for part in parts], [read_number(part) for part in others]
+    if None in numbers or None in other_numbers:
+        return (texts[0], shape.as_set(others)) if shape.is_set(texts[0]) else (", ".join(parts), ", ".join(others))
+    values = sorted(number.value for number in numbers if number)
+    other_values = sorted(number.value for number in other_numbers if number)
+    return values == other_values
+
+
+def _latex(text: str, number: Number | None) -> str:
+    if number is None or number.percent or number.value.denominator == 1:
+        return text if number is None or number.percent else str(number.value)
+    return text if "." in text else rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
 
 
 def _same_words(one: str, other: str) -> bool | None:
@@ -105,30 +130,18 @@ def _same_words(one: str, other: str) -> bool | None:
     return None
 
 
-def _same_numbers(one: _Number, other: _Number) -> bool | None:
-    if one.name and other.name and one.name != other.name:
-        return None
-    if any(left == right for left in one.readings for right in other.readings):
+def _decide_numbers(number: Number, another: Number, one: Answer, other: Answer) -> bool | Undecided:
+    same_numbers = _same_numbers(number, another)
+    return (_latex(one.latex, number), _latex(other.latex, another)) if same_numbers is None else same_numbers
+
+
+def _same_numbers(one: Number, other: Number) -> bool | None:
+    if one.percent and other.percent:
+        return one.value == other.value
+    if one.percent:
+        return other.value in (one.value, one.value / 100)
+    if any(one.value == reading for reading in other.readings):
         return True
-    left, right = one.readings[0], other.readings[0]
+    left, right = one.value, other.readings[-1]
     rounded = one.fraction != other.fraction and abs(left - right) <= _ROUNDING * max(abs(left), abs(right))
     return None if rounded else False
-
-
-def _parse_number(answer: str) -> _Number | None:
-    """The exact value of an integer, decimal, fraction or mixed number; None for anything else."""
-    match = _VALUE.fullmatch(answer) if len(answer) <= _MAX_CHARS else None
-    if match is None:
-        return None
-    top, bottom = match["top"] or match["over"], match["bottom"] or match["under"] or "1"
-    if not Fraction(bottom):
-        return None
-    value = Fraction(top) / Fraction(bottom)
-    value = Fraction(match["whole"] or match["mixed"] or 0) + (-value if match["inner"] == "-" else value)
-    value = -value if match["sign"] == "-" else value
-    readings = (value, value / 100) if match["percent"] else (value,)
-    return _Number(readings, match["name"] or "", fraction="." not in answer and bottom != "1")
-
-
-_normalise_cached = functools.lru_cache(maxsize=1024)(normalise)  # a whole group shares the gold answer
-_parse_number_cached = functools.lru_cache(maxsize=1024)(_parse_number)

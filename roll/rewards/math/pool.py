@@ -5,9 +5,12 @@ another: without an idle comparer, a new one is forked. A killed comparer loses 
 a comparison takes long, recent answers are sent to the server as warm-up cases, and the next fork has their tables. All
 processes are started when first needed and end with their owner.
 
+The limit of a comparison is CPU time of its process, so a verdict does not depend on how busy the machine is. A
+comparison that gets too little CPU time within `wall_factor` times the limit has no verdict: `RewardFailed`.
+
 | call | waits for | woken by |
 |---|---|---|
-| `compare` | the server's start, once; then one comparison, at most `timeout_s` | the answer; the limit; a death |
+| `compare` | the server's start, once; then a comparison, at most `wall_factor * timeout_s` | the answer; a death |
 | `stop` | the end of the server | its death, after a kill |
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,14 +32,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.errors import RewardFailed
-from roll.sandbox.forkserver import ForkServer, ForkServerDied, kill_group
+from roll.sandbox.forkserver import ForkServer, ForkServerDied
+from roll.sandbox.forkserver_main import kill_group
 
 _ROOT = Path(__file__).parents[3]
 _MAIN = f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from roll.rewards.math.child import main; main()"
 _PROGRAM = (sys.executable, "-P", "-c", _MAIN)  # -P: modules of the working directory must not shadow Python's
 _START_S = 60.0
-_MIN_COMPARE_S = 0.3
-"""Time for a comparison if the start has used up the limit."""
+_WALL_FACTOR = 15.0
+"""Wall time that a comparison may take, as a multiple of its CPU time: a machine this much overloaded is a failure."""
 _SLOW_S = 0.2
 """A slower comparison will probably be killed."""
 _WARMUP_CASE_S = (0.005, 0.1)
@@ -43,7 +48,6 @@ _WARMUP_CASE_S = (0.005, 0.1)
 _MAX_WARMUP_CASES = 300
 """Per server process."""
 _MAX_IDLE = 4
-_MIN_WAIT_S = 0.001
 _MAX_USES = 20_000
 """Comparisons after which a comparer is replaced, which bounds its caches."""
 
@@ -54,12 +58,17 @@ class Verdict(enum.Enum):
     SAME = "same"
     DIFFERENT = "different"
     TIMED_OUT = "timed_out"
+    """Not decided within its CPU time."""
     CRASHED = "crashed"
     """The process died, and so did that of a second try."""
 
 
 class _ProcessDied(Exception):
     """The process at the other end of a socket has ended."""
+
+
+class _Starved(Exception):
+    """The wall time has passed, but not the CPU time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,22 +78,23 @@ class _Comparer:
     socket: socket.socket
     uses: int = 0
 
-    def compare(self, gold: str, answer: str, limit_s: float, on_slow: Callable[[], None]) -> bool | None:
-        """Whether the answers are equal; None at the time limit. Calls `on_slow` once if it takes long."""
+    def compare(self, gold: str, answer: str, cpu_s: float, wall_s: float, on_slow: Callable[[], None]) -> bool:
+        """Whether the answers are equal. Calls `on_slow` once if it takes long."""
         self.uses += 1
-        start = time.monotonic()
         try:
-            self.socket.settimeout(limit_s)
-            self.socket.sendall(f"{json.dumps([gold, answer, limit_s])}\n".encode())
-            reply = self._receive(min(_SLOW_S, limit_s))
-            if reply is None and limit_s > _SLOW_S:
+            self.socket.settimeout(wall_s)
+            self.socket.sendall(f"{json.dumps([gold, answer, cpu_s, wall_s])}\n".encode())
+            reply = self._receive(min(_SLOW_S, wall_s))
+            if reply is None:
                 on_slow()
-                reply = self._receive(max(start + limit_s - time.monotonic(), _MIN_WAIT_S))
+                reply = self._receive(wall_s)
         except OSError:
             raise _ProcessDied from None
+        if reply is None:
+            raise _Starved
         if reply == b"":
             raise _ProcessDied
-        return None if reply is None else reply == b"1"
+        return reply == b"1"
 
     def _receive(self, limit_s: float) -> bytes | None:
         self.socket.settimeout(limit_s)
@@ -97,35 +107,41 @@ class _Comparer:
 class MathVerifyPool:
     """Comparers of one owner, for use from any thread. In a forked process the pool begins empty."""
 
-    def __init__(self, program: Sequence[str] = _PROGRAM) -> None:
-        self.program = program
+    def __init__(self, program: Sequence[str] = _PROGRAM, *, wall_factor: float = _WALL_FACTOR) -> None:
+        self.program, self.wall_factor = program, wall_factor
         self._reset()
         after_fork = weakref.WeakMethod(self._abandon)
         os.register_at_fork(after_in_child=lambda: (method := after_fork()) and method())
 
     def compare(self, gold: str, answer: str, *, timeout_s: float) -> Verdict:
-        """Compare two answers within `timeout_s`, including the start of a process.
+        """Compare two answers within `timeout_s` of CPU time.
 
         If a comparer dies, the answer need not be the cause, so there is a second try. Raises `RewardFailed` if
-        math-verify cannot be loaded, or if the start left too little time for the comparison.
+        math-verify cannot be loaded, if the machine was too busy, or if something else kills the process twice.
         """
-        start = time.monotonic()
+        status, wall_s = 0, self.wall_factor * timeout_s
         for _ in range(2):
             comparer = self._take()
-            compare_start = time.monotonic()
-            limit_s = max(timeout_s - (compare_start - start), _MIN_COMPARE_S)
+            start = time.monotonic()
             try:
-                same = comparer.compare(gold, answer, limit_s, self._send_warmup_cases)
+                same = comparer.compare(gold, answer, timeout_s, wall_s, self._send_warmup_cases)
             except _ProcessDied:
-                self._end(comparer)
+                status = self._end(comparer)
+                if status == -signal.SIGPROF:
+                    return Verdict.TIMED_OUT
                 continue
-            if same is None:
+            except _Starved:
                 self._end(comparer)
-                return self._timeout(limit_s, timeout_s)
+                raise RewardFailed(
+                    f"reward 'math': a comparison got less than {timeout_s:g} s of CPU time in {wall_s:g} s; "
+                    "score the response again, or run less on this machine"
+                ) from None
             self._put_back(comparer)
-            if _WARMUP_CASE_S[0] <= time.monotonic() - compare_start <= _WARMUP_CASE_S[1]:
+            if _WARMUP_CASE_S[0] <= time.monotonic() - start <= _WARMUP_CASE_S[1]:
                 self._warmup_cases.append((gold, answer))
             return Verdict.SAME if same else Verdict.DIFFERENT
+        if status in (0, -signal.SIGKILL):
+            raise RewardFailed("reward 'math': its process was killed twice; see what kills it, such as low memory")
         return Verdict.CRASHED
 
     def warm(self) -> None:
@@ -142,14 +158,6 @@ class MathVerifyPool:
             comparer.socket.close()
         if server is not None:
             server.stop()
-
-    def _timeout(self, limit_s: float, timeout_s: float) -> Verdict:
-        if limit_s < timeout_s / 2:
-            raise RewardFailed(
-                f"reward 'math': starting its process left {limit_s:.1f} s of {timeout_s:g} s, which was too little; "
-                "score the response again, or give it more time"
-            )
-        return Verdict.TIMED_OUT
 
     def _take(self) -> _Comparer:
         with self._lock:
@@ -198,15 +206,17 @@ class MathVerifyPool:
                 return
         self._end(comparer)
 
-    def _end(self, comparer: _Comparer) -> None:
+    def _end(self, comparer: _Comparer) -> int:
+        """End a comparer; its exit status as in `subprocess`, 0 if the server has died."""
         comparer.socket.close()
         kill_group(comparer.pid)
         with self._lock:
             self._busy.discard(comparer)
             try:
-                comparer.server.reap(comparer.pid)
+                return comparer.server.reap(comparer.pid).code
             except ForkServerDied:
                 self._drop(comparer.server)
+                return 0
 
     def _drop(self, server: ForkServer) -> None:
         server.stop()

@@ -13,22 +13,11 @@ from functools import partial
 
 from roll.errors import ConfigError
 from roll.rewards.math import exact
+from roll.rewards.math.final_answer import candidates
 from roll.rewards.math.pool import MathVerifyPool, Verdict
-from roll.rewards.response import answer_text, find_boxes
+from roll.rewards.math.sentence import MAX_CHARS
 from roll.types import Score, Task
 
-_MAX_CHARS = 1024
-"""Longer answers are not sent to math-verify."""
-_MAX_BOX_DEPTH = 3
-
-_STATEMENT = re.compile(r"####|\banswer(?:\s+is\s*:?|\s*[:=])", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<![\w.\\{^_])-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/\d+)?%?")
-_CONTINUES = re.compile(r"[A-Za-z_\\{]|\s*[+*/^=({<>≤≥\\]|\s+-\s|\s+(?:or|and|to|[b-zB-Z])\b|-\d")
-"""Text after a number that makes it part of a larger expression or a list."""
-_DECORATION = re.compile(r"\\?\$|\*\*|[*_](?=\d)|(?<=\d)[*_](?!\d)")
-_SYMBOLS = re.compile(r"[\\^=<>≤≥_{]")
-_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]")
-_SENTENCE = re.compile(r"\.(?:\s|$)")
 _MARKUP = re.compile(r"\\[()\[\]]|(?<!\\)\$|\*\*|\s+")
 _NOT_MATH = re.compile(
     r"""["#?@`]|\\boxed|(?i:answer)"""
@@ -44,9 +33,11 @@ _ESCAPED = re.compile(r"\\.", re.DOTALL)
 class Math:
     """1 if the final answer of a response equals the task's, else 0.
 
-    A comparison that does not end within `timeout_s` scores 0 with the part `timed_out`; one that kills its process
-    scores 0 with the part `crashed`. Math-verify is loaded by `start`, in the background; without `start`, the first
-    answer that needs it waits for it. If it cannot be loaded, only answers that need it have no score.
+    A comparison that does not end within `timeout_s` of CPU time scores 0 with the part `timed_out`: it is not shown
+    to be equal. One that crashes its process twice scores 0 with the part `crashed`.
+
+    Math-verify is loaded by `start`, in the background; without `start`, the first answer that needs it waits for it.
+    If it cannot be loaded, only answers that need it have no score.
     """
 
     def __init__(self, *, timeout_s: float = 2.0) -> None:
@@ -60,7 +51,7 @@ class Math:
         self.pool.stop()
 
     def score(self, task: Task, response: str) -> Score:
-        """Raises `RewardFailed` if math-verify is needed and cannot run."""
+        """Raises `RewardFailed` if math-verify is needed and cannot run, or gets too little CPU time."""
         if task.answer is None:
             raise ConfigError(f"task {task.id!r}: no answer to compare with; give it one, or choose another reward")
         return score_answer(str(task.answer), response, partial(self.pool.compare, timeout_s=self.timeout_s))
@@ -68,40 +59,14 @@ class Math:
 
 def score_answer(gold: str, response: str, compare: Callable[[str, str], Verdict]) -> Score:
     """The score of `Math`; `compare` is called only if exact comparison cannot decide."""
-    answers = candidates(response)
-    verdicts = [exact.same(gold, answer) for answer in answers]
+    verdicts = [exact.decide(gold, answer) for answer in candidates(response)]
     if True in verdicts:
         return Score(1.0)
-    if not answers or False in verdicts or not _may_be_math(gold) or not _may_be_math(answers[0]):
+    if not verdicts or isinstance(verdicts[0], bool) or not all(map(_may_be_math, verdicts[0])):
         return Score(0.0)
-    verdict = compare(_to_latex(gold), _to_latex(answers[0]))
+    verdict = compare(*map(_to_latex, verdicts[0]))
     failed = verdict in (Verdict.TIMED_OUT, Verdict.CRASHED)
     return Score(float(verdict is Verdict.SAME), {verdict.value: 1.0} if failed else {})
-
-
-def candidates(response: str) -> list[str]:
-    """The final answer of a response, in every way it may be read; empty if the thinking has not ended.
-
-    The last boxed expression, else the text after "answer is" or "####", else after the last "=" of the last line, else
-    its last formula or number, else the whole line.
-    """
-    text = answer_text(response)
-    boxed = _last_boxed(text)
-    if boxed is not None:
-        return [boxed]
-    cues = list(_STATEMENT.finditer(text))
-    if cues:
-        return _readings(_first_sentence(text[cues[-1].end() :]))
-    line = text.strip().rpartition("\n")[2].strip()
-    if not line:
-        return []
-    _, equals, after = line.rpartition("=")
-    if equals and after.strip():
-        return _readings(_first_sentence(after))
-    formulas = _FORMULA.findall(line) if len(line) <= _MAX_CHARS else []
-    if formulas:
-        return ["".join(formulas[-1])]
-    return _last_number(text) or [line]
 
 
 def answer_of(response: str) -> str | None:
@@ -111,39 +76,9 @@ def answer_of(response: str) -> str | None:
     return (str(Fraction(answer)) if _RATIONAL.fullmatch(answer) else answer) or None
 
 
-def _last_boxed(text: str) -> str | None:
-    """The content of the last complete box; of nested boxes, the innermost."""
-    content = None
-    for _ in range(_MAX_BOX_DEPTH):
-        boxes = find_boxes(text)
-        if not boxes:
-            break
-        content = text = boxes[-1].content
-    return content
-
-
-def _readings(statement: str) -> list[str]:
-    """The statement, preceded by its first number if that is isolated among words."""
-    statement = _DECORATION.sub("", statement)
-    number = None if _SYMBOLS.search(statement) else _NUMBER.search(statement)
-    if number is None or number[0] == statement or _CONTINUES.match(statement, number.end()):
-        return [statement] if statement else []
-    return [number[0], statement]
-
-
-def _last_number(text: str) -> list[str]:
-    last = list(_NUMBER.finditer(text))[-1:]
-    return [number[0] for number in last if not _CONTINUES.match(text, number.end())]
-
-
-def _first_sentence(text: str) -> str:
-    line = text.strip().partition("\n")[0][: 8 * _MAX_CHARS]
-    return _SENTENCE.split(line, maxsplit=1)[0].strip("* :")
-
-
 def _may_be_math(answer: str) -> bool:
     """Whether math-verify could parse the answer."""
-    if len(answer) > _MAX_CHARS:
+    if len(answer) > MAX_CHARS:
         return False
     plain = _ESCAPED.sub("", answer)
     return (

@@ -1,0 +1,147 @@
+"""The text of a response that is its final answer. An answer that is negated, retracted or ambiguous does not count.
+
+The order: text inside the last answer tags, if any; in it the last box; else the last statement ("the answer is ...",
+"####"); else the last line with a value: its bold text, else the text after its last equals sign, else its last
+formula, else its last number; else the last line as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from roll.rewards.math import prose
+from roll.rewards.math.sentence import BOLD, FORMULA, MAX_CHARS, stated_word, values, with_word
+from roll.rewards.response import Box, after_thinking, answer_text, find_boxes
+
+_MAX_BOX_DEPTH = 3
+_MAX_CUES = 20
+_MAX_LINES = 20
+_MAX_TAIL = 4000
+"""Characters at the end of a response that are read for an answer without a box and without a statement."""
+_MAX_GAP = 30
+"""Characters between two boxes that are one list."""
+_NEAR = 160
+"""Characters before a box in which a negation may belong to it."""
+
+_STATEMENT = re.compile(
+    r"####|\banswers?\*{0,2}(?:\s*\([^()\n]{0,40}\))?(?:\s+(?:is|are|was|equals|(?:must|should|will|would)\s+be)\b\s*:?"
+    r"|\*{0,2}\s*[:=]|\s*\n)",
+    re.IGNORECASE,
+)
+_VERIFIED = re.compile(
+    r"[\s*]*(?:indeed\s+|therefore\s+|thus\s+)?"
+    r"(?:correct|right|verified|confirmed|consistent|reasonable|valid|clear|plausible)\b",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"[.!?](?:\s|$)")
+_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*$\\])")
+_JOINS_BOXES = re.compile(
+    r"[\s$,;&*.()\[\]\\]*(?:(?:and|or|,|&|\\q?quad|\\text\{ ?(?:and|or) ?\})[\s$,;&*.()\[\]\\]*)?", re.IGNORECASE
+)
+_FACTORIAL = re.compile(r"[\s$]*\d+!+[\s$]*")
+_CONSTANT = re.compile(r"[π∞√]|\\(?:infty|pi|sqrt)(?![a-z])|\b(?:infinity|ln|pi)\b")
+_SIMPLE = r"\$?(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
+_WORD = r" (?!(?:or|and|to|base|mod|out|times|plus|minus|over|less|divided|per)\b)[a-z]{2,}"
+_SIMPLE_STATEMENT = re.compile(rf"[\s*:]*(?:\\\()?{_SIMPLE}(?:\\\))?[$*]*(?P<word>{_WORD})?[.*]*")
+_BEFORE_EQUALS = r"(?![^=]* \(?(?:at|since|because|as|where|if|when) [^,=]*=)[^=<>!]*="
+_SIMPLE_LINE = re.compile(rf"(?:[A-Za-z ,']*|{_BEFORE_EQUALS}) ?{_SIMPLE}(?P<word>{_WORD})?(?:{_WORD}){{0,5}}\.?")
+"""Most answers: a number after words or an equals sign, and perhaps words after it."""
+
+
+def candidates(response: str) -> list[str]:
+    """The final answer of a response, in every way it may be read; empty if there is none, or it is ambiguous."""
+    whole = after_thinking(response)
+    text = answer_text(whole) if "</answer>" in whole else whole
+    if "\\boxed" in text or "\\fbox" in text:
+        boxes = find_boxes(text)
+        if boxes:
+            return _boxed(text, boxes)
+    if text is not whole and "\n" not in text.strip() and not _STATEMENT.search(text):
+        return [text.strip()] if _FACTORIAL.fullmatch(text) else _statement(text)
+    tail = text[-_MAX_TAIL:]
+    if prose.may_deny(tail) and (rest := prose.after_retraction(tail)) is not None:
+        return _stated(rest)
+    return _stated(text)
+
+
+def _boxed(text: str, boxes: Sequence[Box]) -> list[str]:
+    """The last box that is not denied, with those it is joined to by `and`, `or` or a comma."""
+    kept = list(range(len(boxes)))[-_MAX_CUES:]
+    if prose.may_deny(text[max(0, boxes[kept[0]].start - _NEAR) :]):
+        if (rest := prose.after_retraction(text[boxes[-1].end :][-_MAX_TAIL:])) is not None:
+            return _stated(rest)
+        kept = [index for index in kept if not _denied(text, boxes[index])]
+    if not kept:
+        return []
+    last = first = kept[-1]
+    while first > 0 and first - 1 in kept and boxes[first].start - boxes[first - 1].end < _MAX_GAP:
+        between = text[boxes[first - 1].end : boxes[first].start]
+        if not between.strip("$ ") or "\n\n" in between or not _JOINS_BOXES.fullmatch(between):
+            break
+        first -= 1
+    contents = dict.fromkeys(_innermost(box.content) for box in boxes[first : last + 1])
+    return [", ".join(contents)]
+
+
+def _denied(text: str, box: Box) -> bool:
+    before = text[text.rfind("\\boxed", 0, box.start) + 1 : box.start]
+    return prose.negated_before(before, len(before)) or prose.denied_after(text, box.end)
+
+
+def _innermost(content: str) -> str:
+    for _ in range(_MAX_BOX_DEPTH):
+        inner = find_boxes(content) if "\\boxed" in content or "\\fbox" in content else ()
+        if not inner:
+            break
+        content = inner[-1].content
+    return content
+
+
+def _stated(text: str) -> list[str]:
+    """The answer by the last statement; without a statement, of the last line that has a value."""
+    cues = [cue for cue in _STATEMENT.finditer(text) if not prose.hypothetical(text, *cue.span())][-_MAX_CUES:]
+    for cue in reversed(cues):
+        rest = text[cue.end() :]
+        if not rest.strip(" *#$\n.:") or (len(cues) > 1 and _VERIFIED.match(rest)):
+            continue
+        if not prose.negated_before(text, cue.start()):
+            return _statement(rest)
+    return [] if cues and not cues[-1][0].endswith("\n") else _last_line(text[-_MAX_TAIL:])
+
+
+def _statement(text: str) -> list[str]:
+    """The value of the first sentence of the text, or of the displayed formula that it begins with."""
+    text = text.lstrip(" \t\n*:")
+    line, _, rest = text.partition("\n")
+    if (simple := _SIMPLE_STATEMENT.fullmatch(line)) is not None:
+        return [with_word(simple["number"], simple["word"])]
+    shown = FORMULA.match(text) if text.startswith(("\\[", "$$")) else None
+    if shown:
+        return [next(filter(None, shown.groups())).strip()]
+    sentence = _SENTENCE.split(line[: 8 * MAX_CHARS], maxsplit=1)[0]
+    if not any(map(str.isalnum, sentence)) and rest:
+        return _statement(rest)
+    return values(sentence, stated=True)
+
+
+def _last_line(text: str) -> list[str]:
+    text = text.strip()
+    simple = _SIMPLE_LINE.fullmatch(text, text.rfind("\n") + 1)
+    if simple is not None and not prose.may_change_value(simple[0]):
+        return [with_word(simple["number"], simple["word"])]
+    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))][-_MAX_LINES:]
+    for line in reversed(lines):
+        if _has_value(line):
+            sentences = [part for part in _SENTENCES.split(line[-8 * MAX_CHARS :]) if _has_value(part)]
+            return values(sentences[-1] if sentences else line, stated=False)
+    return [lines[-1].strip(), *stated_word(lines[-1])] if lines else []
+
+
+def _has_value(line: str) -> bool:
+    return (
+        any(map(str.isdigit, line))
+        or _CONSTANT.search(line) is not None
+        or FORMULA.search(line) is not None
+        or BOLD.search(line) is not None
+    )

@@ -1,0 +1,196 @@
+"""Words around an answer: those that deny it, retract it, explain it, or make it another value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_CONTEXT = 160
+"""Characters around an answer in which a negation is looked for."""
+_DASHES = "\u2013\u2014-"
+_APOSTROPHE = "['\u2019]"
+
+_GOVERNS = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|nobody|no ?one|wrong|incorrect(?:ly)?|false|doubts?|deny|denies|unlikely|"
+    r"impossible|no longer|other than|anything but|except|far from|rather than|instead of|no way|no chance|hardly|"
+    r"nowhere near|by no means|not (?:even )?close to|refut\w*|reject\w*|"
+    rf"rul(?:e|es|ed|ing) out|mistaken(?:ly)?)\b|n{_APOSTROPHE}t\b)"
+    r"(?:[\s$*(\\\[=]|\b(?:be|been|equals?|to|for|the|an|my|our|your|final|correct|right|true|case|answer|solution|value|"
+    r"result|really|simply|just|exactly|it|its|is|was|that|would|could|say|saying|claim|claiming|think|believe|conclude|"
+    rf"as|possibly|actually|even|quite|necessarily|ever|[a-zA-Z])\b|{_APOSTROPHE}s\b)*+$"
+    rf"|(?:\b(?:did|do|does|will|would|could|can|has|have|had) not|n{_APOSTROPHE}t|\bcannot|\bnobody|\bno ?one|\bnever)"
+    r"\s+[a-z]+\s+[$*(]*$",
+    re.IGNORECASE,
+)
+"""A negation at the end of a text that belongs to what follows."""
+_CLAUSE = re.compile(
+    r"[.;:!?\n]\s|,\s+(?:so|but|and|thus|hence|therefore)\b|\b(?:but|so|thus|hence|therefore|then)\b", re.IGNORECASE
+)
+_OPERATIONS = (
+    r"over|under|above|below|beyond|exceed(?:s|ing)?|minus|negative|twice|thrice|double|triple|half|root|square|cube|"
+    r"times|between|plus|reciprocal|inverse|opposite|factorial|logarithm|log|absolute value"
+)
+_MODIFIED = re.compile(
+    r"\b(?:less|more|fewer|greater|larger|smaller|bigger|higher|lower) than\b|\bat (?:least|most)\b|\bup to\b"
+    rf"|\beither\b|\bdepends on\b|(?<!\\)\b(?:{_OPERATIONS})\s+(?:of\s+|the\s+|a\s+)*[-$*\\(]*\d"
+    r"|\b(?:sum|product|difference|quotient|ratio)\s+of\s+[$*]*\d",
+    re.IGNORECASE,
+)
+_NOT_RIGHT = (
+    r"(?:(?:\w+\s+)?(?:wrong|incorrect|false|impossible|mistaken|an? (?:\w+\s+)?(?:error|mistake|trap|misconception))\b"
+    r"|not\s+(?:quite\s+)?"
+    r"(?:(?:the|our|my)\s+)?(?:\w+\s+)?(?:answer|solution|result|value|right|correct|true|valid|possible)\b)"
+)
+_DENIED = re.compile(
+    r"\s*(?:is|are|was|would be|seems) too \w+|"
+    r"[\s*$.,)\]\\]{0,8}(?:(?:but|and)\s+)?(?:(?:this|that|which|it)\s+)?(?:is|was|are|would be|seems|looks|must be)\s+"
+    rf"{_NOT_RIGHT}|[\s*$)]{{0,4}}(?:isn{_APOSTROPHE}t|is not|cannot be|can{_APOSTROPHE}t be|won{_APOSTROPHE}t be)\s+"
+    r"(?:(?:the|our|my)\s+)?(?:\w+\s+)?(?:answer|solution|result|value|right|correct|true|valid|it|possible)\b"
+    rf"|[\s*$)]{{0,4}}(?:(?:does|do|did|will|can)(?: not|n{_APOSTROPHE}t)|cannot|fails? to)\s+"
+    r"(?:satisf|work|hold|solve|fit|match|check|make sense)",
+    re.IGNORECASE,
+)
+_WRONG = re.compile(
+    rf"\b(?:which|that|this|it) (?:is|was|would be|seems) {_NOT_RIGHT}|\bis {_NOT_RIGHT}\s*$", re.IGNORECASE
+)
+_RETRACTED = re.compile(
+    rf"\bwait\b[\s,.:;!{_DASHES}]*(?:no\b|that|this|it|actually|i\b)|\bno\b[\s,.:;!{_DASHES}]*wait\b|\bscratch that\b"
+    rf"|\bcorrection\s*[:,{_DASHES}]|\bi meant?\b|\bmy (?:mistake|bad)\b|\bi made an? (?:mistake|error)\b"
+    rf"|[.!?,{_DASHES}]\s*sorry\b|\boops\b|[?…]\s*no\b[\s,.:;{_DASHES}]*|\.\.\.?\s*no\b,?"
+    rf"|\bthat(?:{_APOSTROPHE}s| is| was) (?:wrong|incorrect|not right|not correct)\b|[.!]\s+no,|\(no,",
+    re.IGNORECASE,
+)
+_RECHECKED = re.compile(
+    r"\blet me (?:re-?check|re-?do|re-?compute|re-?calculate|correct)\w*\b[^.:\n]{0,40}[.:]"
+    rf"|[.!?…{_DASHES}]\s*(?:hmm[\s,.]*)?actually\b,?",
+    re.IGNORECASE,
+)
+_WHY = re.compile(
+    r",?\s+\(?(?:because|since|which|where|rather than|instead of)\b.*|[,;(]\s*(?:and\s+)?not\b.*"
+    r"|,?\s+(?:reached|attained|achieved|occurring)\b.*|(?<=\d)\$?\s+at\s+\$?[a-z]\s*=.*"
+    r"|\s+(?:for|over|in|on|across|among|from)\s+(?:all\s+)?(?:the|these|those|his|her|their|its)\s+\d+\s+[a-z]+$"
+    r"|\s+over\s+(?:\w+\s+){0,2}\d+\s+(?:days|weeks|months|years|hours|minutes)$",
+    re.IGNORECASE | re.DOTALL,
+)
+_GOES_ON = re.compile(r"\s*[,;:.)\u2013\u2014-]|\s+(?:but|so|and|because|since|as)\b", re.IGNORECASE)
+_SUPPOSED = re.compile(
+    r"\b(?:if|unless|suppose)\s+(?:the\s+(?:answer|result|total|value)|it|that)\s+(?:is|was|were|equals)[\s$*]*$",
+    re.IGNORECASE,
+)
+_HYPOTHETICAL = re.compile(
+    r"\b(?:(?:might|may|could|would|will|often|people|students?|tempt\w*) (?:\w+ ){0,3}?"
+    r"(?:think|say|guess|assume|believe|expect|conclude|answer)|if)\b(?: that| it)*(?: the| my| their)*\s*(?:\w+\s)?$",
+    re.IGNORECASE,
+)
+_REASON = re.compile(
+    r"\s*[,;(\u2013\u2014]?\s*\(?\b(?:because|since|so that|after|which|where|given|when|rounded|if|obtained|found by|"
+    r"as (?:we|it|the|required|shown|follows)|for (?:all|every|any|some)|computed|thanks to|assuming|based on|"
+    r"according|from|once|while|rather than|instead of|and not|not|(?-i:by)|due to|using)\b.*"
+    r"|,?\s+(?:or|i\.e\.,?|that is,?)\s+(?:about|approximately|roughly|around)\b.*|\s*\(?≈.*"
+    r"|\s+\([A-Za-z][^()\d]*\)\s*$"
+    r"|\s+\((?!(?:(?:in )?base|mod|or|and|not|times|plus|in)\b)(?=[^()]*[A-Za-z]{2})[^()]*\)\s*$",
+    re.IGNORECASE | re.DOTALL,
+)
+_BUT = re.compile(r"^.*?\bnot\s.{1,40}?,?\s+but\s+(?:rather\s+)?", re.IGNORECASE | re.DOTALL)
+_LEAD = re.compile(
+    r"^[\s:*]*(?:(?:therefore|thus|hence|so|then|simply|just|exactly|precisely|indeed|clearly|obviously|equal to|"
+    r"equals|that|it is|it's|given by|as follows|approximately|about|roughly|around|"
+    r"the (?:number|value|integer|fraction|expression))\b[\s,:]*+)++",
+    re.IGNORECASE,
+)
+_DENIALS = (
+    *("no", "never", "neither", "n't", "n\u2019t", "wrong", "incorrect", "false", "doubt", "den", "mistake"),
+    *("unlikely", "impossible", "other", "anything", "except", "far", "rather", "instead", "contrary", "fail"),
+    *("refut", "reject", "rul", "without", "wait", "scratch", "correct", "actually", "mean", "sorry", "oops"),
+    *("bad", "let", "too", "if ", "unless", "suppose", "hardly"),
+)
+"""Parts of all words that deny or retract an answer: a text without them needs no search for either."""
+_MODIFIERS = (
+    *("depend", "than", "least", "most", "up", "either", "over", "under", "above", "below", "beyond"),
+    *("exceed", "minus", "negative", "twice", "thrice", "double", "triple", "half", "root", "square", "cube"),
+    *("times", "between", "plus", "reciproc", "inverse", "opposite", "factorial", "log", "absolute", "sum"),
+    *("product", "differ", "quotient", "ratio"),
+)
+"""Parts of all words that make a number another answer."""
+
+
+def may_deny(text: str) -> bool:
+    """Whether the text has any word that could deny or retract an answer; much cheaper than the search for one."""
+    return _has(_DENIALS, text)
+
+
+def _has(words: Sequence[str], text: str) -> bool:
+    lower = text.lower()
+    for word in words:  # noqa: SIM110 - a generator takes twice as long
+        if word in lower:
+            return True
+    return False
+
+
+def negated_before(text: str, position: int) -> bool:
+    """Whether a negation before the position belongs to what follows: "it is not ...", "I doubt that the ..."."""
+    before = text[max(0, position - _CONTEXT) : position]
+    return bool(before) and may_deny(before) and bool(_GOVERNS.search(before) or _SUPPOSED.search(before))
+
+
+def denied_after(text: str, position: int) -> bool:
+    """Whether the text at the position denies the answer that ends there: "... is wrong"."""
+    return _DENIED.match(text, position, position + _CONTEXT) is not None
+
+
+def changes_value(text: str) -> bool:
+    """Whether words of a statement make its number another answer: "less than 5", "half of 5"."""
+    return _has(_MODIFIERS, text) and _MODIFIED.search(text) is not None
+
+
+def may_change_value(text: str) -> bool:
+    """Whether the text has any word that could deny, retract or change an answer."""
+    return _has(_MODIFIERS, text) or may_deny(text)
+
+
+def after_wrong(text: str) -> str | None:
+    """The rest of a sentence that calls the answer it gives wrong; None for other sentences."""
+    wrong = _WRONG.search(text) if may_deny(text) else None
+    if wrong is None:
+        return None
+    return text[wrong.end() :] if _GOES_ON.match(text, wrong.end()) else ""
+
+
+def hypothetical(text: str, start: int, end: int) -> bool:
+    """Whether a statement is not a claim: "you might think the answer is ...", "the answer would be ... if ..."."""
+    if _HYPOTHETICAL.search(text, max(0, start - _CONTEXT), start):
+        return True
+    rest = text[end : end + _CONTEXT] if "would" in text[start:end] else ""
+    return " if " in rest.partition(".")[0]
+
+
+def after_retraction(text: str) -> str | None:
+    """The text after the last phrase that takes back what was said before it; None if there is no such phrase."""
+    retractions = list(_RETRACTED.finditer(text))
+    if retractions:
+        return text[retractions[-1].end() :]
+    checks = list(_RECHECKED.finditer(text))
+    rest = text[checks[-1].end() :] if checks else ""
+    return rest if any(map(str.isdigit, rest)) else None
+
+
+def without_explanation(text: str, *, lead: bool) -> str:
+    """A statement without its reasons and, if `lead`, the words it begins with; of "not 5 but 6" the second part."""
+    contrast = _BUT.sub("", text)
+    contrast = contrast if lead else _restated(contrast)
+    if not lead and (why := _WHY.search(contrast)) and any(map(str.isdigit, contrast[: why.start()])):
+        return contrast[: why.start()]
+    if lead or contrast is not text:
+        contrast = _REASON.sub("", contrast, count=1) or contrast
+    return _LEAD.sub("", contrast) if lead else contrast
+
+
+def _restated(text: str) -> str:
+    """The text after the last "i.e.", if it has a number."""
+    rest = text.rpartition("i.e.")[2].lstrip(", ") if "i.e." in text else ""
+    return rest if any(map(str.isdigit, rest)) else text
+
+
+def clause_before(text: str, position: int) -> str:
+    """The part of the sentence before the position that belongs to it."""
+    return _CLAUSE.split(text[max(0, position - _CONTEXT) : position])[-1]

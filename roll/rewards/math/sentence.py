@@ -1,0 +1,232 @@
+"""The value that a sentence states: its bold text, the text after its equals sign, its formula or its number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from roll.rewards.math import prose
+from roll.rewards.math.expression import last_symbolic, leading_symbolic
+from roll.rewards.math.units import VALUE_WORDS
+
+MAX_CHARS = 1024
+"""Longer answers are not read."""
+
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_MAX_WORD = 80
+BOLD = re.compile(r"\*\*(.+?)\*\*|__(.+?)__|(?<![\w*\\^{])\*(?!\s)([^*\n]+?)(?<!\s)\*(?![\w*])|`([^`\n]+)`")
+_LABEL = re.compile(r"(?i:^.*\banswers?\b\s*(?:is|are|:|=)\s*)")
+_NUMBER = re.compile(r"(?<![\w.\\{^_])[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/\d+)?(?!\w)%?")
+_CONTINUES = re.compile(
+    r"[A-Za-z_\\{²³!']|\s*[+*/^=({<>≤≥±:π√\xd7\\]|\s+-\s+(?:\d|\w\b|\\)|[-.,:]?\d|\s+[b-zB-Z]\b|\s\d|\s+and\s+(?:a|one|two|three)\b"
+)
+"""Text after a number that makes it part of a larger expression."""
+_SYMBOLS = re.compile(r"[\\^=<>≤≥≠_{±√π\xd7]|\b[a-zA-Z]\s*[-+*/]\s*\w|\w\s*[-+*/]\s*[a-zA-Z]\b|\d[a-zA-Z]\b")
+_SIGNS = re.compile(r"[≠±√<>≤≥]|!=|\\(?:neq?|not|pm)(?![a-z])")
+_CURRENCY = re.compile(
+    r"\d[\d,.]*(?:\s.*\s|\s|\s?[,;.]\s.*[A-Za-z]{2,}.*)|.*[A-Za-z]{2,} [A-Za-z]{2,}.*\s|\d[^$]*[-+*/=]\s*", re.DOTALL
+)
+"""The text between the signs of two amounts in dollars."""
+_INEQUALITY = re.compile(r"[<>!:]=|[<>≤≥]")
+_LIST = re.compile(r"\s*(?:,?\s*(?:and|or|&)|,|;|\s)\s*(?:[A-Za-z]\w?\s*=\s*)?[$*(\[{]*\s*", re.IGNORECASE)
+_OPERATOR = re.compile(
+    r"\b(?:and|or|to|plus|minus|times|over|mod|modulo|out of|divided|less|base|choose|through)\b|^\s*in\s*$|[±:+*/^]"
+)
+_RANGE = re.compile(r"\s*(?:[-\u2013\u2014]|to|through|\.{2,3}|…)\s*")
+_MINUS = re.compile(r"\u2212|(?<!\w)\u2013(?=\d)(?<!\d )")
+_NEXT_WORD = re.compile(
+    r"[\s-]?(?P<word>[A-Za-z]+)(?:(?:\^\{?)?(?P<power>[²³23])\}?(?!\w)|\s?(?:/|\bper\b)\s?(?P<per>[A-Za-z]+)\b|\b)"
+    r"|\s?(?P<percent>%)"
+)
+_STATED_WORD = re.compile(
+    r"(?:\b(?:is|are|was|be|on|equals)|['\u2019]s)\s+(?:(?:an?|the|indeed|therefore|always)\s+)?([A-Za-z]+(?:-[A-Za-z]+)?)[\s.!*]*$"
+)
+_STATES_NUMBER = re.compile(r"[^.;]{0,80}?\b(?:is|are|equals?|gives?|yields?|has)\b\s+(?:\w+\s+){0,2}(?=[-(]?\d)")
+_ARROW = re.compile(r"^\s*(?:[=-]>|[⇒→∴]|\\(?:Rightarrow|implies|therefore)(?![a-z]))")
+_SOLVES = re.compile(r"[^.;]{0,80}?\b(?:gives?|yields?|so|means|then)\b\s+[a-z]\s*=\s*(?=[-\d])")
+_NEGATIVE = re.compile(r"\bnegative\s+(?=\d)|(?<=\bis )minus\s+(?=\d)", re.IGNORECASE)
+
+
+def values(sentence: str, *, stated: bool) -> list[str]:
+    """The value of a sentence, in every way it may be read: of a statement the first one, else the last."""
+    plain = _plain(sentence)
+    if plain.isalpha():
+        return [plain]
+    if (rest := prose.after_wrong(plain)) is not None:
+        return values(rest, stated=False) if any(map(str.isdigit, rest)) else []
+    text = prose.without_explanation(plain, lead=stated)
+    if not stated:
+        spans = [_plain(span) for span in map(_content, BOLD.finditer(sentence)) if re.search(r"[\d$\\]", span)]
+        if spans:
+            return _bold(text, [span.strip(" :.") for span in spans])
+    return [] if prose.changes_value(text) else _value(text, stated=stated)
+
+
+def with_word(value: str, word: str | None) -> str:
+    """The value with the word after it, if that is a unit or changes the value."""
+    word = (word or "").strip(" -")
+    name = word if word.isalpha() else re.split(r"\W|\d| ", word.replace("²", " ").replace("³", " "), maxsplit=1)[0]
+    if (name or word).lower() not in VALUE_WORDS:
+        return value
+    if name == word or not name:
+        return f"{value} {word}"
+    unit, power, exponent = word.partition("^")
+    return rf"{value}\text{{ {unit}}}{power}{exponent}"
+
+
+def _content(match: re.Match[str]) -> str:
+    return next(filter(None, match.groups()))
+
+
+def _plain(sentence: str) -> str:
+    """The sentence without emphasis."""
+    if "*" in sentence or "_" in sentence or "`" in sentence:
+        sentence = BOLD.sub(_content, sentence)
+        sentence = sentence.replace("**", "") if "**" in sentence and not re.search(r"\w\*\*\w", sentence) else sentence
+    sentence = _NEGATIVE.sub("-", _MINUS.sub("-", _ARROW.sub("", sentence).strip(" \t:#>.,;`")))
+    return sentence.lstrip("* ").rstrip("* ") if not sentence.endswith("^*") else sentence
+
+
+def _bold(text: str, spans: Sequence[str]) -> list[str]:
+    """The value of the last bold text, or of all of them if they are a list."""
+    span, start = spans[-1], text.rfind(spans[-1])
+    before, after = prose.clause_before(text, start), text[start + len(span) :]
+    if start < 0 or prose.changes_value(f"{before}{span}") or _denied(text, start, start + len(span)):
+        return []
+    if len(spans) > 1 and _LIST.fullmatch(text[text.rfind(spans[-2], 0, start) + len(spans[-2]) : start]):
+        return [text]
+    if re.match(r"\s*[\^*/+²³π!]|\s*-\s|\d", after):
+        return []
+    return _value(with_word(_LABEL.sub("", span) or span, _next_word(after)), stated=True)
+
+
+def _denied(text: str, start: int, end: int) -> bool:
+    return prose.negated_before(text, start) or prose.denied_after(text, end)
+
+
+def _next_word(after: str) -> str:
+    word = _NEXT_WORD.match(after)
+    if word is None or word["percent"]:
+        return "%" if word else ""
+    if word["per"]:
+        return f"{word['word']}/{word['per']}" if word["per"].lower() in VALUE_WORDS else word["word"]
+    return f"{word['word']}^{'2' if word['power'] in '2²' else '3'}" if word["power"] else word["word"]
+
+
+def _value(text: str, *, stated: bool) -> list[str]:
+    formulas = [match for match in FORMULA.finditer(text) if not _CURRENCY.fullmatch(match[2] or "")]
+    if formulas and len(text) <= MAX_CHARS:
+        return _formula(text, formulas)
+    text = text.replace("\\$", "").replace("$", "").strip()
+    if "=" in text and not _INEQUALITY.search(text):
+        right = _after_equals(text)
+        if prose.negated_before(text, text.rfind("=") + 1):
+            return []
+        if "=" in right:
+            return [right]
+        return _plain_value(right, stated=stated) + ([text] if stated and right != text else [])
+    return _plain_value(text, stated=stated)
+
+
+def _plain_value(text: str, *, stated: bool) -> list[str]:
+    """The value of text without formulas."""
+    if not stated and (expression := last_symbolic(text)):
+        denied = _denied(text, expression.start, expression.end)
+        return [] if denied else [with_word(expression.value, _next_word(text[expression.end :]))]
+    return _number(text, stated=stated)
+
+
+def _number(text: str, *, stated: bool) -> list[str]:
+    """The number of a text: of a statement the first one, else the last; the whole text if it may be more than that."""
+    numbers = [
+        match.span()
+        for match in _NUMBER.finditer(text)
+        if not (match[0][0] == "-" and text[: match.start()].rstrip()[-1:].isdigit())
+    ]
+    if not numbers or (stated and _SYMBOLS.search(text)) or _SIGNS.search(text):
+        return _unnumbered(text, stated=stated)
+    index = 0 if stated else len(numbers) - 1
+    start, end = numbers[index]
+    if text[start:end] == text:
+        return [text]
+    if prose.negated_before(text, start):
+        return []
+    listed = _list_around(text, numbers, index)
+    if listed is not None:
+        return [] if prose.negated_before(text, text.find(listed)) else [listed]
+    if stated and len(numbers) > 1:
+        between = text[end : numbers[1][0]]
+        if not re.search(r"[A-Za-z]{2,}", between) or _OPERATOR.search(between):
+            return [text]
+    if _denied(text, start, end) or (not stated and _RANGE.fullmatch(text[numbers[index - 1][1] : start])):
+        return []
+    if _CONTINUES.match(text, end):
+        return [text] if stated else []
+    value = with_word(text[start:end], _next_word(text[end:]))
+    return [value, text] if stated else [value]
+
+
+def _unnumbered(text: str, *, stated: bool) -> list[str]:
+    """Text that has no plain number, as a whole, and the expression or the word in it that may be its value."""
+    expression = leading_symbolic(text) if stated else None
+    after = text[expression.end :] if expression else ""
+    if expression and re.match(r"\s+[A-Za-z]{2}", after) and not _OPERATOR.match(after.lstrip()):
+        return [expression.value, text]
+    return [text, *stated_word(text)] if text else []
+
+
+def stated_word(text: str) -> list[str]:
+    """The word at the end of a sentence that says what something is: "the number is even"."""
+    word = _STATED_WORD.search(text[-_MAX_WORD:])
+    return [word[1]] if word and not prose.negated_before(text, len(text) - len(word[0])) else []
+
+
+def _list_around(text: str, numbers: Sequence[tuple[int, int]], index: int) -> str | None:
+    """The list that a number belongs to, with its brackets; None if it is alone."""
+    low = high = index
+    while low > 0 and _LIST.fullmatch(text[numbers[low - 1][1] : numbers[low][0]]):
+        low -= 1
+    while high + 1 < len(numbers) and _LIST.fullmatch(text[numbers[high][1] : numbers[high + 1][0]]):
+        high += 1
+    if low == high:
+        return None
+    start, end = numbers[low][0], numbers[high][1]
+    bracketed = text[start - 1 : start] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
+    return text[start - 1 : end + 1] if bracketed else text[start:end]
+
+
+def _after_equals(text: str) -> str:
+    """The text after the last equals sign; the whole for a list of equations such as `x = 1 or x = 2`."""
+    left, _, right = text.rpartition("=")
+    if not right.strip():
+        return text
+    if "=" in left and re.search(r"(?:\bor|\band|,)\s*[A-Za-z]\w*\s*$", left):
+        start = re.search(r"[A-Za-z]\w*\s*=", left)
+        return text[start.start() :] if start else text
+    return right.strip()
+
+
+def _formula(text: str, formulas: Sequence[re.Match[str]]) -> list[str]:
+    """The last formula, or all that are joined as a list; with text around them that belongs to the value."""
+    contents = [_content(match).strip() for match in formulas]
+    pattern = _SOLVES if "=" in contents[-1] else _STATES_NUMBER
+    if states := pattern.match(text, formulas[-1].end()):
+        return _plain_value(text[states.end() :], stated=True)
+    last, start = formulas[-1], len(formulas) - 1
+    while start > 0 and _LIST.fullmatch(text[formulas[start - 1].end() : formulas[start].start()]):
+        start -= 1
+    if start == len(formulas) - 1 and _extends(text, last):
+        return [FORMULA.sub(_content, text)]
+    if _denied(text, formulas[start].start(), last.end()):
+        return []
+    if start < len(formulas) - 1:
+        return [", ".join(contents[start:])]
+    return [with_word(contents[-1], _next_word(text[last.end() :]))]
+
+
+def _extends(text: str, formula: re.Match[str]) -> bool:
+    """Whether a number or an operator next to the formula belongs to the value."""
+    return bool(
+        re.match(r"\s*(?:[-+*/^=<>±(]|(?:or|and|to|,)\s*[-\d])", text[formula.end() :])
+        or re.search(r"(?:[-+*/^<>±√)=]|\d\s*(?:or|and|to|,))\s*$", text[: formula.start()])
+    )

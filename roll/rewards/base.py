@@ -21,9 +21,11 @@ too many groups in a row fail.
 from __future__ import annotations
 
 import asyncio
+import functools
+import importlib
 import inspect
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from numbers import Real
@@ -35,10 +37,13 @@ from roll.errors import ConfigError, RewardFailed, RollError, describe_error, on
 from roll.journal.store import Journal
 from roll.registry import REWARDS
 from roll.rewards.result import RewardFault, RewardResult, Unscored
-from roll.types import Score, Spec, Task
+from roll.types import Score, Span, Spec, Task
 
 LARGEST = 1e6
 """Largest magnitude of a score or a part: far above any sensible reward, far below what spoils fp32 sums."""
+
+MAX_COMMENT = 4000
+"""Characters of a comment that are kept with its score; the rest is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ class RewardAdapter:
         if _plain_score(value):
             return RewardResult.from_score(value)
         try:
-            return RewardResult.from_score(_to_score(value))
+            return RewardResult.from_score(_to_score(value, response))
         except ValueError as problem:
             return RewardResult.failure(RewardFault.REWARD, f"{self._where(task)}: {problem}")
 
@@ -124,6 +129,30 @@ class RewardAdapter:
     @property
     def _source(self) -> str | None:
         return source_of(self.function if self.instance is None else type(self.instance))
+
+
+def module_functions(reward: Spec, name: str) -> list[Callable[..., Any]]:
+    """The functions of this name in the modules of a reward, or of each reward of a list, with its options."""
+    functions: list[Callable[..., Any]] = []
+    for section in reward.kwargs.get("rewards") or [{"kind": reward.name, **reward.kwargs}]:
+        options = {key: value for key, value in section.items() if key not in ("kind", "weight", "name")}
+        kind = str(section["kind"])
+        _: Any = REWARDS[kind]  # raises `ConfigError` if it cannot be imported
+        function = getattr(importlib.import_module(REWARDS.locate(kind)[0]), name, None)
+        if function is not None:
+            functions.append(functools.partial(function, **options))
+    return functions
+
+
+def task_faults(reward: Spec, tasks: Iterable[Task]) -> Iterator[str]:
+    """Rows that no response could score on, by `check_task(task, **options)` of the reward's module, if it has one."""
+    checks = module_functions(reward, "check_task")
+    for number, task in enumerate(tasks if checks else (), start=1):
+        for check in checks:
+            try:
+                check(task)
+            except ConfigError as error:
+                yield f"row {number}: {error}"
 
 
 async def score_once(reward: Spec, task: Task, response: str) -> RewardResult:
@@ -147,11 +176,12 @@ def _check_callable(target: Any, where: str) -> Callable[..., Any]:
 
 def _plain_score(value: Any) -> TypeGuard[Score]:
     """Whether the types alone show a valid score, as for most scores."""
-    return type(value) is Score and type(value.value) is float and value.parts == {} and abs(value.value) <= LARGEST
+    plain = type(value) is Score and type(value.value) is float and abs(value.value) <= LARGEST
+    return plain and value.parts == {} and value.comment == "" and value.spans == ()
 
 
-def _to_score(value: Any) -> Score:
-    """A returned value as a score; ValueError if it cannot be trained on."""
+def _to_score(value: Any, response: str) -> Score:
+    """A value returned for a response as a score; ValueError if it cannot be trained on."""
     if not isinstance(value, Score):
         if not _is_number(value):
             raise ValueError(f"not a number (got {reprlib.repr(value)}); return a float or a Score")
@@ -160,7 +190,43 @@ def _to_score(value: Any) -> Score:
     if not isinstance(parts, dict) or not all(isinstance(name, str) for name in cast(dict[Any, Any], parts)):
         raise ValueError(f"parts are not numbers by name (got {reprlib.repr(value.parts)}); give Score a dict")
     total = _to_float(value.value, "value")
-    return Score(total, {name: _to_float(part, f"part {name!r}") for name, part in value.parts.items()})
+    numbers = {name: _to_float(part, f"part {name!r}") for name, part in value.parts.items()}
+    return Score(total, numbers, cut_comment(value.comment), _to_spans(value.spans, len(response)))
+
+
+def cut_comment(comment: Any, max_chars: int = MAX_COMMENT) -> str:
+    """The comment as storable text of at most `max_chars`, with the length of the whole where it is cut."""
+    if not isinstance(comment, str):
+        raise ValueError(f"comment is not text (got {reprlib.repr(comment)}); give Score a str")
+    text = comment.strip()
+    if len(text) > max_chars:
+        note = f" [cut: {len(text)} characters]"
+        text = text[: max(max_chars - len(note), 0)] + note
+    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be stored
+
+
+def _to_spans(spans: Any, size: int) -> tuple[Span, ...]:
+    """The spans of a response with `size` characters; ValueError if one is outside of it."""
+    if not isinstance(spans, tuple | list):
+        raise ValueError(f"spans are not a tuple (got {reprlib.repr(spans)}); give Score (start, end, value) tuples")
+    return tuple(_to_span(span, size) for span in cast(Sequence[Any], spans))
+
+
+def _to_span(span: Any, size: int) -> Span:
+    fields = cast(Sequence[Any], span) if isinstance(span, tuple | list) else ()
+    if len(fields) != 3:
+        raise ValueError(f"a span is not (start, end, value) (got {reprlib.repr(cast(object, span))}); give all three")
+    start, end, value = fields
+    if not (_is_index(start) and _is_index(end) and 0 <= start < end <= size):
+        raise ValueError(
+            f"a span is not within the response (got {start!r} to {end!r} of {size} characters); "
+            "give 0 <= start < end <= len(response)"
+        )
+    return Span(int(start), int(end), _to_float(value, f"the value of span {start} to {end}"))
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:

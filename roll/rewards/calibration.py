@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from roll.config.faults import raise_all
+from roll.config.load import read
 from roll.config.reward import Reward as RewardSection
 from roll.data.replies import read_replies
 from roll.errors import ConfigError, RollError
@@ -106,7 +106,7 @@ async def calibrate(
     results = await asyncio.gather(*(score_entry(entry) for entry in labelled))
     failures = tuple(result.reason for result in results if result.score is None)
     pairs = [
-        (result.score.value, entry.label)
+        (result.score.total, entry.label)
         for result, entry in zip(results, labelled, strict=True)
         if result.score is not None
     ]
@@ -188,10 +188,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _load_reward(path: str) -> RewardAdapter:
+    document = read(Path(path))
+    raise_all(document.faults)
     try:
-        section: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        config = RewardSection.model_validate(section["reward"])
-    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError) as error:
+        config = RewardSection.model_validate(document.tree["reward"])
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: no reward in it ({error}); write `reward: {{kind: ...}}`, or a list") from None
     importable(Path(path))
     return RewardAdapter.load(config.spec)

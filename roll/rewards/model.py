@@ -14,6 +14,7 @@ import math
 from pathlib import Path
 from typing import Any, cast
 
+from roll.data.messages import message_entry
 from roll.data.templates import load_tokenizer
 from roll.errors import ConfigError
 from roll.rewards.result import RewardFault, Unscored
@@ -89,7 +90,7 @@ class ClassifierReward:
         if not self._tokenizer.chat_template:
             prompt = "".join(message.content for message in messages)
             return self._tokenizer.encode(prompt, response, split_special_tokens=True)
-        entries = [{"role": message.role, "content": message.content} for message in messages]
+        entries = [message_entry(message) for message in messages]
         entries.append({"role": "assistant", "content": _PLACEHOLDER})
         text = cast(str, self._tokenizer.apply_chat_template(entries, tokenize=False))
         before, placeholder, after = text.rpartition(_PLACEHOLDER)

@@ -3,8 +3,9 @@
     reward: {kind: remote, url: "http://127.0.0.1:9000/score"}
 
 The request is `{"task": {"id", "domain", "messages", "answer", "metadata"}, "response": "..."}`. The answer has
-status 200 and is `{"score": 0.5}` or `{"score": 0.5, "parts": {"clarity": 0.25}}`. Status 429, 500 and above, and
-answers of another form are retried; any other status fails this response alone.
+status 200 and is `{"score": 0.5}`, with optional `"parts": {"clarity": 0.25}` and `"spans": [[0, 12, 0.25]]`: start,
+end and value of parts of the response, in Unicode characters. Status 429, 500 and above, and answers of another form
+are retried; any other status fails this response alone.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from roll.chat.client import JsonClient, RequestFailed, RequestRejected
+from roll.data.messages import message_entry
 from roll.errors import ConfigError
 from roll.rewards.result import RewardFault, Unscored
-from roll.types import Score, Task
+from roll.types import Score, Span, Task
 
 
 class RemoteReward:
@@ -98,7 +100,7 @@ class CircuitBreaker:
 
 
 def _request_body(task: Task, response: str) -> dict[str, Any]:
-    messages = [{"role": message.role, "content": message.content} for message in task.messages]
+    messages = [message_entry(message) for message in task.messages]
     fields = {"id": task.id, "domain": task.domain, "messages": messages}
     return {"task": {**fields, "answer": task.answer, "metadata": task.metadata}, "response": response}
 
@@ -108,14 +110,26 @@ def _parse_score(answer: Any) -> Score:
     if not isinstance(answer, dict):
         raise ValueError("not an object")
     fields = cast(dict[str, Any], answer)
-    unknown = sorted(fields.keys() - {"score", "parts"})
+    unknown = sorted(fields.keys() - {"score", "parts", "comment", "spans"})
     if unknown or "score" not in fields:
         raise ValueError(f"unknown field {unknown[0]!r}" if unknown else "no field 'score'")
     parts = fields.get("parts", {})
     if not isinstance(parts, dict):
         raise ValueError("'parts' is not an object")
     parsed = {name: _parse_number(name, value) for name, value in cast(dict[str, Any], parts).items()}
-    return Score(_parse_number("score", fields["score"]), parsed)
+    comment = fields.get("comment", "")
+    if not isinstance(comment, str):
+        raise ValueError("'comment' is not text")
+    spans = _parse_spans(fields.get("spans", []))
+    return Score(_parse_number("score", fields["score"]), parsed, comment, spans)
+
+
+def _parse_spans(spans: Any) -> tuple[Span, ...]:
+    """The spans of an answer; the caller of the reward checks that they are within the response."""
+    entries = cast(list[Any], spans) if isinstance(spans, list) else [spans]
+    if not all(isinstance(entry, list) and len(cast(list[Any], entry)) == 3 for entry in entries):
+        raise ValueError("'spans' is not a list of [start, end, value]")
+    return tuple(Span(start, end, _parse_number("spans", value)) for start, end, value in entries)
 
 
 def _parse_number(name: str, value: Any) -> float:

@@ -49,11 +49,11 @@ class RewardResult:
 
     @classmethod
     def failure(cls, fault: RewardFault, reason: str) -> RewardResult:
-        return cls(status=RewardStatus.FAILED, fault=fault, reason=reason)
+        return cls(status=RewardStatus.FAILED, fault=fault, reason=_storable(reason))
 
     @classmethod
     def timeout(cls, reason: str) -> RewardResult:
-        return cls(status=RewardStatus.TIMED_OUT, fault=RewardFault.REWARD, reason=reason)
+        return cls(status=RewardStatus.TIMED_OUT, fault=RewardFault.REWARD, reason=_storable(reason))
 
 
 class Unscored(RewardFailed):
@@ -65,3 +65,8 @@ class Unscored(RewardFailed):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def _storable(reason: str) -> str:
+    """The text with escapes for halves of surrogate pairs, which may come from a response that a reward quotes."""
+    return reason.encode("utf-8", "backslashreplace").decode()

@@ -20,6 +20,19 @@ _UNSPACED = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff])")
 _MAX_REGEX_CHARS = 1_000_000
 """A longer response matches nothing, which bounds the time per response."""
 _MAX_N = 20
+_MAX_WORD_CHARS = 30
+"""A longer run without spaces is not one word."""
+_CHARS_PER_WORD = 8
+"""Characters of such a run that `length` counts as one word."""
+_SPACELESS = re.compile(
+    "["
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf"  # Thai to Khmer, Tai
+    "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003fffd"
+    "][\u0300-\u036f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ecd\u102b-\u103e\u17b4-\u17d3"
+    "\u3099\u309a\ufe00-\ufe0f]*"
+)
+"""A character, with its combining marks, of a script that writes words without spaces between them."""
 
 
 def exact(task: Task, response: str) -> Score:
@@ -83,8 +96,13 @@ def tag_format(
 
 
 def length(task: Task, response: str, *, high: int, low: int = 0, margin: int = 0, unit: str = "words") -> Score:
-    """1 from `low` to `high` words or characters, inclusive; outside, it falls linearly to 0 at distance `margin`."""
-    count = len(_units(response, unit, "length"))
+    """1 from `low` to `high` words or characters, inclusive; outside, it falls linearly to 0 at distance `margin`.
+
+    In scripts without spaces, such as Chinese or Thai, each character counts as a word. A run of more than 30
+    characters without a space counts as one word per 8 characters.
+    """
+    units = _units(response, unit, "length")
+    count = len(units) if unit == "characters" else sum(_words_in_run(run) for run in units)
     if not 0 <= low <= high or margin < 0:
         raise ConfigError(
             f"reward 'length': not a range (got low {low}, high {high}, margin {margin}); order 0 <= low <= high"
@@ -95,8 +113,14 @@ def length(task: Task, response: str, *, high: int, low: int = 0, margin: int = 
 
 
 def repetition(task: Task, response: str, *, n: int = 3, unit: str = "words") -> Score:
-    """1 minus the share of n-grams of words or characters that occurred before; 1 with fewer than two n-grams."""
+    """1 minus the share of n-grams of words or characters that occurred before; 1 with fewer than two n-grams.
+
+    In scripts without spaces, such as Chinese or Thai, each character counts as a word; so does each character of a
+    run of more than 30 without a space ("abcabcabc...").
+    """
     units = _units(response, unit, "repetition")
+    if unit == "words":
+        units = [piece for run in units for piece in (run if len(run) > _MAX_WORD_CHARS else [run])]
     if not 1 <= n <= _MAX_N:
         raise ConfigError(f"reward 'repetition': n is not 1 to {_MAX_N} (got {n}); change it")
     num_ngrams = len(units) - n + 1
@@ -136,4 +160,10 @@ def _split_at_tag(text: str, tag: str) -> tuple[str, str | None, str]:
 def _units(response: str, unit: str, reward: str) -> Sequence[str]:
     if unit not in ("words", "characters"):
         raise ConfigError(f"reward {reward!r}: no unit named {unit!r}; write 'words' or 'characters'")
-    return response.split() if unit == "words" else response
+    if unit == "characters":
+        return response
+    return (response if response.isascii() else _SPACELESS.sub(r" \g<0> ", response)).split()
+
+
+def _words_in_run(run: str) -> int:
+    return 1 if len(run) <= _MAX_WORD_CHARS else -(-len(run) // _CHARS_PER_WORD)

@@ -9,14 +9,15 @@ from typing import Any
 from roll.errors import ConfigError
 from roll.rewards.base import RewardAdapter
 from roll.rewards.result import RewardResult, Unscored
-from roll.types import Score, Spec, Task
+from roll.types import Score, Span, Spec, Task
 
 
 class Weighted:
     """A reward composed of rewards; if one of them has no score, there is none.
 
     `rewards` are mappings with `kind` and, optionally, `weight` (1), `name` (the kind) and the options of that kind.
-    Each is logged unweighted as a part under its name, its own parts below that.
+    Each is logged unweighted as a part under its name, its own parts below that. The comment has the comment of each
+    under its name.
     """
 
     def __init__(self, *, rewards: Sequence[Mapping[str, Any]]) -> None:
@@ -49,16 +50,19 @@ class Weighted:
             self._started.clear()
 
     async def score(self, task: Task, response: str) -> Score:
-        """The weighted sum, with every reward as a part."""
-        total, parts = 0.0, dict[str, float]()
+        """The weighted sum, with every reward as a part, and the weighted spans of all."""
+        total, parts, comments, spans = 0.0, dict[str, float](), list[str](), list[Span]()
         for name, (weight, reward) in self._parts.items():
             result = await reward.score(task, response)
             if result.score is None:
                 raise _unscored(result)
             total += weight * result.score.value
-            parts[name] = result.score.value
+            parts[name] = result.score.total
+            spans += [span._replace(value=weight * span.value) for span in result.score.spans]
             parts |= {f"{name}/{part}": value for part, value in result.score.parts.items()}
-        return Score(total, parts)
+            if result.score.comment:
+                comments.append(f"{name}: {result.score.comment}")
+        return Score(total, parts, "\n\n".join(comments), tuple(spans))
 
 
 def _unscored(failure: RewardResult) -> Unscored:

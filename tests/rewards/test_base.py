@@ -13,9 +13,9 @@ import pytest
 
 from roll.errors import ConfigError, RewardFailed, UnknownName
 from roll.registry import REWARDS
-from roll.rewards.base import LARGEST, RewardAdapter, score_once
+from roll.rewards.base import LARGEST, MAX_COMMENT, RewardAdapter, score_once
 from roll.rewards.result import RewardFault, RewardResult, RewardStatus
-from roll.types import Score, Spec, Task
+from roll.types import Score, Span, Spec, Task
 
 TASK = Task(id="t7", domain="d", answer="64")
 
@@ -264,3 +264,35 @@ def test_options_of_a_class_are_checked_without_importing_it():
         )
     ]
     assert [key for key, _ in REWARDS.faults(name, {"diary": [], "stride": 1.0})] == ["stride"]
+
+
+def test_a_comment_stays_with_its_score_and_a_long_one_says_where_it_is_cut():
+    name = f"{__name__}:given"
+    assert found(name, back=Score(1.0, {}, " because ")) == Score(1.0, {}, "because")
+    comment = found(name, back=Score(1.0, {}, "x" * 9000)).comment
+    assert len(comment) == MAX_COMMENT and comment.endswith("x [cut: 9000 characters]")
+    assert found(name, back=Score(1.0, {}, "half \ud83d a pair")).comment == "half ? a pair"  # the journal takes UTF-8
+    assert "comment is not text (got 3)" in failed(name, back=Score(1.0, {}, 3)).reason  # type: ignore[arg-type]
+
+
+def test_spans_are_rewards_of_parts_of_the_response():
+    score = found(f"{__name__}:given", back=Score(1.0, spans=((0, 1, 0.5), [np.int64(1), 2, np.float32(0.25)])))  # type: ignore[arg-type]
+    assert score.spans == (Span(0, 1, 0.5), Span(1, 2, 0.25)) and score.total == 1.75
+    assert all(type(number) in (int, float) for span in score.spans for number in span)
+
+
+@pytest.mark.parametrize(
+    ("spans", "problem"),
+    [
+        (((0, 3, 1.0),), "a span is not within the response (got 0 to 3 of 2 characters)"),
+        (((-1, 1, 1.0),), "a span is not within the response (got -1 to 1 of 2 characters)"),
+        (((1, 1, 1.0),), "a span is not within the response (got 1 to 1 of 2 characters)"),
+        (((0, 1.5, 1.0),), "a span is not within the response (got 0 to 1.5 of 2 characters)"),
+        (((0, 1, math.nan),), "the value of span 0 to 1 is not finite"),
+        (((0, 1),), "a span is not (start, end, value) (got (0, 1))"),
+        ("ab", "spans are not a tuple (got 'ab')"),
+    ],
+)
+def test_a_span_that_is_not_part_of_the_response_is_a_failure_in_one_line(spans: Any, problem: str):
+    outcome = failed(f"{__name__}:given", back=Score(1.0, spans=spans))
+    assert problem in outcome.reason and outcome.fault is RewardFault.REWARD

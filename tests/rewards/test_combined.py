@@ -14,7 +14,7 @@ from roll.explain.run import explain
 from roll.preflight import preflight
 from roll.rewards.base import score_once
 from roll.rewards.result import RewardFault, RewardResult
-from roll.types import Score, Spec, Task
+from roll.types import Score, Span, Spec, Task
 
 TASK = Task(id="t", domain="d", answer="64")
 DIARY: list[str] = []
@@ -22,7 +22,11 @@ HERE = __name__
 
 
 def counted(task: Task, response: str, *, scale: float = 1.0) -> Score:
-    return Score(scale * len(response), {"letters": float(len(response))})
+    return Score(scale * len(response), {"letters": float(len(response))}, f"{len(response)} letters")
+
+
+def spanned(task: Task, response: str) -> Score:
+    return Score(1.0, spans=(Span(0, 1, 0.5), Span(1, 2, 0.25)))
 
 
 def broken(task: Task, response: str) -> float:
@@ -56,7 +60,13 @@ def asked(*rewards: dict[str, Any], response: str = "64") -> RewardResult:
 def test_the_sum_is_weighted_and_every_reward_is_a_part_with_its_parts_below_it():
     outcome = asked({"kind": "exact"}, {"kind": f"{HERE}:counted", "weight": -0.25, "name": "size", "scale": 3.0})
     # 1 x 1 - 0.25 x (3 x 2 letters)
-    assert outcome.score == Score(-0.5, {"exact": 1.0, "size": 6.0, "size/letters": 2.0})
+    assert outcome.score == Score(-0.5, {"exact": 1.0, "size": 6.0, "size/letters": 2.0}, "size: 2 letters")
+
+
+def test_spans_have_the_weight_of_their_reward():
+    outcome = asked({"kind": "exact"}, {"kind": f"{HERE}:spanned", "weight": 2.0, "name": "steps"})
+    spans = (Span(0, 1, 1.0), Span(1, 2, 0.5))
+    assert outcome.score == Score(3.0, {"exact": 1.0, "steps": 1.75}, spans=spans) and outcome.score.total == 4.5
 
 
 def test_where_one_has_no_score_there_is_none_and_the_reason_is_its_own():

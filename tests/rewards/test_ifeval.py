@@ -295,7 +295,14 @@ def test_loose_lets_each_instruction_have_its_own_reading():
 @pytest.mark.parametrize("loose", [False, True])
 def test_an_empty_response_follows_nothing(loose: bool):
     task = asking(("punctuation:no_comma", {}), ("keywords:forbidden_words", {"forbidden_words": ["x"]}))
-    for response in ("", " \n\t ", "<think>still, thinking", "<think>done</think>  "):
+    for response in (
+        "",
+        " \n\t ",
+        "\u200b\ufeff\u2060",
+        "\u3164 \u2800",
+        "<think>still, thinking",
+        "<think>done</think>  ",
+    ):
         assert score(task, response, loose=loose) == Score(0.0, {"followed": 0.0})
 
 

@@ -15,7 +15,7 @@ from roll.chat.base import FakeChat
 from roll.chat.client import RequestFailed, RequestRejected
 from roll.errors import ConfigError, EngineFailed, RewardFailed
 from roll.registry import REWARDS
-from roll.rewards.base import score_once
+from roll.rewards.base import MAX_COMMENT, score_once
 from roll.rewards.judge.prompt import VerdictScale, build_prompt, parse_scale, parse_verdict
 from roll.rewards.judge.reward import Judge, VerdictCache
 from roll.rewards.result import RewardFault, RewardStatus, Unscored
@@ -74,7 +74,7 @@ def scored(reply: str, *answers: str | Exception, task: Task = TASK, **options: 
 
 
 def test_a_verdict_becomes_a_score_from_0_to_1() -> None:
-    assert scored("42", YES) == Score(1.0, {"agreement": 1.0, "verdicts": 1.0})
+    assert scored("42", YES) == Score(1.0, {"agreement": 1.0, "verdicts": 1.0}, "yes\nRight.")
     assert scored("41", NO).value == 0.0
     assert scored("42", "<verdict>7</verdict>", scale=[1, 10]).value == pytest.approx(6 / 9)
     assert scored("42", "<verdict>-2.5</verdict>", scale=[-5, 5]).value == 0.25
@@ -230,6 +230,27 @@ def test_cached_verdicts_need_no_request() -> None:
     assert asyncio.run(judge.score(Task(id="t7", domain="d", answer="41"), "42")).value == 0.0, "another task"
 
 
+def test_the_comment_has_the_reasons_of_every_judge_without_thinking() -> None:
+    thinking = "<think>Hm, <verdict>no</verdict>?</think>Both say 42.\nSo:\n<verdict>yes</verdict>"
+    assert scored("42", thinking, NO, YES, judges=3).comment == "yes\nBoth say 42.\nSo:\n\nno\nWrong.\n\nyes\nRight."
+    comment = scored("42", *[f"{word * 5000}<verdict>yes</verdict>" for word in "abc"], judges=3).comment
+    assert len(comment) <= MAX_COMMENT + 4 and all(word * 1000 in comment for word in "abc")
+    assert comment.count("[cut: 5004 characters]") == 3
+
+
+def test_cached_verdicts_keep_their_reasons_also_beside_verdicts_without_any(tmp_path: Path) -> None:
+    path = str(tmp_path / "verdicts.db")
+    for _ in range(2):
+        judge = Judge(chat=FakeChat([YES]), cache=path)
+        assert asyncio.run(judge.score(TASK, "42")).comment == "yes\nRight."
+        judge.cache.close()
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE verdicts SET verdict = 'no'")
+    assert asyncio.run(Judge(chat=FakeChat([]), cache=path).score(TASK, "42")) == Score(
+        0.0, {"agreement": 1.0, "verdicts": 1.0}, "no"
+    )
+
+
 def test_a_cache_file_serves_another_judge_of_the_same_model_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "new" / "verdicts.db")
 
@@ -308,7 +329,7 @@ def test_a_configured_judge_is_checked_and_called_over_http() -> None:
     with server(words("Fine. <verdict>9</verdict>")) as served:
         options = {"chat": {"url": f"{served.url}/v1", "model": "m"}, "scale": [1, 9]}
         found = asyncio.run(score_once(Spec("judge", options), TASK, "42"))
-    assert found.score == Score(1.0, {"agreement": 1.0, "verdicts": 1.0})
+    assert found.score == Score(1.0, {"agreement": 1.0, "verdicts": 1.0}, "9\nFine.")
     assert served.asked[0]["temperature"] == 0.0
 
 

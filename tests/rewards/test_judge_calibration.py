@@ -94,6 +94,9 @@ def test_the_command_reports_errors_in_its_files(tmp_path: Path, capsys: pytest.
     assert main([str(labelled), str(reward)]) == 2
     labelled.write_text('{"prompt": "?", "reply": "x", "label": 1}', encoding="utf-8")
     assert main([str(labelled), str(reward)]) == 2
+    for text in ("rewards: []", "a: &a [" + "x, " * 9_000 + "]\nreward: [" + "*a, " * 9 + "]"):
+        reward.write_text(text, encoding="utf-8")
+        assert main([str(labelled), str(reward)]) == 2
     with server(Said(status=400, body={})) as served:
         reward.write_text(
             f"reward: {{kind: 'roll.rewards.judge.reward:Judge', chat: {{url: '{served.url}', model: m}}}}",
@@ -104,7 +107,9 @@ def test_the_command_reports_errors_in_its_files(tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr().err
     for why in (
         "labelled.jsonl: no such file",
+        "no such file: ",
         "judge.yaml: no reward in it",
+        "judge.yaml: has more than 20,000 values",
         "none of 1 responses was scored",
         "usage:",
     ):

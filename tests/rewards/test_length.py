@@ -26,6 +26,18 @@ def test_characters_may_be_counted_and_the_count_is_a_part():
     assert length(TASK, "ab c", high=1, margin=4) == Score(0.75, {"words": 2.0})
 
 
+def test_each_character_of_a_script_without_spaces_counts_as_a_word():
+    assert length(TASK, "我 like 学习", high=4).parts == {"words": 4.0}
+    assert length(TASK, "我喜欢学习" * 100, high=200, margin=300) == Score(0.0, {"words": 500.0})
+    assert length(TASK, "ที่นี่", high=9).parts == {"words": 2.0}  # two letters, each with its marks
+
+
+def test_a_long_run_without_spaces_is_not_one_word():
+    assert length(TASK, "x" * 30, high=9).parts == {"words": 1.0}
+    assert length(TASK, "x" * 80, high=9).parts == {"words": 10.0}
+    assert length(TASK, "abc" * 1_000, high=100).value == 0.0
+
+
 @pytest.mark.parametrize(
     "options", [{"high": 1, "low": 2}, {"high": 1, "low": -1}, {"high": 1, "margin": -1}, {"high": 1, "unit": "tokens"}]
 )

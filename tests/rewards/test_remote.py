@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from roll.errors import ConfigError, RewardFailed
+from roll.rewards.base import score_once
 from roll.rewards.remote import CircuitBreaker, RemoteReward
 from roll.rewards.result import RewardFault, Unscored
-from roll.types import Message, Score, Task
+from roll.types import Message, Score, Span, Spec, Task
 from tests.chat.server import Said, Served, nobody, server
 
 TASK = Task(id="t7", domain="d", messages=(Message("user", "6 x 7?"),), answer=["42"], metadata={"level": 2})
@@ -21,11 +22,19 @@ def scored(served: Served, **options: Any) -> Score:
 
 
 def test_the_service_gets_the_task_and_the_reply_and_its_score_is_taken() -> None:
-    with server(Said(body={"score": 0.5, "parts": {"clarity": 1}})) as served:
-        assert scored(served) == Score(0.5, {"clarity": 1.0})
+    with server(Said(body={"score": 0.5, "parts": {"clarity": 1}, "comment": "Clear, but wrong."})) as served:
+        assert scored(served) == Score(0.5, {"clarity": 1.0}, "Clear, but wrong.")
     task = {"id": "t7", "domain": "d", "messages": [{"role": "user", "content": "6 x 7?"}], "answer": ["42"]}
     assert served.asked == [{"task": {**task, "metadata": {"level": 2}}, "response": "It is 42."}]
     assert served.paths == ["/score"]
+
+
+def test_the_service_may_give_rewards_of_spans() -> None:
+    with server(Said(body={"score": 0.5, "spans": [[0, 5, 1], [6, 9, -0.25]]})) as served:
+        assert scored(served).spans == (Span(0, 5, 1.0), Span(6, 9, -0.25))
+    with server(Said(body={"score": 0.5, "spans": [[0, 99, 1]]})) as served:
+        outcome = asyncio.run(score_once(Spec("remote", {"url": served.url, "max_retries": 0}), TASK, "It is 42."))
+    assert "'remote' on task 't7': a span is not within the response (got 0 to 99 of 9 characters)" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,10 @@ def test_the_service_gets_the_task_and_the_reply_and_its_score_is_taken() -> Non
         ({"score": 1, "reason": "good"}, "unknown field 'reason'"),
         ({"score": 1, "parts": [1]}, "'parts' is not an object"),
         ({"score": 1, "parts": {"a": "b"}}, "'a' is not a finite number"),
+        ({"score": 1, "comment": 3}, "'comment' is not text"),
+        ({"score": 1, "spans": {}}, "'spans' is not a list of"),
+        ({"score": 1, "spans": [[0, 1]]}, "'spans' is not a list of"),
+        ({"score": 1, "spans": [[0, 1, "a"]]}, "'spans' is not a finite number"),
         (b"[" * 200_000, "maximum recursion depth"),
     ],
 )

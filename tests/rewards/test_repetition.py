@@ -25,6 +25,18 @@ def test_characters_may_be_counted():
     assert repetition(TASK, "哈哈哈哈哈", n=2, unit="characters").value == 0.25
 
 
+@pytest.mark.parametrize("text", ["我喜欢学习", "ฉันชอบเรียน", "わたしは", "abc", "the,", "la-", "xyz\u200b"])
+def test_text_without_spaces_that_repeats_scores_near_zero(text: str):
+    assert repetition(TASK, text * 100).value < 0.1
+
+
+def test_text_without_spaces_that_does_not_repeat_scores_one():
+    assert repetition(TASK, "春眠不觉晓处处闻啼鸟").value == 1.0
+    assert repetition(TASK, "see https://example.org/ab/cdefgh-ijklmn/opqr1234567890 for more").value > 0.9
+    # 哈哈哈 three times of 哈哈哈哈哈: one of three is new
+    assert repetition(TASK, "哈哈哈哈哈").value == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize("response", ["", "a", "a b", "a b c"])
 def test_a_short_response_repeats_nothing(response: str):
     assert repetition(TASK, response).value == 1.0

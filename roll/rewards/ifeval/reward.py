@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
@@ -36,6 +37,8 @@ _BLANK_LINE = re.compile(r"\n\s*\n")
 _BRACKETS = re.compile(r"\[([^\[\]\n]*)\]")
 _STARRED = re.compile(r"\*\*([^*\n]+)\*\*|\*([^*\n]+)\*")
 _BULLET = re.compile(r"[ \t\"]*[*-][ \t]+\S")
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Characters that count as letters or symbols and are not visible."""
 _FENCE = re.compile(r"```(?:json)?", re.IGNORECASE)
 
 _FULL_STOPS = re.compile(r"[。！？।॥۔؟]+")  # noqa: RUF001
@@ -52,7 +55,8 @@ def score(task: Task, response: str, *, loose: bool = False, partial: bool = Fal
     """1 if every instruction is followed, else 0, or the fraction that is followed if `partial`.
 
     `loose` also tries the response without its first line, its last line, both, and without asterisks; an instruction
-    is followed if any variant follows it. The part `followed` is the fraction. An empty response follows nothing.
+    is followed if any variant follows it. The part `followed` is the fraction. A response without visible characters
+    follows nothing.
     """
     checks = check_instructions(task, response, loose=loose)
     fraction = sum(checks) / len(checks)
@@ -64,7 +68,8 @@ def check_instructions(task: Task, response: str, *, loose: bool = False) -> lis
     _, closed, text = response.rpartition("</think>")
     text = "" if not closed and "<think>" in text else text.strip()
     variants = _variants(text) if loose else [text]
-    return [any(variant and follows(variant) for variant in variants) for follows in parse_instructions(task)]
+    visible = [variant for variant in variants if not _is_blank(variant)]
+    return [any(follows(variant) for variant in visible) for follows in parse_instructions(task)]
 
 
 def parse_instructions(task: Task) -> list[Callable[[str], bool]]:
@@ -95,6 +100,11 @@ def _parse_instruction(name: Any, parameters: Any, where: str) -> Callable[[str]
         if not fits(present.get(key)):
             raise ConfigError(f"{where}: {name}: bad {key!r} (got {present.get(key)!r}); it must be {description}")
     return functools.partial(check, **present)
+
+
+def _is_blank(text: str) -> bool:
+    """Whether no character of a text is visible: spaces, zero-width and control characters, fillers."""
+    return all(unicodedata.category(char)[0] in "ZC" or char in _FILLERS for char in text)
 
 
 def _variants(text: str) -> list[str]:

@@ -85,6 +85,11 @@ def parse_verdict(answer: str) -> str | None:
     return tag[1].strip() if tag is not None and len(_TAGS.findall(text)) == 2 else None
 
 
+def parse_reasons(answer: str) -> str:
+    """The text before the verdict tag, without thinking."""
+    return _TAG.sub("", answer.rpartition("</think>")[2]).strip()
+
+
 def build_prompt(task: Task, response: str, *, rubric: str, scale: VerdictScale, fence: str) -> tuple[Message, ...]:
     """The judge's messages. Text from the task and the response is enclosed in lines that carry `fence`."""
     blocks = [_block("TASK", _conversation(task), fence)]

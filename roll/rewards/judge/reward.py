@@ -29,7 +29,8 @@ from roll.chat.base import Chat
 from roll.chat.client import RequestRejected
 from roll.chat.openai import build_chat
 from roll.errors import ConfigError, EngineFailed
-from roll.rewards.judge.prompt import DEFAULT_RUBRIC, build_prompt, parse_scale, parse_verdict
+from roll.rewards.base import MAX_COMMENT, cut_comment
+from roll.rewards.judge.prompt import DEFAULT_RUBRIC, build_prompt, parse_reasons, parse_scale, parse_verdict
 from roll.rewards.result import RewardFault, Unscored
 from roll.types import Score, Task
 
@@ -47,7 +48,8 @@ class Judge:
 
     On a scale of two words the median is the majority. The part `agreement` is 1 minus the mean distance between a
     verdict and the score; with two words, that is the share of judges who agree with the majority. The part `verdicts`
-    is the number of verdicts. Only the text after a response's thinking is judged.
+    is the number of verdicts. The comment has the verdict and the reasons of every judge. Only the text after a
+    response's thinking is judged.
     """
 
     def __init__(
@@ -91,29 +93,31 @@ class Judge:
         ]
         results = await asyncio.gather(*judgements, return_exceptions=True)  # so that none outlives a failure
         values: list[float] = []
+        comments: list[str] = []
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-            values.append(result)
+            values.append(result[0])
+            comments.append(result[1])
         median = statistics.median(values)
         agreement = 1.0 - statistics.fmean(abs(value - median) for value in values)
-        return Score(median, {"agreement": agreement, "verdicts": float(len(values))})
+        return Score(median, {"agreement": agreement, "verdicts": float(len(values))}, "\n\n".join(comments))
 
-    async def _judge_cached(self, chat: Chat, number: int, task: Task, response: str) -> float:
-        """The verdict of one judge, from the cache if it is there."""
+    async def _judge_cached(self, chat: Chat, number: int, task: Task, response: str) -> tuple[float, str]:
+        """Value and comment of one judge, from the cache if they are there."""
         # The key leaves out the fence, which differs between calls.
         messages = build_prompt(task, response, rubric=self.rubric, scale=self.scale, fence="")
         parts = [chat.name, self.temperature, number, [(message.role, message.content) for message in messages]]
         key = hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
-        cached = self.cache.get(key)
-        value = None if cached is None else self.scale.value(cached)
-        if value is not None:
-            return value
-        verdict, value = await self._judge(chat, number, task, response)
-        self.cache.put(key, verdict)
-        return value
+        judgement = self.cache.get(key) or ""
+        value = self.scale.value(judgement.partition("\n")[0])
+        if value is None:
+            judgement, value = await self._judge(chat, number, task, response)
+            self.cache.put(key, judgement)
+        return value, judgement
 
     async def _judge(self, chat: Chat, number: int, task: Task, response: str) -> tuple[str, float]:
+        """One judge's verdict with its reasons on the next lines, and the verdict's value."""
         where = f"reward 'judge' on task {task.id!r}: {chat.name!r}"
         answer = ""
         for tries in range(_MAX_TRIES):
@@ -128,7 +132,8 @@ class Judge:
             verdict = parse_verdict(answer)
             value = None if verdict is None else self.scale.value(verdict)
             if verdict is not None and value is not None:
-                return verdict, value
+                num_verdicts = len(self.chats) * self.judges  # all of them share the space
+                return cut_comment(f"{verdict}\n{parse_reasons(answer)}", MAX_COMMENT // num_verdicts), value
         ending = " ".join(answer.split())[-_EXCERPT:]
         raise Unscored(
             RewardFault.REWARD,
@@ -146,7 +151,10 @@ def _build_chats(section: Any) -> list[Chat]:
 
 
 class VerdictCache:
-    """Verdicts by key, in a SQLite file that several processes may share; without a path, in a temporary file."""
+    """Verdicts by key, in a SQLite file that several processes may share; without a path, in a temporary file.
+
+    A verdict is one line; lines after it hold the reasons.
+    """
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path or ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -15,6 +18,8 @@ Encoder: TypeAlias = Callable[[str, bool], Sequence[int]]
 Detokenizer: TypeAlias = "Callable[[Sequence[int] | Ints], str]"
 _IDS = 1 << 18
 """Size of the table, above any padded vocabulary."""
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+"""Decoded from the first bytes of a character whose last ones are missing."""
 _NOTHING = "\0"
 """Placeholder of ids without text."""
 
@@ -56,6 +61,34 @@ def detokenizer(tokenizer: Any) -> Detokenizer:
         return _characters(tokens)
     known = _table(tokens, "", object)
     return lambda ids: "".join(known.take(ids).tolist())
+
+
+def last_tokens(decode: Detokenizer, ids: Ints, ends: Sequence[int]) -> list[int]:
+    """For each end of a span of characters of the text of `ids`: the index of the token that completes the span.
+
+    A character split over several tokens is complete with its last one.
+    """
+    text = decode(ids)
+
+    @cache
+    def num_complete(index: int) -> int:
+        """Characters of the text that the tokens up to `index` determine."""
+        decoded = decode(ids[: index + 1])
+        if text.startswith(decoded):
+            return len(decoded)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(decoded, text, strict=False)))
+
+    return [_last_token(decode, ids, text, end, num_complete) for end in ends]
+
+
+def _last_token(decode: Detokenizer, ids: Ints, text: str, end: int, num_complete: Callable[[int], int]) -> int:
+    index = bisect_left(range(len(ids)), end, key=num_complete)
+    if text[end - 1] != _INCOMPLETE:
+        return index
+    # An incomplete character looks like this one: the tokens that only continue it belong to it as well.
+    while index + 1 < len(ids) and decode(ids[index + 1 : index + 2]) and len(decode(ids[: index + 2])) == end:
+        index += 1
+    return index
 
 
 def _characters(tokens: Sequence[tuple[int, str]]) -> Detokenizer:

@@ -15,7 +15,8 @@ from roll.algorithms.segments import token_mean
 from roll.types import Batch, Group, Status, Trajectory, Turn
 
 _COMPUTED = (
-    "penalties", "old_logprobs", "ref_logprobs", "teacher_logprobs", "values", "advantages", "returns", "weights",
+    "span_rewards", "penalties", "old_logprobs", "entropies", "ref_logprobs", "teacher_logprobs", "values",
+    "advantages", "returns", "weights",
 )  # fmt: skip
 """Fields of a batch that later stages add, one value per token."""
 
@@ -128,7 +129,7 @@ class _BatchBuilder:
             length = 0
             for turn in turns:
                 length += len(turn.observation) + len(turn.sampled)
-                earned += turn.reward
+                earned += turn.total_reward
                 self.turn_owners.append(owner)
                 self.turn_rewards.append(turn.reward)
             self.turns += turns
@@ -173,7 +174,19 @@ class _BatchBuilder:
             turn_trajectory=torch.tensor(self.turn_owners, dtype=torch.int64),
             turn_rewards=_floats(self.turn_rewards),
             turn_states=torch.tensor(state_numbers, dtype=torch.int64) if all(states) else None,
+            span_rewards=self._span_rewards(sizes),
         )
+
+    def _span_rewards(self, sizes: Any) -> torch.Tensor | None:
+        """The row of that name; `sizes` are those of the observation and the response of each turn."""
+        if not any(turn.span_rewards for turn in self.turns):
+            return None
+        row = torch.full((int(sizes.sum()),), math.nan)
+        starts: list[int] = (np.cumsum(sizes) - sizes)[1::2].tolist()
+        for turn, start in zip(self.turns, starts, strict=True):
+            for index, value in turn.span_rewards:
+                row[start + index] = value
+        return row
 
 
 def _floats(values: Sequence[float]) -> torch.Tensor:

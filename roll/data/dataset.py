@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from roll.config.sources import TaskSourceConfig
+from roll.data.task_file import TaskFile
 from roll.data.tasks import Seeds
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import DATASETS
@@ -21,9 +22,16 @@ def read_tasks(config: TaskSourceConfig, *, first: int | None = None) -> Sequenc
     tasks = tasks if config.limit is None else tasks[: config.limit]
     if not tasks:
         raise ConfigError(f"tasks: source {config.name!r} has no tasks; give it some")
-    if isinstance(tasks, Seeds):
+    if isinstance(tasks, Seeds | TaskFile):
         return tasks.within(config.name)
     return [replace(task, domain=config.name) for task in tasks]
+
+
+def rows_at_start(tasks: Sequence[Task]) -> Sequence[Task]:
+    """The tasks that the start of a run reads: all of a list, the first rows of a large file, and no seeds."""
+    if isinstance(tasks, Seeds):
+        return ()
+    return tasks.checked if isinstance(tasks, TaskFile) else tasks
 
 
 def _read(config: TaskSourceConfig, first: int | None) -> Sequence[Task]:
@@ -50,11 +58,11 @@ def _call(where: str, kind: str, kwargs: dict[str, Any]) -> Sequence[Task]:
     try:
         function = DATASETS[kind]
         tasks: Any = function(**kwargs)
-        tasks = tasks if isinstance(tasks, Seeds) else list(tasks)
+        tasks = tasks if isinstance(tasks, Seeds | TaskFile) else list(tasks)
     except RollError:
         raise
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{where}: {describe_error(error, source_of(function))}; fix its code") from error
-    if not isinstance(tasks, Seeds) and (wrong := [task for task in tasks if not isinstance(task, Task)]):
+    if not isinstance(tasks, Seeds | TaskFile) and (wrong := [task for task in tasks if not isinstance(task, Task)]):
         raise ConfigError(f"{where}: must return tasks (got {type(wrong[0]).__name__}); fix its code")
     return tasks

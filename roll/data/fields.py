@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from string import Formatter
 from typing import Any, TypeVar, cast
 
 from roll.config.sources import Fields
+from roll.data.messages import message_text, openai_row, parse_chat
 from roll.errors import ConfigError
 from roll.types import Message, Task
 
@@ -66,8 +69,14 @@ def parse_rows(rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], T], 
 def task_from(value: Any, fields: Fields, *, number: int, domain: str) -> Task:
     """One row as a task; ValueError with the fault and its remedy if it is invalid."""
     row = {**parse_object(value), **fields.constants}
+    _refuse_half_pairs(row)
+    if not (fields.prompt or fields.messages or fields.template):
+        row = openai_row(row)
     parts, metadata = _split_fields(row, fields)
-    messages = _with_system(_messages(parts, metadata, row), fields.system)
+    messages, reply = _messages(parts, metadata, row)
+    messages = _with_system(messages, fields.system)
+    if reply is not None and parts.get("answer") is None:
+        parts["answer"] = message_text(reply)
     if not (parts.keys() | metadata.keys()) & _CHECKED_BY or ("answer" in parts and parts["answer"] in (None, "")):
         what = "no 'answer'; add what a right attempt is compared with, or map it with tasks.fields"
         raise ValueError(f"{what} (the row {_names(row)})")
@@ -78,7 +87,22 @@ def task_from(value: Any, fields: Fields, *, number: int, domain: str) -> Task:
         answer=parts.get("answer"),
         metadata=metadata,
         seed=parse_seed(parts.get("seed", number)),
+        reply=reply,
     )
+
+
+def _refuse_half_pairs(value: Any, key: str = "") -> None:
+    """ValueError if a text has half of a surrogate pair, which neither a tokenizer nor the journal can encode."""
+    if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            raise ValueError(f"{key!r} has half of a surrogate pair (got {reprlib.repr(value)}); remove it")
+    elif isinstance(value, dict):
+        for name, entry in cast(dict[Any, Any], value).items():
+            _refuse_half_pairs(name, key or str(name))
+            _refuse_half_pairs(entry, key or str(name))
+    elif isinstance(value, list):
+        for entry in cast(list[Any], value):
+            _refuse_half_pairs(entry, key)
 
 
 def parse_object(value: Any) -> dict[str, Any]:
@@ -93,17 +117,6 @@ def parse_seed(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"'seed' is not a whole number (got {value!r}); write one, 0 or more")
     return value
-
-
-def parse_message(entry: Any) -> Message:
-    """A message of a row."""
-    if not isinstance(entry, dict):
-        raise ValueError(f"a message is not an object (got {entry!r}); write {{role, content}}")
-    fields = cast(dict[str, Any], entry)
-    role, content = fields.get("role"), fields.get("content")
-    if not isinstance(role, str) or not isinstance(content, str):
-        raise ValueError(f"a message needs 'role' and 'content' as text (got {entry!r}); write both")
-    return Message(role, content)
 
 
 def look_up(row: Mapping[str, Any], path: str) -> Any:
@@ -152,20 +165,33 @@ def _fill(template: str, row: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _messages(parts: dict[str, Any], metadata: dict[str, Any], row: dict[str, Any]) -> tuple[Message, ...]:
-    prompt, messages = parts.get("prompt"), parts.get("messages")
+def _messages(
+    parts: dict[str, Any], metadata: dict[str, Any], row: dict[str, Any]
+) -> tuple[tuple[Message, ...], Message | None]:
+    """The prompt, and the assistant's reply to it if the row is a chat that ends with one."""
+    prompt, messages = parts.get("prompt"), _parse_list(parts.get("messages"))
     if isinstance(prompt, str) and prompt and messages is None:
-        return (Message("user", prompt),)
+        return (Message("user", prompt),), None
     if prompt is None and isinstance(messages, list) and messages:
-        return tuple(parse_message(entry) for entry in cast(list[Any], messages))
+        return parse_chat(cast(list[Any], messages))
     if prompt is None and messages is None and _STAGED_BY & metadata.keys():
-        return ()
+        return (), None
     if prompt is None and messages is None:
         what = "neither 'prompt' nor 'messages'; add one of them, or map one with tasks.fields"
         raise ValueError(f"{what} (the row {_names(row)})")
     if prompt is not None and messages is not None:
         raise ValueError("both 'prompt' and 'messages'; keep one of them")
     raise ValueError("'prompt' must be text and 'messages' a list, neither of them empty; correct it")
+
+
+def _parse_list(messages: Any) -> Any:
+    """Messages that a table stores as JSON text are parsed; all else is returned unchanged."""
+    if not isinstance(messages, str):
+        return messages
+    try:
+        return json.loads(messages)
+    except (ValueError, RecursionError):
+        raise ValueError("'messages' is text, but not a list in JSON; correct it") from None
 
 
 def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.config.sources import Curriculum, Difficulty
+from roll.config.sources import Curriculum, Difficulty, ShareSchedule, share_at
 from roll.errors import ConfigError, RunStopped
 from roll.types import Sampling, Spec, Task
 
@@ -43,6 +43,8 @@ class MixturePart:
     tasks: Sequence[Task]
     share: float = 1.0
     """Relative to the other sources."""
+    share_schedule: ShareSchedule | None = None
+    """Course of the share over the steps of the run; None: it stays."""
     difficulty: Difficulty | None = None
     curriculum: Curriculum | None = None
     """Without both, tasks are drawn in random permutations."""
@@ -63,14 +65,17 @@ class Mixture:
     """An endless sequence of tasks from several sources.
 
     After any number of draws every source has had its share to within one draw, not counting forgone draws. A shuffled
-    source repeats no task before all of its tasks were drawn.
+    source repeats no task before all of its tasks were drawn. Scheduled shares advance by one step per `draws_per_step`
+    draws, so that they depend on the number of draws alone.
     """
 
-    def __init__(self, parts: Sequence[MixturePart], *, seed: int) -> None:
-        assert parts and all(part.tasks and part.share > 0 for part in parts), "every source needs tasks and a share"
-        total = sum(Fraction(str(part.share)) for part in parts)  # exact decimals: 0.1 is a tenth, without drift
-        self._parts = tuple(parts)
-        self._shares = [Fraction(str(part.share)) / total for part in parts]
+    def __init__(self, parts: Sequence[MixturePart], *, seed: int, draws_per_step: int = 1) -> None:
+        assert parts and all(part.tasks for part in parts), "every source needs tasks"
+        self._parts, self._draws_per_step = tuple(parts), draws_per_step
+        self._scheduled = any(part.share_schedule is not None for part in parts)
+        self._first_shares = self._shares(0)
+        self._targets = [[Fraction(0)] * len(parts)]
+        """Draws that each source should have had after this many steps, for scheduled shares; grows as needed."""
         self._orders = [_order(part, seed) for part in parts]
         self._index = {part.name: index for index, part in enumerate(parts)}
         self._forgone = [0] * len(parts)
@@ -102,6 +107,13 @@ class Mixture:
         if rewards:
             self._orders[self._index[draw.source]].observe(draw.index, rewards)
 
+    def scheduled_shares(self) -> dict[str, float]:
+        """Share of each source at the next draw, by name; empty if no share changes over the run."""
+        if not self._scheduled:
+            return {}
+        shares = self._shares(self._num_draws // self._draws_per_step)
+        return {part.name: float(share) for part, share in zip(self._parts, shares, strict=True)}
+
     def state(self) -> dict[str, Any]:
         """JSON-compatible state for `restore`."""
         return {
@@ -121,6 +133,15 @@ class Mixture:
             order.restore(state[part.name])
         self._forgone = [int(state[part.name]["forgone"]) for part in self._parts]
 
+    @property
+    def _drawn(self) -> list[int]:
+        """Draws of each source, without forgone ones."""
+        return [order.drawn - forgone for order, forgone in zip(self._orders, self._forgone, strict=True)]
+
+    @property
+    def _num_draws(self) -> int:
+        return sum(self._drawn)
+
     def _next_part(self) -> int:
         """Among the sources behind their share, the one whose next draw is due first.
 
@@ -128,10 +149,36 @@ class Mixture:
         """
         if len(self._parts) == 1:
             return 0
-        drawn = [order.drawn - forgone for order, forgone in zip(self._orders, self._forgone, strict=True)]
-        num_draws = sum(drawn) + 1
-        behind = [i for i, share in enumerate(self._shares) if drawn[i] < share * num_draws]
-        return min(behind, key=lambda i: (drawn[i] + 1) / self._shares[i])
+        drawn = self._drawn
+        targets, shares = self._targets_after(sum(drawn) + 1)
+        behind = [i for i, target in enumerate(targets) if drawn[i] < target]
+        return min(behind, key=lambda i: (drawn[i] + 1 - targets[i]) / shares[i] if shares[i] else math.inf)
+
+    def _targets_after(self, num_draws: int) -> tuple[list[Fraction], list[Fraction]]:
+        """Draws that each source should have had after so many in all, and the shares of the last one."""
+        if not self._scheduled:
+            return [share * num_draws for share in self._first_shares], self._first_shares
+        step, rest = divmod(num_draws - 1, self._draws_per_step)
+        while len(self._targets) <= step:
+            earlier = self._shares(len(self._targets) - 1)
+            before = zip(self._targets[-1], earlier, strict=True)
+            self._targets.append([target + self._draws_per_step * share for target, share in before])
+        shares = self._shares(step)
+        return [target + share * (rest + 1) for target, share in zip(self._targets[step], shares, strict=True)], shares
+
+    def _shares(self, step: int) -> list[Fraction]:
+        """Shares of the draws of a step; they sum to 1."""
+        shares = [share_at(part.share, part.share_schedule, step) for part in self._parts]
+        shares = [share / sum(shares) for share in shares]
+        if not self._scheduled:
+            return shares
+        rounded = [Fraction(int(share * _GRAINS), _GRAINS) for share in shares]  # keeps denominators of sums small
+        rounded[shares.index(max(shares))] += 1 - sum(rounded)
+        return rounded
+
+
+_GRAINS = 10**6
+"""Scheduled shares are multiples of one over this."""
 
 
 def _order(part: MixturePart, seed: int) -> Shuffled | Adaptive:

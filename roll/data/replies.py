@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from roll.data.fields import look_up, parse_message, parse_object, parse_seed
+from roll.data.fields import look_up, parse_object, parse_seed
+from roll.data.messages import parse_message
 from roll.data.tasks import domain_of, parse_lines
 from roll.types import Message, Task
 

@@ -5,10 +5,7 @@ Tables are Parquet files, and Hugging Face datasets on disk or on the hub. They 
 
 from __future__ import annotations
 
-import gzip
 import importlib
-import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,22 +13,26 @@ from typing import Any, TypeVar, cast, overload
 
 from roll.config.sources import Fields
 from roll.data.fields import PLAIN, parse_rows, tasks_from
+from roll.data.task_file import LARGE, NUM_CHECKED, index_file, numbered_objects
 from roll.errors import ConfigError
 from roll.types import Task
 
 T = TypeVar("T")
 
 
-def jsonl(path: str, fields: Fields = PLAIN, first: int | None = None) -> list[Task]:
+def jsonl(path: str, fields: Fields = PLAIN, first: int | None = None) -> Sequence[Task]:
     """The tasks of a `.jsonl` or `.jsonl.gz` file, one JSON object per line; with `first`, only so many are read.
 
     A row has `prompt` (text) or `messages` (a list of role and content), and usually `answer`; `fields` maps other
     names. `id` and `seed` default to the line number, `domain` to the file name; all other fields are metadata. Blank
-    lines are skipped.
+    lines are skipped. Of an uncompressed file with more than `LARGE` rows, most are read on access only.
     """
     file = Path(path)
-    rows = islice(numbered_objects(file), first)
-    return tasks_from(rows, fields, where=str(file), domain=domain_of(file), unit="line")
+    indexed = None if first is not None or file.suffix == ".gz" else index_file(file, fields, domain=domain_of(file))
+    large = indexed if indexed is not None and len(indexed) > LARGE else None
+    rows = islice(numbered_objects(file), first if large is None else NUM_CHECKED)
+    tasks = tasks_from(rows, fields, where=str(file), domain=domain_of(file), unit="line")
+    return tasks if large is None else large
 
 
 def parquet(path: str, fields: Fields = PLAIN, first: int | None = None) -> list[Task]:
@@ -80,22 +81,6 @@ def parse_lines(file: Path, parse: Callable[[int, Any], T], *, empty: str) -> li
     return parse_rows(numbered_objects(file), parse, where=str(file), empty=empty)
 
 
-def numbered_objects(file: Path) -> Iterator[tuple[int, Any]]:
-    """Number and JSON value of each line that is not blank; a ValueError as the value of a line with broken JSON."""
-    try:
-        reader = gzip.open if file.suffix == ".gz" else open
-        with reader(file, "rt", encoding="utf-8-sig") as stream:
-            for line, text in enumerate(stream, start=1):
-                if text.strip():
-                    yield line, _parse(text.strip())
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; check the path (it is relative to the current directory)") from None
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file}: cannot be read ({error}); it must be UTF-8 text, or gzip if it ends in .gz"
-        ) from None
-
-
 class Seeds(Sequence[Task]):
     """Tasks that consist of a seed only, created on access."""
 
@@ -127,15 +112,6 @@ def seeds(count: int = 1_000_000, start: int = 0) -> Seeds:
     if count < 1 or start < 0:
         raise ConfigError(f"seeds: needs count >= 1 and start >= 0 (got count {count}, start {start}); change them")
     return Seeds(range(start, start + count), "seeds")
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        return ValueError(f"broken JSON at column {error.colno} ({error.msg}); put one whole object on each line")
-    except (ValueError, RecursionError) as error:  # thousands of digits or levels
-        return ValueError(f"cannot be read ({str(error).partition(';')[0]}); shorten the number or the nesting")
 
 
 def _select(dataset: Any, split: str | None, where: str) -> Any:

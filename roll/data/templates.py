@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import jinja2
 import numpy as np
 
+from roll.config.schema import SPECIAL_TOKENS
 from roll.data.codec import detokenizer, encoder
+from roll.data.messages import message_entry, message_text
 from roll.data.tools import Tool, ToolForm
 from roll.errors import ConfigError
 from roll.types import Message
@@ -23,7 +25,6 @@ from roll.types import Message
 if TYPE_CHECKING:
     from roll.types import Ints
 
-_SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """Vocabulary files of tokenizers, of which a directory needs one."""
 _MAX_OPENINGS = 1024
@@ -63,11 +64,11 @@ def character_tokenizer(alphabet: str) -> Any:
     twice = sorted({character for character in alphabet if alphabet.count(character) > 1})
     if twice:
         raise ConfigError(f"alphabet: it has {twice[0]!r} twice; remove one")
-    vocabulary = {token: index for index, token in enumerate((*_SPECIAL, *alphabet))}
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *alphabet))}
     tokenizer: Any = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
-    names = {f"{token.strip('<>')}_token": token for token in _SPECIAL}
+    names = {f"{token.strip('<>')}_token": token for token in SPECIAL_TOKENS}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
 
 
@@ -133,9 +134,9 @@ class Template:
             if len(self._opened) >= _MAX_OPENINGS:
                 self._opened.clear()
             if self.chat:
-                ids = self._encode(self._render(key[1], tools, where=where), where=where, markup=True)
+                ids = self._encode(self.render(key[1], tools, where=where), where=where, markup=True)
             else:
-                ids = self._encode("".join(message.content for message in key[1]), where=where)
+                ids = self.encode_plain(key[1], where=where)
                 ids = np.concatenate([self._begin, ids]).astype(np.int32)
             self._opened[key] = ids
         return ids
@@ -152,11 +153,11 @@ class Template:
         if self.forgetful:
             return None
         if not self.chat:
-            return self._encode("".join(message.content for message in new), where=where)
-        prefix = self._render(before[:-1], tools, where=where)
+            return self.encode_plain(new, where=where)
+        prefix = self.render(before[:-1], tools, where=where)
         with_placeholder = (*before[:-1], Message("assistant", _PLACEHOLDER), *new)
-        rest = _after(prefix + _PLACEHOLDER, self._render(with_placeholder, tools, where=where))
-        after = None if rest is None else _after(prefix, self._render((*before, *new), tools, where=where))
+        rest = _after(prefix + _PLACEHOLDER, self.render(with_placeholder, tools, where=where))
+        after = None if rest is None else _after(prefix, self.render((*before, *new), tools, where=where))
         if rest is None or after is None or not after.lstrip().startswith(before[-1].content.strip()):
             return None  # apart from spaces around it, the template must keep the response
         ids = self._encode(rest, where=where, markup=True)
@@ -167,12 +168,35 @@ class Template:
         """The ids of a response as a training target, with its end-of-turn token."""
         return np.append(self._encode(text, where=where), self.eos_id).astype(np.int32)
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, where: str) -> str:
-        entries = [{"role": message.role, "content": message.content} for message in messages]
-        kwargs: dict[str, Any] = {"tools": [tool.schema for tool in tools]} if tools else {}
-        apply = self.tokenizer.apply_chat_template
+    def encode(self, text: str, *, where: str) -> Ints:
+        """The ids of rendered text, with its special tokens."""
+        return self._encode(text, where=where, markup=True)
+
+    def encode_plain(self, messages: Sequence[Message], *, where: str) -> Ints:
+        """The ids of the joined texts of messages."""
+        return self._encode("".join(map(message_text, messages)), where=where)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, where: str, opened: bool = True
+    ) -> str:
+        """The text of a conversation by the chat template; if `opened`, up to the start of the next response."""
+        return cast(str, self._apply(messages, tools, where=where, tokenize=False, add_generation_prompt=opened))
+
+    def render_marked(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, where: str
+    ) -> tuple[list[int], list[int]]:
+        """The ids of a conversation, and for each whether a `{% generation %}` block wrote it (1 or 0)."""
+        kwargs = {"return_dict": True, "return_assistant_tokens_mask": True}
+        encoding = self._apply(messages, tools, where=where, tokenize=True, **kwargs)
+        ids, marks = list(encoding["input_ids"]), list(encoding["assistant_masks"])
+        self._check_known(ids, "".join(map(message_text, messages)), where=where)
+        return ids, marks
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], *, where: str, **kwargs: Any) -> Any:
+        if tools:
+            kwargs["tools"] = [tool.schema for tool in tools]
         try:
-            return cast(str, apply(entries, tokenize=False, add_generation_prompt=True, **kwargs))
+            return self.tokenizer.apply_chat_template([message_entry(message) for message in messages], **kwargs)
         except jinja2.TemplateError as error:
             what = f"the chat template refuses its messages ({error}); change their roles"
             raise ConfigError(f"{where}: {what}") from error
@@ -190,9 +214,12 @@ class Template:
 
     def _ids(self, text: str, *, where: str, markup: bool) -> Ints:
         ids = self._tokenize(text, markup)
+        self._check_known(ids, text, where=where)
+        return np.array(ids, np.int32)
+
+    def _check_known(self, ids: Sequence[int], text: str, *, where: str) -> None:
         if self._unk_id is not None and self._unk_id in ids:
             raise ConfigError(f"{where}: the tokenizer does not know {self._unknown(text)!r}; add it to the alphabet")
-        return np.array(ids, np.int32)
 
     def _unknown(self, text: str) -> str:
         """The first character that the tokenizer cannot encode; the whole text if every single character is known."""
@@ -205,8 +232,8 @@ class Template:
         where = "model.template"
         if self.chat:
             question = Message("user", "question")
-            prefix = self._render([question], where=where)
-            whole = self._render([question, Message("assistant", _PLACEHOLDER), question], where=where)
+            prefix = self.render([question], where=where)
+            whole = self.render([question, Message("assistant", _PLACEHOLDER), question], where=where)
             ids = self._encode(_after(prefix + _PLACEHOLDER, whole) or "", where=where, markup=True)
             if len(ids) and int(ids[0]) in self.tokenizer.all_special_ids:
                 return int(ids[0])

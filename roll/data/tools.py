@@ -36,8 +36,11 @@ class Tool:
     """One function: name, description and the JSON schema of its arguments, an object."""
 
     name: str
+    """Name in calls."""
     description: str = ""
+    """Text for the policy."""
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON schema of the arguments."""
     strict: bool = True
     """Whether arguments that do not match the schema make the call invalid; if not, the environment checks them."""
 
@@ -53,7 +56,9 @@ class ToolCall:
     """One call; its arguments match the tool's schema if the tool is strict."""
 
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values by name."""
 
 
 class CallFault(StrEnum):
@@ -74,6 +79,7 @@ class ParsedResponse:
     text: str
     """The whole response."""
     calls: tuple[ToolCall, ...] = ()
+    """Valid calls, in order."""
     fault: CallFault | None = None
     """With a fault there are no calls."""
     why: str = ""

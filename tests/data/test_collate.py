@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from roll.data.collate import collate, last_rows, shards, split, supervised
-from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
+from roll.types import Finish, Group, Score, Segment, Span, Status, Task, Trajectory, Turn
+
+NAN = float("nan")
 
 
 def turn(observed: list[int], sampled: list[int], reward: float = 0.0) -> Turn:
@@ -152,3 +154,18 @@ def test_shards_have_every_row_once_and_are_balanced_by_tokens():
     whole = collate(GROUPS)
     assert sorted(row for rows in shards(whole, 2) for row in rows) == [0, 1, 2, 3]
     assert sorted(part.num_tokens for part in split(whole, 2)) == [5, 7]
+
+
+def test_rewards_of_spans_are_at_their_tokens_and_part_of_the_trajectorys_reward():
+    spanned = replace(turn([1, 1], [3, 4, 5], reward=0.5), span_rewards=((0, 0.25), (2, 0.0)))
+    one = replace(attempt(0, segment(turn([9], [8]), spanned)), score=Score(1.0, spans=(Span(0, 1, 0.25),)))
+    other = attempt(1, segment(turn([9], [7])), score=2.0)
+    batch = collate([Group(id=0, birth=0, trajectories=(one, other))])
+    assert batch.span_rewards is not None
+    torch.testing.assert_close(
+        batch.span_rewards, torch.tensor([NAN, NAN, NAN, NAN, 0.25, NAN, 0.0, NAN, NAN]), equal_nan=True
+    )
+    assert batch.rewards.tolist() == [one.reward, 2.0] == [1.75, 2.0]
+    assert batch.turn_rewards.tolist() == [0.0, 1.5, 2.0], "without the spans"
+    assert last_rows(batch).span_rewards is None and collate(GROUPS).span_rewards is None
+    assert batch.select([1]).span_rewards is not None and len(batch.select([1]).span_rewards) == 2  # type: ignore[arg-type]

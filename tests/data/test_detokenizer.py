@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from roll.data.codec import detokenizer
+from roll.data.codec import detokenizer, last_tokens
 from roll.data.templates import character_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -73,3 +74,40 @@ def test_real_text_is_restored() -> None:
     tokenizer = TOKENIZERS["byte level"]
     text = "a naïve 🙂 <tool> in 東京\n\t!"
     assert detokenizer(tokenizer)(tokenizer.encode(text)) == text
+
+
+def test_a_character_split_over_tokens_ends_with_its_last_token() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    letters = [
+        "a",
+        "ð",
+        "Ł",
+        "Ļ",
+        "Ĥ",
+        "<end>",
+        "b",
+        "ï",
+        "¿",
+        "½",
+        "ï",
+        "c",
+    ]  # a, four bytes of 🙂, b, three of U+FFFD, one byte
+    ids = np.array([tokenizer.convert_tokens_to_ids(letter) for letter in letters], np.int32)
+    decode = detokenizer(tokenizer)
+    assert decode(ids) == "a🙂b\ufffd\ufffdc"
+    assert last_tokens(decode, ids, [1, 2, 3, 4, 5, 6]) == [0, 4, 6, 9, 10, 11]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(data=some.data())
+def test_the_tokens_up_to_the_last_one_of_a_span_decode_to_its_text(name: str, data: some.DataObject) -> None:
+    decode = detokenizer(TOKENIZERS[name])
+    ids = np.array(data.draw(some.lists(some.integers(0, len(TOKENIZERS[name]) - 1), max_size=30)), np.int32)
+    text = decode(ids)
+    ends = list(range(1, len(text) + 1))
+    tokens = last_tokens(decode, ids, ends)
+    assert tokens == sorted(tokens)
+    for end, token in zip(ends, tokens, strict=True):
+        assert decode(ids[: token + 1]).startswith(text[:end])
+        assert text[end - 1] == "\ufffd" or not decode(ids[:token]).startswith(text[:end])

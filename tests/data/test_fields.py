@@ -47,6 +47,15 @@ def test_a_template_and_a_system_message_make_the_prompt():
     assert found.metadata["question"] == "1+1?"
 
 
+def test_messages_may_be_a_list_in_json_text():
+    text = json.dumps([{"role": "system", "content": "s"}, {"role": "user", "content": "1+1?"}])
+    found = made({"prompt": "ignored", "chat": text, "answer": "2"}, messages="chat")
+    assert found.messages == (Message("system", "s"), Message("user", "1+1?"))
+    assert "'messages' is text, but not a list in JSON" in fault({"messages": "1+1?", "answer": "2"})
+    for text in ("{}", "[]", "3"):
+        assert "'messages' a list, neither of them empty" in fault({"messages": text, "answer": "2"})
+
+
 def test_metadata_may_be_renamed_for_a_reward():
     found = made(
         ROW, prompt="question", answer="solution.final", metadata={"options": "choices", "why": "solution.text"}

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from roll.config.sources import ShareSchedule
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.tasks import seeds
 from roll.errors import ConfigError, RunStopped
@@ -119,3 +120,58 @@ def test_a_source_gets_another_draw_for_a_forgone_one_also_after_a_restart() -> 
     again.restore(state)
     assert [again.draw() for _ in range(20)] == [dealt.draw() for _ in range(20)]
     assert state["b"]["forgone"] == state["b"]["drawn"] > 20, "it is drawn until something comes of it"
+
+
+def scheduled(*shares: float | tuple[float, ShareSchedule], draws_per_step: int = 4) -> Mixture:
+    """Two sources, each with a share, or with its first share and a schedule."""
+    pairs = [share if isinstance(share, tuple) else (share, None) for share in shares]
+    parts = [
+        MixturePart(name=name, tasks=tasks(name, 7), share=share, share_schedule=schedule)
+        for name, (share, schedule) in zip("ab", pairs, strict=True)
+    ]
+    return Mixture(parts, seed=0, draws_per_step=draws_per_step)
+
+
+def names(mixture: Mixture, count: int) -> str:
+    return "".join(mixture.draw().source for _ in range(count))
+
+
+def test_a_scheduled_share_changes_linearly_over_the_steps():
+    dealt = scheduled((1.0, ShareSchedule(end=0.0, begin=1, steps=4)), 1.0)
+    shares: list[float] = []
+    counts: list[int] = []
+    for _ in range(7):
+        shares.append(round(dealt.scheduled_shares()["a"], 3))
+        counts.append(names(dealt, 4).count("a"))
+    # a has 1, 1, 3/4, 1/2, 1/4, 0 of 2, 2, 7/4, 3/2, 5/4, 1 and then nothing
+    assert shares == [0.5, 0.5, 0.429, 0.333, 0.2, 0.0, 0.0]
+    assert counts[:2] == [2, 2] and counts[5:] == [0, 0]
+    assert sum(counts) == 8  # 4 x (1/2 + 1/2 + 3/7 + 1/3 + 1/5) = 7.85
+    assert names(dealt, 50) == "b" * 50
+
+
+def test_scheduled_shares_hold_to_within_one_draw():
+    dealt = scheduled((0.9, ShareSchedule(end=0.2, steps=30)), (0.1, ShareSchedule(end=0.8, begin=5, steps=9)))
+    expected, drawn = 0.0, 0
+    for _ in range(400):
+        expected += dealt.scheduled_shares()["a"]
+        drawn += dealt.draw().source == "a"
+        assert abs(expected - drawn) <= 1.001
+
+
+def test_a_schedule_continues_from_a_checkpoint_and_does_not_count_forgone_draws():
+    schedule = (0.0, ShareSchedule(end=1.0, steps=10))
+    straight, before, after = (scheduled(schedule, 0.5) for _ in range(3))
+    for each in (straight, before):
+        names(each, 9)
+        each.forgo(each.draw())
+    after.restore(before.state())
+    assert after.scheduled_shares() == straight.scheduled_shares()
+    assert names(after, 60) == names(straight, 60)
+
+
+def test_a_schedule_that_does_not_change_is_that_of_the_constant_shares():
+    constant = scheduled(0.75, 0.25)
+    still = scheduled((0.75, ShareSchedule(end=0.75, steps=1)), 0.25)
+    assert names(constant, 100) == names(still, 100)
+    assert constant.scheduled_shares() == {} and still.scheduled_shares() == {"a": 0.75, "b": 0.25}

@@ -5,7 +5,7 @@
 | `run_attempt` | a free agent slot; then the end of the process, at most `timeout_s` | the process, the clock |
 
 An agent gets an address and a key in its environment variables, and its task on standard input. However the attempt
-ends, its whole process group is dead afterwards.
+ends, its whole process group is dead afterwards, also if this process is killed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from roll.allocator import foreign_environment
+from roll.data.messages import message_entry
+from roll.proxy.launcher import ProgramLauncher
 from roll.proxy.preloaded_python import PreloadedPython
 from roll.proxy.server import Proxy
 from roll.proxy.session import Session
 from roll.rewards.base import LARGEST
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.sandbox.base import ExitReason, ProgramResult, ResourceLimits, SandboxFailed
-from roll.sandbox.process import Command, supervise
+from roll.sandbox.process import Command
 from roll.types import Score, Status, Task, Trajectory
 
 _OUTPUT = 8 * 2**20
@@ -41,13 +43,13 @@ class AgentProcessRunner:
     proxy: Proxy
     command: tuple[str, ...]
     """A first word `python` means the interpreter of this process."""
+    launcher: ProgramLauncher
+    """Starts agents; a `PreloadedPython` if the command is `python` and a script."""
     slots: asyncio.Semaphore
     """Limits concurrent agents; shared by all sources of a run."""
     timeout_s: float = 600.0
     directory: str | None = None
     """Working directory; None: that of the run."""
-    preloaded: PreloadedPython | None = None
-    """Starts agents by forking if the command is `python` and a script; None: every agent is a new process."""
     hidden_variables: frozenset[str] = frozenset()
     """Environment variables that agents do not inherit."""
     result: Literal["response", "stdout", "reward"] = "response"
@@ -75,10 +77,9 @@ class AgentProcessRunner:
     async def _run(self, session: Session) -> ProgramResult:
         python = self.command[0] in ("python", "python3")
         argv = (sys.executable, *self.command[1:]) if python else self.command
-        run = supervise if self.preloaded is None else self.preloaded.run
-        return await run(
+        return await self.launcher.run(
             Command(
-                argv=argv if self.preloaded is None else self.command[1:],
+                argv=self.command[1:] if isinstance(self.launcher, PreloadedPython) else argv,
                 stdin=json.dumps(self._task_input(session.attempt.task)).encode(),
                 environment=self._environment(session),
                 directory=self.directory or str(Path.cwd()),
@@ -91,7 +92,7 @@ class AgentProcessRunner:
         fields = {
             "id": task.id,
             "domain": task.domain,
-            "messages": [{"role": message.role, "content": message.content} for message in task.messages],
+            "messages": [message_entry(message) for message in task.messages],
             "metadata": task.metadata,
             "seed": task.seed,
         }
@@ -135,7 +136,7 @@ class AgentProcessRunner:
             return trajectory, output.strip()
         return (
             trajectory if self.result == "response" else _with_reported_reward(trajectory, where, output)
-        ), tree.text
+        ), session.text
 
     def _process_error(self, outcome: ProgramResult) -> str:
         """Why a process failed; empty if it succeeded."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from roll.data.templates import Template
 from roll.data.tools import Tool
-from roll.proxy.requests import ChatMessage, ChatRequest, text_of
+from roll.proxy.messages import ChatMessage, text_of
+from roll.proxy.requests import ChatRequest
 from roll.rollout.episode.conversation import Branch, ConversationTree, SamplePoint, SegmentBreaks
 from roll.types import Message, Turn
 
@@ -39,8 +40,6 @@ class MessageTree(ConversationTree):
         super().__init__(template, breaks, where=where, per_turn=per_turn)
         self._roots: dict[str, TreeNode] = {}
         """One root per list of tools."""
-        self.text = ""
-        """Text of the last response."""
 
     def find(self, request: ChatRequest) -> list[TreeNode]:
         """The path of a request's messages; creates the nodes that are new."""
@@ -71,4 +70,3 @@ class MessageTree(ConversationTree):
         if node.branch is None:  # else an equal response exists, and continuations continue from that one
             node.message, node.branch = Message("assistant", text), point.branch
             node.num_turns, node.checksum = len(point.branch.turns), point.checksum
-        self.text = text

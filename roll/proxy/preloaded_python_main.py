@@ -12,7 +12,8 @@ import runpy
 import socket
 import sys
 
-from roll.sandbox.forkserver_main import report_failure, serve
+from roll.proxy.launcher_main import adopt_streams, await_order
+from roll.sandbox.forkserver_main import report_failure
 
 
 def main() -> None:
@@ -26,16 +27,14 @@ def main() -> None:
     except BaseException as error:
         report_failure(control, error)
         raise  # its traceback goes to standard error
-    (argv, directory, environment), streams = serve(control)
-    become_script(argv, directory, environment, streams)
+    (argv, directory, environment), streams = await_order(control)
+    adopt_streams(streams)
+    become_script(argv, directory, environment)
     runpy.run_path(argv[0], run_name="__main__")
 
 
-def become_script(argv: list[str], directory: str, environment: dict[str, str], streams: list[int]) -> None:
-    """Take on a script's arguments, streams, directory and environment."""
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+def become_script(argv: list[str], directory: str, environment: dict[str, str]) -> None:
+    """Take on a script's arguments, directory and environment."""
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

@@ -13,27 +13,30 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roll.errors import ConfigError
 from roll.journal.store import Journal
-from roll.proxy.completions import CompletionStream, completion_body, encode, error_body, model_entry
+from roll.proxy.completions import ChatExchange, Exchange, encode, error_body, model_entry
 from roll.proxy.limits import RateLimiter, RefusalLog
-from roll.proxy.requests import ApiError, ChatRequest, read_request
+from roll.proxy.messages import ApiError
+from roll.proxy.requests import ChatRequest, RequestRules, decode_body
+from roll.proxy.responses import ResponseExchange
 from roll.proxy.session import Session
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from roll.types import Ints
+
 SESSION_HEADER = "X-Roll-Session"
 DISCONNECTED = 499
 """Status that is recorded, never sent, when a client disconnects."""
-_LINGER_S = 1.0
-"""How long the rest of a refused request is discarded, so that the client reads the error before the close."""
+_SHUTDOWN_S = 1.0
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -52,6 +55,14 @@ class ProxySettings:
     """Per session."""
     max_inflight: int = 4096
     """Concurrent requests, over all sessions."""
+    max_connections: int = 4096
+    """Open connections; at most half of the descriptors of the process."""
+    idle_s: float = 60.0
+    """Longest time without a complete request header, on a new connection and between requests."""
+    body_s: float = 60.0
+    """Longest time for the body of a request."""
+    ignored: frozenset[str] = frozenset()
+    """Parameters of requests that are dropped, whatever their value."""
     strict: bool = True
     """Whether requests for a different sampling than the run's are rejected."""
 
@@ -73,10 +84,13 @@ class Proxy:
         self._sessions: dict[str, Session] = {}
         self._rates: dict[str, RateLimiter] = {}
         self._num_opened = self._num_requests = self._num_inflight = self._num_streams = 0
+        self._num_ignored, self._unnoticed = 0, set(settings.ignored)
+        self.notice: Callable[[str], None] = print
+        """Callback for user-facing notices."""
         self._created, self._port = int(time.time()), 0
         self.services: list[ProxyService] = []
         """Stopped with the proxy."""
-        self._runner: Any = None
+        self._stop_server: Callable[[], Awaitable[None]] | None = None
 
     @property
     def url(self) -> str:
@@ -86,27 +100,34 @@ class Proxy:
 
     async def start(self) -> None:
         """Listen; raises `ConfigError` if the address is not available."""
-        from aiohttp import web  # here: a run without agents starts faster
+        from roll.proxy.connections import BoundedServer, listen  # here: a run without agents starts faster
 
-        server = web.Server(self._handle, handler_cancellation=True, access_log=None, lingering_time=_LINGER_S)
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, self.settings.host, self.settings.port, backlog=1024)
+        settings = self.settings
         try:
-            await site.start()
+            listener = listen(settings.host, settings.port)
         except OSError as error:
-            await self._runner.cleanup()
-            where = f"proxy: {self.settings.host}:{self.settings.port}"
+            where = f"proxy: {settings.host}:{settings.port}"
             raise ConfigError(f"{where}: cannot listen there ({error.strerror}); choose another port") from None
-        self._port = self._runner.addresses[0][1]
+        self._port = listener.getsockname()[1]
+        server = BoundedServer(self._handle, max_connections=settings.max_connections, idle_s=settings.idle_s)
+        accepting = asyncio.create_task(server.accept(listener))
+
+        async def stop() -> None:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            listener.close()
+            server.pre_shutdown()
+            await server.shutdown(_SHUTDOWN_S)
+
+        self._stop_server = stop
 
     async def stop(self) -> None:
         for session in list(self._sessions.values()):
             self.close(session)
         for service in self.services:
             await service.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._stop_server is not None:
+            await self._stop_server()
 
     @contextmanager
     def record_refusals(self, journal: Journal) -> Generator[None]:
@@ -121,7 +142,7 @@ class Proxy:
     def open(self, runner: EpisodeRunner, attempt: Attempt) -> Session:
         """A session for one attempt; the caller closes it."""
         self._num_opened += 1
-        session = Session(f"s{self._num_opened}", runner, attempt, strict=self.settings.strict)
+        session = Session(f"s{self._num_opened}", runner, attempt)
         self._sessions[session.id] = session
         self._rates[session.id] = RateLimiter(self.settings.requests_per_s, time.monotonic())
         return session
@@ -139,7 +160,9 @@ class Proxy:
     def drain_counts(self) -> dict[str, float]:
         """Counts of requests and refusals since the last call, as metrics."""
         counts = {"proxy/requests": float(self._num_requests), "proxy/refused": float(self.refusals.num)}
-        self._num_requests = self.refusals.num = 0
+        if self.settings.ignored:
+            counts["proxy/ignored"] = float(self._num_ignored)
+        self._num_requests = self.refusals.num = self._num_ignored = 0
         return counts
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -163,7 +186,7 @@ class Proxy:
         response = web.Response(
             body=error_body(api_error), status=api_error.status, content_type="application/json", headers=headers
         )
-        if api_error.status == 413:
+        if api_error.status in (408, 413):
             response.force_close()
         return response
 
@@ -192,6 +215,8 @@ class Proxy:
         match request.method, request.path:
             case "POST", "/v1/chat/completions":
                 return await self._complete(request, session)
+            case "POST", "/v1/responses":
+                return await self._complete(request, session, responses=True)
             case "GET", "/v1/models":
                 entries = [model_entry(name, self._created) for name in self.settings.models]
                 body = encode({"object": "list", "data": entries})
@@ -201,9 +226,14 @@ class Proxy:
                 return web.Response(body=body, content_type="application/json")
             case method, path:
                 shown = f"{method[:10]} {path[:80]}"
-                raise ApiError(404, f"unknown endpoint {shown}; POST /v1/chat/completions, or GET /v1/models")
+                raise ApiError(
+                    404, f"unknown endpoint {shown}; POST /v1/chat/completions or /v1/responses, or GET /v1/models"
+                )
 
-    async def _complete(self, request: web.BaseRequest, session: Session | None) -> web.StreamResponse:
+    async def _complete(
+        self, request: web.BaseRequest, session: Session | None, *, responses: bool = False
+    ) -> web.StreamResponse:
+        """Sample the response to a request; with `responses`, one of the Responses API."""
         from aiohttp import web
 
         if session is None:
@@ -216,21 +246,32 @@ class Proxy:
         body = await self._body(request)
         self._num_inflight += 1
         try:
-            chat_request = read_request(body)
-            if chat_request.model not in self.settings.models:
-                known = ", ".join(self.settings.models)
-                raise ApiError(
-                    404, f"no model {chat_request.model[:80]!r}; use {known}, or add it to proxy.models of the run",
-                    param="model", code="model_not_found",
-                )  # fmt: skip
+            exchange = self._read(session, decode_body(body), responses=responses)
+            self._count_ignored(exchange.request)
             self._num_requests += 1
-            if chat_request.stream:
-                return await self._stream(request, session, chat_request)
-            completion = await session.complete(chat_request)
+            if exchange.request.stream:
+                return await self._stream(request, session, exchange)
+            completions = await session.complete(exchange.request)
         finally:
             self._num_inflight -= 1
-        body = completion_body(completion, chat_request, session.template)
-        return web.Response(body=body, content_type="application/json")
+        return web.Response(body=exchange.body(completions), content_type="application/json")
+
+    def _read(self, session: Session, fields: dict[str, Any], *, responses: bool) -> Exchange:
+        settings = self.settings
+        rules = RequestRules(
+            models=settings.models,
+            ignored=settings.ignored,
+            sampling=session.limits.sampling if settings.strict else None,
+        )
+        if responses:
+            return ResponseExchange(fields, rules, session.template, session.history)
+        return ChatExchange(fields, rules, session.template)
+
+    def _count_ignored(self, request: ChatRequest) -> None:
+        self._num_ignored += len(request.ignored)
+        for name in self._unnoticed.intersection(request.ignored):
+            self._unnoticed.remove(name)
+            self.notice(f"proxy: requests have the parameter {name!r}, which the run ignores (proxy.ignore)")
 
     def _admit(self, session: Session) -> None:
         if self._num_inflight >= self.settings.max_inflight:
@@ -241,49 +282,53 @@ class Proxy:
             raise ApiError(429, f"a session may send {limit}; retry in {wait_s:.2g} s", retry_s=wait_s)
 
     async def _body(self, request: web.BaseRequest) -> bytearray:
-        """The body of a request; reading stops where it exceeds the limit."""
+        """The body of a request; reading stops where it exceeds the limit, or takes too long."""
         limit, body = self.settings.max_bytes, bytearray()
         size = request.content_length or 0
-        while size <= limit and not request.content.at_eof():
-            body += await request.content.readany()
-            size = max(size, len(body))
+        try:
+            async with asyncio.timeout(self.settings.body_s):
+                while size <= limit and not request.content.at_eof():
+                    body += await request.content.readany()
+                    size = max(size, len(body))
+        except TimeoutError:
+            late = f"the body is incomplete after {self.settings.body_s:g} s (proxy.body_timeout_s); send it faster"
+            raise ApiError(408, late, code="timeout") from None
         if size > limit:
             raise ApiError(
                 413, f"the request has more than {limit} bytes (proxy.max_body_mb); send less", code="too_large"
             )
         return body
 
-    async def _stream(
-        self, request: web.BaseRequest, session: Session, chat_request: ChatRequest
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest, session: Session, exchange: Exchange) -> web.StreamResponse:
         from aiohttp import web
 
-        parts: asyncio.Queue[Any] = asyncio.Queue()
-        sampling = asyncio.ensure_future(session.complete(chat_request, parts.put_nowait))
+        parts: asyncio.Queue[tuple[int, Ints] | None] = asyncio.Queue()
+        sampling = asyncio.ensure_future(
+            session.complete(exchange.request, lambda choice, ids: parts.put_nowait((choice, ids)))
+        )
         sampling.add_done_callback(lambda _: parts.put_nowait(None))
         self._num_streams += 1
-        stream = CompletionStream(f"{session.id}-stream-{self._num_streams}", chat_request, session.template)
+        stream = exchange.stream(f"{session.id}-stream-{self._num_streams}")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
         async def send(event: bytes) -> None:
             if not response.prepared:
                 await response.prepare(request)
-                event = stream.opening() + event
             await response.write(event)
 
         try:
-            while (ids := await parts.get()) is not None:
-                if event := stream.add(ids):
+            while (part := await parts.get()) is not None:
+                if event := stream.add(*part):
                     await send(event)
             try:
-                completion = sampling.result()
+                completions = sampling.result()
             except ApiError as error:
                 if not response.prepared:
                     raise
                 self.refusals.add(session.name, error.status, error.message)
                 await send(stream.failure(error))
             else:
-                await send(b"".join(stream.end(completion)))
+                await send(stream.end(completions))
             return response
         finally:
             sampling.cancel()

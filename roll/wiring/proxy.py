@@ -12,6 +12,7 @@ from roll.config.envs import Agent
 from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.proxy.agent_process import AgentProcessRunner
+from roll.proxy.launcher import ProgramLauncher
 from roll.proxy.preloaded_python import PreloadedPython
 from roll.proxy.server import Proxy, ProxySettings
 from roll.rollout.source import AttemptRunner
@@ -37,6 +38,10 @@ def build_proxy(run: Run) -> Proxy | None:
         max_bytes=int(config.max_body_mb * 2**20),
         requests_per_s=config.requests_per_s,
         max_inflight=config.max_concurrent_requests,
+        max_connections=config.max_connections,
+        idle_s=config.idle_timeout_s,
+        body_s=config.body_timeout_s,
+        ignored=frozenset(config.ignore),
         strict=config.sampling_params == "refuse",
     )
     return Proxy(settings, token)
@@ -46,16 +51,16 @@ def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
     """Builds the runner of an agent section; all runners share the agent slots of the run."""
     slots = asyncio.Semaphore(run.proxy.max_concurrent_agents)
     hidden = frozenset(() if run.proxy.token_env is None else (run.proxy.token_env,))
-    interpreters: dict[tuple[str, ...], PreloadedPython] = {}
+    launchers: dict[tuple[str, ...], ProgramLauncher] = {}
 
-    def preloaded(agent: Agent) -> PreloadedPython:
+    def launcher(agent: Agent) -> ProgramLauncher:
         assert proxy is not None
-        folder = str((Path(agent.directory or ".") / agent.command[1]).absolute().parent)
+        folder = str((Path(agent.directory or ".") / agent.command[1]).absolute().parent) if agent.preload else ""
         key = (folder, *agent.preload)
-        if key not in interpreters:
-            interpreters[key] = PreloadedPython(folder, agent.preload)
-            proxy.services.append(interpreters[key])
-        return interpreters[key]
+        if key not in launchers:
+            launchers[key] = PreloadedPython(folder, agent.preload) if agent.preload else ProgramLauncher()
+            proxy.services.append(launchers[key])
+        return launchers[key]
 
     def make(agent: Agent) -> AttemptRunner:
         assert proxy is not None, "a run with an agent has a proxy"
@@ -66,7 +71,7 @@ def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
             timeout_s=agent.timeout_s,
             directory=agent.directory,
             result=agent.result,
-            preloaded=preloaded(agent) if agent.preload else None,
+            launcher=launcher(agent),
             hidden_variables=hidden,
         )
 

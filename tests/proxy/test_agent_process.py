@@ -11,6 +11,7 @@ import pytest
 
 from roll.data.templates import Template, character_tokenizer
 from roll.proxy.agent_process import AgentProcessRunner, read_reward, stderr_excerpt
+from roll.proxy.launcher import ProgramLauncher
 from roll.rollout.episode.runner import Attempt
 from roll.rollout.source import TaskSource
 from roll.types import Score, Spec, Status, Task, Trajectory
@@ -35,10 +36,21 @@ def length(task: Task, reply: str) -> Score:
     return Score(float(len(reply)), {"two": float(reply == "two")})
 
 
+def launcher(served: Served) -> ProgramLauncher:
+    """Starts agents; stops with the proxy."""
+    launcher = ProgramLauncher()
+    served.proxy.services.append(launcher)
+    return launcher
+
+
 async def attempted(served: Served, code: str, task: Task = TASK, **options: Any) -> Trajectory:
     """One attempt by an agent of that code, scored."""
     player = AgentProcessRunner(
-        proxy=served.proxy, command=("python", "-c", ASK + code), slots=asyncio.Semaphore(2), **options
+        proxy=served.proxy,
+        launcher=launcher(served),
+        command=("python", "-c", ASK + code),
+        slots=asyncio.Semaphore(2),
+        **options,
     )
     reward = None if options.get("result") == "reward" else Spec(f"{__name__}:length")
     source = TaskSource(name="d", tasks=[task], env=Spec("single_turn"), reward=reward, attempt_runner=player)
@@ -50,7 +62,7 @@ def play(folder: Path, code: str, *replies: str | None, task: Task = TASK, **opt
     limits = {name: options.pop(name) for name in ("max_seq_len", "max_new_tokens") if name in options}
 
     async def inside() -> Trajectory:
-        async with asyncio.timeout(20), serving(folder, TEMPLATE, ids, **limits) as served:
+        async with asyncio.timeout(300), serving(folder, TEMPLATE, ids, **limits) as served:
             found = await attempted(served, code, task, **options)
             assert served.router.inflight_counts() == {}, "nobody waits for anything any more"
             return found
@@ -128,7 +140,9 @@ def test_an_agent_that_sends_no_request_has_failed(tmp_path: Path) -> None:
 def test_an_agent_that_cannot_be_started_has_failed(tmp_path: Path) -> None:
     async def inside() -> Trajectory:
         async with serving(tmp_path, TEMPLATE) as served:
-            player = AgentProcessRunner(proxy=served.proxy, command=("no-such-agent",), slots=asyncio.Semaphore(1))
+            player = AgentProcessRunner(
+                proxy=served.proxy, launcher=launcher(served), command=("no-such-agent",), slots=asyncio.Semaphore(1)
+            )
             attempt = Attempt(task=TASK, sibling=0, number=0, purpose="train", seed=1)
             return (await player.run_attempt(served.runner, attempt))[0]
 
@@ -154,7 +168,7 @@ def test_a_cancelled_attempt_leaves_no_process_and_counts_its_tokens_as_aborted(
     code = f'ask("a"); open({str(mark)!r}, "w").write(str(os.getpid())); time.sleep(60)'
 
     async def inside() -> None:
-        async with asyncio.timeout(20), serving(tmp_path, TEMPLATE, [TEMPLATE.answer("one", where="t")]) as served:
+        async with asyncio.timeout(300), serving(tmp_path, TEMPLATE, [TEMPLATE.answer("one", where="t")]) as served:
             playing = asyncio.ensure_future(attempted(served, code))
             while not mark.exists() or not mark.read_text():
                 await asyncio.sleep(0.02)
@@ -171,11 +185,12 @@ def test_a_cancelled_attempt_leaves_no_process_and_counts_its_tokens_as_aborted(
 def test_turns_of_an_earlier_process_are_replayed_without_sampling(tmp_path: Path) -> None:
     async def inside() -> None:
         replies = [TEMPLATE.answer(text, where="t").tolist() for text in ("one", "new")]
-        async with asyncio.timeout(20), serving(tmp_path, TEMPLATE, replies) as served:
+        async with asyncio.timeout(300), serving(tmp_path, TEMPLATE, replies) as served:
             first = await attempted(served, 'ask("a"); ask("b")')
             past = [_said(turn) for turn in first.turns]
             player = AgentProcessRunner(
                 proxy=served.proxy,
+                launcher=launcher(served),
                 command=("python", "-c", ASK + 'ask("a"); ask("b")'),
                 slots=asyncio.Semaphore(1),
             )
@@ -206,6 +221,7 @@ def test_an_agent_gets_the_address_and_no_secret_variables(tmp_path: Path, monke
         async with serving(tmp_path, TEMPLATE, [TEMPLATE.answer("x", where="t")]) as served:
             player = AgentProcessRunner(
                 proxy=served.proxy,
+                launcher=launcher(served),
                 command=("python", "-c", ASK + code),
                 slots=asyncio.Semaphore(1),
                 hidden_variables=frozenset({"RUN_TOKEN"}),

@@ -56,7 +56,7 @@ def with_preloaded_python(folder: Path, work: Callable[[Run, PreloadedPython], C
             )
 
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(300):
                 await work(run, python)
         finally:
             await python.stop()
@@ -114,9 +114,9 @@ def test_a_forked_script_that_hangs_is_killed_with_its_child_processes(tmp_path:
 
 def test_a_fork_server_that_has_died_is_restarted(tmp_path: Path) -> None:
     async def work(run: Run, python: PreloadedPython) -> None:
-        hanging = asyncio.ensure_future(run("hang"))
-        await asyncio.sleep(0.5)
-        assert python.server is not None
+        hanging = asyncio.ensure_future(run("hang", wall_s=600.0))
+        while python.server is None or not children(python.server.process.pid):
+            await asyncio.sleep(0.02)
         os.kill(python.server.process.pid, signal.SIGKILL)
         await asyncio.sleep(0.1)
         hanging.cancel()
@@ -138,34 +138,48 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(tmp_pa
     asyncio.run(inside())
 
 
-def test_an_agent_does_not_outlive_a_run_that_was_killed(tmp_path: Path) -> None:
-    script, pid = tmp_path / "script.py", tmp_path / "pid"
-    lines = ("import os, time", f"open({str(pid)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)")
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_neither_an_agent_nor_its_child_outlives_a_run_that_was_killed(tmp_path: Path, preloaded: bool) -> None:
+    script, pids = tmp_path / "script.py", tmp_path / "pids"
+    lines = (
+        "import os, subprocess, time",
+        "child = subprocess.Popen(['sleep', '600'])",
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}.')",
+        "time.sleep(600)",
+    )
     script.write_text("\n".join(lines))
+    launcher = f"PreloadedPython({str(tmp_path)!r}, ['decimal'])" if preloaded else "ProgramLauncher()"
+    argv = (str(script),) if preloaded else (sys.executable, str(script))
     owner = f"""
 import asyncio, os, pathlib
+from roll.proxy.launcher import ProgramLauncher
 from roll.proxy.preloaded_python import PreloadedPython
 from roll.sandbox.base import ResourceLimits
 from roll.sandbox.process import Command
 
 async def main():
-    command = Command(argv=({str(script)!r},), stdin=b"", directory={str(tmp_path)!r})
-    python = PreloadedPython({str(tmp_path)!r}, ["decimal"])
-    running = asyncio.ensure_future(python.run(command, ResourceLimits(wall_s=600)))
-    pid = pathlib.Path({str(pid)!r})
-    while not (pid.exists() and pid.read_text()):
+    command = Command(argv={argv!r}, stdin=b"", environment=dict(os.environ), directory={str(tmp_path)!r})
+    running = asyncio.ensure_future({launcher}.run(command, ResourceLimits(wall_s=600)))
+    pids = pathlib.Path({str(pids)!r})
+    while not (pids.exists() and pids.read_text().endswith(".")):
+        assert not running.done(), running.result()
         await asyncio.sleep(0.02)
     os.kill(os.getpid(), 9)
 
 asyncio.run(main())
 """
-    ended = subprocess.run([sys.executable, "-c", owner], timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", owner], timeout=300, check=False)
     assert ended.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 30
-    agent = int(pid.read_text())
-    while runs(agent) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 300
+    left = [int(pid) for pid in pids.read_text().rstrip(".").split()]
+    assert len(left) == 2
+    while any(map(runs, left)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not runs(agent)
+    assert not any(map(runs, left))
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def runs(pid: int) -> bool:

@@ -184,11 +184,12 @@ def test_a_body_that_is_not_json_is_refused(tmp_path: Path, template: Template, 
     [
         ({"model": "gpt-9"}, 404, "no model 'gpt-9'; use tiny, alias"),
         ({"temperature": 0.5}, 400, "temperature: this run samples at 1"),
-        ({"n": 3}, 400, "n: 3 is not supported; send one request per response"),
+        ({"n": 0}, 400, "n: not between 1 and 128"),
         ({"top_k": 5, "beams": 2}, 400, "unsupported parameters: 'beams', 'top_k'"),
         ({"response_format": {"type": "json_object"}}, 400, "response_format"),
         ({"tool_choice": "required"}, 400, "tool_choice"),
-        ({"stop": ["."]}, 400, "rollout.stop"),
+        ({"stop": [5]}, 400, "stop: not a string or a list of at most 16 strings"),
+        ({"parallel_tool_calls": 0}, 400, "parallel_tool_calls"),
         ({"messages": []}, 400, "send at least one"),
         ({"messages": "hello"}, 400, "no list of messages"),
         ({"messages": [{"role": "king", "content": ""}]}, 400, "no known role"),
@@ -215,6 +216,22 @@ def test_unsupported_requests_are_refused_by_name(
         assert served.generator.asked == []
 
     served(tmp_path, template, work)
+
+
+def test_ignored_parameters_are_counted_and_reported_once(tmp_path: Path, template: Template) -> None:
+    async def work(served: Served) -> None:
+        notices: list[str] = []
+        served.proxy.notice = notices.append
+        create = served.client(served.open()).chat.completions.create
+        for seed in (1, 2):
+            await create(model=MODEL, messages=HELLO, logit_bias={"5": 100}, seed=seed, extra_body={"top_k": 3})
+        assert sorted(notices) == [
+            f"proxy: requests have the parameter {name!r}, which the run ignores (proxy.ignore)"
+            for name in ("logit_bias", "top_k")
+        ]
+        assert served.proxy.drain_counts() == {"proxy/requests": 2.0, "proxy/refused": 0.0, "proxy/ignored": 4.0}
+
+    served(tmp_path, template, work, "a", "b", settings={"ignored": frozenset({"logit_bias", "top_k", "store"})})
 
 
 def test_a_hundred_megabytes_are_refused_before_they_are_read(tmp_path: Path, template: Template) -> None:

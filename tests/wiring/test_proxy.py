@@ -33,8 +33,8 @@ def test_a_proxy_follows_its_section_and_agents_share_their_slots() -> None:
         assert agent is not None
         first, second = make_runner(agent), make_runner(agent)
         assert isinstance(first, AgentProcessRunner) and isinstance(second, AgentProcessRunner)
-        assert first.slots is second.slots and first.preloaded is second.preloaded is not None
-        assert proxy.services == [first.preloaded]
+        assert first.slots is second.slots and first.launcher is second.launcher
+        assert proxy.services == [first.launcher]
 
     asyncio.run(work())
 

@@ -5,14 +5,15 @@ Every account has an explicit remainder, `unaccounted`. It is negative where mor
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.journal.events import (
     Event,
+    HackSuspected,
     RequestsResumed,
     RolledBack,
     RunEnded,
@@ -23,7 +24,7 @@ from roll.journal.events import (
     WeightsPublished,
 )
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery
-from roll.journal.store import Reader
+from roll.report.journals import open_journal
 from roll.report.outcomes import OutcomeTracker, SampleOutcome
 from roll.report.time_account import ProcessLifetime, TimeAccount, account_time, extend_lifetimes
 from roll.types import Status
@@ -80,11 +81,13 @@ class Ledger:
     uncounted: int
     """Part of `tokens.total` that only the outcomes count: sampled by a process that was killed, or still runs, since
     it last recorded its counts."""
+    hacks: tuple[HackSuspected, ...]
+    """Signs of reward hacking in steps that were not rolled back."""
 
 
 def read_ledger(directory: Path) -> Ledger:
     """The account of the run in `directory`, also while it runs."""
-    with closing(Reader(directory / "journal.db")) as reader, reader.snapshot():
+    with open_journal(directory) as reader, reader.snapshot():
         builder = _LedgerBuilder()
         for entry in reader.events():
             builder.apply(entry)
@@ -131,6 +134,8 @@ class _LedgerBuilder:
     trajectories: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
     aborted: dict[int, int] = field(default_factory=dict[int, int])
     """Aborted tokens, by the id of the event that counts them."""
+    starts: list[int] = field(default_factory=list[int])
+    """Ids of the events with which processes begin."""
     num_generated: int = 0
     running: bool = False
     killed: bool = False
@@ -143,10 +148,12 @@ class _LedgerBuilder:
     profiles: dict[SampleOutcome, _ProfileSum] = field(default_factory=dict[SampleOutcome, "_ProfileSum"])
     carried: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """By group and sibling, tokens of one attempt with which the next attempt begins."""
+    hacks: list[HackSuspected] = field(default_factory=list[HackSuspected])
 
     def apply(self, entry: JournalEntry[Event]) -> None:
         self.groups.apply(entry)
         extend_lifetimes(self.processes, entry)
+        self._apply_hacks(entry.event)
         match entry.event:
             case TokensGenerated(tokens=tokens, aborted=aborted):
                 self.num_generated += tokens
@@ -155,6 +162,7 @@ class _LedgerBuilder:
                 since = self.groups.void_since  # tokens aborted after it exist again as progress
                 self.aborted = {id: aborted for id, aborted in self.aborted.items() if id < since}
             case RunStarted():
+                self.starts.append(entry.id)
                 self.killed, self.running = self.killed or self.running, True
             case RunEnded():
                 self.running = False
@@ -170,6 +178,12 @@ class _LedgerBuilder:
                 self.prefilled_again += num_tokens
             case _:
                 pass
+
+    def _apply_hacks(self, event: Event) -> None:
+        if isinstance(event, HackSuspected):
+            self.hacks.append(event)
+        elif isinstance(event, RolledBack):
+            self.hacks = [each for each in self.hacks if each.step <= event.to_step]
 
     def add_trajectories(self, read: Callable[[], Iterable[StoredTrajectory]]) -> None:
         """Count every trajectory; every call of `read` returns all of them."""
@@ -187,12 +201,26 @@ class _LedgerBuilder:
                     self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
     def add_progress(self, chunks: Iterable[Chunk]) -> None:
-        """Count unfinished replies. The remains of aborted attempts are in `aborted` already."""
+        """Count unfinished replies, and the remains of aborted attempts that no event in `aborted` counts."""
+        counted = list(self.aborted)
         for chunk in chunks:
             if chunk.version in self.groups.void:
                 self.tokens[SampleOutcome.STALE] += len(chunk.ids)
             elif self.groups.running(chunk.group):
                 self.tokens[SampleOutcome.WAITING] += len(chunk.ids)
+            elif self._lost(chunk.group, counted):
+                self.tokens[SampleOutcome.ABORTED] += len(chunk.ids)
+
+    def _lost(self, group: int, counted: list[int]) -> bool:
+        """Whether none of the events `counted` has this group's aborted attempts: its process was killed before.
+
+        A rollback removes such events as well.
+        """
+        ended = self.groups.ended_at(group)
+        if ended is None:
+            return False
+        start, count = bisect_right(self.starts, ended), bisect_right(counted, ended)
+        return count == len(counted) or (start < len(self.starts) and self.starts[start] < counted[count])
 
     def build(self, time: TimeAccount) -> Ledger:
         self.tokens[SampleOutcome.ABORTED] += sum(self.aborted.values())
@@ -201,6 +229,7 @@ class _LedgerBuilder:
         return Ledger(
             time=time,
             uncounted=uncounted,
+            hacks=tuple(self.hacks),
             tokens=_counts(self.num_generated + uncounted, self.tokens),
             trajectories=_counts(self.num_ended, self.trajectories),
             groups=_counts(self.groups.num_admitted, self.groups.counts()),

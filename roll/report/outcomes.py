@@ -115,6 +115,11 @@ class OutcomeTracker:
         state = self._groups.get(group)
         return state is None or (state.outcome is SampleOutcome.WAITING and state.step is None and not state.ready)
 
+    def ended_at(self, group: int) -> int | None:
+        """Id of the event after which no attempt of this group runs, and the rest of them is aborted."""
+        state = self._groups.get(group)
+        return None if state is None else state.ready or state.decided or None
+
     def counts(self) -> dict[SampleOutcome, int]:
         """Number of groups by outcome."""
         counts = dict.fromkeys(SampleOutcome, 0)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from roll.journal.records import IDLE
+from roll.report.hacks import notice
 from roll.report.ledger import Ledger, OutcomeCounts
 from roll.report.time_account import UNACCOUNTED, TimeAccount, WorkerTime
 
 Rows = Sequence[Sequence[str]]
 
 
-def format_report(ledger: Ledger) -> str:
-    """The whole ledger, one table per part."""
-    parts = (_time(ledger.time), _outcomes(ledger), _publications(ledger), _staleness(ledger), _profiles(ledger))
+def format_report(ledger: Ledger, directory: Path = Path("RUN")) -> str:
+    """The whole ledger of the run in `directory`, one table per part; notices about reward hacking come last."""
+    parts = [_time(ledger.time), _outcomes(ledger), _publications(ledger), _staleness(ledger), _profiles(ledger)]
+    if ledger.hacks:
+        parts.append(notice(event, directory) for event in ledger.hacks)
     return "\n\n".join("\n".join(part) for part in parts)
 
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-_WIDTH, _LEFT, _TOP = 1200, 110, 34
+_WIDTH, _LEFT, _RIGHT, _TOP = 1200, 110, 30, 34
+_ENTRY, _LINE = 120, 18
+"""Width of an entry of the legend, and height of a line of entries."""
+_PER_LINE = (_WIDTH - _LEFT) // _ENTRY
 _WORKER, _SAMPLE = 22, 6
 """Height of a worker's track and of a sample's track, in pixels."""
 _MOST_SAMPLES = 64
@@ -42,14 +45,17 @@ def draw(events: Sequence[dict[str, Any]]) -> str:
     shown = samples[:: max(1, -(-len(samples) // _MOST_SAMPLES))]
     bars = [bar for _, track in workers for bar in track] + [bar for track in shown for bar in track]
     begin, end = min((bar.start for bar in bars), default=0), max((bar.end for bar in bars), default=1)
-    height = _TOP + len(workers) * (_WORKER + 4) + 14 + len(shown) * _SAMPLE + 30
-    scale = (_WIDTH - _LEFT - 10) / max(1, end - begin)
+    entries = [prefix for prefix in _COLOURS if any(bar.name.startswith(prefix) for bar in bars)]
+    top = _TOP + _LINE * (max(0, len(entries) - 1) // _PER_LINE)
+    height = top + len(workers) * (_WORKER + 4) + 14 + len(shown) * _SAMPLE + 30
+    scale = (_WIDTH - _LEFT - _RIGHT) / max(1, end - begin)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        'font-family="sans-serif">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        *_legend(bars),
+        *_legend(entries),
     ]
-    y = _TOP
+    y = top
     for name, track in workers:
         lines.append(f'<text x="4" y="{y + 15}" font-size="12">{escape(name)}</text>')
         lines += [_rectangle(bar, y, _WORKER, begin, scale) for bar in track]
@@ -93,14 +99,12 @@ def _rectangle(bar: _Bar, y: int, height: int, begin: int, scale: float) -> str:
     return f'<rect {frame} fill="{colour}">{title}</rect>'
 
 
-def _legend(bars: Sequence[_Bar]) -> Iterator[str]:
+def _legend(entries: Sequence[str]) -> Iterator[str]:
     names = {"generat": "generating", "scor": "scoring", "trained": "training on it", "idle": "waiting"}
-    x = _LEFT
-    for begin, colour in _COLOURS.items():
-        if any(bar.name.startswith(begin) for bar in bars):
-            yield f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>'
-            yield f'<text x="{x + 16}" y="18" font-size="12">{names.get(begin, begin)}</text>'
-            x += 120
+    for index, prefix in enumerate(entries):
+        x, y = _LEFT + _ENTRY * (index % _PER_LINE), 8 + _LINE * (index // _PER_LINE)
+        yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{_COLOURS[prefix]}"/>'
+        yield f'<text x="{x + 16}" y="{y + 10}" font-size="12">{names.get(prefix, prefix)}</text>'
 
 
 def _axis(begin: int, end: int, y: int, scale: float) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ from roll.errors import ConfigError
 from roll.journal.events import Event, GroupAdmitted, RunStarted, StepStarted, WeightsPublished
 from roll.journal.records import JournalEntry, StoredTrajectory, TrajectoryQuery
 from roll.journal.store import Reader
+from roll.report.journals import open_journal
 from roll.report.svg import draw
 
 MAX_TRAJECTORIES = 20_000
@@ -81,7 +81,7 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
 
     The format is JSON, or a picture if `output` ends with .svg.
     """
-    with closing(Reader(directory / "journal.db")) as reader, reader.snapshot():
+    with open_journal(directory) as reader, reader.snapshot():
         times = _Times(reader.events())
         trajectories = _select(reader, times, _parse_range(steps))
         samples = [(stored, _sample_phases(stored, times)) for stored in trajectories]
@@ -91,7 +91,7 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
         events = [*head, *_worker_events(reader, times, window), *_sample_events(samples, times)]
     try:
         if output.suffix == ".svg":
-            output.write_text(draw(events), encoding="utf-8")
+            output.write_text(draw(events), encoding="utf-8", errors="backslashreplace")
         else:
             output.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
     except OSError as error:

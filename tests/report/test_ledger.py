@@ -247,6 +247,40 @@ def test_aborted_tokens_that_continue_after_a_rollback_are_counted_once(tmp_path
     assert found.tokens.outcomes == some(waiting=25, stale=20) and found.tokens.unaccounted == 0
 
 
+def test_aborted_tokens_of_groups_that_ended_before_a_rollback_stay_aborted(tmp_path: Path):
+    """Their count comes only after the publication that the rollback makes void."""
+    script = Script(tmp_path)
+    script.publish(0, 0)
+    for group in range(4):
+        script.admit(group)
+        script.note(group, 0, [0] * (10 + group))
+    script.journal.record(GroupFailed(group=0, reason=""))
+    script.generated(46, aborted=10)
+    script.journal.record(GroupFailed(group=1, reason=""))
+    script.publish(1, 1)
+    script.journal.record(GroupFailed(group=2, reason=""))
+    script.generated(0, aborted=11 + 12)
+    assert script.read().tokens.outcomes == some(aborted=10 + 11 + 12, waiting=13)
+    script.start()
+    script.journal.record(RolledBack(to_step=0, reason="killed"))
+    found = script.read()
+    assert found.tokens.outcomes == some(aborted=10 + 11, waiting=12 + 13) and found.tokens.unaccounted == 0
+
+
+def test_aborted_tokens_that_a_killed_process_did_not_count_are_counted_from_its_progress(tmp_path: Path):
+    script = Script(tmp_path)
+    script.publish(0, 0)
+    script.admit(0)
+    script.note(0, 0, [0] * 10)
+    script.journal.record(GroupStale(group=0, reason=""))
+    for _ in range(2):  # while it runs, and after it was killed
+        found = script.read()
+        assert found.tokens.outcomes == some(aborted=10)
+        assert (found.tokens.total, found.uncounted, found.tokens.unaccounted) == (10, 10, 0)
+        script.start()
+        script.generated(0)
+
+
 def test_an_attempt_still_running_in_a_complete_group_counts_as_aborted(tmp_path: Path):
     script = Script(tmp_path)
     script.publish(0, 0)

@@ -9,6 +9,8 @@ import pytest
 from roll.cli import main
 from roll.journal.events import (
     GroupAdmitted,
+    HackSuspected,
+    RolledBack,
     RunStarted,
     StepStarted,
     TokensGenerated,
@@ -82,6 +84,26 @@ def test_a_report_with_the_json_option_is_one_json_object(tmp_path: Path, capsys
     assert found["time"]["total"]["unaccounted_s"] == pytest.approx(1.5)
 
 
+def test_a_report_ends_with_notices_about_reward_hacking_in_steps_that_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run(tmp_path)
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        for step in (1, 2):
+            attempts = (f"{step}.0", f"{step}.1")
+            journal.record(HackSuspected(step=step, domain="math", sign="rise", reason="it rose", attempts=attempts))
+        journal.record(RolledBack(to_step=1, reason="resumed"))
+        journal.record(HackSuspected(step=3, domain="code", sign="rise", reason="it rose"))
+    text = said(capsys, "report", str(tmp_path))
+    assert text.splitlines()[-3:] == [
+        "",
+        f"step 1: possible reward hacking in 'math': it rose; see `roll samples {tmp_path} --attempt 1.0,1.1`",
+        "step 3: possible reward hacking in 'code': it rose",
+    ]
+    hacks = json.loads(said(capsys, "report", str(tmp_path), "--json"))["hacks"]
+    assert [hack["step"] for hack in hacks] == [1, 3]
+
+
 def test_a_timeline_is_written_to_the_output_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(tmp_path)
     target = tmp_path / "trace.json"
@@ -89,14 +111,20 @@ def test_a_timeline_is_written_to_the_output_file(tmp_path: Path, capsys: pytest
     assert json.loads(target.read_text())["traceEvents"]
 
 
-@pytest.mark.parametrize("command", ["report", "timeline"])
-def test_a_directory_without_a_run_is_refused_in_one_line(
+@pytest.mark.parametrize("command", ["resume", "compare", "samples", "report", "timeline", "export"])
+def test_a_directory_without_a_run_is_refused_with_the_same_line_by_all_commands(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    with pytest.raises(SystemExit) as left:
-        main([command, str(tmp_path / "nowhere")])
-    assert left.value.code == 2
-    assert "no journal here" in capsys.readouterr().err
+    (tmp_path / "photos").mkdir()
+    file = "journal.db" if command in ("samples", "report", "timeline") else "config.yaml"
+    for name, what in (
+        ("nowhere", "no such directory; give the directory of a run, such as runs/demo"),
+        ("photos", f"not the directory of a run (no {file}); give one such as runs/demo"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            main([command, str(tmp_path / name)])
+        assert left.value.code == 2
+        assert capsys.readouterr().err == f"{tmp_path / name}: {what}\n"
 
 
 @pytest.mark.parametrize("command", ["resume", "report", "samples", "timeline", "export"])
@@ -113,7 +141,7 @@ def test_a_run_of_an_older_journal_format_is_refused_in_one_line_and_left_unchan
         main([command, str(tmp_path)])
     assert left.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"{path}: written in journal format 5 (this release reads format 7); "
+        f"{path}: written in journal format 5 (this release reads format 8); "
         "use the release that wrote it, or start a new run"
     ]
     after = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != ".lock"}

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 from roll.report.svg import draw
 
+SVG = "{http://www.w3.org/2000/svg}"
 NAMED = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "ts": 0, "args": {"name": "generator-0 <&>"}}
 
 
@@ -42,6 +43,24 @@ def test_of_many_attempts_an_even_selection_is_drawn() -> None:
     events = [mark(kind, "ready", number, 10 * number + (kind == "e")) for number in range(1000) for kind in "be"]
     found = re.findall(r"<title>ready", draw(events))
     assert 50 <= len(found) <= 64
+
+
+def test_the_whole_legend_is_inside_the_picture_and_above_the_tracks() -> None:
+    names = ["generate", "environment", "score", "ready", "trained", "update", "publish", "checkpoint", "idle: x"]
+    names += ["queued", "the controller"]
+    events = [NAMED, *(span(name, 1000 * index, 1000) for index, name in enumerate(names))]
+    picture = ElementTree.fromstring(draw(events))
+    left, top, width, height = map(float, picture.get("viewBox", "").split())
+    tracks = [bar for bar in picture.iter(f"{SVG}rect") if len(bar)]
+    words = [
+        (text.text or "", float(text.get("x", "nan")), float(text.get("y", "nan")))
+        for text in picture.iter(f"{SVG}text")
+    ]
+    legend = [word for word in words if word[2] < min(float(bar.get("y", "nan")) for bar in tracks)]
+    assert len(legend) == len(names) and {"queued", "training on it", "waiting"} <= {word for word, _, _ in legend}
+    assert len({(x, y) for _, x, y in legend}) == len(names)
+    for word, x, y in words:  # seven pixels per letter at this size
+        assert left <= x and x + 7 * len(word) <= left + width and top < y < top + height, word
 
 
 def test_an_empty_trace_is_still_a_picture() -> None:

@@ -1,0 +1,1 @@
+"""`roll import`: run files from the configurations of other projects."""

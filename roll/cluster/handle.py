@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
+from roll.cluster.pending import PendingCall
 from roll.types import Spec
 
 W = TypeVar("W")
@@ -89,6 +90,10 @@ class Executor(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+    def pending_calls(self) -> Sequence[PendingCall]:
+        """Calls that wait for a worker in another process."""
+        ...
 
 
 def build_worker(spec: Spec, rank: int) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
+from roll.cluster.pending import PendingCall
 from roll.types import Spec
 
 
@@ -36,3 +37,6 @@ class InlineExecutor:
 
     async def stop(self) -> None:
         """Nothing to stop."""
+
+    def pending_calls(self) -> Sequence[PendingCall]:
+        return ()  # there is no other process

@@ -9,11 +9,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic
 
 from roll.cluster.handle import Cluster, Method, P, R, W
 from roll.errors import WorkerDied
+
+_LOG = logging.getLogger(__name__)
 
 
 class ClusterMember(Generic[W]):
@@ -48,6 +51,8 @@ class ClusterMember(Generic[W]):
         try:
             return call.result()
         except WorkerDied as error:
+            if not self.exit_reason:
+                _LOG.warning("%s", error)
             self.kill(str(error))
             raise
 

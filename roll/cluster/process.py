@@ -15,12 +15,14 @@ import asyncio
 import contextlib
 import ctypes
 import inspect
+import logging
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Mapping
 from itertools import count
 from pathlib import Path
@@ -28,11 +30,17 @@ from typing import Any, Generic
 
 from roll.cluster.framing import MessageStream
 from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
+from roll.cluster.pending import PendingCall, PendingStarts
+from roll.cluster.process_state import describe_exit
 from roll.errors import WorkerDied
+from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
 _CHILD = "from roll.cluster.process import main; main()"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_EXIT_S = 5.0
+"""Most seconds between the end of a connection and the end of its process."""
+_LOG = logging.getLogger(__name__)
 _BUILD, _CALL, _CANCEL, _PING = "build", "call", "cancel", "ping"
 """Kinds of requests: the first entry of a message to the child."""
 
@@ -56,8 +64,9 @@ class ProcessWorker(Generic[W]):
         self.name, self._process = name, process
         self.exit_reason = ""
         """Why the process ended; empty while it runs."""
-        self._stream = MessageStream(self._receive, lambda: self.kill("its process ended"))
+        self._stream = MessageStream(self._receive, self._on_close)
         self._replies: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, PendingCall] = {}
         self._numbers = count()
 
     @classmethod
@@ -66,7 +75,7 @@ class ProcessWorker(Generic[W]):
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+                [sys.executable, "-c", _CHILD, str(theirs.fileno()), f"{name} {rank}"],  # the name is for `ps`
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -83,6 +92,10 @@ class ProcessWorker(Generic[W]):
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls in flight."""
+        return list(self._pending.values())
 
     async def call(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The worker's result; raises what the worker raised."""
@@ -105,8 +118,8 @@ class ProcessWorker(Generic[W]):
             return 0
         return int(resident) * os.sysconf("SC_PAGE_SIZE")
 
-    def kill(self, reason: str) -> None:
-        """End the process and its children; returns when it is gone."""
+    def kill(self, reason: str, hint: str = "") -> None:
+        """End the process and its children; returns when it is gone. Calls in flight raise the reason and the hint."""
         if self.exit_reason:
             return
         self.exit_reason = reason
@@ -116,13 +129,24 @@ class ProcessWorker(Generic[W]):
         self._stream.close()
         for reply in self._replies.values():
             if not reply.done():
-                reply.set_exception(WorkerDied(f"{self.name}: {reason}"))
+                reply.set_exception(WorkerDied(f"{self.name}: {reason}", hint))
+
+    def _on_close(self) -> None:
+        """The connection has ended: unless `kill` did it, the process has ended by itself or was killed."""
+        if self.exit_reason:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_S)
+        reason, hint = describe_exit(self.pid, self._process.returncode)
+        self.kill(reason, hint)
+        _LOG.warning("%s", WorkerDied(f"{self.name}: {reason}", hint))
 
     async def _request(self, message: tuple[Any, ...], what: str) -> Any:
         if self.exit_reason:
             raise WorkerDied(f"{self.name}: {self.exit_reason}")
         number, body, idle = next(self._numbers), pickle.dumps(message), not self._replies
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._pending[number] = PendingCall(worker=self.name, method=what, since=time.monotonic(), pid=self.pid)
         self._stream.send(number, body, now=idle)
         try:
             ok, value = await reply
@@ -131,9 +155,10 @@ class ProcessWorker(Generic[W]):
                 self._stream.send(next(self._numbers), pickle.dumps((_CANCEL, number)))
             raise
         except WorkerDied as error:
-            raise WorkerDied(f"{error} during {what}") from None
+            raise WorkerDied(f"{error.what} during {what}", error.fix) from None
         finally:
             self._replies.pop(number, None)
+            self._pending.pop(number, None)
         if ok:
             return value
         if isinstance(value, asyncio.CancelledError):
@@ -168,6 +193,7 @@ class ProcessCluster(Cluster[W]):
         self._spec = worker
         self._workers: list[ProcessWorker[W] | None] = [None] * size
         self._locks = [asyncio.Lock() for _ in range(size)]
+        self._starts = PendingStarts()
 
     @property
     def size(self) -> int:
@@ -178,9 +204,15 @@ class ProcessCluster(Cluster[W]):
         """Ranks whose process runs; a call to another rank starts its process."""
         return [rank for rank, worker in enumerate(self._workers) if worker is not None and not worker.exit_reason]
 
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls in flight of all workers, and the starts of new ones."""
+        calls = [call for worker in self._workers if worker is not None for call in worker.pending_calls()]
+        return [*calls, *self._starts.pending_calls()]
+
     async def start(self) -> None:
         """Start all workers; raises what keeps one from starting."""
-        await asyncio.gather(*(self._ensure_started(rank) for rank in range(self.size)))
+        progress = StartProgress(f"processes of {self.name}", self.size)
+        await asyncio.gather(*(progress.track(self._ensure_started(rank)) for rank in range(self.size)))
 
     async def stop(self) -> None:
         for worker in self._workers:
@@ -188,9 +220,15 @@ class ProcessCluster(Cluster[W]):
                 worker.kill("it was stopped")
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        timeout_s = self.timeouts.get(method.__name__, self.timeout_s)
+        return await self.at_within(timeout_s, rank, method, *args, **kwargs)
+
+    async def at_within(
+        self, timeout_s: float | None, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `at`, with a timeout for this call alone."""
         async with self._locks[rank]:
             worker = await self._ensure_started(rank)
-            timeout_s = self.timeouts.get(method.__name__, self.timeout_s)
             deadline = asyncio.timeout(timeout_s)
             try:
                 async with deadline:
@@ -201,9 +239,10 @@ class ProcessCluster(Cluster[W]):
                 worker.kill("it was killed")
                 what = f"{method.__name__} did not end within {timeout_s:g} s"
                 raise TimedOut(f"{worker.name}: {what}; its worker was killed") from None
-            except ExitedInCall:
+            except ExitedInCall as error:
                 worker.kill("its process ended")
-                raise WorkerDied(f"{worker.name}: its process ended during {method.__name__}") from None
+                what = f"its process (pid {worker.pid}) ended during {method.__name__} ({error})"
+                raise WorkerDied(f"{worker.name}: {what}") from None
             except asyncio.CancelledError:
                 worker.kill("its call was cancelled")
                 raise
@@ -211,15 +250,18 @@ class ProcessCluster(Cluster[W]):
     async def _ensure_started(self, rank: int) -> ProcessWorker[W]:
         worker = self._workers[rank]
         if worker is None or worker.exit_reason:
-            worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
+            with self._starts.record(f"{self.name} {rank}"):
+                worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
         return worker
 
 
 def main() -> None:
-    """Run a child process: serve the socket whose file descriptor is the first argument until it closes."""
+    """Run a child process: serve the socket of the first argument, a file descriptor, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the process that started it
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the process that started it
+        libc.prctl(_PR_SET_NAME, sys.argv[2].encode())  # for `top`; at most 15 bytes of it
     asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 

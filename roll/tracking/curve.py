@@ -17,6 +17,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 28, 84, 62
 _COLOURS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2")
 _NEIGHBOURS = 16
 """A dense series is smoothed over 1/16 of its points on either side."""
+_MAX_NAME = 50
+"""Characters of a run's name in the title, which has one line."""
 
 Points = Sequence[tuple[float, float]]
 
@@ -50,9 +52,11 @@ def curve_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: st
     x_ticks = ticks(*_range([x for x, _ in points]), whole=True)
     y_ticks = ticks(*_range([0.0, *(y for _, y in points)]))  # an axis without 0 exaggerates
     x = _Scale(x_ticks[0], x_ticks[-1], _LEFT, _WIDTH - _RIGHT)
-    y = _Scale(y_ticks[0], y_ticks[-1], _HEIGHT - _BOTTOM, _TOP)
+    places = _legend_places(series)
+    top = _TOP + places[-1][1] if places else _TOP
+    y = _Scale(y_ticks[0], y_ticks[-1], _HEIGHT - _BOTTOM, top)
     lines = [line for index, one in enumerate(series) for line in _draw(one, _colour(index), x, y)]
-    body = [*_frame(title, x_label, y_label), *_grid(x, y, x_ticks, y_ticks), *lines, *_legend(series)]
+    body = [*_frame(title, x_label, y_label), *_grid(x, y, x_ticks, y_ticks), *lines, *_legend(series, places)]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif">\n'
@@ -62,7 +66,7 @@ def curve_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: st
 
 
 def curve_from(path: Path) -> str:
-    """The learning curve of a run: training reward and held-out accuracy per step, from its `metrics.jsonl`."""
+    """The learning curve of a run, with its name: training reward and held-out accuracy, from `metrics.jsonl`."""
     lines = read_lines(path)
     accuracy = _column(lines, "validation/accuracy")
     held_out = ("held-out accuracy", accuracy) if accuracy else ("held-out reward", _column(lines, "validation/reward"))
@@ -73,7 +77,8 @@ def curve_from(path: Path) -> str:
     series = [one for one in both if one.points]
     if not series:
         raise ConfigError(f"{path}: no step with a reward or a validation yet; let the run complete one")
-    return curve_svg(series, title="Learning curve", x_label="step", y_label="reward, accuracy")
+    name = path.resolve().parent.name[:_MAX_NAME]
+    return curve_svg(series, title=f"{name}: learning curve", x_label="step", y_label="reward, accuracy")
 
 
 def ticks(low: float, high: float, *, whole: bool = False, about: int = 6) -> list[float]:
@@ -147,15 +152,26 @@ def _grid(x: _Scale, y: _Scale, x_ticks: Sequence[float], y_ticks: Sequence[floa
         yield _label(x(value), y.start + 21, f"{value:g}", "middle", 12)
 
 
-def _legend(series: Sequence[Series]) -> Iterator[str]:
-    left = float(_LEFT)
-    for index, one in enumerate(series):
-        colour = _colour(index)
-        yield f'<line x1="{left:.0f}" y1="60" x2="{left + 24:.0f}" y2="60" stroke="{colour}" stroke-width="2.4"/>'
+def _legend_places(series: Sequence[Series]) -> list[tuple[float, float]]:
+    """Left edge of each entry, and its distance below the first line of entries; a full line begins the next one."""
+    places: list[tuple[float, float]] = []
+    left, down = float(_LEFT), 0.0
+    for one in series:
+        width = 31 + 7.2 * len(one.name)  # 7.2 is about one letter at this size
+        if left > _LEFT and left + width > _WIDTH - _RIGHT:
+            left, down = float(_LEFT), down + 20
+        places.append((left, down))
+        left += width + 26
+    return places
+
+
+def _legend(series: Sequence[Series], places: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for index, (one, (left, down)) in enumerate(zip(series, places, strict=True)):
+        colour, y = _colour(index), 60 + down
+        yield f'<line x1="{left:.0f}" y1="{y:g}" x2="{left + 24:.0f}" y2="{y:g}" stroke="{colour}" stroke-width="2.4"/>'
         if one.sparse:
-            yield f'<circle cx="{left + 12:.0f}" cy="60" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
-        yield _label(left + 31, 64, one.name, "start", 13)
-        left += 31 + 7.2 * len(one.name) + 26  # 7.2 is about one letter at this size
+            yield f'<circle cx="{left + 12:.0f}" cy="{y:g}" r="4" fill="#fff" stroke="{colour}" stroke-width="2.2"/>'
+        yield _label(left + 31, y + 4, one.name, "start", 13)
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:

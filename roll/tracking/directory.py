@@ -10,7 +10,20 @@ from typing import IO
 
 from roll.errors import ConfigError
 
-_BEFORE_BEGIN = re.compile(r"\.lock|logs|weights-\w+-[0-9a-f]{8}")
+_BEFORE_BEGIN = re.compile(r"\.lock|logs|controller\.log|weights-\w+-[0-9a-f]{8}")
+
+METRICS = "metrics.jsonl"
+"""File of a run directory with one line per step."""
+JOURNAL = "journal.db"
+"""Journal of a run directory."""
+
+
+def check_run(path: Path, file: str = "config.yaml") -> None:
+    """Raise `ConfigError` unless the path is the directory of a run, which has this file."""
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such directory; give the directory of a run, such as runs/demo")
+    if not (path / file).is_file():
+        raise ConfigError(f"{path}: not the directory of a run (no {file}); give one such as runs/demo")
 
 
 class RunDirectory:
@@ -22,7 +35,8 @@ class RunDirectory:
         """The resolved configuration."""
         self.origin = path / "origin"
         """Holds the path of the run's original file; modules next to that file stay importable."""
-        self.journal, self.metrics, self.curve = path / "journal.db", path / "metrics.jsonl", path / "curve.svg"
+        self.journal, self.metrics, self.curve = path / JOURNAL, path / METRICS, path / "curve.svg"
+        self.log = path / "controller.log"
         self._lock = _lock_file(path / ".lock")
 
     @classmethod
@@ -43,8 +57,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """The directory of an existing run."""
-        if not (path / "config.yaml").is_file():
-            raise ConfigError(f"{path}: not the directory of a run (no config.yaml); give one such as runs/demo")
+        check_run(path)
         return cls(path)
 
     def begin(self, config: str, origin: Path) -> None:
@@ -63,7 +76,7 @@ class RunDirectory:
 
 
 def _contents(path: Path) -> list[Path]:
-    """Files in the directory except the lock, and the logs and rendezvous files that workers write before `begin`."""
+    """Files in the directory except the lock, and the logs and rendezvous files that are written before `begin`."""
     return [entry for entry in path.iterdir() if not _BEFORE_BEGIN.fullmatch(entry.name)]
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 GLOSSARY: dict[str, str] = {
     "reward/mean": "Mean reward of the trajectories trained on in this step.",
     "reward/std": "Standard deviation of the reward over the trajectories trained on in this step.",
     "reward/model": "Mean contribution of the reward model to the rewards, after its weight.",
     "reward/masked": "Fraction of the trained tokens that masks and corrections removed from the loss, 0 to 1.",
+    "reward/spans": "Mean sum of the rewards of spans within a response, over the trajectories whose score has spans.",
     "reward/*": "Mean of one named part of the score, over the trajectories of this step that have it.",
-    "reward/part/*": "The same for a part named mean, std, model or masked.",
+    "reward/part/*": "The same for a part named mean, std, model, masked or spans.",
     "domain/*/reward": "Mean reward of the trajectories of one domain trained on in this step.",
     "domain/*/reward/*": "Mean reward of one of several agents in a domain, over the attempts in which it took a turn.",
+    "domain/*/std": "Standard deviation of the reward over the scored trajectories of one domain in this step.",
+    "rewarded/*/length": "Mean number of sampled tokens of a domain's responses with at least its mean reward.",
+    "rewarded/*/distinct": "Distinct pairs of adjacent tokens divided by all pairs, in 8 of the same, 0 to 1.",
+    "rewarded/*/identical": "Fraction of the same that are identical for many tasks with different references, 0 to 1.",
+    "rewarded/*/vocabulary": "Fraction of the same, or of a sample of them, with words of a grader, 0 to 1.",
+    "hacks/notices": "Notices about possible reward hacking in this step.",
     "policy/*": "The metric named after the policy, for that policy alone.",
     "validation/reward": "Mean reward on all held-out tasks, with the weights of one version.",
     "validation/accuracy": "Fraction of the attempts at all held-out tasks that were right, 0 to 1.",
@@ -30,6 +36,7 @@ GLOSSARY: dict[str, str] = {
     "loss/ratio": "Mean over trained tokens of the current probability divided by the probability before the update.",
     "loss/clip_fraction": "Fraction of the trained tokens whose ratio the loss clipped, 0 to 1.",
     "loss/grad_norm": "Norm of the gradient over all parameters, before clipping.",
+    "loss/grad_norm/*": "The same for one layer, or for the parameters outside of the layers (`layer_grad_norms`).",
     "loss/entropy": "Mean entropy of the next-token distribution over trained tokens, in nats.",
     "loss/lr": "Learning rate of the step's last optimizer step.",
     "loss/refused": "Updates skipped in this step because the loss or the gradient was not finite.",
@@ -44,6 +51,7 @@ GLOSSARY: dict[str, str] = {
     "filtered/groups": "Complete groups that a filter replaced since the last step, so that they are not trained on.",
     "sampler_mismatch/mean": "Mean over trained tokens of |trainer logprob - sampler logprob|, in nats.",
     "sampler_mismatch/max": "Largest |trainer logprob - sampler logprob| of a trained token, in nats.",
+    "mixture/share/*": "Fraction of the groups that the schedule gives to this source at the newest draw, 0 to 1.",
     "staleness/mean": "Mean over trained tokens of the steps between the version that sampled them and this step.",
     "staleness/max": "Most steps between the version that sampled a trained token and this step.",
     "staleness/*": "Fraction of the trained tokens with this staleness in steps, 0 to 1.",
@@ -75,11 +83,14 @@ GLOSSARY: dict[str, str] = {
     "segments/dropped": "New sequences since the last step because old turns were dropped to make room.",
     "proxy/requests": "Completion requests that agents sent since the last step.",
     "proxy/refused": "Requests of agents that were refused since the last step; the journal has the reasons.",
+    "proxy/ignored": "Parameters of agents' requests that `proxy.ignore` dropped since the last step.",
     "env/*/*": "Mean of a number that the environment of a domain counted, over its trajectories of this step.",
     "env/*/tools/calls": "Mean number of parsable tool calls per attempt.",
     "env/*/tools/faults": "Mean number of faults per attempt: tool calls that were not parsable or gave no result.",
     "env/*/tools/faults/*": "Mean number of faults of this kind per attempt.",
     "sft/loss": "Mean negative logprob of the answers' tokens in this step of supervised fine-tuning, in nats.",
+    "sft/turns": "Number of responses that this step of supervised fine-tuning trained on.",
+    "sft/tokens": "Number of tokens in these responses.",
     "sft/accuracy": "Fraction of the held-out tasks solved by greedy decoding during supervised fine-tuning, 0 to 1.",
 }
 """Meaning by metric name; `*` matches any text."""
@@ -98,15 +109,12 @@ def page() -> str:
     head = [
         "# Metrics",
         "",
-        "`metrics.jsonl` has one line per step with these metrics; TensorBoard and the other sinks use the same names.",
+        "`metrics.jsonl` has one line per step with these metrics, and one for step 0, before training.",
+        "TensorBoard and the other sinks use the same names.",
         "`*` is a name that the run defines, such as a domain or a status. A number that is not finite is null.",
-        "Generated by `python -m roll.tracking.glossary`.",
+        "Generated by `make docs`.",
         "",
         "| metric | meaning |",
         "|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
-
-
-if __name__ == "__main__":
-    Path("docs/metrics.md").write_text(page(), encoding="utf-8")

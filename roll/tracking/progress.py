@@ -5,6 +5,8 @@ The view is redrawn only on updates and redirects no stream, so a `breakpoint()`
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,10 +23,16 @@ from roll.tracking.sinks import Sink
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward/mean": ("reward", lambda value: f"{value:.3f}"),
     "sft/loss": ("loss", lambda value: f"{value:.3f}"),
+    "sft/turns": ("turns", lambda value: f"{value:,.0f}"),
+    "sft/tokens": ("tokens", lambda value: f"{value:,.0f}"),
     "speed/tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
     "staleness/mean": ("staleness", lambda value: f"{value:.2f}"),
 }
+_LOG = logging.getLogger(__name__)
 _HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy")
+_DOMAIN = re.compile(r"domain/(.+)/reward")
+_MAX_NAME, _MAX_DOMAINS = 12, 60
+"""Most characters of a domain's name, and of the rewards of all domains."""
 _WINDOW = 20
 """Number of recent updates that the remaining time is estimated from."""
 _PLAIN_EVERY_S = 5.0
@@ -50,6 +58,8 @@ class Progress:
         )
         self._marks: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
         self._held_out: float | None = None
+        self._domains: dict[str, float] = {}
+        """Newest reward of each domain; a step need not train on all of them."""
         self._last_printed: float | None = None
         """Time of the last plain line."""
         self._pending = ""
@@ -68,12 +78,14 @@ class Progress:
             if name in metrics:
                 self._held_out = metrics[name]
                 break
+        self._domains |= {match[1]: value for name, value in metrics.items() if (match := _DOMAIN.fullmatch(name))}
         values, phases = self._values(metrics), _phases(metrics)
+        parts = [f"{name} {value}" for name, value in values.items()]
+        line = " | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"])
+        _LOG.info("%s", line)
         if self._live.is_started:
             self._live.update(self._view(step, values, phases), refresh=True)
         else:
-            parts = [f"{name} {value}" for name, value in values.items()]
-            line = " | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"])
             self._print_step(line, now=any(name in metrics for name in _HELD_OUT))
 
     def note(self, line: str) -> None:
@@ -98,6 +110,8 @@ class Progress:
 
     def _values(self, metrics: Mapping[str, float]) -> dict[str, str]:
         values = {title: show(metrics[name]) for name, (title, show) in _SHOWN.items() if name in metrics}
+        if len(self._domains) > 1:
+            values["by domain"] = _domain_rewards(self._domains)
         return values if self._held_out is None else {**values, "held-out": f"{self._held_out:.3f}"}
 
     def _view(self, step: int, values: dict[str, str], phases: list[str]) -> Group:
@@ -130,9 +144,13 @@ class Reporter:
             sink.write(step, metrics)
         self._progress.update(step, metrics)
 
-    def note(self, line: str) -> None:
-        """Show the user one line at once."""
+    def show(self, line: str) -> None:
+        """Print one line above the progress."""
         self._progress.note(line)
+
+    def note(self, line: str) -> None:
+        """Log a warning, which the terminal shows at once."""
+        _LOG.warning("%s", line)
 
     def close(self) -> None:
         self._progress.close()
@@ -179,6 +197,17 @@ def _phases(metrics: Mapping[str, float]) -> list[str]:
     """Seconds per phase, the longest first."""
     spent = [(value, name.removeprefix("time/")) for name, value in metrics.items() if name.startswith("time/")]
     return [f"{name} {value:.1f}s" for value, name in sorted(spent, reverse=True) if name != "step"]
+
+
+def _domain_rewards(rewards: Mapping[str, float]) -> str:
+    """As many domains as fit, the lowest reward first, and the number of the others."""
+    texts = [f"{name[:_MAX_NAME]} {value:.2f}" for name, value in sorted(rewards.items(), key=lambda item: item[1])]
+    shown = texts[:1]
+    for text in texts[1:]:
+        if len(", ".join([*shown, text])) > _MAX_DOMAINS:
+            return f"{', '.join(shown)}, {len(texts) - len(shown)} more"
+        shown.append(text)
+    return ", ".join(shown)
 
 
 def _duration(seconds: float) -> str:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from ray.exceptions import OutOfMemoryError
 
-from roll.cluster.ray.cluster import RayConfig, RayExecutor, _no_cluster
+from roll.cluster.ray.cluster import RayConfig, RayExecutor, _death_reason
+from roll.cluster.ray.connection import no_cluster
 from roll.errors import WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers
@@ -38,7 +40,9 @@ def test_a_worker_killed_while_it_starts_ends_in_one_line_and_leaves_no_process(
         os.kill(killed[0], signal.SIGKILL)
         await starting
 
-    with pytest.raises(WorkerDied, match=r"^generator \d: its process ended during its start; .*; see there") as raised:
+    with pytest.raises(
+        WorkerDied, match=r"^generator \d: its process \(pid \d+\) ended during its start; .*; see there"
+    ) as raised:
         run(use)
     assert "\n" not in str(raised.value)
     assert all(gone(pid) for pid in killed), "the one that went on starting was ended as well"
@@ -54,7 +58,9 @@ def test_a_dead_worker_is_replaced(ray_address: str, tmp_path: Path) -> None:
         waiting = asyncio.create_task(cluster.at(0, Worker.wait))
         await cluster.at(0, Worker.add, 1)
         os.kill(before[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="worker 0: its process ended during wait"):
+        with pytest.raises(
+            WorkerDied, match=rf"worker 0: its process \(pid {before[0]}\) ended during wait; .*out-of-memory killer"
+        ):
             await waiting
         await cluster.replace(0)
         assert await cluster.each(Worker.add, 1) == [11, 12], "made as the one before was"
@@ -126,9 +132,16 @@ def of_session(session: int) -> list[int]:
 
 
 def test_without_an_address_the_hint_is_not_to_leave_it_out() -> None:
-    own, other = str(_no_cluster(None, "no memory")), str(_no_cluster("10.0.0.1:6379", "nothing listens there"))
+    own, other = str(no_cluster(None, "no memory")), str(no_cluster("10.0.0.1:6379", "nothing listens there"))
     assert own.startswith("ray: no cluster could be started here (no memory)") and "leave" not in own
     assert other.endswith("or leave ray.address out")
+
+
+def test_if_ray_kills_a_worker_for_lack_of_memory_its_numbers_are_in_the_line() -> None:
+    error = OutOfMemoryError("Memory on the node was 30GB used / 31GB limit (0.97)\nTop 10 memory users: ...")
+    assert _death_reason(error) == (
+        "Ray killed it for lack of memory: Memory on the node was 30GB used / 31GB limit (0.97)"
+    )
 
 
 def test_the_death_of_a_worker_pickles_with_its_fix() -> None:

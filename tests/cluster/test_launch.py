@@ -71,6 +71,15 @@ def test_there_is_a_file_per_environment_which_checks_and_then_trains() -> None:
     assert len(names) == 4 and verbs == [(name, verb) for name in names for verb in ("check", "train")]
 
 
+def test_the_grace_times_of_the_files_are_those_of_the_run() -> None:
+    signalled = re.search(r"#SBATCH --signal=B:INT@(\d+)", (LAUNCH / "slurm.sbatch").read_text())
+    assert signalled and f"interrupt.grace_s={signalled[1]}" in (LAUNCH / "slurm.sbatch").read_text()
+    pod = yaml.safe_load(RAYJOB.read_text())["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    stop_s = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}["RAY_JOB_STOP_WAIT_TIME_S"]
+    assert f"interrupt.grace_s={stop_s} " in str(rayjob()["entrypoint"])
+    assert pod["terminationGracePeriodSeconds"] > int(stop_s)
+
+
 @pytest.mark.parametrize(("name", "command"), commands(), ids=str)
 def test_the_commands_of_the_files_are_valid(name: str, command: list[str]) -> None:
     known = typer.main.get_command(app)

@@ -52,7 +52,7 @@ class Worker:
         time.sleep(seconds)  # blocks the event loop
 
     async def die(self) -> None:
-        os._exit(3)
+        os._exit(7)
 
     async def leave(self) -> None:
         raise SystemExit(4)
@@ -166,18 +166,27 @@ def test_a_call_that_blocks_the_event_loop_is_detected_from_outside() -> None:
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_calls_in_flight_and_later_ones_raise_once_the_process_has_ended(killed: bool) -> None:
+def test_calls_in_flight_and_later_ones_raise_once_the_process_has_ended(
+    killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    how = "was killed by SIGKILL" if killed else "exited with code 7"
+
     async def use(worker: ProcessWorker[Worker]) -> None:
         waiting = asyncio.ensure_future(worker.call(Worker.wait))
         child = await worker.call(Worker.child)
         dying = asyncio.ensure_future(worker.call(Worker.wait if killed else Worker.die))
         if killed:
             os.kill(worker.pid, signal.SIGKILL)
+        reason = f"worker 1: its process (pid {worker.pid}) {how}"
         for call in (waiting, dying):
-            with pytest.raises(WorkerDied, match="worker 1: its process ended"):
+            with pytest.raises(WorkerDied) as raised:
                 await call
-        with pytest.raises(WorkerDied, match="worker 1: its process ended"):
+            assert str(raised.value).startswith(f"{reason} during ")
+            assert ("out-of-memory killer" in str(raised.value)) is killed
+        with pytest.raises(WorkerDied, match=how):
             await worker.call(Worker.add, 1)
+        (line,) = caplog.messages
+        assert line.startswith(reason) and ("dmesg" in line) is killed
         for _ in range(100):
             if not alive(child):
                 break

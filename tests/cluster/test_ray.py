@@ -150,7 +150,11 @@ def test_a_worker_that_dies_is_named_with_the_end_of_its_log(ray_address: str, t
         waiting = asyncio.create_task(cluster.at(0, Worker.wait))
         with pytest.raises(WorkerDied) as raised:
             await cluster.at(0, Worker.die)
-        assert str(raised.value).startswith("generator 0: its process ended during die")
+        assert str(raised.value).startswith(
+            f"generator 0: its process (pid {cluster.pids[0]}) ended during die; Worker "
+        )
+        assert "out-of-memory killer is the usual cause: see dmesg" in str(raised.value)
+        assert "\n" not in str(raised.value)
         assert f"{tmp_path}/logs/generator-0.log ends with: these are my last words;" in str(raised.value)
         with pytest.raises(WorkerDied, match="during wait"):
             await waiting

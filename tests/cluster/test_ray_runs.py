@@ -136,6 +136,9 @@ class Process:
         with closing(Reader(self.directory / "journal.db")) as reader:
             return [entry.event for entry in reader.events(kind)]
 
+    def log(self) -> str:
+        return (self.directory / "controller.log").read_text()
+
     def left(self) -> list[str]:
         """What runs of it, Ray's processes included."""
         listed = subprocess.run(["ps", "-eo", "sid=,args="], capture_output=True, text=True).stdout
@@ -154,7 +157,10 @@ class Process:
 
 @pytest.mark.sweep
 def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
-    lost, asked = Process(file, "lost"), Process(file, "asked", f"ray.address={ray_address}", "actor_infer.workers=2")
+    lost, asked = (
+        Process(file, "lost"),
+        Process(file, "asked", *("actor_infer.workers=2", "tracking.slow_phase_s=1", f"ray.address={ray_address}")),
+    )
     try:
         deadline = time.monotonic() + 300
 
@@ -168,16 +174,25 @@ def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(
         os.kill(trainer, signal.SIGKILL)
         os.kill(generator, signal.SIGKILL)
         code, said = lost.ended()
-        assert code == 3 and len(said) == 1 and said[0].startswith("actor_train 0: its process ended during "), said
+        assert code == 3 and len(said) == 1, said
+        assert said[0].startswith(f"actor_train 0: its process (pid {trainer}) ended during "), said
         assert said[0].endswith("; see there, then `roll resume` the run")
         assert str(lost.directory.relative_to(file.parent) / "logs/actor_train-0.log") in said[0]
         wait_for(lambda: bool(asked.events(GeneratorReplaced)), asked)
         (event,) = asked.events(GeneratorReplaced)
-        assert event.generator == 0 and event.reason.startswith("actor_infer 0: its process ended during ")
+        assert event.generator == 0 and event.reason.startswith(f"actor_infer 0: its process (pid {generator}) ended")
         assert event.version in {each.version for each in asked.events(WeightsPublished)}
         num = len(read_lines(asked.directory / "metrics.jsonl"))
         wait_for(lambda: len(read_lines(asked.directory / "metrics.jsonl")) > num + 1, asked)
         assert asked.worker("actor_infer-0") != generator, "another process has its rank and its log"
+        stopped = asked.worker("actor_train-0")
+        os.kill(stopped, signal.SIGSTOP)
+        line = f"waiting for actor_train 0 (pid {stopped}) for "
+        wait_for(lambda: line in asked.log() and "the process is stopped (state T)" in asked.log(), asked)
+        os.kill(stopped, signal.SIGCONT)
+        num = len(read_lines(asked.directory / "metrics.jsonl"))
+        wait_for(lambda: len(read_lines(asked.directory / "metrics.jsonl")) > num + 1, asked)
+        assert "processes of actor_infer: 2 of 2 are ready" in asked.log(), "the start is in the log"
         os.killpg(asked.process.pid, signal.SIGINT)
         code, said = asked.ended()
         assert code == 130 and said[-1] == "finishing this step, then exiting; press Ctrl-C again to exit at once"

@@ -52,6 +52,18 @@ def test_titles_are_escaped_and_numbers_that_are_not_finite_are_left_out():
     assert "nan" not in text and "a&lt;b" in text
 
 
+def test_a_long_legend_takes_several_lines_within_the_picture():
+    series = [Series(name=f"runs/experiment-{number}", points=[(0, 0.0), (1, 1.0)]) for number in range(9)]
+    svg = ElementTree.fromstring(curve_svg(series, title="t", x_label="x", y_label="y"))
+    names = [text for text in svg.iter(f"{SVG}text") if (text.text or "").startswith("runs/")]
+    assert len(names) == 9 and len({text.get("y") for text in names}) == 3
+    assert all(float(text.get("x", "nan")) + 7.2 * len(text.text or "") < 860 for text in names)
+    highest = min(
+        float(point.split(",")[1]) for line in svg.iter(f"{SVG}polyline") for point in line.get("points", "").split()
+    )
+    assert all(float(text.get("y", "nan")) < highest for text in names)
+
+
 def test_a_picture_without_points_is_still_a_picture():
     ElementTree.fromstring(curve_svg([], title="t", x_label="x", y_label="y"))
 
@@ -62,6 +74,7 @@ def test_the_curve_of_a_run_has_its_reward_and_its_validations(tmp_path: Path):
     lines += [{"step": 9, "reward/mean": None, "validation/accuracy": 0.9}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = curve_from(tmp_path / "metrics.jsonl")
+    assert f'<text x="72" y="38" font-size="19" font-weight="600" fill="#0f172a">{tmp_path.name[:50]}: l' in text
     svg = ElementTree.fromstring(text)
     assert "training reward" in text and "held-out accuracy" in text
     assert len(list(svg.iter(f"{SVG}circle"))) == 2 + 1  # two validations and the legend

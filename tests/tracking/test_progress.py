@@ -36,6 +36,25 @@ def test_a_pipe_gets_plain_lines():
     assert "\x1b" not in written.getvalue()
 
 
+def test_the_rewards_of_several_domains_are_shown_within_a_bounded_width():
+    plain, written = console(terminal=False)
+    clock = Clock()
+    progress = Progress(10, "demo", console=plain, clock=clock)
+    steps = [
+        {"domain/math/reward": 0.5},  # one domain has the reward of the step
+        {"domain/math/reward": 0.75, "domain/code/reward": 0.25, "domain/code/reward/ann": 9.0},
+        {"domain/code/reward": 0.5, "domain/a/b/reward": 1.0},
+        {f"domain/{'long' * 9}-{number}/reward": 1.5 for number in range(9)},
+    ]
+    for step, metrics in enumerate(steps, 1):
+        clock.now += 10.0
+        progress.update(step, metrics)
+    lines = [line.split(" | ")[1] for line in written.getvalue().splitlines()]
+    assert lines[1:3] == ["by domain code 0.25, math 0.75", "by domain code 0.50, math 0.75, a/b 1.00"]
+    assert lines[0] == "eta -" and lines[3].startswith("by domain code 0.50, math 0.75, a/b 1.00, longlonglong 1.50")
+    assert lines[3].endswith(", 8 more") and len(lines[3]) <= 80
+
+
 def told(steps: list[tuple[float, dict[str, float]]]) -> list[str]:
     """The steps that a pipe hears of, each given with the time it ended at."""
     plain, written = console(terminal=False)

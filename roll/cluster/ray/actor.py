@@ -58,13 +58,13 @@ class WorkerActor:
         self._name = ""
 
     async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
-        """Set up the process and build the worker; the result is the process id."""
+        """Set up the process and build the worker; the result is the process id and the machine."""
         try:
             self._name = setup.name
             _set_up(setup)
             built = build_worker(unpack(worker), rank)
             self._worker = await built if inspect.isawaitable(built) else built
-            return pack(CallResult(True, os.getpid())).compact
+            return pack(CallResult(True, (os.getpid(), socket.gethostname()))).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error
             return self._pack_error(error)
 

@@ -1,4 +1,4 @@
-"""Workers as Ray actors, on one or several nodes. Only this file imports Ray; call `set_ray_environment` before it.
+"""Workers as Ray actors, on one or several nodes. Call `set_ray_environment` before importing it.
 
 | call | waits for | woken by |
 |---|---|---|
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import sys
@@ -29,18 +30,23 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W
+from roll.cluster.pending import PendingCall, PendingStarts
+from roll.cluster.process_state import OUT_OF_MEMORY
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import ProcessSetup, WorkerActor, WorkerSlot
+from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
 from roll.cluster.ray.environment import accepts_connections, check_interpreter, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
+from roll.tracking.log import announce
+from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
 ray: Any = _ray  # its type stubs are incomplete
 _STORED = 100_000
 """Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
 _LAST_LINE = 300
-_CONNECT_S, _GRACE_S = 10.0, 3.0
+_GRACE_S = 3.0
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
 
@@ -77,6 +83,7 @@ class RayExecutor:
         self.config = config
         self._clusters: list[RayCluster[Any]] = []
         self._connected = False
+        self._starts = PendingStarts()
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
         """Temporary files of a local Ray cluster."""
@@ -96,7 +103,11 @@ class RayExecutor:
             for log in (self.config.directory / "logs").glob("*.log") if self.config.fresh else ():
                 log.unlink()
             if not ray.is_initialized():
-                await self._connect()
+                announce(
+                    "starting Ray" if self.config.address is None else f"connecting to Ray ({self.config.address})"
+                )
+                with self._starts.record("Ray"):
+                    await self._connect()
             self._watcher = asyncio.create_task(self._watch())
             async with asyncio.TaskGroup() as starting:
                 for cluster in self._clusters:
@@ -114,18 +125,19 @@ class RayExecutor:
             self._watcher.cancel()
         for cluster in self._clusters:
             cluster.kill()
-        processes = [] if self._ray_folder is None else find_process_tree(str(self._ray_folder))
-        if self._connected:
-            ray.shutdown()
-            self._connected = False
+        self._end_ray()
+        self._connected = False
         if self._ray_folder is not None:
-            end_processes(processes, grace_s=_GRACE_S)
             shutil.rmtree(self._ray_folder, ignore_errors=True)
         scratch, died = self.config.scratch, any(cluster.died for cluster in self._clusters)
         if scratch is None or (died and scratch == self.config.directory):
             return
         for path in scratch.parent.glob(f"{scratch.name}*"):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def pending_calls(self) -> list[PendingCall]:
+        calls = [call for cluster in self._clusters for call in cluster.pending_calls()]
+        return [*self._starts.pending_calls(), *calls]
 
     async def _watch(self) -> None:
         address = ray.get_runtime_context().gcs_address
@@ -135,8 +147,8 @@ class RayExecutor:
 
     async def _connect(self) -> None:
         address = self.config.address
-        if address not in (None, "auto") and not await accepts_connections(address, _CONNECT_S):
-            raise _no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
+        if address not in (None, "auto") and not await accepts_connections(address, CONNECT_S):
+            raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
         options: dict[str, Any] = {"address": address}
         if address is None:
             # Not below the run's directory: the name of a socket is limited to 107 characters.
@@ -148,15 +160,16 @@ class RayExecutor:
                 "_temp_dir": str(self._ray_folder),
             }
         self._connected = True
-        try:
-            ray.init(
-                **options,
-                namespace=f"{self.config.name}-{uuid.uuid4().hex[:8]}",
-                log_to_driver=False,
-                logging_level="error",
-            )
-        except Exception as error:  # noqa: BLE001 - a start that takes too long raises no narrower type
-            raise _no_cluster(address, str(error).partition("\n")[0]) from None
+        options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
+        init_ray(options, self._end_ray, self.config.start_timeout_s)
+
+    def _end_ray(self) -> None:
+        """End the connection, and the processes of a local cluster."""
+        processes = [] if self._ray_folder is None else find_process_tree(str(self._ray_folder))
+        if self._connected:
+            ray.shutdown()
+        if self._ray_folder is not None:
+            end_processes(processes, grace_s=_GRACE_S)
 
 
 class RayCluster(Cluster[W]):
@@ -171,29 +184,50 @@ class RayCluster(Cluster[W]):
         self._spec, self._size = worker, size
         self._actors: list[Any] = []
         self._packed_spec: Any = None
-        self.pids: list[int] = []
-        """Process ids of the workers, by rank."""
+        self._processes: list[tuple[int, str]] = []
+        """Process id and machine of each worker, by rank."""
         self.died = False
         """Whether a worker has ended unexpectedly."""
-        self._in_flight: set[asyncio.Future[Any]] = set()
+        self._in_flight: dict[asyncio.Future[Any], tuple[int, str, float]] = {}
+        """Rank, method and start of each call."""
         self._failure: str | None = None
 
     @property
     def size(self) -> int:
         return self._size
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers, by rank."""
+        return [pid for pid, _ in self._processes]
+
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls in flight; those to workers that start have no pid."""
+        calls: list[PendingCall] = []
+        for rank, method, since in list(self._in_flight.values()):  # a copy: this runs in another thread
+            pid, host = self._processes[rank] if rank < len(self._processes) else (0, "")
+            other, worker = "" if host == socket.gethostname() else host, f"{self.role} {rank}"
+            calls.append(PendingCall(worker=worker, method=method, since=since, pid=pid, host=other))
+        return calls
+
     async def start(self) -> None:
         """Start all workers; raises what keeps one from starting."""
         self._actors = [self._actor(rank) for rank in range(self.size)]
         self._packed_spec = await _store(pack(self._spec))
-        self.pids = list(await asyncio.gather(*(self._build(rank) for rank in range(self.size))))
+        progress = StartProgress(f"processes of {self.role}", self.size)
+        starts = (progress.track(self._build(rank)) for rank in range(self.size))
+        self._processes = list(await asyncio.gather(*starts))
 
     async def replace(self, rank: int) -> None:
         """Start a new worker under the rank of a dead one; it appends to the same log."""
         self._check_running(rank)
         ray.kill(self._actors[rank])  # in case it still runs
         self._actors[rank] = self._actor(rank)
-        self.pids[rank] = await self._build(rank)
+        self._processes[rank] = (0, "")  # unknown until it has started
+        try:
+            self._processes[rank] = await self._build(rank)
+        except ConfigError as error:  # it could start before, so the configuration is not at fault
+            raise RunStopped(f"{error}, then `roll resume` the run") from None
 
     def kill(self) -> None:
         """End every worker at once."""
@@ -230,7 +264,8 @@ class RayCluster(Cluster[W]):
             options["runtime_env"] = {"py_executable": self.python}
         if node := self._slot(rank).node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        return ray.remote(WorkerActor).options(**options).remote()
+        title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
+        return ray.remote(type(title, (WorkerActor,), {})).options(**options).remote()
 
     def _check_running(self, rank: int) -> None:
         if not self._actors:
@@ -238,7 +273,7 @@ class RayCluster(Cluster[W]):
         if self._failure is not None:
             raise RunStopped(self._failure)
 
-    async def _build(self, rank: int) -> int:
+    async def _build(self, rank: int) -> tuple[int, str]:
         setup = ProcessSetup(
             name=f"{self.role} {rank}",
             log=self.log(rank).absolute(),
@@ -271,7 +306,7 @@ class RayCluster(Cluster[W]):
 
     async def _result(self, rank: int, what: str, reference: Any) -> Any:
         future = asyncio.ensure_future(reference)
-        self._in_flight.add(future)
+        self._in_flight[future] = rank, what, time.monotonic()
         try:
             payload = await future
         except asyncio.CancelledError:
@@ -286,20 +321,34 @@ class RayCluster(Cluster[W]):
             fix = "see there, then `roll resume` the run"
             raise WorkerDied(self._describe_death(rank, what, error), fix) from None
         finally:
-            self._in_flight.discard(future)
+            self._in_flight.pop(future, None)
         result: CallResult = unpack(payload)
         if not result.ok:
             raise result.value
         return result.value
 
     def _describe_death(self, rank: int, what: str, error: RayError) -> str:
-        """One line about a worker's end, with the last line of its log."""
+        """One line about a worker's end, with Ray's reason and the last line of its log."""
         self.died = True
-        how = "was killed for lack of memory" if isinstance(error, OutOfMemoryError) else "ended"
+        pids = self.pids[rank : rank + 1] or re.findall(r"\bpid: (\d+)", str(error))  # unknown until it has started
+        pid = f" (pid {pids[0]})" if pids else ""
         log = self.log(rank)
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
         last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return f"{self.role} {rank}: its process {how} during {what}; {log} ends with: {last[:_LAST_LINE]}"
+        return (
+            f"{self.role} {rank}: its process{pid} ended during {what}; {_death_reason(error)}; "
+            f"{log} ends with: {last[:_LAST_LINE]}"
+        )
+
+
+def _death_reason(error: RayError) -> str:
+    """Ray's reason for a worker's end in one line; Ray reports no signal."""
+    summary, _, _ = str(error).partition("\n")
+    if isinstance(error, OutOfMemoryError):
+        return f"Ray killed it for lack of memory: {summary[:_LAST_LINE]}"
+    detail = str(error).partition("Worker exit detail: ")[2].partition("\n")[0] or summary
+    reason = detail.partition(" Some common causes")[0].rstrip(". ")[:_LAST_LINE]
+    return f"{reason} (if its log has no error, {OUT_OF_MEMORY})"
 
 
 async def _store(payload: Payload) -> Any:
@@ -314,34 +363,3 @@ def _extra_paths() -> tuple[str, ...]:
     entries = [Path(entry).absolute() for entry in sys.path]
     installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
     return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))
-
-
-def wait_for_nodes(
-    address: str, enough: Callable[[Sequence[Mapping[str, Any]]], bool], timeout_s: float
-) -> list[Mapping[str, Any]]:
-    """Ray's description of the cluster's nodes, once they are `enough` or the timeout has passed."""
-    connect = not ray.is_initialized()
-    if connect:
-        try:
-            if address != "auto":  # Ray would retry for many minutes
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-            ray.init(address=address, log_to_driver=False, logging_level="error")
-        except (OSError, ValueError, OverflowError, RuntimeError) as error:
-            raise _no_cluster(address, str(error).partition("\n")[0]) from None
-    try:
-        end = time.monotonic() + timeout_s
-        while not enough(nodes := ray.nodes()) and time.monotonic() < end:
-            time.sleep(1.0)
-        return nodes
-    finally:
-        if connect:
-            ray.shutdown()
-
-
-def _no_cluster(address: str | None, reason: str) -> ConfigError:
-    if address is None:
-        fix = "start one with `ray start --head`, and set ray.address to auto"
-        return ConfigError(f"ray: no cluster could be started here ({reason}); {fix}")
-    fix = "start one with `ray start --head`, or leave ray.address out"
-    return ConfigError(f"ray.address: no Ray cluster at {address} ({reason}); {fix}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import re
 import shutil
 import sys
+import time
+from collections.abc import Callable
 
 from roll.errors import ConfigError
 
@@ -13,19 +17,51 @@ _DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end starts no second cluster
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a worker sees the GPUs that its configuration names
+    "RAY_prestart_worker_first_driver": "0",  # workers start on demand, none in advance
     "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # `WorkerDied` reports a worker's end instead
 }
 _PROBE = "import sys, ray, roll; print('%d.%d' % sys.version_info[:2], ray.__version__)"
 _TIMEOUT_S = 120.0
+_TOO_SLOW = re.compile(r"timed out|timeout|node info|Failed to (start|connect to)", re.IGNORECASE)
+"""Messages of Ray about a part of it that was not ready in time."""
+_SERVER_WAIT, _SERVER_WAIT_S = "RAY_gcs_server_port_wait_time_s", 30
+"""The time that Ray waits for its own server, and its default."""
 
 
-def set_ray_environment() -> None:
+def set_ray_environment(start_timeout_s: float = 0.0) -> None:
     """Set variables that configure Ray in this process and its children, before Ray is imported.
 
     Values that the user has set are kept.
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if start_timeout_s > _SERVER_WAIT_S:
+        os.environ.setdefault(_SERVER_WAIT, str(math.ceil(start_timeout_s)))
+
+
+def start_repeatedly(
+    start: Callable[[], object],
+    clean_up: Callable[[], object],
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Call `start` until it succeeds; TimeoutError with the last reason if it was too slow for `timeout_s`.
+
+    Ray gives up after a fixed time, which is short on a busy machine. Errors that another attempt does not change, such
+    as another version of Ray, are raised at once. `clean_up` runs after each failure.
+    """
+    end = clock() + timeout_s
+    while True:
+        try:
+            start()
+        except Exception as error:
+            clean_up()
+            if not _TOO_SLOW.search(str(error)):
+                raise
+            if clock() >= end:
+                raise TimeoutError(str(error).partition("\n")[0]) from None
+        else:
+            return
 
 
 async def check_interpreter(python: str, where: str, ray_version: str) -> None:

@@ -1,0 +1,38 @@
+"""Descriptions of processes for the user: how one ended, and why one that still runs makes no progress."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+OUT_OF_MEMORY = (
+    "the kernel's out-of-memory killer is the usual cause: see dmesg, and lower the number of workers or their memory"
+)
+_STATES = {
+    "T": "the process is stopped (state T); `kill -CONT {pid}` continues it",
+    "t": "a debugger has stopped the process (state t)",
+    "D": "the process waits for a disk or a device (state D)",
+    "Z": "the process has ended (state Z)",
+    "X": "the process has ended (state X)",
+}
+"""States of /proc in which a process does not compute."""
+
+
+def describe_exit(pid: int, code: int | None) -> tuple[str, str]:
+    """How a process ended, and a hint, which may be empty. `code` is that of `subprocess`; None: it still runs."""
+    if code is None:
+        return f"its process (pid {pid}) closed its connection", ""
+    if code >= 0:
+        return f"its process (pid {pid}) exited with code {code}", ""
+    number = -code
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"its process (pid {pid}) was killed by {name}", OUT_OF_MEMORY if number == signal.SIGKILL else ""
+
+
+def describe_state(pid: int) -> str:
+    """Why a process of this machine makes no progress; empty if it seems to run or /proc is not there."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return _STATES.get(state, "").format(pid=pid)

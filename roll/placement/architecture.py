@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.lora import Widths, widths
-from roll.config.schema import Model
-
-_SPECIAL_TOKENS = 4
-"""Special tokens of the character tokenizer."""
+from roll.config.schema import SPECIAL_TOKENS, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ def architecture_of(model: Model) -> Architecture | None:
         return architecture_at(model.path)
     shape = model.shape
     return Architecture(
-        vocab=len(shape.alphabet) + _SPECIAL_TOKENS,
+        vocab=len(shape.alphabet) + len(SPECIAL_TOKENS),
         hidden=shape.hidden,
         layers=shape.layers,
         heads=shape.heads,

@@ -7,13 +7,16 @@ H200 are within a third of these estimates, which is enough to compare two place
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from roll.config.devices import named_devices
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.machine import KINDS, Kind
+from roll.placement.memory import alone_fits
 from roll.placement.records import CPU, Inventory
 
 _PRODUCTS, _STREAMS = 0.4, 0.6
@@ -22,10 +25,12 @@ _ROOM = 0.85
 """Fraction of a generator's memory that weights and a few sequences may fill."""
 _SEQUENCES = 8
 """Fewest sequences that a generator must be able to hold at once."""
-_MAX_CANDIDATES = 4
-"""Placements whose memory is checked before `auto` fails."""
-_STATE_BYTES = 16
+_HOST_BYTES_PER_S = 2e10
+"""Transfer between a device and its host."""
+STATE_BYTES = 16
 """Bytes per trained parameter: weight, gradient and two moments, fp32."""
+_SMALL = 64
+"""Devices up to which every division is considered; above, whole nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,13 @@ class DeviceSplit:
     train: tuple[int, ...] = ()
     infer: tuple[int, ...] = ()
     tp: int = 1
+    time_s: float = 0.0
+    """Estimated seconds per step; 0 if unknown."""
     reasons: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        return bool(set(self.train) & set(self.infer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +77,24 @@ class _StepTime:
         num_steps = max(facts.max_new_tokens, self._new * batch / num_seqs)
         return num_steps * (max(read_s, compute_s) + _STEP_S)
 
+    @property
+    def moved_s(self) -> float:
+        """Seconds to move the weights of an offloaded generator to the host and back."""
+        infer = self.facts.role("actor_infer")
+        return 2 * self.model.parameters * infer.weight_bytes / self.tp / _HOST_BYTES_PER_S * infer.offload
+
     def update_s(self, num: int) -> float:
         """Seconds to score and train a batch on `num` devices."""
         tokens = self.facts.trajectories * (self._prompt + self._new)
         products = (6 * self.facts.epochs + 2 * self.facts.passes) * self.model.parameters * tokens
-        return products / (num * self.kind.flops * _PRODUCTS)
+        return products / (num * self.kind.flops * _PRODUCTS) + self._host_s(num, tokens)
+
+    def _host_s(self, num: int, tokens: float) -> float:
+        """Seconds for the host traffic of an offloaded trainer: its shard in each pass, its state in each update."""
+        train = self.facts.role("actor_train")
+        passes = max(1.0, tokens * train.cp / num / max(1, train.tokens)) * self.facts.epochs
+        read = (2 * passes * train.weight_bytes + STATE_BYTES) * self.model.parameters / num
+        return read / _HOST_BYTES_PER_S * train.offload
 
 
 def choices(facts: RunFacts, inventory: Inventory) -> list[DeviceSplit]:
@@ -132,19 +156,20 @@ def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]
     kind = KINDS.get(inventory.nodes[0].kind, KINDS["A100"] if inventory.gpus else KINDS[CPU])
     times = _StepTime(facts=facts, model=model, kind=kind, tp=tp)
     generate_s, update_s = times.generate_s(len(whole)), times.update_s(most)
-    shared_s = generate_s + update_s
+    shared_s = generate_s + update_s + times.moved_s
     estimate = f"{generate_s:.1f} s of generation and {update_s:.1f} s of training per step"
     why = "as they alternate anyway" if facts.staleness == 0 else "which is faster than any division"
     reason = f"{roles}: share devices, {why} ({estimate})"
-    candidates = [(shared_s, DeviceSplit(train=everything[:most], infer=whole, reasons=(reason,)))]
+    candidates = [DeviceSplit(train=everything[:most], infer=whole, time_s=shared_s, reasons=(reason,))]
     for num in _train_counts(facts, inventory, tp, most):
         halves = times.generate_s(len(everything) - num), times.update_s(num)
         split_s = max(halves) if facts.staleness > 0 else sum(halves)  # they overlap if staleness allows
         other = f"sharing all would take {shared_s:.1f} s" if split_s < shared_s else "sharing does not fit"
         counts = f"{num} of {len(everything)} devices for training, the others for generation"
         reason = f"{roles}: {counts}, {split_s:.1f} s per step; {other}"
-        candidates.append((split_s, DeviceSplit(train=everything[:num], infer=everything[num:], reasons=(reason,))))
-    return [split for _, split in sorted(candidates, key=lambda each: each[0])[:_MAX_CANDIDATES]]
+        split = DeviceSplit(train=everything[:num], infer=everything[num:], time_s=split_s, reasons=(reason,))
+        candidates.append(split)
+    return sorted(candidates, key=lambda each: each.time_s)
 
 
 def _max_train_devices(train: RoleFacts, inventory: Inventory) -> int:
@@ -193,14 +218,30 @@ def _whole_groups(devices: Sequence[int], size: int, inventory: Inventory) -> tu
 
 def _train_counts(facts: RunFacts, inventory: Inventory, tp: int, most: int) -> list[int]:
     """Possible numbers of training devices: whole groups on both sides, and enough memory for training."""
-    train, everything = facts.role("actor_train"), tuple(range(inventory.num_devices))
-    assert train.model is not None, "step times are known"
-    needed = train.model.parameters * _STATE_BYTES
-    room = min(node.memory for node in inventory.nodes)
-    return [
+    train, infer, total = facts.role("actor_train"), facts.role("actor_infer"), inventory.num_devices
+    memory, starts = min(node.memory for node in inventory.nodes), _node_starts(inventory)
+    if infer.model is None or not alone_fits(facts, replace(infer, tp=tp), tp, memory):
+        return []
+    counts = [
         num
-        for num in range(most if train.workers else 1, min(most, len(everything) - 1) + 1)
-        if needed / num <= room
-        and len(_whole_groups(everything[:num], train.node_group, inventory)) == num
-        and len(_whole_groups(everything[num:], tp, inventory)) == len(everything) - num
+        for num in range(most if train.workers else 1, min(most, total - 1) + 1)
+        if (total <= _SMALL or num in starts or num < inventory.nodes[0].num_devices)
+        and _divides(inventory, num, train.node_group, tp)
     ]
+    least = bisect_left(counts, 1, key=lambda num: alone_fits(facts, train, num, memory))  # more need less each
+    return counts[least:]
+
+
+def _node_starts(inventory: Inventory) -> set[int]:
+    """The number of the first device of each node."""
+    return set(accumulate((node.num_devices for node in inventory.nodes), initial=0))
+
+
+def _divides(inventory: Inventory, num: int, first: int, second: int) -> bool:
+    """Whether each node has whole groups of `first` among the first `num` devices and of `second` among the others."""
+    for node in inventory.nodes:
+        here = min(num, node.num_devices)
+        if here % first or (node.num_devices - here) % second:
+            return False
+        num -= here
+    return True

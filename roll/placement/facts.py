@@ -41,8 +41,9 @@ class RoleFacts:
     """Most tokens per forward pass."""
     checkpointed: bool = False
     """Whether activations are recomputed in the backward pass."""
-    host_offload: bool = False
-    """Whether weights and optimizer state are in host memory, and each layer is copied to the device when needed."""
+    offload: bool = False
+    """Trainers: weights and optimizer state are in host memory, and each layer is copied to the device when needed.
+    vLLM: `movable` has its parts."""
     max_num_seqs: int = 0
     """Most sequences per decode step."""
     kv_bytes: int | None = None
@@ -91,8 +92,6 @@ class RunFacts:
 
 def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
     """The facts of a run; reads the config.json of local models and no other file. `alone`: only the actor's roles."""
-    needs = run.needs
-    forwards = sum(need in needs for need in ("reference", "teacher", "reward_model", "critic", "old_logprobs"))
     inline, native = run.executor == "inline", run.actor_infer.backend == "native"
     shared = inline and native and run.rollout.max_staleness == 0
     return RunFacts(
@@ -107,7 +106,7 @@ def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
         trajectories=run.rollout.groups_per_step * run.rollout.group_size,
         max_seq_len=run.rollout.max_seq_len,
         max_new_tokens=run.rollout.max_new_tokens,
-        passes=forwards,
+        passes=len(scored_by(run)),
         epochs=run.algorithm.epochs,
         transport="" if inline else run.weight_sync.transport,
         buckets=0 if inline else _BUCKETS[run.weight_sync.transport],
@@ -143,11 +142,11 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
         "tp": 1 if parallel is None else parallel.tp,
         "cp": 1 if parallel is None else parallel.cp,
         "trains": True,
-        "adaptive": section.optimizer.kind == "adamw",
+        "adaptive": section.optimizer.kind != "sgd",
         "weight_bytes": _BF16 if half and not getattr(section, "float32_compute", False) else _FP32,
         "master_bytes": _FP32 if half and getattr(section, "lora", None) is None else 0,
         "checkpointed": getattr(section, "activation_checkpointing", False),
-        "host_offload": getattr(section, "offload", False),
+        "offload": getattr(section, "offload", False),
         "movable": (("optimizer",) if shared else ("optimizer", "weights")) if native else (),
     }
 
@@ -163,6 +162,7 @@ def _generation(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool)
         "weight_bytes": _BF16 if _half(trainer if section.dtype == "auto" else section) else _FP32,
         "kv_bytes": None if section.kv_cache_gib is None else int(section.kv_cache_gib * GIB),
         "gpu_memory_utilization": section.gpu_memory_utilization,
+        "offload": section.offload,
         "movable": ("kv", "weights") if section.offload else (),
     }
 
@@ -175,6 +175,13 @@ def _backend(section: Any) -> str:
 def _half(section: Any) -> bool:
     """Whether it computes in bf16."""
     return getattr(section, "dtype", "float32") == "bfloat16"
+
+
+def scored_by(run: Run) -> tuple[str, ...]:
+    """Models and inputs of the algorithm that need a forward pass over the batch before the update."""
+    return tuple(
+        need for need in ("reference", "teacher", "reward_model", "critic", "old_logprobs") if need in run.needs
+    )
 
 
 def roles_of(run: Run) -> dict[str, Any]:

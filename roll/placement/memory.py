@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from roll.errors import ConfigError
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.machine import GIB
-from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlacement, Share
+from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlacement, Share, WorkerPlacement
 
 _GRADIENT, _MOMENTS, _ADAPTER = 4, 8, 4
 _CHUNK, _WIDE_CHUNK = 64 * 2**20, 1280 * 2**20
@@ -77,6 +78,27 @@ def role_bytes(placement: Placement, role: str, phase: Phase) -> tuple[int, int]
     return sum(each.bytes for each in shares) - temporary, temporary
 
 
+def load_classes(placement: Placement) -> list[int]:
+    """The first device of each class of devices that have the same memory and the same workers."""
+    counts = {
+        role.role: Counter(device for worker in role.workers for device in worker.devices) for role in placement.roles
+    }
+    first: dict[tuple[int, ...], int] = {}
+    for local in placement.inventory.by_node(sorted({device for each in counts.values() for device in each})):
+        memory = placement.inventory.node_of(local[0]).memory
+        for device in local:
+            first.setdefault((memory, *(each[device] for each in counts.values())), device)
+    return list(first.values())
+
+
+def alone_fits(facts: RunFacts, role: RoleFacts, num_devices: int, memory: int) -> bool:
+    """Whether the role fits `num_devices` devices of this memory that no other role uses."""
+    workers = (WorkerPlacement(rank=0, node=0, devices=tuple(range(num_devices)), visible=None),)
+    shares = list(_shares(facts, role, RolePlacement(role=role.role, backend=role.backend, workers=workers), memory))
+    room = int(memory * USABLE)
+    return all(sum(share.bytes for share in shares if share.phase == phase) <= room for phase in PHASES)
+
+
 def overlapping(facts: RunFacts, placement: Placement) -> bool:
     """Whether generation may continue during training, which excludes offloading."""
     return facts.staleness > 0 and not facts.inline and not placement.offloads
@@ -87,7 +109,7 @@ def _fullest(facts: RunFacts, placement: Placement, phase: Phase) -> int | None:
     at_once = overlapping(facts, placement)
     over = {
         device: bytes_on(placement, device, phase, at_once=at_once) - _room(placement, device)
-        for device in sorted({device for role in placement.roles for device in role.devices})
+        for device in load_classes(placement)
     }
     worst = max(over, key=over.__getitem__, default=None)
     return worst if worst is not None and over[worst] > 0 else None
@@ -163,7 +185,8 @@ def _memory(placement: Placement, role: str) -> int:
     """Bytes of the smallest GPU of a role; 0 without a GPU."""
     if not placement.inventory.gpus:
         return 0
-    return min((placement.inventory.node_of(device).memory for device in placement.role(role).devices), default=0)
+    inventory, devices = placement.inventory, placement.role(role).devices
+    return min((inventory.node_of(local[0]).memory for local in inventory.by_node(devices)), default=0)
 
 
 def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: int) -> Iterator[Share]:
@@ -184,7 +207,7 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
         return
     shards = len(placement.devices) if role.backend != "native" else 1
-    parameters = 0 if role.host_offload else model.parameters / max(1, shards)
+    parameters = 0 if role.offload else model.parameters / max(1, shards)
     yield from in_each("weights", parameters * (role.master_bytes or role.weight_bytes))
     if role.master_bytes and shards == 1:
         rounded = model.layer_parameters * _LAYER if role.checkpointed else model.parameters * role.weight_bytes
@@ -192,7 +215,7 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
     yield from in_each("activations", _activations(facts, role, model), "update", temporary=True)
     yield from in_each("logits", _logits(facts, role, model), "update", temporary=True)
     if role.trains:
-        trained = 0 if role.host_offload else (role.adapters or model.parameters) / max(1, shards)
+        trained = 0 if role.offload else (role.adapters or model.parameters) / max(1, shards)
         yield from in_each("adapters", trained * _ADAPTER if role.adapters else 0)
         yield from in_each("gradients", trained * _GRADIENT, "update")
         yield from in_each("optimizer", trained * _MOMENTS * role.adaptive)

@@ -3,25 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from roll.config.devices import device_text, named_devices, one_device
 from roll.errors import ConfigError
-from roll.placement.cost import DeviceSplit, choices
+from roll.placement.cost import STATE_BYTES, DeviceSplit
 from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.memory import fit
 from roll.placement.records import Inventory, Placement, RolePlacement, WorkerPlacement
+from roll.placement.search import Candidate, levels
+
+_TRIES = 64
+"""Candidates of a level whose memory is counted together with that of all roles."""
+_NUM_RUNNERS_UP = 3
 
 
 def plan_devices(facts: RunFacts, inventory: Inventory) -> Placement:
     """Devices and memory of every role; `ConfigError` if the run does not fit."""
     faults: list[ConfigError] = []
-    for split in choices(facts, inventory):
-        try:
-            return _plan(facts, inventory, split)
-        except ConfigError as fault:  # the fastest split may have too little memory
-            faults.append(fault)
-    raise faults[0]
+    by_level = levels(facts, inventory)
+    fitting = _first_fit(by_level, inventory, faults)
+    if fitting is None:
+        raise _refusal(facts, inventory, faults[0])
+    candidate, placement = fitting
+    return replace(placement, reasons=(*placement.reasons, *_runners_up(by_level, inventory, candidate)))
+
+
+def _first_fit(
+    by_level: Sequence[Sequence[Candidate]], inventory: Inventory, faults: list[ConfigError]
+) -> tuple[Candidate, Placement] | None:
+    """The first candidate that fits; adds the errors of those before it to `faults`."""
+    for candidates in by_level:
+        for candidate in candidates[:_TRIES]:
+            try:
+                return candidate, _plan(candidate.facts, inventory, candidate.split)
+            except ConfigError as fault:  # the fastest candidate may have too little memory
+                faults.append(fault)
+    return None
+
+
+def _runners_up(by_level: Sequence[Sequence[Candidate]], inventory: Inventory, chosen: Candidate) -> tuple[str, ...]:
+    """The fastest candidates of other kinds that fit, in one line; empty if there is none."""
+    if not chosen.split.time_s:
+        return ()
+    kinds, texts = {chosen.kind}, list[str]()
+    for candidate in chain.from_iterable(by_level):
+        if candidate.kind in kinds or len(texts) == _NUM_RUNNERS_UP:
+            continue
+        kinds.add(candidate.kind)
+        with suppress(ConfigError):
+            _plan(candidate.facts, inventory, candidate.split)
+            texts.append(candidate.summary)
+    return (f"runners-up: {'; '.join(texts)}",) if texts else ()
+
+
+def _refusal(facts: RunFacts, inventory: Inventory, fault: ConfigError) -> ConfigError:
+    """The fault, with the least changes with which the run would fit, if `auto` has a choice and there are any."""
+    train, infer = facts.role("actor_train"), facts.role("actor_infer")
+    if facts.inline or not inventory.gpus or (train.devices, infer.devices) != ("auto", "auto") or not train.model:
+        return fault
+    fixes: list[str] = []
+    if train.backend == "fsdp2":
+        if not train.checkpointed and _fits(facts, inventory, replace(train, checkpointed=True)):
+            fixes.append("actor_train.activation_checkpointing true")
+        elif not train.offload and _fits(facts, inventory, replace(train, offload=True)):
+            host = train.model.parameters * STATE_BYTES / 2**30
+            fixes.append(f"actor_train.offload true, which needs {host:.0f} GiB of host memory")
+    fixes += _larger_cluster(facts, inventory)
+    return ConfigError(f"{str(fault).rpartition('; ')[0]}; it fits with {', or with '.join(fixes)}") if fixes else fault
+
+
+def _larger_cluster(facts: RunFacts, inventory: Inventory) -> list[str]:
+    """The smallest larger cluster of the same devices on which the run fits; empty if there is none."""
+    node = max(inventory.nodes, key=lambda node: node.num_devices)
+    per_node = max(8, node.num_devices)
+    sizes = [(1, num) for num in (2, 4, 8)] + [(num, per_node) for num in (2, 3, 4, 6, 8, 12, 16, 24, 32)]
+    for num_nodes, num in sizes:
+        nodes = (replace(node, num_devices=num),) * num_nodes
+        if num_nodes * num > inventory.num_devices and _fits(facts, Inventory(nodes=nodes)):
+            cluster = f"{num_nodes}x{num}x{node.kind}" if num_nodes > 1 else f"{num}x{node.kind}"
+            return [f"{num_nodes * num} of these devices ({cluster})"]
+    return []
+
+
+def _fits(facts: RunFacts, inventory: Inventory, train: RoleFacts | None = None) -> bool:
+    """Whether the run fits, with this trainer."""
+    roles = tuple(train if train and role.role == train.role else role for role in facts.roles)
+    return _first_fit(levels(replace(facts, roles=roles), inventory), inventory, []) is not None
 
 
 def _plan(facts: RunFacts, inventory: Inventory, split: DeviceSplit) -> Placement:
@@ -235,7 +305,9 @@ def _device_named(role: str, word: str, inventory: Inventory) -> tuple[int, ...]
 
 
 def _role_placement(role: RoleFacts, workers: Sequence[WorkerPlacement]) -> RolePlacement:
-    return RolePlacement(role=role.role, backend=role.backend, workers=tuple(workers), tp=role.tp, cp=role.cp)
+    return RolePlacement(
+        role=role.role, backend=role.backend, workers=tuple(workers), tp=role.tp, cp=role.cp, offload=role.offload
+    )
 
 
 def _worker(rank: int, devices: Sequence[int], inventory: Inventory) -> WorkerPlacement:

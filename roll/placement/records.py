@@ -8,6 +8,7 @@ on any node.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -53,8 +54,10 @@ class Inventory:
 
     def locate(self, device: int) -> tuple[int, int]:
         """Index of the node of a device, and the device's number there."""
+        if device < self.nodes[0].num_devices:
+            return 0, device
         ends = list(accumulate(node.num_devices for node in self.nodes))
-        node = next(index for index, end in enumerate(ends) if device < end)
+        node = bisect_right(ends, device)
         return node, device - ends[node] + self.nodes[node].num_devices
 
     def node_of(self, device: int) -> Node:
@@ -63,8 +66,9 @@ class Inventory:
     def by_node(self, devices: Iterable[int]) -> list[list[int]]:
         """These devices, one list per node that has any."""
         lists: list[list[int]] = [[] for _ in self.nodes]
+        ends = list(accumulate(node.num_devices for node in self.nodes))
         for device in devices:
-            lists[self.locate(device)[0]].append(device)
+            lists[bisect_right(ends, device)].append(device)
         return [local for local in lists if local]
 
 
@@ -91,6 +95,8 @@ class RolePlacement:
     workers: tuple[WorkerPlacement, ...]
     tp: int = 1
     cp: int = 1
+    offload: bool = False
+    """Whether `offload` of the role is on, by the file or by `auto`."""
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ def test_a_cluster_is_parsed_from_a_short_text() -> None:
     [
         ("8*H200", "is no cluster; give nodes x devices x kind, such as 2x8xH200"),
         ("8xH201", "--cluster: no kind of device is named 'H201'; did you mean 'H20"),
+        ("8xh1000", "--cluster: no kind of device is named 'h1000'; did you mean 'H100'"),
+        ("8xcpus", "--cluster: no kind of device is named 'cpus'; did you mean 'cpu'"),
         ("0xH200", "has no devices"),
         ("", "is no cluster"),
     ],

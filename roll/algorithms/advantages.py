@@ -21,7 +21,9 @@ from roll.algorithms.segments import (
     owners,
     scatter,
     siblings,
+    spans_of,
     suffix_sums,
+    sum_by,
     sum_to_go,
     to_tokens,
     token_rewards,
@@ -42,6 +44,25 @@ def group_normalised(batch: Batch, *, unbiased: bool = False, eps: float = 1e-6,
     """
     index = siblings(batch.group)
     return to_tokens(batch, _normalise(index, batch.rewards, eps if scale else None, unbiased=unbiased))
+
+
+def group_normalised_process(
+    batch: Batch, *, outcome_weight: float = 1.0, unbiased: bool = False, eps: float = 1e-6, scale: bool = True
+) -> torch.Tensor:
+    """Sum of the group-normalised rewards of the spans that end at the token or later, plus the normalised outcome.
+
+    The rewards of all spans of a group are normalised together, as `group_normalised` does with rewards. The outcome
+    is the trajectory's reward without its spans; it is normalised in the same way, times `outcome_weight`.
+    """
+    divisor_eps = eps if scale else None
+    owner, ends = owners(batch), spans_of(batch).nonzero().squeeze(1)
+    spans = batch.rewards.new_zeros(0) if batch.span_rewards is None else batch.span_rewards[ends]
+    outcome = batch.rewards - sum_by(owner[ends], spans.double(), len(batch.rewards))
+    index = siblings(batch.group)
+    whole = _normalise(index, outcome.float(), divisor_eps, unbiased=unbiased)  # fp32 makes equal outcomes equal again
+    normalised = _normalise(siblings(index[owner[ends]]), spans, divisor_eps, unbiased=unbiased)
+    later = sum_to_go(batch, scatter(batch, ends, normalised.double()), 1.0)
+    return torch.where(batch.trained, later + outcome_weight * whole[owner], 0.0).float()
 
 
 def group_centred_batch_scaled(batch: Batch, *, unbiased: bool = False, eps: float = 1e-6) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from roll.algorithms.segments import siblings
 from roll.types import Batch
 
-_COMPUTED = ("trained", "old_logprobs", "penalties", "advantages", "returns")
+_COMPUTED = ("trained", "old_logprobs", "entropies", "penalties", "advantages", "returns")
 """Per-token rows that scoring or credit computes or changes."""
 
 

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 from roll.config.algorithm import Kl
 from roll.types import Spec
 
-Need: TypeAlias = Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "states"]
-"""Input beyond the batch: a role that scores it, recomputed logprobs, or states reported by environments."""
+Need: TypeAlias = Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "entropies", "states"]
+"""Input beyond the batch: a role that scores it, logprobs and entropies of the trainer, or states of environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

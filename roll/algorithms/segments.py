@@ -92,8 +92,8 @@ def token_rewards(batch: Batch) -> torch.Tensor:
     """[tokens] fp32: the reward of each token; over a trajectory they sum to its reward.
 
     A turn's reward goes to the last trained token of the turn, even if observations follow. The reward of a turn
-    without trained tokens goes to the last trained token before it, otherwise to the first after it. Penalties are
-    subtracted at their own tokens.
+    without trained tokens goes to the last trained token before it, otherwise to the first after it. Rewards of spans
+    are added, and penalties subtracted, at their own tokens.
     """
     positions, owner = locate_trained(batch)
     row = torch.zeros(batch.num_tokens, dtype=torch.float64, device=batch.trained.device)
@@ -101,8 +101,7 @@ def token_rewards(batch: Batch) -> torch.Tensor:
         earning = _earning_tokens(batch, positions, owner)
         lost = earning < 0  # the trajectory has no trained token
         row.index_add_(0, earning.clamp(min=0), batch.turn_rewards.double().masked_fill(lost, 0.0))
-    if batch.penalties is not None:
-        row -= _on_trained(batch, batch.penalties)
+    row += _within_responses(batch)
     return row.float()
 
 
@@ -118,12 +117,11 @@ def sum_to_go(batch: Batch, row: torch.Tensor, decay: float) -> torch.Tensor:
 def turn_returns(batch: Batch, decay: float) -> torch.Tensor:
     """[turns] fp64: rewards summed from each turn to its trajectory's last, discounted by `decay` per turn.
 
-    A penalty is subtracted from the turn of its token.
+    Rewards of spans and penalties count in the turn of their token.
     """
     rewards = batch.turn_rewards.double()
-    if batch.penalties is not None:
-        lost = _on_trained(batch, batch.penalties).double()
-        rewards = rewards - sum_by(batch.turn, lost, len(rewards))
+    if batch.span_rewards is not None or batch.penalties is not None:
+        rewards = rewards + sum_by(batch.turn, _within_responses(batch), len(rewards))
     order = torch.argsort(batch.turn_trajectory, stable=True)
     sums = suffix_sums(batch.turn_trajectory[order], rewards[order], decay)
     return torch.empty_like(sums).index_copy_(0, order, sums)
@@ -179,6 +177,23 @@ def _earning_tokens(batch: Batch, positions: torch.Tensor, owner: torch.Tensor) 
 def _along_rows(batch: Batch, per_row: torch.Tensor) -> torch.Tensor:
     lengths = torch.tensor(batch.lengths, dtype=torch.int64, device=per_row.device)
     return torch.repeat_interleave(per_row, lengths, output_size=batch.num_tokens)
+
+
+def spans_of(batch: Batch) -> torch.Tensor:
+    """[tokens] bool: trained tokens at which a span with a reward ends."""
+    if batch.span_rewards is None:
+        return torch.zeros_like(batch.trained)
+    return batch.trained & ~batch.span_rewards.isnan()
+
+
+def _within_responses(batch: Batch) -> torch.Tensor:
+    """[tokens] fp64: rewards that a batch has per token: those of spans minus penalties."""
+    row = torch.zeros(batch.num_tokens, dtype=torch.float64, device=batch.trained.device)
+    if batch.span_rewards is not None:
+        row += torch.where(spans_of(batch), batch.span_rewards, 0.0)
+    if batch.penalties is not None:
+        row -= _on_trained(batch, batch.penalties)
+    return row
 
 
 def _on_trained(batch: Batch, row: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import traceback
 from typing import Any
 
@@ -15,6 +14,7 @@ from roll.types import Spec
 
 _PROVIDED_BY = {
     "old_logprobs": "old_logprobs",
+    "entropies": "entropies",
     "ref_logprobs": "reference",
     "teacher_logprobs": "teacher",
     "values": "critic",
@@ -59,12 +59,13 @@ def check_shape(table: Table[Any], part: Spec, result: Any, like: torch.Tensor, 
 
 
 def _missing_need(error: BaseException, source: str | None, args: tuple[Any, ...]) -> str:
-    """The need to add, if an error about None comes from a line of user code that reads a row that is None."""
-    if not isinstance(error, TypeError | AttributeError) or "None" not in str(error):
+    """The need to add, if an error about None comes from user code that reads a row that is None."""
+    about_none = isinstance(error, TypeError | AttributeError) and "None" in str(error)
+    if not about_none and not isinstance(error, AssertionError):
         return ""
-    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source]
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == source]
     for name, need in _PROVIDED_BY.items():
         missing = any(getattr(arg, name, ...) is None for arg in args)
-        if missing and any(re.search(rf"\.{name}\b", line) for line in lines):
+        if missing and any(name in code.co_names for code in codes):
             return f"{name} is None unless algorithm.needs has {need!r}: add it there"
     return ""

@@ -158,7 +158,7 @@ def _growth(subject: Subject) -> float | None:
         return _FACTOR
     if subject.like in ("group_centred_batch_scaled", "batch_normalised", "distilled"):
         return 1.0
-    if subject.like in ("group_normalised", "gigpo"):
+    if subject.like in ("group_normalised", "group_normalised_process", "gigpo"):
         return 1.0 if subject.arguments.get("scale", True) else _FACTOR
     return None
 
@@ -166,7 +166,7 @@ def _growth(subject: Subject) -> float | None:
 def _has_baseline(subject: Subject) -> bool:
     if subject.like == "discounted":
         return subject.arguments.get("baseline", "none") != "none" and subject.arguments.get("gamma", 1.0) == 1.0
-    return subject.like in _CENTRED | {"batch_centred", "batch_normalised", "distilled"}
+    return subject.like in _CENTRED | {"group_normalised_process", "batch_centred", "batch_normalised", "distilled"}
 
 
 def _form_fault(result: Any, size: int, unit: str) -> str:

@@ -70,6 +70,7 @@ def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) 
     old = -noise.exponential(1.0, len(mask))
     sampler = old + _drift(noise, len(mask))
     penalties = _penalties(noise, attempts, mask) if noise.random() < 0.5 else None
+    spans = _spans(seed, attempts, mask) if seed % 3 == 0 else None
     batch = Batch(
         ids=torch.as_tensor(noise.integers(0, vocab, len(mask))),
         trained=torch.as_tensor(mask),
@@ -80,13 +81,14 @@ def case(seed: int, *, max_rows: int = 64, vocab: int = 32, long: bool = False) 
         group=_ints(_group_ids(noise, attempts)),
         truncated=torch.as_tensor(noise.random(len(attempts)) < 0.3),
         parts={"format": _part(noise, len(attempts))},
+        span_rewards=None if spans is None else _with_garbage(np.random.default_rng(seed), spans, mask),
         penalties=None if penalties is None else _with_garbage(noise, penalties, mask),
         old_logprobs=_with_garbage(noise, old, mask),
         ref_logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
         teacher_logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
         values=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
         returns=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
-        **_turn_fields(attempts, penalties, mask),
+        **_turn_fields(attempts, [None if penalties is None else -penalties, spans], mask),
     )
     return _finish(seed, noise, batch, mask, old)
 
@@ -122,7 +124,9 @@ def _finish(seed: int, noise: np.random.Generator, batch: Batch, mask: Any, old:
     by_row = noise.choice([0.0, 1.0, 1.0, 1.0], len(batch.lengths))
     size = noise.uniform(0.1, 2.0, len(mask)) * noise.choice([-1.0, 1.0], len(mask))
     advantages = size * np.repeat(by_row, batch.lengths)
+    entropies = _with_garbage(noise, noise.exponential(1.0, len(mask)), mask)
     whole = {
+        "entropies": entropies,
         "advantages": _with_garbage(noise, advantages, mask),
         "weights": torch.as_tensor(token_mean(exact_batch(batch)).astype(np.float32)),
     }
@@ -131,7 +135,7 @@ def _finish(seed: int, noise: np.random.Generator, batch: Batch, mask: Any, old:
         batch=replace(batch, **whole),
         logprobs=_with_garbage(noise, old + _drift(noise, len(mask)), mask),
         values=_with_garbage(noise, noise.normal(0, 1, len(mask)), mask),
-        entropies=_with_garbage(noise, noise.exponential(1.0, len(mask)), mask),
+        entropies=entropies,
     )
 
 
@@ -181,8 +185,8 @@ def _segment(noise: np.random.Generator, most: int) -> list[_Turn]:
     return turns
 
 
-def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[str, Any]:
-    """Turns numbered over the batch, their rewards, and trajectory rewards including penalties."""
+def _turn_fields(attempts: list[_Attempt], per_token: list[Any], mask: Any) -> dict[str, Any]:
+    """Turns numbered over the batch, their rewards, and trajectory rewards including those per token."""
     owned = [
         (owner, turn) for owner, attempt in enumerate(attempts) for segment in attempt.segments for turn in segment
     ]
@@ -190,8 +194,9 @@ def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[st
     owners = np.array([owner for owner, _ in owned])
     rewards = np.zeros(len(attempts))
     np.add.at(rewards, owners, [turn.reward for _, turn in owned])
-    if penalties is not None:
-        np.subtract.at(rewards, owners[turn[mask]], penalties[mask])
+    for row in per_token:
+        if row is not None:
+            np.add.at(rewards, owners[turn[mask]], np.nan_to_num(row[mask]))
     return {
         "turn": _ints(turn),
         "turn_trajectory": _ints(owners),
@@ -203,12 +208,23 @@ def _turn_fields(attempts: list[_Attempt], penalties: Any, mask: Any) -> dict[st
 
 def _penalties(noise: np.random.Generator, attempts: list[_Attempt], mask: Any) -> Any:
     """Penalties of either sign; none in groups with equal rewards, which they would make unequal."""
+    return np.where(_unequal(attempts), noise.integers(-256, 257, len(mask)) * _GRAIN, 0.0)
+
+
+def _spans(seed: int, attempts: list[_Attempt], mask: Any) -> Any:
+    """Rewards of spans at some trained tokens, NaN elsewhere; none in groups with equal rewards."""
+    noise = np.random.default_rng([seed, 1])
+    ends = mask & _unequal(attempts) & (noise.random(len(mask)) < 0.3)
+    return np.where(ends, noise.integers(-256, 257, len(mask)) * _GRAIN, np.nan)
+
+
+def _unequal(attempts: list[_Attempt]) -> Any:
+    """[tokens] bool: tokens of groups whose trajectories have different rewards."""
     sums: dict[int, set[float]] = {}
     for attempt in attempts:
         total = sum(turn.reward for segment in attempt.segments for turn in segment)
         sums.setdefault(attempt.group, set()).add(total)
-    free = _flat(attempts, lambda attempt, turn: [len(sums[attempt.group]) > 1] * turn.num_tokens)
-    return np.where(free, noise.integers(-256, 257, len(mask)) * _GRAIN, 0.0)
+    return np.array(_flat(attempts, lambda attempt, turn: [len(sums[attempt.group]) > 1] * turn.num_tokens), np.bool_)
 
 
 def _part(noise: np.random.Generator, size: int) -> torch.Tensor:

@@ -75,6 +75,7 @@ class ExactBatch:
     turn_rewards: Floats
     sampler_logprobs: Floats
     turn_states: Ints | None = None
+    span_rewards: Floats | None = None
     penalties: Floats | None = None
     old_logprobs: Floats | None = None
     teacher_logprobs: Floats | None = None

@@ -6,6 +6,7 @@ Untrained tokens get 0. Besides the batch, a shaping takes all rewards of the ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,29 @@ from roll.conformance.exact import ExactBatch, Floats
 def group_normalised(batch: ExactBatch, *, unbiased: bool = False, eps: float = 1e-6, scale: bool = True) -> Floats:
     """(R - group mean) / (group deviation + eps); 0 for equal rewards and for a group of one."""
     return _to_tokens(batch, _episode(batch, unbiased=unbiased, eps=eps, scale=scale))
+
+
+def group_normalised_process(
+    batch: ExactBatch, *, outcome_weight: float = 1.0, unbiased: bool = False, eps: float = 1e-6, scale: bool = True
+) -> Floats:
+    """Sum over the later spans of (r - mean) / (deviation + eps), each over all spans of the group; plus the outcome's.
+
+    The outcome is R without the rewards of spans, normalised among the siblings.
+    """
+    spans = [{at: reward for at in positions if (reward := _span_reward(batch, at)) is not None}
+             for positions in batch.positions]  # fmt: skip
+    outcomes = replace(batch, rewards=batch.rewards - np.array([sum(each.values()) for each in spans]))
+    episode = _episode(outcomes, unbiased=unbiased, eps=eps, scale=scale)
+    result = np.zeros(len(batch.trained))
+    for owner, siblings in enumerate(batch.siblings):
+        keys = [(sibling, at) for sibling in siblings for at in spans[sibling]]
+        rewards = np.array([spans[sibling][at] for sibling, at in keys])
+        scaled = normalise(rewards, unbiased=unbiased, eps=eps, scale=scale) if keys else rewards
+        for position in batch.positions[owner]:
+            later = [float(number) for (sibling, at), number in zip(keys, scaled, strict=True)
+                     if sibling == owner and at >= position]  # fmt: skip
+            result[position] = sum(later) + outcome_weight * episode[owner]
+    return result
 
 
 def leave_one_out(batch: ExactBatch) -> Floats:
@@ -181,7 +205,7 @@ def format(batch: ExactBatch, past: Floats, *, part: str = "format", penalty: fl
 
 
 def token_rewards(batch: ExactBatch) -> Floats:
-    """A turn's reward on its last trained token, or the nearest trained one before it, or after; minus penalties."""
+    """A turn's reward on its last trained token, or the nearest trained one before it, or after; spans; penalties."""
     result = np.zeros(len(batch.trained))
     for positions, turns in zip(batch.positions, batch.turns, strict=True):
         for turn in turns:
@@ -189,16 +213,17 @@ def token_rewards(batch: ExactBatch) -> Floats:
             if positions:
                 result[until[-1] if until else positions[0]] += batch.turn_rewards[turn]
         for position in positions:
+            result[position] += _span_reward(batch, position) or 0.0
             result[position] -= 0.0 if batch.penalties is None else batch.penalties[position]
     return result
 
 
 def turn_returns(batch: ExactBatch, gamma: float) -> Floats:
-    """[turns]: each turn's reward, minus the penalties of its trained tokens, plus `gamma` times the next return."""
+    """[turns]: each turn's reward, with spans and penalties of its tokens, plus `gamma` times the next return."""
     rewards = batch.turn_rewards.copy()
-    if batch.penalties is not None:
-        for position in np.flatnonzero(batch.trained):
-            rewards[batch.turn[position]] -= batch.penalties[position]
+    for position in np.flatnonzero(batch.trained):
+        rewards[batch.turn[position]] += _span_reward(batch, int(position)) or 0.0
+        rewards[batch.turn[position]] -= 0.0 if batch.penalties is None else batch.penalties[position]
     result = np.zeros(len(rewards))
     for turns in batch.turns:
         ahead = 0.0
@@ -226,6 +251,12 @@ def deviation_of(items: Floats | Sequence[float], *, unbiased: bool) -> float:
         return 0.0
     mean = sum(items) / len(items)
     return float(np.sqrt(sum((item - mean) ** 2 for item in items) / (len(items) - int(unbiased))))
+
+
+def _span_reward(batch: ExactBatch, position: int) -> float | None:
+    """Reward of the spans that end at this token; None if none does."""
+    reward = np.nan if batch.span_rewards is None else batch.span_rewards[position]
+    return None if np.isnan(reward) else float(reward)
 
 
 def _episode(batch: ExactBatch, *, unbiased: bool, eps: float, scale: bool) -> list[float]:

@@ -15,7 +15,7 @@ from roll.registry import Table
 TOLERANCE = 1e-5
 """Relative to the sum of absolute values, or to the norm of a gradient: the error that single precision may cause."""
 SEEDS = (0, 3, 4, 9, 10, 16)
-"""Batches from one empty row to 53 rows, with and without penalties."""
+"""Batches from one empty row to 53 rows, with and without penalties and rewards of spans."""
 GRADIENT = "gradient"
 
 

@@ -19,8 +19,10 @@ from roll.types import Batch
 Variation: TypeAlias = tuple[Case, Ints]
 _TOKEN_FIELDS = (
     "sampler_logprobs",
+    "span_rewards",
     "penalties",
     "old_logprobs",
+    "entropies",
     "ref_logprobs",
     "teacher_logprobs",
     "values",
@@ -107,14 +109,14 @@ def replace_garbage(case: Case) -> Variation:
 
 
 def rescale(case: Case, *, factor: float, shift: float = 0.0) -> Case:
-    """Every trajectory's reward times `factor` plus `shift`, with turn rewards and penalties to match."""
+    """Every trajectory's reward times `factor` plus `shift`, with rewards per turn and per token to match."""
     batch = case.batch
     turns = batch.turn_rewards * factor
     last = {int(owner): turn for turn, owner in enumerate(batch.turn_trajectory)}
     turns[list(last.values())] += shift
-    penalties = None if batch.penalties is None else batch.penalties * factor
-    rewards = batch.rewards * factor + shift
-    return replace(case, batch=replace(batch, rewards=rewards, turn_rewards=turns, penalties=penalties))
+    per_token = {name: getattr(batch, name) for name in ("span_rewards", "penalties")}
+    scaled = {name: None if row is None else row * factor for name, row in per_token.items()}
+    return replace(case, batch=replace(batch, rewards=batch.rewards * factor + shift, turn_rewards=turns, **scaled))
 
 
 def _rows(batch: Batch) -> list[_Row]:

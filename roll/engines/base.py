@@ -18,7 +18,8 @@ import numpy as np
 
 from roll.algorithms.recipe import Objective
 from roll.errors import EngineFailed
-from roll.types import Batch, Digest, Finish, Sampling, record
+from roll.types import Batch, Finish, Sampling, record
+from roll.weights.digest import Digest
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +120,14 @@ class AsyncSaver(Protocol):
 
     async def save_completed(self) -> bool:
         """Whether the last save is on disk; raises the error that it failed with."""
+        ...
+
+
+class HasEntropies(Protocol):
+    """A trainer that measures entropies in the pass that computes logprobs."""
+
+    async def logprobs_and_entropies(self, batch: Batch) -> torch.Tensor:
+        """[2, tokens] fp32: `logprobs`, and the entropies in nats of the distributions that tokens are drawn from."""
         ...
 
 

@@ -11,7 +11,8 @@ import torch
 from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Part, Request, Statistics
 from roll.errors import EngineFailed
-from roll.types import Batch, Digest, Finish, Sampling
+from roll.types import Batch, Finish, Sampling
+from roll.weights.digest import Digest
 
 
 class FakeTrainer:
@@ -31,6 +32,9 @@ class FakeTrainer:
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
         return batch.sampler_logprobs.clone()
+
+    async def logprobs_and_entropies(self, batch: Batch) -> torch.Tensor:
+        return torch.stack([await self.logprobs(batch), torch.ones(batch.num_tokens)])
 
     async def values(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(batch.num_tokens)

@@ -17,6 +17,7 @@ from roll.algorithms.advantages import (
     gigpo,
     group_centred_batch_scaled,
     group_normalised,
+    group_normalised_process,
     leave_one_out,
 )
 from roll.errors import ConfigError, UnknownName
@@ -358,3 +359,43 @@ def test_a_batch_without_trained_tokens_earns_nothing(advantage: Callable[[Batch
 def test_the_error_names_the_missing_input(advantage: Callable[[Batch], torch.Tensor], missing: str):
     with pytest.raises(ConfigError, match=rf"\(got None\).*{missing}"):
         advantage(attempts([1.0], [0]))
+
+
+# Rewards of spans
+
+SPANS = [NAN, 2.0, NAN, NAN, 0.0, NAN, NAN, NAN, NAN, 1.0, NAN]
+"""In `two_attempts`: 2 at the first sampled token of turn 0, 0 at the one of turn 1; 1 in the other attempt."""
+
+
+def test_spans_of_a_group_are_normalised_together_and_tokens_get_the_later_ones():
+    # spans 2, 0 and 1: mean 1, deviation sqrt(2/3), so +a, -a and 0; outcomes 3 and 5: -1 and +1
+    example = two_attempts(span_rewards=SPANS, rewards=[5.0, 6.0])
+    a = 1.5**0.5
+    close(
+        group_normalised_process(example, outcome_weight=0.5, eps=0.0),
+        [0, -0.5, -a - 0.5, 0, -a - 0.5, 0, 0, -0.5, 0, 0.5, 0.5],
+    )
+    close(group_normalised_process(example, outcome_weight=0.0, scale=False), [0, 0, -1, 0, -1, 0, 0, 0, 0, 0, 0])
+
+
+def test_without_spans_the_process_advantage_is_that_of_the_outcome():
+    example = two_attempts(rewards=[1.0, 3.0])
+    close(group_normalised_process(example), group_normalised(example).tolist())
+    zero = two_attempts(rewards=[1.0, 1.0], span_rewards=[NAN] * 11)
+    assert group_normalised_process(zero).tolist() == [0.0] * 11
+
+
+def test_spans_of_another_group_are_not_compared():
+    example = two_attempts(span_rewards=SPANS, rewards=[2.0, 1.0], group=[0, 1])
+    close(group_normalised_process(example, eps=0.0), [0, 0, -1, 0, -1, 0, 0, 0, 0, 0, 0])
+
+
+def test_a_reward_of_a_span_counts_from_its_token_backwards():
+    # attempt 0 has 2 at its first sampled token, 0 at its third and 4 at the end; attempt 1 has 1, then 3
+    example = two_attempts(span_rewards=SPANS, rewards=[6.0, 4.0], turn_rewards=[0.0, 0.0, 4.0, 3.0])
+    per_token = discounted(example, gamma=0.5, per="token")
+    close(per_token, [0, 2 + 0.5, 1, 0, 2, 0, 0, 4, 0, 1 + 1.5, 3])
+    close(discounted(example, gamma=0.5), [0, 2 + 1, 2 + 1, 0, 2, 0, 0, 4, 0, 4, 4])
+    values = replace(example, values=torch.tensor([NAN, 1.0, 2.0, NAN, 3.0, NAN, NAN, 1.0, NAN, 0.5, 2.0]))
+    # errors with lam 0: 2 + 2 - 1, 0 + 3 - 2, 0 + 1 - 3, 4 - 1; 1 + 2 - 0.5, 3 - 2
+    close(gae(values, lam=0.0), [0, 3, 1, 0, -2, 0, 0, 3, 0, 2.5, 1])

@@ -52,6 +52,16 @@ def valued(result: Any) -> torch.Tensor:
     return result.values * 2  # the line of valued
 
 
+def uncertain(result: Any) -> torch.Tensor:
+    entropies = result.entropies
+    return entropies[result.trained]  # the line of uncertain
+
+
+def insists(result: Any) -> torch.Tensor:
+    assert result.entropies is not None  # the line of insists
+    return result.entropies
+
+
 def line_of(name: str) -> str:
     """Location as error messages show it."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -130,3 +140,12 @@ def test_an_error_outside_user_code_names_no_line() -> None:
 def test_an_exception_in_a_built_in_function_is_not_converted() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'clip'"):
         call(LOSSES, Spec("clipped", {"clip": 1}), tokens([-1.0]))
+
+
+@pytest.mark.parametrize("name", ["uncertain", "insists"])
+def test_the_hint_comes_wherever_the_function_has_read_the_row(name: str) -> None:
+    recipe = Recipe(advantage=Spec(f"{__name__}:{name}"), loss=Spec("clipped"), aggregation=Spec("token_mean"))
+    with pytest.raises(ConfigError) as caught:
+        assign_credit(batch([1, 1], rewards=[1.0]), recipe, AlgorithmState())
+    hint = "entropies is None unless algorithm.needs has 'entropies': add it there"
+    assert str(caught.value).endswith(f"{line_of(name)}; {hint}")

@@ -12,7 +12,8 @@ from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.data.collate import pack
 from roll.engines.native.sampling import restrict
-from roll.types import Batch, Digest, Sampling, Tokens
+from roll.types import Batch, Sampling, Tokens
+from roll.weights.digest import Digest
 
 VOCAB = 12
 PLAIN = Sampling()

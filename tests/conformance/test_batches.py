@@ -59,12 +59,13 @@ def test_siblings_are_neither_adjacent_nor_numbered_in_order() -> None:
     assert any(left != right for left, right in pairwise(ids) if ids.count(left) > 1)
 
 
-def test_rewards_are_exactly_turn_rewards_minus_penalties() -> None:
+def test_rewards_are_exactly_turn_rewards_and_spans_minus_penalties() -> None:
     for example in CASES:
         batch = exact_batch(example.batch)
         for owner, (turns, places) in enumerate(zip(batch.turns, batch.positions, strict=True)):
             fines = 0.0 if batch.penalties is None else float(batch.penalties[places].sum())
-            assert batch.turn_rewards[turns].sum() - fines == batch.rewards[owner]
+            spans = 0.0 if batch.span_rewards is None else float(np.nansum(batch.span_rewards[places]))
+            assert batch.turn_rewards[turns].sum() + spans - fines == batch.rewards[owner]
 
 
 def test_half_precision_cannot_hold_the_rewards() -> None:

@@ -107,7 +107,14 @@ def best_of_group(batch: Batch) -> torch.Tensor:
     return torch.where(batch.trained, won[batch.trajectory][row], 0.0)
 
 
+def uncertain(batch: Batch) -> torch.Tensor:
+    """An advantage that reads entropies."""
+    assert batch.entropies is not None
+    return torch.where(batch.trained, best_of_group(batch) * batch.entropies, 0.0)
+
+
 def test_a_user_function_is_checked_by_dotted_name_or_directly() -> None:
+    assert check_advantage(uncertain, seeds=[0, 4]) == []
     assert check_loss(f"{__name__}:doubled", factor=3.0) == []
     assert check_loss(doubled) == []
     assert check_advantage(best_of_group, seeds=[0, 4]) == []

@@ -28,8 +28,9 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import Head, ModelSpec
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
-from roll.types import Batch, Digest, Sampling, Spec
+from roll.types import Batch, Sampling, Spec
 from roll.weights.channel import Shared
+from roll.weights.digest import Digest
 from roll.weights.huggingface import write_model
 
 _RANKS = 4
@@ -235,6 +236,9 @@ class ShardedTrainer:
 
     async def base_logprobs(self, batch: Batch) -> torch.Tensor:
         return await self._same("base_logprobs", batch)
+
+    async def logprobs_and_entropies(self, batch: Batch) -> torch.Tensor:
+        return await self._same("logprobs_and_entropies", batch)
 
     async def values(self, batch: Batch) -> torch.Tensor:
         return await self._same("values", batch)

@@ -8,8 +8,8 @@ import torch
 
 from roll.cluster.process import ProcessCluster
 from roll.engines.native.decoder import Decoder
-from roll.types import Digest, Spec
-from roll.weights.digest import digest
+from roll.types import Spec
+from roll.weights.digest import Digest, digest
 from roll.weights.ipc import IpcAddress, IpcReceiver, IpcSender
 from tests.engines.models import config
 

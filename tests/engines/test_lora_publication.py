@@ -23,8 +23,9 @@ from roll.journal.store import Journal
 from roll.serving.canary import canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Digest, Spec
+from roll.types import Spec
 from roll.weights.channel import Mailbox
+from roll.weights.digest import Digest
 from tests.engines.models import batch_of, generator, prompts, small, trainer
 
 LOSS = Objective(loss=Spec("policy_gradient"))

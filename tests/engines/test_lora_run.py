@@ -122,7 +122,13 @@ def test_the_export_is_a_whole_model_or_the_adapter_alone(start: Any, tmp_path: 
 def test_a_checkpoint_can_be_exported_merged_or_as_adapter(
     start: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands.train(start("steps=2"), overwrite=False)
+    decoder, base = build(ModelSpec(model=start().run.model)), tmp_path / "base"
+    write_model(base, decoder.config, dict(decoder.named_tensors()))
+    tokenizer: Any = character_tokenizer("0123456789+=")
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(base)
+    (base / "generation_config.json").write_text('{"temperature": 0.6, "eos_token_id": [0, 1]}')
+    commands.train(start("steps=2", f"model={{path: {base}}}"), overwrite=False)
     run, whole, apart = (str(tmp_path / name) for name in ("run", "whole", "apart"))
     for arguments in ([run, "--output", whole], [run, "--output", apart, "--adapter-only"]):
         with pytest.raises(SystemExit) as ended:
@@ -130,7 +136,9 @@ def test_a_checkpoint_can_be_exported_merged_or_as_adapter(
         assert not ended.value.code
     merged = dict(read_tensors(tmp_path / "run" / "model"))
     assert all(torch.equal(tensor, merged[name]) for name, tensor in read_tensors(Path(whole)))
-    assert (tmp_path / "whole" / "tokenizer.json").is_file()
+    for folder in (tmp_path / "whole", tmp_path / "run" / "model", tmp_path / "run" / "checkpoints" / "step-2"):
+        assert (folder / "tokenizer.json").is_file() and (folder / "chat_template.jinja").is_file()
+        assert (folder / "generation_config.json").read_text() == (base / "generation_config.json").read_text()
     saved = dict(read_tensors(tmp_path / "run" / "checkpoints" / "step-2"))
     assert all(torch.equal(tensor, saved[name]) for name, tensor in read_tensors(Path(apart)))
     capsys.readouterr()

@@ -27,7 +27,7 @@ from roll.engines.native.fused import apply_rotary, rms_norm
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
 from roll.errors import ConfigError
-from roll.types import Digest
+from roll.weights.digest import Digest
 
 _SPLIT = {
     "self_attn.q_proj": ColwiseParallel,

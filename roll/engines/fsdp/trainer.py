@@ -5,7 +5,7 @@ Ranks agree on everything that is not sharded: metrics, the norm of the gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -32,11 +32,12 @@ from roll.engines.native.trainer import (
     NativeTrainerSettings,
     build_optimizer,
 )
+from roll.errors import ConfigError
 from roll.registry import CHANNELS
-from roll.types import Batch, Digest, Spec
+from roll.types import Batch, Spec
 from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.channel import Channel, Shared
-from roll.weights.digest import combine, digest
+from roll.weights.digest import Digest, combine, digest
 from roll.weights.huggingface import write_sharded_model
 
 _FILE_BYTES = 4 * 2**30
@@ -143,21 +144,24 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         return not refused
 
     def _clip(self, most: float | None) -> Tensor:
-        """The norm of the whole gradient, which is then scaled to at most `most`.
-
-        Computed here because sharded and replicated parameters lie on different meshes.
-        """
-        gradients = [(p.grad.to_local(), tp_dim(p)) for p in self.decoder.parameters() if p.grad is not None]
-        squares = torch.zeros(2, dtype=torch.float64, device=self.decoder.device)
-        for gradient, dim in gradients:
-            squares[int(dim is None)] += torch.linalg.vector_norm(gradient, dtype=torch.float64).square().to(squares)
-        dist.all_reduce(squares)
-        norm = (squares[0] + squares[1] / self.ranks.layout.tp).sqrt().float()
+        """The norm of the whole gradient, which is then scaled to at most `most`."""
+        parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
+        norm = self._norm(parameters)
         if most is not None and norm > most:
             factor = most / (norm + 1e-6)
-            for gradient, _ in gradients:
+            for parameter in parameters:
+                gradient = parameter.grad.to_local()
                 gradient.mul_(factor.to(gradient))
         return norm
+
+    def _norm(self, parameters: Iterable[Any]) -> Tensor:
+        """The norm over all ranks, computed here because sharded and replicated parameters lie on different meshes."""
+        squares = torch.zeros(2, dtype=torch.float64, device=self.decoder.device)
+        for parameter in parameters:
+            square = torch.linalg.vector_norm(parameter.grad.to_local(), dtype=torch.float64).square()
+            squares[int(tp_dim(parameter) is None)] += square.to(squares)
+        dist.all_reduce(squares)
+        return (squares[0] + squares[1] / self.ranks.layout.tp).sqrt().float()
 
     def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Write the model on rank 0; the other ranks only gather. Does nothing without tensors."""
@@ -216,6 +220,10 @@ def logprob_model(
 
 def _optimizer(decoder: ShardedDecoder, config: Optimizer) -> Any:
     """Parameters in one group per mesh, because no operation takes tensors of several meshes."""
+    if config.custom is not None:
+        raise ConfigError(
+            f"optimizer {config.kind!r}: fsdp2 saves the state of adamw and sgd alone; choose one of them"
+        )
     meshes: dict[int, list[Tensor]] = {}
     for parameter in decoder.parameters():
         assert isinstance(parameter, DTensor)

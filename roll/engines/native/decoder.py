@@ -22,7 +22,7 @@ from roll.config.decoder import decoder_fault, longest_sequence
 from roll.config.lora import Lora
 from roll.engines.native.fused import apply_rotary, rms_norm, silu_gate
 from roll.errors import ConfigError
-from roll.types import Digest
+from roll.weights.digest import Digest
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]."""

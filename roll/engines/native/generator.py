@@ -23,9 +23,9 @@ from roll.engines.native import lora
 from roll.engines.native.attention import SlotCache
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.sampling import draw, score, uniforms
-from roll.types import Digest, Finish, Sampling
+from roll.types import Finish, Sampling
 from roll.weights.channel import Channel
-from roll.weights.digest import StreamingDigest, digest
+from roll.weights.digest import Digest, StreamingDigest, digest
 
 MIN_ROWS = 16
 """Matrix products with fewer rows may take another path through the BLAS and round differently."""

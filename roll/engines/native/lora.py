@@ -20,9 +20,8 @@ from torch.autograd.function import once_differentiable
 from roll.config.lora import Lora, rank_fault, widths
 from roll.engines.native.decoder import Decoder, Geometry, Layer
 from roll.errors import ConfigError
-from roll.types import Digest
 from roll.weights.adapters import read_adapter
-from roll.weights.digest import combine, digest
+from roll.weights.digest import Digest, combine, digest
 
 _FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,16 +22,17 @@ from roll.data.collate import pack
 from roll.engines.base import Part
 from roll.engines.native import lora, mixed
 from roll.engines.native.attention import Ragged, sharing
+from roll.engines.native.custom_optimizer import blame_optimizer, build_custom, read_optimizer_state
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.likelihood import likelihood
 from roll.engines.native.mixed import Precision
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
 from roll.errors import ConfigError
-from roll.types import Batch, Digest, Sampling, Tokens
+from roll.types import Batch, Sampling, Tokens
 from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.channel import Channel
-from roll.weights.digest import StreamingDigest
+from roll.weights.digest import Digest, StreamingDigest
 from roll.weights.huggingface import read_tensors, write_model
 
 _STATE = "optimizer.pt"
@@ -102,6 +104,10 @@ class NativeLogprobModel:
             raise ConfigError("logprobs: this model has a score head and no language head; use another model")
         return await self._row(batch, lambda output: output.logprobs, sampling)
 
+    async def logprobs_and_entropies(self, batch: Batch) -> Tensor:
+        """Both rows, from one pass."""
+        return await self._row(batch, lambda output: torch.stack([output.logprobs, output.entropies]), num_rows=2)
+
     async def values(self, batch: Batch) -> Tensor:
         if self.decoder.score is None:
             raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
@@ -118,14 +124,17 @@ class NativeLogprobModel:
         sampling: Sampling | None = None,
         *,
         base: bool = False,
+        num_rows: int | None = None,
     ) -> Tensor:
-        row = torch.zeros(batch.num_tokens, device=self.decoder.device)
+        """One value per token; `num_rows` of them where it is given."""
+        shape = (batch.num_tokens,) if num_rows is None else (num_rows, batch.num_tokens)
+        row = torch.zeros(shape, device=self.decoder.device)
         for rows, part in self._microbatches(batch):
             with torch.no_grad(), lora.without_adapters(self.decoder) if base else nullcontext():
                 values = select(self._forward(part, torch.ones_like(part.trained), sampling=sampling))
             assert values is not None
             if rows:  # an idle micro-batch of a rank has none
-                row[to_device(torch.from_numpy(batch.positions(rows)), row.device)] = values
+                row[..., to_device(torch.from_numpy(batch.positions(rows)), row.device)] = values
             await asyncio.sleep(0)
         return self._whole_row(row).cpu()
 
@@ -270,7 +279,7 @@ class NativeTrainer(NativeLogprobModel):
             tensors = read_adapter(path, self.decoder.lora)
             check_base(path, lora.frozen_digest(self.decoder))
             lora.load_adapter(self.decoder, tensors, where=str(path))
-        state = torch.load(path / _STATE, map_location=self.settings.device, weights_only=True)
+        state = read_optimizer_state(path / _STATE, self.settings.device)
         self._optimizer.load_state_dict(state["optimizer"])
         self._num_updates = state["num_updates"]
 
@@ -278,8 +287,9 @@ class NativeTrainer(NativeLogprobModel):
         super()._move(parts, device)
         if "optimizer" in parts:
             for state in self._optimizer.state.values():
-                for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
-                    state[name] = state[name].to(device)
+                for name, value in state.items():
+                    if isinstance(value, Tensor) and value.dim():  # a counter stays where the optimizer put it
+                        state[name] = value.to(device)
 
     def _accumulate(self, batch: Batch, objective: Objective, sums: MetricSums) -> None:
         """Add this micro-batch's gradient and its part of the metrics."""
@@ -297,15 +307,31 @@ class NativeTrainer(NativeLogprobModel):
         """Clip the gradient and apply the optimizer step, unless loss or gradient is not finite."""
         config = self.settings.optimizer
         lr = lr_at(self._num_updates, self.settings.total_steps, config)
+        by_layer = self._layer_norms() if config.layer_grad_norms else {}
         norm = self._clip(config.max_grad_norm)
         finite = self._all_finite(norm, sums.loss)
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
-            self._optimizer.step()
+            with blame_optimizer(config):
+                self._optimizer.step()
             self._num_updates += 1
         self._optimizer.zero_grad(set_to_none=True)
-        return {**sums.means(), "loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
+        step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
+        return {**sums.means(), **by_layer, **step}
+
+    def _layer_norms(self) -> dict[str, float]:
+        """The norm of the gradient of each layer, and of each group of parameters outside of the layers."""
+        layers: dict[str, list[Tensor]] = {}
+        for name, parameter in self.decoder.named_parameters():
+            if parameter.grad is not None:
+                layers.setdefault(layer_of(name), []).append(parameter)
+        norms: list[float] = torch.stack([self._norm(parameters) for parameters in layers.values()]).tolist()
+        return {f"loss/grad_norm/{layer}": norm for layer, norm in zip(layers, norms, strict=True)}
+
+    def _norm(self, parameters: Iterable[Tensor]) -> Tensor:
+        """The norm of the gradient of these parameters."""
+        return torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
 
     def _clip(self, most: float | None) -> Tensor:
         """The norm of the gradient, which is then scaled to at most `most`."""
@@ -348,11 +374,19 @@ class MetricSums:
 
 def build_optimizer(parameters: Any, config: Optimizer) -> Any:
     """The optimizer of parameters, or of groups of them."""
+    if config.custom is not None:
+        return build_custom(parameters, config.custom)
     if config.kind == "sgd":
         return torch.optim.SGD(parameters, lr=config.lr, weight_decay=config.weight_decay)
     return torch.optim.AdamW(
         parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
     )
+
+
+def layer_of(name: str) -> str:
+    """The layer of a parameter by its name, equal in all trainers: `layers.3`, `embed`, `norm`, `head` or `score`."""
+    layer = re.search(r"layers\.\d+|embed|norm|head|score", name)
+    return name if layer is None else layer[0]
 
 
 def lr_at(step: int, total: int, optimizer: Optimizer) -> float:

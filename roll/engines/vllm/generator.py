@@ -33,9 +33,9 @@ from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
 from roll.errors import ConfigError, EngineFailed, RunStopped
 from roll.registry import CHANNELS
-from roll.types import Digest, Finish, Spec
+from roll.types import Finish, Spec
 from roll.weights.channel import Channel
-from roll.weights.digest import combine, digest
+from roll.weights.digest import Digest, combine, digest
 from roll.weights.huggingface import read_config, write_model
 
 OLDEST, NEWEST = (0, 25), (0, 32)

@@ -18,9 +18,8 @@ import torch
 from roll.config.lora import Lora
 from roll.engines.native.lora import as_served
 from roll.errors import ConfigError, RunStopped
-from roll.types import Digest
 from roll.weights.adapters import write_adapter
-from roll.weights.digest import digest
+from roll.weights.digest import Digest, digest
 
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM supports; an adapter of another rank is padded with zeros."""

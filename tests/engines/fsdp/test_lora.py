@@ -98,6 +98,7 @@ def test_digest_logprobs_and_reference_are_those_of_one_process(team: Team, tmp_
         reference = await engine.base_logprobs(batch())
         await engine.update(batch(), CLIPPED)
         result = await engine.logprobs(batch()), await engine.base_logprobs(batch())
+        result = *result, await engine.logprobs_and_entropies(batch())
         await engine.stop()
         return first, reference, *result
 

@@ -88,6 +88,23 @@ def check_same_gradient(team: Team, spec: TrainerSpec, decoder: Decoder, example
     assert apart(before - many, before - one) < 1e-5
 
 
+@pytest.mark.sweep
+def test_the_norms_of_layers_are_those_of_one_process(team: Team, tmp_path: Path) -> None:
+    decoder = _with_biases(small(**MODELS["llama"]))
+    optimizer = SGD.model_copy(update={"layer_grad_norms": True})
+    spec = TrainerSpec(path=written(decoder, tmp_path / "model"), optimizer=optimizer, budget=90, **LAYOUTS["dp2 tp2"])
+
+    async def norms(engine: Any) -> dict[str, float]:
+        await engine.start()
+        metrics = await engine.update(batch(), CLIPPED)
+        await engine.stop()
+        return {name: value for name, value in metrics.items() if "grad_norm" in name}
+
+    one, many = team.run(norms(alone(spec, decoder))), team.run(norms(team.trainer(spec)))
+    layers = ("", "/embed", "/head", "/norm", "/layers.0", "/layers.1")
+    assert set(one) == {f"loss/grad_norm{layer}" for layer in layers} and many == pytest.approx(one, rel=1e-4)
+
+
 def _with_biases(decoder: Decoder) -> Decoder:
     """A decoder whose norms are not one and biases not zero, so that a wrong one is detected."""
     noise = torch.Generator().manual_seed(1)

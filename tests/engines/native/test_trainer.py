@@ -201,6 +201,29 @@ def test_a_large_gradient_is_clipped_to_max_grad_norm() -> None:
     assert clipped["loss/grad_norm"] == pytest.approx(free, rel=1e-5), "the norm reported is the one before clipping"
 
 
+def test_the_norms_of_layers_are_logged_on_request_and_add_up_to_the_whole() -> None:
+    async def measure(optimizer: Optimizer) -> tuple[dict[str, float], dict[str, float]]:
+        decoder = small()
+        engine = trainer(decoder, optimizer=optimizer)
+        await engine.start()
+        metrics = await engine.update(rewarded(), CLIPPED)
+        moments = {
+            name: engine._optimizer.state[parameter]["exp_avg"] * 10 for name, parameter in decoder.named_parameters()
+        }
+        squares = [float(row.square().sum()) for name, row in moments.items() if name.startswith("layers.1.")]
+        by_layer = {name: value for name, value in metrics.items() if name.startswith("loss/grad_norm/")}
+        assert sum(value**2 for value in by_layer.values()) in (
+            0,
+            pytest.approx(metrics["loss/grad_norm"] ** 2, rel=1e-5),
+        )
+        return by_layer, {"loss/grad_norm/layers.1": sum(squares) ** 0.5}
+
+    found, expected = asyncio.run(measure(Optimizer(lr=1e-6, max_grad_norm=1e9, layer_grad_norms=True)))
+    assert set(found) == {f"loss/grad_norm/{layer}" for layer in ("embed", "norm", "layers.0", "layers.1")}
+    assert found["loss/grad_norm/layers.1"] == pytest.approx(expected["loss/grad_norm/layers.1"], rel=1e-4)
+    assert asyncio.run(measure(Optimizer(lr=1e-6, max_grad_norm=1e9)))[0] == {}
+
+
 def test_a_skipped_update_neither_advances_the_schedule_nor_leaves_a_gradient() -> None:
     async def rates() -> list[float]:
         decoder = small()
@@ -298,3 +321,24 @@ def _logprobs(decoder: Decoder, row: list[int]) -> torch.Tensor:
     logits = decoder.hidden(ids, positions, attend) @ decoder.head.T
     scored = logits[:-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
     return torch.cat([torch.zeros(1), scored])
+
+
+def test_entropies_are_measured_in_the_pass_of_the_logprobs() -> None:
+    rows, decoder = ROWS[:5], small()
+    engine = trainer(decoder, budget=64, sampling=Sampling(temperature=0.7))
+    batch = batch_of(rows)
+
+    async def measure() -> tuple[torch.Tensor, torch.Tensor]:
+        await engine.start()
+        return await engine.logprobs(batch), await engine.logprobs_and_entropies(batch)
+
+    logprobs, both = asyncio.run(measure())
+    expected: list[float] = []
+    for row in rows:
+        ragged = Ragged((len(row),), device=torch.device("cpu"))
+        with torch.no_grad():
+            logits = decoder.hidden(torch.tensor(row), ragged.positions, ragged.attend) @ decoder.head.t()
+        shares = (logits / 0.7).double().softmax(-1)
+        expected += [0.0, *(-(shares * shares.log()).sum(-1))[:-1].tolist()]  # entry t is about the choice of token t
+    assert torch.equal(both[0], logprobs)
+    torch.testing.assert_close(both[1].double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-5)

@@ -1,7 +1,7 @@
 """Kills a short run at every file operation and journal commit, continues it with `train --resume`, counts violations.
 
-The run is real: native engine, rewards of which some fail, sampling by difficulty. A kill is `os._exit`: no handler
-runs, and nothing is flushed.
+The run is real: native engine, rewards of which some fail, group filters, sampling by difficulty. A kill is
+`os._exit`: no handler runs, and nothing is flushed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ RUN: dict[str, Any] = {
             "data": {"kind": "arithmetic", "count": 200},
             "reward": "benchmarks.crash_points:score",
             "task_sampling": {"target": 0.5},
+            "filters": ["mixed"],
         }
     ],
     "rollout": {"groups_per_step": GROUPS, "group_size": SIBLINGS, "max_seq_len": 32, "max_new_tokens": 4}
@@ -112,13 +114,20 @@ def _try_all(folder: Path, mode: str) -> tuple[int, list[str], int]:
     faults = [f"not killed: {fault}" for fault in violations(whole, code, None)]
     expected = weights(whole) if "deterministic=true" in MODES[mode] else None
     num_unaccounted = 0
-    with bar(num_points, f"{mode} crash points") as advance:
-        for point in range(1, num_points + 1):
-            directory = folder / str(point)
-            train(directory, mode, point)
-            code, _ = train(directory, mode, None)
-            faults += [f"point {point}: {fault}" for fault in violations(directory, code, expected)]
-            num_unaccounted += code == 0 and read_ledger(directory / "runs/short").tokens.unaccounted != 0
+
+    def try_point(point: int) -> tuple[list[str], bool]:
+        directory = folder / str(point)
+        train(directory, mode, point)
+        code, _ = train(directory, mode, None)
+        found = [f"point {point}: {fault}" for fault in violations(directory, code, expected)]
+        return found, code == 0 and read_ledger(directory / "runs/short").tokens.unaccounted != 0
+
+    with bar(num_points, f"{mode} crash points") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found, unaccounted in pool.map(try_point, range(1, num_points + 1)):
+            faults += found
+            for fault in found:
+                typer.echo(f"{mode}: {fault}", err=True)
+            num_unaccounted += unaccounted
             advance(1)
     return num_points, faults, num_unaccounted
 
@@ -130,7 +139,7 @@ def train(folder: Path, mode: str, point: int | None) -> tuple[int, int]:
     file.write_text(yaml.safe_dump(RUN), encoding="utf-8")
     process = _FRESH.Process(target=_child, args=(folder, ("train", "run.yaml", *MODES[mode], "--resume"), point))
     process.start()
-    process.join(120)
+    process.join(600)
     if process.is_alive():
         process.kill()
         process.join()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -39,10 +39,12 @@ def record(cls: type[T]) -> type[T]:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation; the role is `system`, `user`, `assistant` or `tool`."""
 
     role: str
     content: str
+    extra: str = ""
+    """Further fields for the chat template, such as `tool_calls`, as a JSON object; text, so that messages hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +52,49 @@ class Task:
     """One thing to attempt."""
 
     id: str
+    """Name of the task in logs and samples."""
     domain: str
+    """Name of its source."""
     messages: tuple[Message, ...] = ()
+    """The prompt; empty if the environment writes it."""
     answer: Any = None
     """Reference for a verifier: a string, or the type that the domain's reward expects."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of its row."""
     seed: int = 0
     """Seed of the environment's randomness."""
+    reply: Message | None = None
+    """The assistant's reply at the end of a chat, to learn from; None if the row has none."""
+
+
+class Span(NamedTuple):
+    """A reward for a part of a response: the characters from `start` up to, but not including, `end`."""
+
+    start: int
+    """First character of the part."""
+    end: int
+    """Number of characters up to its end."""
+    value: float
+    """Reward that the part earns at its last token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Result of a reward function: the value to train on, and its parts for logging."""
+    """Result of a reward function: the value to train on, its parts for logging, and rewards within the response."""
 
     value: float
+    """Reward of the whole response."""
     parts: dict[str, float] = field(default_factory=dict[str, float])
+    """Numbers to log by name; they are not added to the reward."""
+    comment: str = ""
+    """Why the score is what it is, for the reader of a sample; stored with the score, never trained on."""
+    spans: tuple[Span, ...] = ()
+    """Rewards of parts of the response, added to `value`; each is earned at the token that ends the span."""
+
+    @property
+    def total(self) -> float:
+        """The value plus the values of all spans."""
+        return self.value + sum(span.value for span in self.spans)
 
 
 class Finish(StrEnum):
@@ -77,7 +107,7 @@ class Finish(StrEnum):
 
 
 class Status(StrEnum):
-    """Outcome of a trajectory."""
+    """Outcome of a trajectory: complete, failed by one of its parts, cancelled, too old, or replaced by a filter."""
 
     FINISHED = "finished"
     TRUNCATED = "truncated"
@@ -116,6 +146,13 @@ class Turn:
     """Seconds until the environment answered."""
     state: str = ""
     """Name of the environment's state in this turn; empty if the environment does not report states."""
+    span_rewards: tuple[tuple[int, float], ...] = ()
+    """Rewards of the score's spans: index in `sampled` of the token that ends a span, and value. Indices increase."""
+
+    @property
+    def total_reward(self) -> float:
+        """The environment's reward plus the rewards of spans."""
+        return self.reward + sum(value for _, value in self.span_rewards) if self.span_rewards else self.reward
 
 
 @record
@@ -128,6 +165,7 @@ class Segment:
 
     @property
     def ids(self) -> Ints:
+        """Observations and sampled tokens of all turns."""
         return self._row(lambda turn: turn.observation, lambda turn: turn.sampled, np.int32)
 
     @property
@@ -138,18 +176,6 @@ class Segment:
             lambda turn: np.ones(len(turn.sampled), np.bool_),
             np.bool_,
         )
-
-    @property
-    def sampler_logprobs(self) -> Floats:
-        """0.0 where `trained` is False."""
-        return self._row(
-            lambda turn: np.zeros(len(turn.observation), np.float32), lambda turn: turn.sampler_logprobs, np.float32
-        )
-
-    @property
-    def versions(self) -> Ints:
-        """-1 where `trained` is False."""
-        return self._row(lambda turn: np.full(len(turn.observation), -1), lambda turn: turn.versions, np.int32)
 
     def _row(self, observed: Callable[[Turn], Any], sampled: Callable[[Turn], Any], kind: Any) -> Any:
         parts = [part for turn in self.turns for part in (observed(turn), sampled(turn))]
@@ -162,6 +188,7 @@ class Trajectory:
 
     task: Task
     sibling: int
+    """Index within its group."""
     segments: tuple[Segment, ...]
     status: Status
     score: Score | None = None
@@ -179,11 +206,11 @@ class Trajectory:
 
     @property
     def reward(self) -> float:
-        """The score plus the rewards of all turns of all agents."""
+        """The score's value plus the rewards of all turns of all agents, spans included."""
         total = 0.0
         for segment in self.segments:
             for turn in segment.turns:
-                total += turn.reward
+                total += turn.total_reward
         return total if self.score is None else self.score.value + total
 
     def by_agent(self) -> dict[str, Trajectory]:
@@ -200,6 +227,7 @@ class Trajectory:
 
     @property
     def num_sampled(self) -> int:
+        """Sampled tokens of all turns."""
         num_tokens = 0
         for segment in self.segments:
             for turn in segment.turns:
@@ -239,7 +267,7 @@ class Batch:
     trained: torch.Tensor
     """[tokens] bool"""
     sampler_logprobs: torch.Tensor
-    """[tokens] fp32"""
+    """[tokens] fp32, from the generator that sampled the tokens"""
     versions: torch.Tensor
     """[tokens] int32, -1 where not trained"""
     lengths: tuple[int, ...]
@@ -257,7 +285,7 @@ class Batch:
     turn_trajectory: torch.Tensor
     """[turns] int64"""
     turn_rewards: torch.Tensor
-    """[turns] fp32; the score of a trajectory is part of its last turn, so that they sum to its reward"""
+    """[turns] fp32; the score of a trajectory is part of its last turn. With `span_rewards` they sum to its reward"""
     domains: tuple[str, ...] = ()
     """[trajectories]: domain of each; empty if unknown"""
     agents: tuple[str, ...] = ()
@@ -266,15 +294,23 @@ class Batch:
     """[turns] int64: equal numbers are equal states; None if an environment does not report states"""
     parts: Mapping[str, torch.Tensor] = field(default_factory=lambda: {})
     """[trajectories] fp32 by name: parts of the scores, NaN where a trajectory lacks the part"""
+    span_rewards: torch.Tensor | None = None
+    """[tokens] fp32: reward of the spans that end at each token, NaN where none does; None if no score has spans.
+    Already part of `rewards`, not of `turn_rewards`"""
     penalties: torch.Tensor | None = None
     """[tokens] fp32: subtracted from the reward per token; already subtracted in `rewards`, not in `turn_rewards`"""
     old_logprobs: torch.Tensor | None = None
     """[tokens] fp32, from the trainer before this step's first update; None if the step has only one update"""
+    entropies: torch.Tensor | None = None
+    """[tokens] fp32, in nats, from the pass that computes `old_logprobs`; None unless the algorithm needs them"""
     ref_logprobs: torch.Tensor | None = None
+    """[tokens] fp32, from the reference; None without one"""
     teacher_logprobs: torch.Tensor | None = None
+    """[tokens] fp32, from the teacher; None without one"""
     values: torch.Tensor | None = None
     """[tokens] fp32: entry t is the value of the state in which token t was sampled"""
     advantages: torch.Tensor | None = None
+    """[tokens] fp32, 0 where not trained; None before they are computed"""
     returns: torch.Tensor | None = None
     """[tokens] fp32: targets of `values`"""
     weights: torch.Tensor | None = None
@@ -282,6 +318,7 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
+        """Tokens of all rows."""
         return sum(self.lengths)
 
     def positions(self, rows: Sequence[int]) -> Any:
@@ -294,11 +331,8 @@ class Batch:
         stay valid."""
         ends: list[int] = np.cumsum(self.lengths).tolist()
         spans = [slice(ends[row] - self.lengths[row], ends[row]) for row in rows]
-        cut = {
-            name: _join(value, spans)
-            for name in _TOKEN_ROWS
-            if (value := getattr(self, name)) is not None
-        }  # fmt: skip
+        values = ((name, getattr(self, name)) for name in _TOKEN_ROWS)
+        cut = {name: _join(value, spans) for name, value in values if value is not None}
         return replace(
             self, **cut, lengths=tuple(self.lengths[row] for row in rows), trajectory=self.trajectory[list(rows)]
         )
@@ -313,19 +347,8 @@ def _join(row: torch.Tensor, spans: Sequence[slice]) -> torch.Tensor:
 
 
 _TOKEN_ROWS = (
-    "ids",
-    "trained",
-    "sampler_logprobs",
-    "versions",
-    "turn",
-    "penalties",
-    "old_logprobs",
-    "ref_logprobs",
-    "teacher_logprobs",
-    "values",
-    "advantages",
-    "returns",
-    "weights",
+    *("ids", "trained", "sampler_logprobs", "versions", "turn", "span_rewards", "penalties", "old_logprobs"),
+    *("entropies", "ref_logprobs", "teacher_logprobs", "values", "advantages", "returns", "weights"),
 )
 
 
@@ -334,10 +357,13 @@ class Tokens:
     """Input of a loss: flat rows of whole sequences. `logprobs` are those of the current weights."""
 
     logprobs: torch.Tensor
+    """[tokens] fp32, with gradient"""
     old_logprobs: torch.Tensor
+    """[tokens] fp32, before the step's first update"""
     sampler_logprobs: torch.Tensor
     advantages: torch.Tensor
     trained: torch.Tensor
+    """[tokens] bool: sampled tokens that the loss covers; all values are 0 at the others"""
     row: torch.Tensor
     """[tokens] int64: index of each token's sequence, from 0 within this record"""
     trajectory: torch.Tensor
@@ -349,8 +375,10 @@ class Tokens:
     values: torch.Tensor | None = None
     """Values of the critic being trained; entry t is about the state in which token t was sampled."""
     old_values: torch.Tensor | None = None
+    """[tokens] fp32: values before the step's first update; None without a critic"""
     returns: torch.Tensor | None = None
     entropies: torch.Tensor | None = None
+    """[tokens] fp32, in nats; with a gradient if `algorithm.entropy_coefficient` is above 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,20 +391,3 @@ class Sampling:
     """Only the k most likely tokens; 0: all."""
     top_p: float = 1.0
     """Only the smallest set of tokens with total probability of at least p."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedVersion:
-    """The weights of the generators."""
-
-    version: int
-    step: int
-    """Number of training steps of these weights. Versions only increase; steps go back when a run is resumed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """A fingerprint of weights, invariant under fusing, sharding and zero padding."""
-
-    sums: dict[str, tuple[int, int]]
-    """By dtype: the sums modulo 2^32 of the bit patterns and of their squares."""

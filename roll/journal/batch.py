@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -148,7 +149,7 @@ class WriteBatch:
     def _add_event(self, entry: JournalEntry[Event]) -> None:
         event = entry.event
         step, version, group = [getattr(event, name, None) for name in ("step", "version", "group")]
-        body = _ENCODER.encode(event).decode()
+        body = _to_json(event)
         self._events.append((entry.id, entry.time, type(event).__name__, step, version, group, body))
         match event:
             case GroupReady(group=group, siblings=siblings) if siblings:
@@ -227,3 +228,11 @@ class WriteBatch:
 def _chunk_row(chunk: Chunk) -> tuple[Any, ...]:
     key = (chunk.group, chunk.sibling, chunk.attempt, chunk.turn, chunk.context)
     return (*key, chunk.ids.tobytes(), chunk.logprobs.tobytes(), chunk.version)
+
+
+def _to_json(event: Event) -> str:
+    """An event as JSON; halves of surrogate pairs, which a reason may quote, become question marks."""
+    try:
+        return _ENCODER.encode(event).decode()
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(event), ensure_ascii=False).encode("utf-8", "replace").decode()

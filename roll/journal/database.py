@@ -7,8 +7,8 @@ from pathlib import Path
 
 from roll.errors import ConfigError, RunStopped
 
-FORMAT = 7
-"""Raised whenever a table, or the name of an event or of one of its fields, changes."""
+FORMAT = 8
+"""Raised whenever a table, a stored record, or the name of an event or of one of its fields, changes."""
 _PAGE = 16 * 1024
 """Bytes. Several trajectories fit on a page: one system call per trajectory costs more than copying it."""
 _CACHE = 16 * 2**20

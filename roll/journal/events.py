@@ -118,6 +118,29 @@ class StepStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantagesAssigned(Event):
+    """The attempts of a step have advantages."""
+
+    step: int
+    advantages: dict[int, dict[int, float | None]]
+    """Mean over the sampled tokens of an attempt, by group and sibling; None if it is not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HackSuspected(Event):
+    """The rewarded responses of a step show a sign of reward hacking."""
+
+    step: int
+    domain: str
+    sign: str
+    """`identical`, `vocabulary` or `rise`."""
+    reason: str
+    """What was measured, in words."""
+    attempts: tuple[str, ...] = ()
+    """Examples, as `group.sibling`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsUpdated(Event):
     """The step's update was applied, or refused because it was not finite."""
 

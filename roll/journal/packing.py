@@ -65,14 +65,14 @@ def pack(trajectory: Trajectory, texts: TaskTexts | None = None) -> PackedTrajec
                 segments,
                 trajectory.status,
                 trajectory.score,
-                trajectory.reason,
+                trajectory.reason.encode("utf-8", "backslashreplace").decode(),  # may quote any text
                 trajectory.metrics,
             )
         )
-    except (TypeError, OverflowError) as error:
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise ConfigError(
             f"task {trajectory.task.id!r}: its answer, metadata or metrics cannot be recorded ({error}); "
-            "use text, numbers that fit 64 bits, lists and dictionaries"
+            "use text that UTF-8 can encode, numbers that fit 64 bits, lists and dictionaries"
         ) from None
     return PackedTrajectory(body, versions)
 
@@ -119,11 +119,12 @@ def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
         turn.queued_s,
         turn.waited_s,
         turn.state,
+        turn.span_rewards,
     )
 
 
 def _unpack_turn(plain: list[Any]) -> Turn:
-    num_observed, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state = plain
+    num_observed, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state, spans = plain
     ids = _widen(*narrow)
     return Turn(
         observation=ids[:num_observed],
@@ -136,6 +137,7 @@ def _unpack_turn(plain: list[Any]) -> Turn:
         queued_s=queued_s,
         waited_s=waited_s,
         state=state,
+        span_rewards=tuple((index, value) for index, value in spans),
     )
 
 

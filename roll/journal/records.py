@@ -62,6 +62,7 @@ class StoredTrajectory:
 class TrajectoryQuery:
     """Which trajectories to read; None means any."""
 
+    id: int | None = None
     step: int | None = None
     group: int | None = None
     domain: str | None = None

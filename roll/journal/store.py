@@ -71,7 +71,7 @@ class Reader:
     def trajectories(self, query: TrajectoryQuery | None = None) -> Iterator[StoredTrajectory]:
         """The stored trajectories, in the order they ended."""
         query = query or TrajectoryQuery()
-        columns = {"group": query.group, "domain": query.domain, "status": query.status}
+        columns = {"id": query.id, "group": query.group, "domain": query.domain, "status": query.status}
         values: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
         conditions = [f'"{name}" = :{name}' for name in values]
         if query.step is not None:

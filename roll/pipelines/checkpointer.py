@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,8 +25,11 @@ from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.rollout.inflight import SchedulerState
 from roll.rollout.resume import CheckpointState
+from roll.tracking.log import announce
 from roll.types import Batch
+from roll.weights.huggingface import copy_generation_config
 
+_LOG = logging.getLogger(__name__)
 _CRITIC = "critic"
 _POLL_S = 0.2
 """Seconds between two checks whether an asynchronous save is written."""
@@ -35,7 +40,7 @@ def policy_folder(path: Path, policy: str) -> Path:
     return path / "policies" / policy if policy else path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Checkpointer:
     """Writes and reads the durable state of one run."""
 
@@ -47,12 +52,31 @@ class Checkpointer:
     critic: Cluster[Trainer] | None
     journal: Journal
     tokenizer: Any
+    origins: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """By policy: the model directory that it started from. A policy that started from random weights has none."""
     best: str
     """The metric whose highest value marks the best checkpoint."""
     async_save: bool = False
     """Whether trainers are `AsyncSaver`: a save returns once they hold a copy, and is written during later steps."""
+    every: int = 0
+    """Steps between two checkpoints; 0: the number of steps makes none due."""
+    every_s: float = math.inf
+    """Seconds after which the next finished step is saved, regardless of `every`."""
+    on_saved: Callable[[int, Path], None] = lambda step, path: None
+    """Callback with the step and the folder of a checkpoint that is complete."""
+    clock: Callable[[], float] = time.monotonic
+    _saved_s: float = field(init=False)
+    """Time of the last checkpoint; of the start before the first."""
     _writing: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     """The asynchronous save in progress."""
+
+    def __post_init__(self) -> None:
+        self._saved_s = self.clock()
+
+    def due(self, step: int) -> bool:
+        """Whether a checkpoint is to be written at the end of this step."""
+        by_steps = self.every > 0 and step % self.every == 0
+        return by_steps or self.clock() - self._saved_s >= self.every_s
 
     async def save(
         self,
@@ -69,6 +93,7 @@ class Checkpointer:
             algorithm=dict(algorithm),
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
+        self._saved_s = self.clock()
         await self.finish()
         copied = asyncio.Event()
 
@@ -76,6 +101,8 @@ class Checkpointer:
             path = await self.checkpoints.write(step, partial(self._fill, state, copied), score=metrics.get(self.best))
             self.journal.record(CheckpointSaved(step=step, path=str(path.relative_to(self.directory))))
             self.journal.flush(durable=True)
+            _LOG.info("checkpoint of step %d: %s", step, path)
+            self.on_saved(step, path)
 
         if not self.async_save:
             return await write()
@@ -93,7 +120,7 @@ class Checkpointer:
                 await trainers.at(0, AsyncSaver.save, folder, wait=False)
             else:
                 await trainers.at(0, Trainer.save, folder)
-            self.tokenizer.save_pretrained(folder)
+            self._write_companions(name, folder)
         if self.critic is not None:
             await self.critic.at(0, Trainer.save, path / _CRITIC)
         write_state(path, msgspec.to_builtins(state))
@@ -116,6 +143,7 @@ class Checkpointer:
             raise ConfigError(
                 f"{self.directory}: no checkpoint to resume from; start again with `roll train ... --overwrite`"
             )
+        announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
         for name, trainers in self.trainers.items():
             await trainers.each(Trainer.load, policy_folder(path, name))
@@ -130,11 +158,16 @@ class Checkpointer:
             for policy, trainers in self.trainers.items():
                 folder = policy_folder(path, policy)
                 await trainers.at(0, Trainer.save, folder, resumable=False)
-                self.tokenizer.save_pretrained(folder)
+                self._write_companions(policy, folder)
 
         path = self.directory / name
         await write_atomically(path, fill)
         return path
+
+    def _write_companions(self, policy: str, folder: Path) -> None:
+        """Write the files of a model that its trainer does not have."""
+        self.tokenizer.save_pretrained(folder)
+        copy_generation_config(self.origins.get(policy), folder)
 
     def save_refused_batch(self, step: int, batch: Batch, policy: str = "") -> Path:
         """Write a batch with a non-finite update, for analysis with `torch.load`."""

@@ -92,10 +92,19 @@ class Learner:
             if self._num_refused >= self.max_nonfinite_updates:
                 raise RunStopped(
                     f"{where}: {self._num_refused} updates in a row had a non-finite loss or gradient; "
-                    f"the last batch is in {path}; lower the learning rate or look at its rewards"
+                    f"the last batch is in {path}; {self._advice(cluster)}"
                 )
-            self.notice(f"{where}: an update was refused, its loss or gradient is not finite; its batch is in {path}")
+            self.notice(
+                f"{where}: an update was refused, its loss or gradient is not finite; its batch is in {path}; "
+                f"if this happens again, {self._advice(cluster)}"
+            )
         return metrics
+
+    def _advice(self, cluster: Cluster[Trainer]) -> str:
+        """The keys to change after a non-finite update of these trainers."""
+        section = "critic" if cluster is self.models.critic else "actor_train"
+        keys = f"lower {section}.optimizer.lr or {section}.optimizer.max_grad_norm"
+        return f"{keys}, set actor_train.dtype to float32, or look at the rewards of the batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

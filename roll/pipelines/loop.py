@@ -11,28 +11,30 @@ sampling may run ahead of training; 0 is the synchronous loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 
 from roll.data.collate import collate
 from roll.errors import RunStopped, root_cause
-from roll.journal.events import SlotsReleased, StepStarted, TokensGenerated, ValidationFinished
+from roll.journal.events import AdvantagesAssigned, SlotsReleased, StepStarted, TokensGenerated, ValidationFinished
 from roll.journal.store import Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.learner import Learners
-from roll.pipelines.reminders import await_with_reminders
 from roll.rollout.buffer import Buffer
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.scheduler import Scheduler
-from roll.rollout.statistics import compare, describe
-from roll.rollout.validation import Validator, summarise
+from roll.rollout.statistics import compare, describe, mean_advantages
+from roll.rollout.validation import Validator, describe_failures, summarise
 from roll.serving.counts import GenerationCounts
 from roll.serving.policies import Publishers, Routers
 from roll.tracking.meter import Meter
 from roll.tracking.progress import bar
+from roll.types import Group, Trajectory
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,6 @@ class LoopSchedule:
     groups_per_step: int
     validate_every: int
     validate_at_start: bool
-    checkpoint_every: int
     keep_steps: int | None
     """Steps whose trajectories stay in the journal; None: all."""
 
@@ -69,6 +70,10 @@ class Loop:
     meter: Meter = field(default_factory=Meter)
     counts: Callable[[], Mapping[str, float]] = dict[str, float]
     """Counts of other components since the last step."""
+    inspect: Callable[[int, Sequence[Group]], Mapping[str, float]] = lambda step, groups: {}
+    """Looks for reward hacking in the groups of a step; returns metrics."""
+    save_attempts: Callable[[int, Mapping[str, Sequence[Trajectory]]], None] = lambda step, results: None
+    """Stores the attempts of a validation, by source."""
 
     async def run(self, start: int = 0, inflight: Sequence[InflightGroup] = ()) -> int:
         """Train from `start` finished steps to the last; the number of steps finished now.
@@ -106,16 +111,17 @@ class Loop:
         for step in range(start + 1, self.schedule.steps + 1):
             began = time.perf_counter()
             with meter("wait"):
-                taking = self.buffer.take(num_groups, step - 1)  # oldest admitted first
-                groups, late = await await_with_reminders(taking, partial(self.report_stall, step))
+                groups, late = await self.buffer.take(num_groups, step - 1)  # oldest admitted first
             self.scheduler.abandon(late)
             meter.log(describe(groups, step=step, step_of=self.publishers.step_of))
             meter.log(compare(groups, self.buffer.ready()))
             self.journal.record(StepStarted(step=step, groups=tuple(group.id for group in groups)))
+            meter.log(self.inspect(step, groups))
             self.journal.flush(durable=True)
             with meter("score"):
                 batch = await self.learners.score(collate(groups), meter)  # reference, values, old logprobs
             batch = self.learners.credit(batch, meter)
+            self.journal.record(AdvantagesAssigned(step=step, advantages=mean_advantages(groups, batch)))
             with meter("update"):
                 await self.learners.update(step, batch, meter)
             with meter("publish"):
@@ -125,7 +131,7 @@ class Loop:
             if _due(step, self.schedule.validate_every) or step == self.schedule.steps:
                 await self.validate(step)
             metrics = self.collect_metrics(step, began)
-            if _due(step, self.schedule.checkpoint_every) or last:
+            if self.checkpointer.due(step) or last:
                 await self.checkpoint(step, metrics)
             await self.buffer.release(num_groups + len(late))  # only now may fresher groups start
             self.journal.record(SlotsReleased(step=step))
@@ -134,11 +140,11 @@ class Loop:
                 return step
         return self.schedule.steps
 
-    def report_stall(self, step: int, seconds: float) -> None:
-        """Notify the user what a step has been waiting for."""
+    def describe_wait(self) -> str:
+        """What a step that has no batch yet is waiting for."""
         attempts = [f"{number} {state}" for state, number in self.routers.inflight_counts().items()]
         ready = f"{len(self.buffer.ready())} of {self.schedule.groups_per_step} groups are complete"
-        self.notice(f"step {step} has waited {seconds:.0f} s: {ready}; attempts: {', '.join(attempts) or 'none'}")
+        return f"{ready}; attempts: {', '.join(attempts) or 'none'}"
 
     async def validate(self, step: int) -> None:
         """Measure the served version; nothing is published meanwhile."""
@@ -146,6 +152,9 @@ class Loop:
             return
         with self.meter("validate"), bar(self.validator.num_tasks, "validation") as advance:
             results = await self.validator.run(advance)
+        self.save_attempts(step, results)
+        if failures := describe_failures(results):
+            _LOG.warning("step %d: %s", step, failures)
         metrics = summarise(results)
         self.meter.log(metrics)
         num_tokens = sum(each.num_sampled for attempts in results.values() for each in attempts)

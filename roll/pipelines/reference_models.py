@@ -12,7 +12,7 @@ from roll.algorithms.credit import with_rewards
 from roll.algorithms.recipe import Need
 from roll.cluster.handle import Cluster
 from roll.data.collate import last_rows, shards
-from roll.engines.base import HasBaseModel, LogprobModel, Trainer
+from roll.engines.base import HasBaseModel, HasEntropies, LogprobModel, Trainer
 from roll.types import Batch
 
 
@@ -47,7 +47,10 @@ async def score(batch: Batch, actor: Cluster[Trainer], models: AuxiliaryModels, 
     if models.reward_model is not None:
         batch = await _add_model_reward(batch, models.reward_model, models.reward_weight)
     rows: dict[str, torch.Tensor] = {}
-    if "old_logprobs" in needs:
+    if "entropies" in needs:
+        both = await _per_token(actor, HasEntropies.logprobs_and_entropies, batch)
+        rows["old_logprobs"], rows["entropies"] = both
+    elif "old_logprobs" in needs:
         rows["old_logprobs"] = await _per_token(actor, Trainer.logprobs, batch)
     if models.reference_is_base:
         rows["ref_logprobs"] = await _per_token(actor, HasBaseModel.base_logprobs, batch)
@@ -71,10 +74,10 @@ async def _add_model_reward(batch: Batch, reward_model: Cluster[LogprobModel], w
 async def _per_token(
     cluster: Cluster[Any], method: Callable[[Any, Batch], Awaitable[torch.Tensor]], batch: Batch
 ) -> torch.Tensor:
-    """One value per token, computed in one shard per worker."""
+    """One value per token, or several rows of them, computed in one shard per worker."""
     sharded = shards(batch, cluster.size)
     results = await cluster.scatter(method, [batch.select(rows) for rows in sharded])
-    row = torch.zeros(batch.num_tokens)
+    row = torch.zeros(*results[0].shape[:-1], batch.num_tokens)
     for rows, part in zip(sharded, results, strict=True):
-        row[batch.positions(rows)] = part
+        row[..., batch.positions(rows)] = part
     return row

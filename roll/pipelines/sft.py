@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from roll.algorithms.recipe import Objective
 from roll.cluster.handle import Cluster
+from roll.data.chat_rows import chat_row
 from roll.data.collate import split, supervised
 from roll.data.mixture import Draw, Mixture
 from roll.data.templates import Template
+from roll.data.tools import parse_tools
 from roll.engines.base import Trainer
 from roll.errors import ConfigError, RunStopped, root_cause
 from roll.rollout.episode.demonstration import Demonstrator, Row
@@ -19,7 +21,7 @@ from roll.rollout.validation import Validator, summarise
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.tracking.progress import bar
-from roll.types import Batch, Spec, Task
+from roll.types import Message, Spec, Task
 
 _LOSS = Objective(loss=Spec("policy_gradient"))
 """Equal to cross-entropy, as every answer token has advantage 1."""
@@ -34,6 +36,8 @@ class SftLoop:
     validate_every: int
     stop_at: float | None
     max_seq_len: int
+    all_turns: bool
+    """Train on all turns of the assistant in a chat, not only on the last one."""
     mixture: Mixture
     sources: Mapping[str, TaskSource]
     """Task sources by name."""
@@ -46,6 +50,8 @@ class SftLoop:
     validator: Validator
     report: Callable[[int, Mapping[str, float]], None]
     stopping: Callable[[], bool]
+    on_phase: Callable[[str], None] = lambda phase: None
+    """Callback with the name of each phase as it begins."""
 
     async def run(self) -> int:
         """Train until the accuracy is reached, the steps are done or the user stops; the number of steps."""
@@ -60,13 +66,19 @@ class SftLoop:
 
     async def train(self) -> int:
         for step in range(1, self.steps + 1):
-            batch = await self.batch()
-            shards = split(batch, self.trainers.size)
+            self.on_phase("wait")
+            rows = await self.next_rows()
+            self.on_phase("update")
+            shards = split(supervised(rows), self.trainers.size)
             update = (await self.trainers.scatter(Trainer.update, shards, _LOSS))[0]
             if update["loss/refused"]:
-                raise RunStopped(f"step {step}: loss or gradient is not finite; lower sft.optimizer.lr")
-            metrics = {"sft/loss": update["loss/policy"], "loss/grad_norm": update["loss/grad_norm"]}
+                raise RunStopped(
+                    f"step {step}: loss or gradient is not finite; lower sft.optimizer.lr "
+                    "or sft.optimizer.max_grad_norm"
+                )
+            metrics = {"sft/loss": update["loss/policy"], "loss/grad_norm": update["loss/grad_norm"], **_counts(rows)}
             if self.validator.sources and (step % self.validate_every == 0 or step == self.steps):
+                self.on_phase("validate")
                 metrics["sft/accuracy"] = await self.accuracy(step)
             self.report(step, metrics)
             reached = self.stop_at is not None and metrics.get("sft/accuracy", 0.0) >= self.stop_at
@@ -74,31 +86,43 @@ class SftLoop:
                 return step
         return self.steps
 
-    async def batch(self) -> Batch:
-        """The rows of the next tasks."""
-        return supervised([row for _ in range(self.batch_size) for row in await self.rows(self.mixture.draw())])
+    async def next_rows(self) -> list[Row]:
+        """The rows of the next batch."""
+        return [row for _ in range(self.batch_size) for row in await self.rows(self.mixture.draw())]
 
     async def rows(self, draw: Draw) -> Sequence[Row]:
-        """The task's prompt and answer, or the demonstrator's play."""
+        """The task's chat, its prompt and answer, or the demonstrator's play."""
         if self.demonstrator is None:
-            return [self.pair(draw.task)]
+            return [self.row(draw.task)]
         return await self.demonstrator.rows(draw.task, self.sources[draw.source].env)
 
-    def pair(self, task: Task) -> Row:
-        """Prompt and answer of one task, as ids."""
+    def row(self, task: Task) -> Row:
+        """The chat of one task, or its prompt and answer, as ids."""
         where = f"task {task.id!r}"
+        row = self._pair(task, where) if task.reply is None else self._chat(task, task.reply, where)
+        if (length := sum(map(len, row))) > self.max_seq_len:
+            parts = " + ".join(str(len(part)) for part in row) if len(row) == 2 else str(length)
+            raise ConfigError(f"{where}: {parts} tokens exceed rollout.max_seq_len {self.max_seq_len}; raise it")
+        return row
+
+    def _pair(self, task: Task, where: str) -> Row:
         if not isinstance(task.answer, str):
             raise ConfigError(f"{where}: its answer is not text (got {task.answer!r}); SFT trains on text")
         prompt = self.template.open(task.messages, where=where).tolist()
-        answer = self.template.answer(task.answer, where=where).tolist()
-        if len(prompt) + len(answer) > self.max_seq_len:
-            raise ConfigError(
-                f"{where}: {len(prompt)} + {len(answer)} tokens exceed rollout.max_seq_len {self.max_seq_len}; raise it"
-            )
-        return [prompt, answer]
+        return [prompt, self.template.answer(task.answer, where=where).tolist()]
+
+    def _chat(self, task: Task, reply: Message, where: str) -> Row:
+        tools = parse_tools(task.metadata.get("tools") or ())
+        return [*chat_row(self.template, (*task.messages, reply), every=self.all_turns, where=where, tools=tools)]
 
     async def accuracy(self, step: int) -> float:
         """Greedy accuracy of the current weights on the held-out tasks."""
         await self.publisher.publish(step)
         with bar(self.validator.num_tasks, "validation") as advance:
             return summarise(await self.validator.run(advance)).get("validation/accuracy", 0.0)
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, float]:
+    """Responses that a batch trains on, and their tokens."""
+    responses = [response for row in rows for response in row[1::2]]
+    return {"sft/turns": float(len(responses)), "sft/tokens": float(sum(map(len, responses)))}

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from roll.types import Group, ServedVersion
+from roll.serving.policies import ServedVersion
+from roll.types import Group
 
 
 @dataclass(slots=True)
@@ -102,7 +103,8 @@ class Buffer:
 
     def ready(self) -> list[Group]:
         """Complete groups that no step has taken yet."""
-        return [slot.group for slot in self._slots.values() if slot.group is not None]
+        slots = list(self._slots.values())  # a copy: warnings are written in another thread
+        return [slot.group for slot in slots if slot.group is not None]
 
     def _choose(self, num_groups: int, step: int) -> tuple[list[Group], list[int]] | None:
         """Groups that a step may take now and tickets that are late; None if the step must wait."""

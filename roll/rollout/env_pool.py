@@ -23,12 +23,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from roll.cluster.handle import Cluster, Replaceable
 from roll.cluster.member import ClusterMember
+from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process import ProcessWorker
 from roll.data.tools import ParsedResponse, Tool
 from roll.envs.base import Env, StepResult
 from roll.envs.worker import EnvWorker
 from roll.errors import EnvFailed, WorkerDied
 from roll.rollout.environments import StartLimiter, env_label
+from roll.tracking.startup import StartProgress
 from roll.types import Message, Spec, Task
 
 T = TypeVar("T")
@@ -102,6 +104,7 @@ class EnvPool:
         self._num_reported = 0
         self._names, self._start_worker = tuple(names), start_worker
         self._starts = StartLimiter(start_limit, limit_s)
+        self._pending_starts = PendingStarts()
         self._workers: list[_Worker | None] = [None] * size
         self._opening = [asyncio.Lock() for _ in range(size)]
         self._retired: list[_Worker] = []
@@ -119,8 +122,16 @@ class EnvPool:
             if worker is not None and not worker.process.exit_reason
         ]
 
+    def pending_calls(self) -> list[PendingCall]:
+        """The starts, and the calls in flight in processes of this machine; a cluster lists those of its workers."""
+        processes = [worker.process for worker in (*self._workers, *self._retired) if worker is not None]
+        calls = [call for each in processes if isinstance(each, ProcessWorker) for call in each.pending_calls()]
+        return [*calls, *self._pending_starts.pending_calls()]
+
     async def start(self) -> None:
-        await asyncio.gather(*(self._worker(rank) for rank in range(len(self._workers))))
+        ranks = range(len(self._workers))
+        progress = StartProgress(f"processes of {_NAME}", len(ranks))
+        await asyncio.gather(*(progress.track(self._worker(rank)) for rank in ranks))
         if self.limits.memory_bytes is not None:
             self.spawn(self._watch_memory(self.limits.memory_bytes))
 
@@ -193,7 +204,8 @@ class EnvPool:
             worker = self._workers[rank]
             if worker is None or worker.process.exit_reason:
                 self.num_replaced += worker is not None
-                worker = self._workers[rank] = _Worker(await self._start_process(rank))
+                with self._pending_starts.record(f"{_NAME} {rank}"):
+                    worker = self._workers[rank] = _Worker(await self._start_process(rank))
             return worker
 
     async def _start_process(self, rank: int) -> EnvProcess:

@@ -7,7 +7,8 @@ from typing import Any
 
 from roll.data.mixture import Draw
 from roll.rollout.episode.runner import SavedTurn
-from roll.types import ServedVersion, Trajectory
+from roll.serving.policies import ServedVersion
+from roll.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ from roll.rollout.episode.conversation import checksum
 from roll.rollout.episode.runner import SavedTurn
 from roll.rollout.inflight import DrawState, InflightGroup, SavedAttempt, SchedulerState, return_draw
 from roll.serving.dispatch import Sampled
-from roll.types import ServedVersion, Trajectory
+from roll.serving.policies import ServedVersion
+from roll.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

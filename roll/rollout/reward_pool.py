@@ -14,15 +14,29 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from roll.cluster.pending import PendingCall
 from roll.cluster.process import ProcessCluster, TimedOut
 from roll.errors import WorkerDied
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
-from roll.rewards.base import LocalRewards
+from roll.registry import REWARDS
+from roll.rewards.base import LocalRewards, module_functions
 from roll.rewards.result import RewardFault, RewardResult
 from roll.types import Spec, Task
 
 _IDLE = f"{IDLE}responses"
+
+
+_OWN_LIMITS = frozenset({"roll.rewards.code.reward"})
+"""Modules of rewards that limit the time of each program they run; `longest_s(task)` is what that adds up to."""
+
+
+def own_limit_s(reward: Spec, task: Task) -> float:
+    """The longest time that the programs of a reward may take; 0 for a reward without such limits."""
+    kinds = [str(section["kind"]) for section in reward.kwargs.get("rewards") or [{"kind": reward.name}]]
+    if not any(REWARDS.locate(kind)[0] in _OWN_LIMITS for kind in kinds):
+        return 0.0
+    return sum(longest(task) for longest in module_functions(reward, "longest_s"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +62,10 @@ class RewardPool:
         for rank in range(self.workers.size):
             self._record(rank, _IDLE)
 
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls in flight in all workers."""
+        return self.workers.pending_calls()
+
     async def stop(self) -> None:
         """Stop every reward and process; raises `RewardFailed` at the end if a reward fails."""
         try:
@@ -71,11 +89,13 @@ class RewardPool:
         rank = await self._free.get()
         try:
             return await self._score_at(rank, reward, task, response)
-        except TimedOut:
-            limit_s = self.workers.timeout_s
-            return RewardResult.timeout(f"{where}: timed out after {limit_s:g} s and was killed; see why it hangs")
+        except TimedOut as error:
+            limit_s = self._limit_s(reward, task)
+            reason = str(error) if limit_s is None else f"timed out after {limit_s:g} s and was killed"
+            return RewardResult.timeout(f"{where}: {reason}; see why it hangs")
         except WorkerDied as error:
-            return RewardResult.failure(RewardFault.INFRASTRUCTURE, f"{where}: {error}; see what kills it")
+            reason = f"{where}: {error.what}; {error.fix or 'see what kills it'}"
+            return RewardResult.failure(RewardFault.INFRASTRUCTURE, reason)
         finally:
             self._record(rank, _IDLE)
             self._free.put_nowait(rank)
@@ -84,7 +104,8 @@ class RewardPool:
         """The answer of one worker, once the reward has been started in it."""
         while True:
             self._record(rank, "score")
-            result = await self.workers.at(rank, LocalRewards.score_if_started, reward, task, response)
+            limit_s = self._limit_s(reward, task)
+            result = await self.workers.at_within(limit_s, rank, LocalRewards.score_if_started, reward, task, response)
             if result is not None:
                 return result
             self._record(rank, "start")
@@ -94,6 +115,11 @@ class RewardPool:
                 return RewardResult.timeout(f"reward {reward.name!r}: {error}; raise rewards.start_timeout_s")
             if failure is not None:
                 return failure
+
+    def _limit_s(self, reward: Spec, task: Task) -> float | None:
+        """The limit of a score: that of the workers, or what the reward's own limits on programs add up to."""
+        limit_s = self.workers.timeout_s
+        return limit_s if limit_s is None else max(limit_s, own_limit_s(reward, task))
 
     def _record(self, rank: int, activity: str) -> None:
         if self._activities:

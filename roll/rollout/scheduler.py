@@ -35,7 +35,8 @@ from roll.rollout.inflight import (
     return_draw,
 )
 from roll.rollout.source import TaskSource
-from roll.types import Group, ServedVersion, Spec, Status, Trajectory, record
+from roll.serving.policies import ServedVersion
+from roll.types import Group, Spec, Status, Trajectory, record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +151,7 @@ class Scheduler:
             counts["filtered/groups"] = float(self.num_filtered)
         if self.config.redundant_groups:
             counts["stale/groups"] = float(self.num_stale)
+        counts |= {f"mixture/share/{name}": share for name, share in self.mixture.scheduled_shares().items()}
         self.failures.clear()
         self.num_filtered = self.num_stale = 0
         return counts

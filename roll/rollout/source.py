@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
+from roll.envs.guarded import unusable_source
 from roll.errors import ConfigError, EnvFailed
 from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.environments import Environments, MakeEnv, env_label, make_inline_env
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
+from roll.rollout.episode.spans import with_span_rewards
 from roll.types import Spec, Status, Task, Trajectory
 
 
@@ -30,25 +33,16 @@ class TaskSource:
     tasks: Sequence[Task]
     env: Spec
     reward: Spec | None
-    share: float = 1.0
     rewards: RewardService = field(default_factory=LocalRewards)
     make_env: MakeEnv = make_inline_env
     attempt_runner: AttemptRunner | None = None
     """Runs the attempts; None: the episode runner does, with an environment."""
 
     async def unusable_reason(self, envs: Environments, *, tools: bool = True) -> str:
-        """Why its environment cannot be used; empty if it can be for at least one of three tasks.
-
-        Without `tools`, the policy has no way to call any.
-        """
+        """Why its environment cannot be used; empty if it can. Without `tools`, the policy has no way to call any."""
         if self.attempt_runner is not None:
             return ""
-        reason = ""
-        for index in sorted({0, len(self.tasks) // 2, len(self.tasks) - 1}):  # a single task may be at fault
-            reason = await envs.unusable_reason(self.env, self.tasks[index], tools=tools)
-            if not reason:
-                return ""
-        return f"source {self.name!r}: environment {self.env.name!r} cannot be used: {reason}; fix that first"
+        return await unusable_source(self.name, self.env, self.tasks, partial(envs.unusable_reason, tools=tools))
 
     async def attempt(self, runner: EpisodeRunner, attempt: Attempt) -> Trajectory:
         """One attempt, run and scored. Failures are data: the status names the failed part, the reason explains it."""
@@ -78,7 +72,8 @@ class TaskSource:
             raise
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
-        return trajectory.with_score(outcome.score)
+        scored = trajectory.with_score(outcome.score)
+        return with_span_rewards(scored, response, runner.template) if outcome.score.spans else scored
 
 
 async def check_environments(envs: Environments, sources: Sequence[TaskSource], *, tools: bool = True) -> None:

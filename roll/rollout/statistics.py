@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
 from roll.journal.packing import version_runs
-from roll.types import Group, Status, Trajectory
+from roll.types import Batch, Group, Status, Trajectory
 
-_RESERVED = frozenset({"mean", "std", "model", "masked"})
+_RESERVED = frozenset({"mean", "std", "model", "masked", "spans"})
 """Names below `reward/` that the run itself logs; a score part with such a name is logged as `reward/part/<name>`."""
 
 
@@ -52,6 +54,26 @@ def compare(trained: Sequence[Group], waiting: Sequence[Group]) -> dict[str, flo
     return metrics
 
 
+def mean_advantages(groups: Sequence[Group], batch: Batch) -> dict[int, dict[int, float | None]]:
+    """By group and sibling, the mean advantage of the attempt's sampled tokens; `batch` is made of `groups`."""
+    owners: list[tuple[int, int]] = []  # of the batch's trajectories, in the order of `collate`
+    for group in sorted(groups, key=attrgetter("id")):
+        for trajectory in sorted(group.trajectories, key=attrgetter("sibling")):
+            owners += [(group.id, trajectory.sibling)] * len(trajectory.by_agent())
+    if batch.advantages is None:
+        return {}
+    numbers = {owner: index for index, owner in enumerate(dict.fromkeys(owners))}
+    attempts = np.array([numbers[owner] for owner in owners])[batch.trajectory.numpy()]  # one per row
+    tokens = np.repeat(attempts, batch.lengths)[batch.trained.numpy()]
+    sums = np.bincount(tokens, batch.advantages.numpy()[batch.trained.numpy()], len(numbers))
+    counts = np.bincount(tokens, minlength=len(numbers))
+    means: dict[int, dict[int, float | None]] = {}
+    for (group, sibling), index in numbers.items():
+        mean = float(sums[index] / counts[index]) if counts[index] else 0.0
+        means.setdefault(group, {})[sibling] = mean if math.isfinite(mean) else None
+    return means
+
+
 def _is_of(domain: str) -> Callable[[Trajectory], float]:
     return lambda each: float(each.task.domain == domain)
 
@@ -78,6 +100,8 @@ def _by_domain(trajectories: Sequence[Trajectory], rewards: Sequence[float]) -> 
             values.setdefault(f"domain/{domain}/reward/{agent}", []).append(share.reward)
         for name, value in (trajectory.score.parts if trajectory.score else {}).items():
             values.setdefault(f"reward/part/{name}" if name in _RESERVED else f"reward/{name}", []).append(value)
+        if trajectory.score is not None and trajectory.score.spans:
+            values.setdefault("reward/spans", []).append(trajectory.score.total - trajectory.score.value)
         for name, value in trajectory.metrics.items():
             values.setdefault(f"env/{domain}/{name}", []).append(value)
     return {name: float(np.mean(numbers)) for name, numbers in values.items()}

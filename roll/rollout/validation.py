@@ -92,6 +92,16 @@ def summarise(by_source: dict[str, list[Trajectory]]) -> dict[str, float]:
     return metrics
 
 
+def describe_failures(by_source: dict[str, list[Trajectory]]) -> str:
+    """How many attempts failed, and why the first did; empty if none did."""
+    everything = [trajectory for trajectories in by_source.values() for trajectory in trajectories]
+    failed = [trajectory for trajectory in everything if not trajectory.status.valid]
+    if not failed:
+        return ""
+    count = f"{len(failed)} of {len(everything)} held-out attempts failed and are left out of the means"
+    return f"{count}, the first with: {failed[0].reason}"
+
+
 def _by_task(sources: Iterable[Sequence[Trajectory]]) -> list[list[Trajectory]]:
     """Valid attempts of tasks with several attempts, grouped by task."""
     groups: list[list[Trajectory]] = []

@@ -136,8 +136,9 @@ class LoadBalancer:
         return least
 
 
-OnOutput = Callable[[Output], None]
-"""Called with every output for a request, including the last."""
+OnOutput = Callable[[Output], int | None]
+"""Called with every output for a request, including the last. A number ends the response after so many tokens of the
+output; None lets it continue."""
 
 
 @record
@@ -202,6 +203,23 @@ class Pending:
         if self.num_tokens and int(self.parts[-1].ids[-1]) in self.request.stop:
             return Finish.STOP
         return Finish.LENGTH if self.num_tokens >= self.request.max_new_tokens else None
+
+    def add(self, output: Output, versions: VersionRows) -> int | None:
+        """Add an output to the partial response; the tokens kept if its callback ends the response, else None."""
+        kept = None if self.on_output is None else self.on_output(output)
+        ids, logprobs = output.ids, output.logprobs
+        if kept is not None:
+            ids, logprobs = ids[:kept], logprobs[:kept]
+        part = Sampled(
+            ids=ids,
+            logprobs=logprobs,
+            versions=versions.row(output.version, len(ids)),
+            finish=output.finish or Finish.ABORT,
+            queued_s=self.queued_s,
+        )
+        self.parts.append(part)
+        self.num_tokens += len(ids)
+        return kept
 
     def remainder(self) -> Request:
         """The request for the rest: the prompt with the partial response, and the remaining token budget."""

@@ -10,7 +10,15 @@ from dataclasses import asdict, dataclass
 from roll.serving.counts import GenerationCounts
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import ServedVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """The weights of the generators."""
+
+    version: int
+    step: int
+    """Number of training steps of these weights. Versions only increase; steps go back when a run is resumed."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ A generator serves a version only after its digest, and where configured the can
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
 from roll.serving.device_sharing import DeviceSharing
 from roll.serving.router import Router
-from roll.types import Digest
 from roll.weights.channel import Transport
+from roll.weights.digest import Digest
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class Publisher:
         if replacement is None or self._num_replaced >= replacement.max_replacements:
             raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
-        replacement.notice(f"generator {rank} is being replaced, its requests go to others: {died.what}")
+        replacement.notice(f"generator {rank} is being replaced, its requests go to others or wait: {died.what}")
         if self.transport.concurrent:
             async with self._changing:  # every version needs all generators
                 await self._start_replacement(replacement, rank)
@@ -82,6 +85,7 @@ class Publisher:
             async with self._changing:
                 await self._catch_up(rank)
         self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what))
+        _LOG.info("generator %d was replaced and serves version %d", rank, self.version)
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
         await replacement.replace(rank)
@@ -124,6 +128,8 @@ class Publisher:
         if self.device_sharing is not None:
             await self.device_sharing.enter("rollout")
         requests, tokens = await self.router.release(version)
+        name, seconds = describe_version(version, self.policy), sum(clock.laps.values())
+        _LOG.info("%s: serves the weights of step %d, published in %.1f s", name, step, seconds)
         self.journal.record(RequestsResumed(version=version, num_requests=requests, num_tokens=tokens))
 
     async def _move(self, version: int, clock: LapTimer) -> tuple[Digest, dict[int, Digest]]:

@@ -279,23 +279,18 @@ class Router:
         assert item.rank is not None
         num_new, finish = len(output.ids), output.finish
         if num_new:
-            versions = self._versions.row(output.version, num_new)
-            part = Sampled(
-                ids=output.ids,
-                logprobs=output.logprobs,
-                versions=versions,
-                finish=finish or _ABORT,
-                queued_s=item.queued_s,
-            )
-            item.parts.append(part)
-            item.num_tokens += num_new
+            kept = item.add(output, self._versions)
+            num_kept = num_new if kept is None else kept
             self.counts.tokens += num_new
-            self.balancer.add_progress(item.rank, num_new)
-            if item.on_output is not None:
-                item.on_output(output)
+            self.counts.aborted += num_new - num_kept
+            self.balancer.add_progress(item.rank, num_kept)
+            finish = finish if kept is None else Finish.STOP
         item.last_active = now
         if finish is None:
             return
+        if output.finish is None:  # the generator continues
+            self._abandoned.append((item.rank, item.name))
+            self._work.set()
         self._drop(item, ended=finish is not _ABORT)
         if finish is _ABORT:
             self._queue(item)

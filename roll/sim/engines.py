@@ -20,7 +20,8 @@ from roll.engines.base import Output, Request, Statistics
 from roll.engines.fake import FakeTrainer
 from roll.sim.clock import VirtualLoop
 from roll.sim.workload import Lengths
-from roll.types import Batch, Digest, Finish
+from roll.types import Batch, Finish
+from roll.weights.digest import Digest
 
 if TYPE_CHECKING:
     from roll.types import Ints

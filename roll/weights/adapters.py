@@ -14,8 +14,8 @@ import safetensors.torch
 
 from roll.config.lora import Lora
 from roll.errors import ConfigError
-from roll.types import Digest
 from roll.weights.buckets import NamedTensor
+from roll.weights.digest import Digest
 from roll.weights.huggingface import read_file
 
 CONFIG, _TENSORS, _BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"

@@ -7,14 +7,22 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
-from roll.types import Digest
 from roll.weights.buckets import NamedTensor, in_memory_order
 
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """Numbers of eight bytes are read as two of four."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A fingerprint of weights, invariant under fusing, sharding and zero padding."""
+
+    sums: dict[str, tuple[int, int]]
+    """By dtype: the sums modulo 2^32 of the bit patterns and of their squares."""
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> Digest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from roll.config.schema import Shape
 from roll.errors import ConfigError
 from roll.weights.buckets import NamedTensor
 
+_GENERATION = "generation_config.json"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -64,6 +66,12 @@ def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:
 def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a directory that `transformers` loads; the tokenizer is not included."""
     write_sharded_model(directory, config, tensors.items(), file_bytes=sys.maxsize)
+
+
+def copy_generation_config(source: Path | None, directory: Path) -> None:
+    """Copy the generation defaults of a model, if it has any; servers read stop tokens and sampling from them."""
+    if source is not None and (source / _GENERATION).is_file():
+        shutil.copyfile(source / _GENERATION, directory / _GENERATION)
 
 
 def write_sharded_model(

@@ -5,6 +5,7 @@ import pytest
 
 from roll.journal.events import (
     KINDS,
+    AdvantagesAssigned,
     AttemptRetried,
     CheckpointSaved,
     Event,
@@ -14,6 +15,7 @@ from roll.journal.events import (
     GroupFiltered,
     GroupReady,
     GroupStale,
+    HackSuspected,
     ProxyRequestRefused,
     ReplayDiverged,
     RequestsResumed,
@@ -45,6 +47,8 @@ EVERY = [
     GroupStale(group=6, reason="born at version 1, trained at 4 at the latest"),
     ReplayDiverged(group=1, sibling=0, turn=2),
     StepStarted(step=5, groups=(1, 3)),
+    AdvantagesAssigned(step=5, advantages={1: {0: 0.5, 1: -0.5}, 3: {0: None}}),
+    HackSuspected(step=5, domain="math", sign="identical", reason="50% are equal", attempts=("1.0", "3.1")),
     WeightsUpdated(step=5, refused=False),
     WeightsPublished(version=5, step=5, digest="float32:12:34"),
     WeightsPublished(version=6, step=6, digest="float32:12:34", seconds={"hold": 0.5}),

@@ -1,10 +1,11 @@
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from roll.journal.packing import TaskTexts, pack, unpack, version_runs
-from roll.types import Finish, Message, Segment, Status, Task, Trajectory, Turn
+from roll.types import Finish, Message, Score, Segment, Span, Status, Task, Trajectory, Turn
 
 
 def attempt(ids: list[int], *, text: str = "1+1=") -> Trajectory:
@@ -64,3 +65,21 @@ def test_a_shared_text_cache_does_not_change_the_packed_bytes():
     given, texts = [one, other, replace(one, sibling=1)], TaskTexts()
     assert [pack(each, texts).body for each in given] == [pack(each).body for each in given]
     assert unpack(pack(other, texts).body).task == other.task
+
+
+def test_a_score_survives_with_its_comment_and_a_score_written_without_one_has_none():
+    given = replace(attempt([1]), score=Score(0.5, {"format": 1.0}, "half right"))
+    assert unpack(pack(given).body).score == given.score
+    packed = msgspec.msgpack.decode(pack(given).body)
+    packed[4] = {"value": 0.5, "parts": {}}
+    assert unpack(msgspec.msgpack.encode(packed)).score == Score(0.5)
+
+
+def test_spans_of_a_score_and_their_tokens_survive_a_round_trip():
+    stored = attempt([5, 6, 7])
+    turn = replace(stored.turns[0], span_rewards=((0, 0.5), (2, -1.25)))
+    score = Score(1.0, {"x": 2.0}, spans=(Span(0, 3, 0.5), Span(3, 9, -1.25)))
+    stored = replace(stored, segments=(Segment(turns=(turn,)),), score=score)
+    restored = unpack(pack(stored).body)
+    assert restored.turns[0].span_rewards == turn.span_rewards and restored.score == score
+    assert restored.reward == stored.reward == 0.25

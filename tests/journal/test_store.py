@@ -134,8 +134,9 @@ def test_a_trajectory_is_read_back_bit_for_bit(tmp_path: Path):
     )
     assert (kept.num_tokens, kept.versions) == (9, {3: 6, 4: 3})
     assert [segment.agent for segment in found.segments] == ["policy", "other"]
-    for row in ("ids", "trained", "sampler_logprobs", "versions"):
-        for one, other in zip(found.segments, given.segments, strict=True):
+    assert [segment.turns[0].state for segment in found.segments] == [each.turns[0].state for each in given.segments]
+    for row in ("observation", "sampled", "sampler_logprobs", "versions"):
+        for one, other in zip(found.turns, given.turns, strict=True):
             assert getattr(one, row).dtype == getattr(other, row).dtype
             np.testing.assert_array_equal(getattr(one, row), getattr(other, row))
     turn = found.turns[0]
@@ -446,6 +447,6 @@ def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path
     connection.close()
     before = path.read_bytes()
     for open_journal in (Reader, Journal, check_format):
-        with pytest.raises(ConfigError, match=r"format 5 \(.* format 7\); use the release that wrote it"):
+        with pytest.raises(ConfigError, match=r"format 5 \(.* format 8\); use the release that wrote it"):
             open_journal(path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["journal.db"]

@@ -22,7 +22,8 @@ from roll.journal.events import (
     WeightsPublished,
     WeightsUpdated,
 )
-from roll.types import Batch, Digest
+from roll.types import Batch
+from roll.weights.digest import Digest
 from tests.rollout.rig import GROUP_SIZE, Rig, Setting, keys_of
 
 STRAGGLERS = frozenset[int]().union(*(keys_of(f"t{number}", tries=3) for number in range(0, 30, 7)))
@@ -116,8 +117,11 @@ def test_refused_updates_are_reported_and_saved_and_too_many_in_a_row_stop_the_r
         with pytest.raises(RunStopped, match="step 5: 2 updates in a row"):
             asyncio.run(rig.run())
         assert sorted(path.name for path in (tmp_path / "refused").iterdir()) == ["step-2.pt", "step-4.pt", "step-5.pt"]
-        notices = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines() if "refused" in line]
-        assert notices == [f"step {step}: an update was refused" for step in (2, 4)]
+        notices = [line for line in capsys.readouterr().out.splitlines() if "refused" in line]
+        assert [line.partition(",")[0] for line in notices] == [
+            f"step {each}: an update was refused" for each in (2, 4)
+        ]
+        assert all("lower actor_train.optimizer.lr or actor_train.optimizer.max_grad_norm" in line for line in notices)
 
 
 def test_a_requested_stop_finishes_the_step_and_checkpoints(tmp_path: Path) -> None:
@@ -137,11 +141,38 @@ def test_a_requested_stop_finishes_the_step_and_checkpoints(tmp_path: Path) -> N
         assert (tmp_path / "checkpoints" / "step-3" / "state.json").is_file()
 
 
-def test_a_long_wait_is_reported_with_its_reason(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, Setting())
-    notices: list[str] = []
-    rig.loop.notice = notices.append
-    with closing(rig):
+def minutes_of(trainer: FakeTrainer, **setting: Any) -> Setting:
+    """A run whose clock advances 100 seconds with every update, and that saves after 250 seconds without a save."""
+    return Setting(checkpoint_every_s=250.0, clock=lambda: 100.0 * len(trainer.batches), **setting)
+
+
+def test_a_checkpoint_is_also_due_after_so_much_time_without_one(tmp_path: Path) -> None:
+    trainer = FakeTrainer()
+    with closing(Rig(tmp_path, minutes_of(trainer, checkpoint_every=4), trainer)) as rig:
+        asyncio.run(rig.run())
+        saved = [event.step for event in rig.events(CheckpointSaved)]
+    assert saved == [3, 4, 7, 8], "300 s after the start, by steps, 300 s after that, at the end"
+
+
+def test_a_run_that_dies_resumes_from_the_checkpoint_that_its_clock_made_due(tmp_path: Path) -> None:
+    class Dying(FakeTrainer):
+        """Fails in the fifth update."""
+
+        async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+            if self.num_updates == 4:
+                raise RunStopped("died")
+            return await super().update(batch, objective)
+
+    dying, trainer = Dying(), FakeTrainer()
+    with closing(Rig(tmp_path, minutes_of(dying), dying)) as rig, pytest.raises(RunStopped, match="died"):
+        asyncio.run(rig.run())
+    with closing(Rig(tmp_path, minutes_of(trainer), trainer)) as rig:
+        asyncio.run(rig.resume())
+        saved = [event.step for event in rig.events(CheckpointSaved)]
+    assert saved == [3, 6, 8] and len(trainer.batches) == 5, "steps 4 to 8 ran again"
+
+
+def test_a_wait_for_groups_is_described_with_its_reason(tmp_path: Path) -> None:
+    with closing(Rig(tmp_path, Setting())) as rig:
         rig.router.idle_reasons.add("environments", 3)
-        rig.loop.report_stall(7, 61.2)
-    assert notices == ["step 7 has waited 61 s: 0 of 4 groups are complete; attempts: 3 waiting for environments"]
+        assert rig.loop.describe_wait() == "0 of 4 groups are complete; attempts: 3 waiting for environments"

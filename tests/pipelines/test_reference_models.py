@@ -27,6 +27,9 @@ class Numbered(FakeTrainer):
         self.num_rows += len(batch.lengths)
         return batch.ids + self.number
 
+    async def logprobs_and_entropies(self, batch: Batch) -> torch.Tensor:
+        return torch.stack([batch.ids + self.number, batch.ids * 2.0])
+
     async def base_logprobs(self, batch: Batch) -> torch.Tensor:
         return batch.ids - self.number
 
@@ -65,6 +68,14 @@ def test_scores_of_several_workers_belong_to_the_tokens_they_were_computed_for()
 def test_base_logprobs_of_several_actors_belong_to_their_tokens() -> None:
     batch = scored(AuxiliaryModels(reference_is_base=True))
     assert batch.ref_logprobs is not None and batch.ref_logprobs.tolist() == (batch.ids - 0.5).tolist()
+
+
+def test_entropies_of_several_actors_belong_to_their_tokens_and_come_with_old_logprobs() -> None:
+    batch = scored(AuxiliaryModels(), "entropies", "old_logprobs")
+    assert batch.entropies is not None and batch.entropies.tolist() == (batch.ids * 2.0).tolist()
+    assert batch.old_logprobs is not None and batch.old_logprobs.tolist() == (batch.ids + 0.5).tolist()
+    assert scored(AuxiliaryModels(), "old_logprobs").entropies is None
+    assert len(batch.select([1]).entropies) == LENGTHS[1]  # type: ignore[arg-type]
 
 
 def test_each_trajectory_gets_the_reward_that_a_worker_computed_for_it() -> None:

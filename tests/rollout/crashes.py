@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from roll.algorithms.recipe import Objective
-from roll.config.sources import Difficulty
+from roll.config.sources import Difficulty, ShareSchedule
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import character_tokenizer
 from roll.engines.base import Request
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.journal.store import Reader
-from roll.types import Batch, Digest, Group, Message, Spec, Task
+from roll.types import Batch, Group, Message, Score, Span, Spec, Task
+from roll.weights.digest import Digest
 from tests.rollout.killed import STRAGGLERS, account, dying, in_a_child
 from tests.rollout.rig import SEED, TASKS, Rig, Setting
 
@@ -58,11 +59,12 @@ def drop_some(group: Group) -> str:
     return "dropped" if round(10 * sum(each.reward for each in group.trajectories)) % 3 == 0 else ""
 
 
-def first_digit(task: Task, reply: str) -> float:
-    """A reward that raises for two of ten replies."""
+def first_digit(task: Task, reply: str) -> Score:
+    """A reward that raises for two of ten replies; half of it is for the first character."""
     if reply[0] in "37":
         raise RuntimeError("no score")
-    return float(reply[0]) / 10
+    half = float(reply[0]) / 20
+    return Score(half, spans=(Span(0, 1, half),))
 
 
 def setting(mode: str) -> Setting:
@@ -81,12 +83,14 @@ def rig(path: Path, mode: str) -> Rig:
     made = Rig(path, setting(mode), HashTrainer(), HashGenerator)
     hard = Difficulty(target=0.5, exploration=0.2)
     parts = [
-        MixturePart(name="d", tasks=TASKS, share=0.7, difficulty=hard),
+        MixturePart(
+            name="d", tasks=TASKS, share=0.9, share_schedule=ShareSchedule(end=0.5, steps=STEPS), difficulty=hard
+        ),
         MixturePart(name="e", tasks=OTHER, share=0.3, difficulty=hard),
     ]
     source = replace(made.scheduler.sources["d"], reward=Spec(f"{__name__}:first_digit"))
     made.scheduler.sources = {"d": source, "e": replace(source, name="e", tasks=OTHER)}
-    made.mixture = made.scheduler.mixture = Mixture(parts, seed=SEED)
+    made.mixture = made.scheduler.mixture = Mixture(parts, seed=SEED, draws_per_step=GROUPS)
     return made
 
 

@@ -1,6 +1,8 @@
 """A whole run on fake engines: the real scheduler, buffer, router and loop, and nothing that computes."""
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +79,8 @@ class Setting:
     max_age: int = 0
     max_new_tokens: int = 3
     checkpoint_every: int = 0
+    checkpoint_every_s: float = math.inf
+    clock: Callable[[], float] = time.monotonic
     in_order: bool = False
 
 
@@ -142,6 +146,9 @@ class Rig:
             journal=self.journal,
             tokenizer=self.template.tokenizer,
             best="validation/reward",
+            every=setting.checkpoint_every,
+            every_s=setting.checkpoint_every_s,
+            clock=setting.clock,
         )
         learner = Learner(
             recipe=RECIPE,
@@ -159,7 +166,6 @@ class Rig:
                 groups_per_step=setting.groups_per_step,
                 validate_every=0,
                 validate_at_start=False,
-                checkpoint_every=setting.checkpoint_every,
                 keep_steps=None,
             ),
             scheduler=self.scheduler,

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from roll.rollout.buffer import Buffer
-from roll.types import Group, ServedVersion
+from roll.serving.policies import ServedVersion
+from roll.types import Group
 
 T = TypeVar("T")
 

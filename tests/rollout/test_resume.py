@@ -24,7 +24,8 @@ from roll.journal.store import Journal
 from roll.rollout.episode.conversation import checksum
 from roll.rollout.inflight import InflightGroupState, SchedulerState, draw_state
 from roll.rollout.resume import CheckpointState, ResumeState, resume_from
-from roll.types import Finish, Score, Segment, ServedVersion, Status, Task, Trajectory, Turn
+from roll.serving.policies import ServedVersion
+from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 
 TASKS = [Task(id=f"t{number}", domain="d") for number in range(9)]
 PROMPT = [3, 4]

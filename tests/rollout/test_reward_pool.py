@@ -19,6 +19,7 @@ from roll.report.ledger import read_ledger
 from roll.rewards.base import LocalRewards, RewardService
 from roll.rewards.result import RewardFault, RewardResult, RewardStatus
 from roll.rollout.reward_pool import RewardPool
+from roll.sandbox.level import unavailable_reason
 from roll.types import Score, Spec, Task
 
 pytestmark = pytest.mark.slow
@@ -112,6 +113,17 @@ def test_a_score_comes_with_its_parts() -> None:
     assert found == RewardResult.from_score(Score(1.0, {"length": 1.0}))
 
 
+def test_programs_with_limits_of_their_own_are_given_the_time_these_add_up_to() -> None:
+    """Twelve honest cases take longer than the limit of a score."""
+    if reason := unavailable_reason():
+        pytest.skip(reason)
+    cases = [{"stdin": str(number), "stdout": str(number + 1)} for number in range(12)]
+    task = Task(id="slow", domain="code", metadata={"cases": cases})
+    response = "import time\nx = int(input())\ntime.sleep(0.3)\nprint(x + 1)"
+    result = within(lambda pool: pool.score(Spec("code"), task, response), limit_s=0.5)
+    assert result == RewardResult.from_score(Score(1.0, {"passed": 1.0, "checks": 12.0}))
+
+
 def test_a_hanging_reward_is_killed_and_the_next_one_is_scored() -> None:
     async def use(pool: RewardPool) -> RewardResult:
         began = time.monotonic()
@@ -134,7 +146,7 @@ def test_a_process_that_always_dies_ends_in_a_failure_and_not_in_a_score(tmp_pat
     always = Spec(f"{__name__}:deadly", {"witness": str(tmp_path)})
     found = within(lambda pool: pool.score(always, TASK, "4"))
     assert found.status is RewardStatus.FAILED and found.fault is RewardFault.INFRASTRUCTURE
-    assert "its process ended during score" in found.reason
+    assert "was killed by SIGKILL during score" in found.reason and "out-of-memory" in found.reason
     assert len(list(tmp_path.iterdir())) == 3, "it was asked for as often as it may"
 
 

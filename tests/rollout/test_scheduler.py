@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roll.config.sources import ShareSchedule
 from roll.data.mixture import Draw, Mixture, MixturePart
 from roll.engines.base import Request
 from roll.engines.fake import FakeGenerator
@@ -31,7 +32,8 @@ from roll.rollout.episode.runner import SavedTurn
 from roll.rollout.inflight import InflightGroup, SavedAttempt
 from roll.rollout.source import TaskSource
 from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled
-from roll.types import Group, ServedVersion, Spec, Status
+from roll.serving.policies import ServedVersion
+from roll.types import Group, Spec, Status
 from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting, keys_of
 
 RIG = "tests.rollout.rig"
@@ -261,6 +263,20 @@ def test_shares_hold_over_trained_groups_despite_failures(tmp_path: Path) -> Non
         taken = [domains[group] for event in rig.events(StepStarted) for group in event.groups]
         assert len(rig.events(GroupFailed)) > 3 and len(taken) == 36
         assert abs(taken.count("hard") - 12) <= 2, "a third, although most that failed were hard"
+
+
+def test_scheduled_shares_are_metrics(tmp_path: Path) -> None:
+    fading = ShareSchedule(end=0.0, steps=4)
+    with closing(Rig(tmp_path, Setting(steps=1))) as rig:
+        rig.scheduler.mixture = Mixture(
+            [MixturePart(name="d", tasks=TASKS, share_schedule=fading), MixturePart(name="e", tasks=TASKS)],
+            seed=SEED,
+            draws_per_step=2,
+        )
+        for _ in range(4):
+            rig.scheduler.mixture.draw()
+        counts = rig.scheduler.drain_counts()  # after two steps d has half of its share
+        assert counts == {"mixture/share/d": pytest.approx(1 / 3, abs=1e-6), "mixture/share/e": pytest.approx(2 / 3)}
 
 
 def test_busy_generators_serve_older_groups_first(tmp_path: Path) -> None:

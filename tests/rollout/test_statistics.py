@@ -1,9 +1,13 @@
 """Metrics of the groups that a step trains on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
-from roll.rollout.statistics import describe
+from roll.data.collate import collate
+from roll.rollout.statistics import describe, mean_advantages
 from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
 
 TASK = Task(id="t", domain="math")
@@ -30,3 +34,20 @@ def test_a_score_part_never_shares_a_metric_with_a_domain_or_a_statistic_of_the_
     assert metrics["domain/math/reward"] == 0.5 and metrics["reward/math"] == 5.0
     assert metrics["reward/part/mean"] == 7.0 and metrics["reward/part/std"] == 8.0
     assert metrics["reward/format/depth"] == 9.0 and metrics["staleness/0"] == 1.0
+
+
+def test_the_mean_advantage_of_an_attempt_is_over_the_sampled_tokens_of_all_its_agents() -> None:
+    one = attempt(0, Score(1.0))
+    several = replace(one, sibling=1, segments=(*one.segments, replace(one.segments[0], agent="other")))
+    groups = [
+        Group(id=9, birth=0, trajectories=(several, one)),
+        Group(id=4, birth=0, trajectories=(attempt(2, Score(0.0)),)),
+    ]
+    batch = collate(groups)
+    assert mean_advantages(groups, batch) == {}
+    # Rows of one observed and two sampled tokens: group 4, then group 9 with sibling 0 and both agents of sibling 1.
+    advantages = torch.tensor([99.0, 1.0, 2.0, 99.0, 3.0, 5.0, 99.0, 1.0, 2.0, 99.0, 3.0, 6.0])
+    found = mean_advantages(groups, replace(batch, advantages=advantages))
+    assert found == {4: {2: 1.5}, 9: {0: 4.0, 1: 3.0}}
+    advantages[1] = float("nan")
+    assert mean_advantages(groups, replace(batch, advantages=advantages))[4] == {2: None}

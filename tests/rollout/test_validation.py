@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from roll.rollout.episode.runner import Attempt, EpisodeRunner
 from roll.rollout.source import TaskSource
-from roll.rollout.validation import Validator, majority, pass_at, summarise
+from roll.rollout.validation import Validator, describe_failures, majority, pass_at, summarise
 from roll.rollout.validation import answer_of as reader_of
 from roll.types import Finish, Score, Segment, Spec, Status, Task, Trajectory, Turn
 
@@ -137,6 +137,16 @@ def test_failed_attempts_have_no_vote_and_are_no_part_of_the_estimate():
     assert found["validation/math/failed"] == 1.0
     assert found["validation/math/pass@2"] == pytest.approx((2 / 3 + 0) / 2)
     assert found["validation/math/pass@4"] == 0.0
+
+
+def test_failed_attempts_are_counted_in_words_with_the_first_reason():
+    source = FakeSource("math", {"a": [None, "w", "r", "x"]})
+    results, _ = validated(source, samples=4)
+    failed = replace(results["math"][0], reason="no server")
+    assert describe_failures({"math": [failed, *results["math"][1:]]}) == (
+        "1 of 4 held-out attempts failed and are left out of the means, the first with: no server"
+    )
+    assert describe_failures({"math": results["math"][1:]}) == ""
 
 
 def test_attempts_at_a_task_differ_only_in_their_sibling_and_are_adjacent():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.rewards import choice
+from roll.rewards.choice import reward as choice
 from roll.rewards.math import reward as math
 from roll.rollout.validation import answer_of, majority
 from roll.types import Spec

@@ -25,9 +25,9 @@ from roll.journal.store import Journal
 from roll.serving.canary import Canary, canary_for
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
-from roll.types import Digest, Spec
+from roll.types import Spec
 from roll.weights.channel import Mailbox, Transport
-from roll.weights.digest import digest
+from roll.weights.digest import Digest, digest
 from tests.engines.models import batch_of, generator, prompts, small, trainer, twin
 
 LOSS = Objective(loss=Spec("policy_gradient"))

@@ -16,8 +16,8 @@ from roll.journal.events import GeneratorReplaced, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.publisher import Publisher, ReplacementPolicy
 from roll.serving.router import Router
-from roll.types import Digest
 from roll.weights.channel import Transport
+from roll.weights.digest import Digest
 from tests.engines.models import request
 
 RESUME = "see its log, then `roll resume` the run"

@@ -427,6 +427,29 @@ def test_every_part_of_a_reply_is_noted_as_it_comes() -> None:
     assert [output.version for output in noted] == [1, 2]
 
 
+def test_a_callback_can_end_a_response_and_the_rest_is_aborted() -> None:
+    class Reporting(Watched):
+        """Reports every token at once."""
+
+        def _extend(self, request: Request, ids: list[int]) -> None:
+            super()._extend(request, ids)
+            if request.id in self._requests and len(ids) == 4:
+                self._outputs.append(Output.of(request.id, ids, (-1.0,) * 4, version=self.version))
+
+    async def run() -> None:
+        engine = Reporting()
+        async with routing(engine) as router:
+            sampled = await router.sample(request("r", [1], 900, key=5), on_output=lambda output: 3)
+            assert (sampled.ids.tolist(), sampled.finish) == ([15, 16, 17], Finish.STOP)
+            assert len(sampled.logprobs) == len(sampled.versions) == 3
+            await until(lambda: engine.empty)
+            assert engine.aborted == ["r"] and router.balancer.tokens == router.balancer.num_requests == [0]
+            await until(lambda: router.counts.late)
+            assert router.counts.tokens == router.counts.aborted + 3
+
+    asyncio.run(run())
+
+
 def test_siblings_go_where_their_beginning_is_warm_unless_that_costs_more() -> None:
     balance = LoadBalancer(3)
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from roll.types import Digest
-from roll.weights.digest import StreamingDigest, digest
+from roll.weights.digest import Digest, StreamingDigest, digest
 
 NOISE = torch.Generator().manual_seed(0)
 ONE, TWO = torch.randn(6, 4, generator=NOISE), torch.randn(10, 4, generator=NOISE)

@@ -173,7 +173,7 @@ async def _with_score(source: TaskSource, transcript: Transcript, env: Recording
     outcome = await source.rewards.score(source.reward, transcript.task, last)
     if outcome.score is None:
         return replace(transcript, status=Status.REWARD_FAILED, reason=outcome.reason)
-    return replace(transcript, reward=reward + outcome.score.value)
+    return replace(transcript, reward=reward + outcome.score.total)
 
 
 def random_agent(env: Spec, seed: int) -> MakeAgent:

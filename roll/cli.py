@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,11 @@ from typer.core import TyperCommand
 
 import roll
 from roll.allocator import keep_freed_memory
-from roll.errors import ConfigError, RunStopped, WorkerDied
+from roll.commands.audit import audits, rewards
+from roll.commands.compare import compare
+from roll.commands.report import report
+from roll.commands.samples import samples
+from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
     from roll.config.load import LoadedRun
@@ -26,6 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,  # bugs show Python's plain traceback
 )
+imports = typer.Typer(help="Convert a configuration of another project into a run file.", no_args_is_help=True)
+app.add_typer(imports, name="import")
+app.add_typer(audits, name="audit")
 
 File = Annotated[Path, typer.Argument(metavar="RUN.YAML", help="Configuration file of the run.")]
 Overrides = Annotated[
@@ -70,9 +77,10 @@ def _add_override(error: Any, arguments: list[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Errors that are not bugs print one line each and set the exit code, without a traceback.
 
-    0 is success, 2 an error in the user's input, 3 a run that had to stop, 130 an interrupt (handled by typer).
+    0 is success, 2 an error in the user's input, 3 a run that had to stop, 130 an interrupt.
     """
     keep_freed_memory()
+    escape_output()
     try:
         app(arguments)
     except ConfigError as error:
@@ -111,7 +119,7 @@ def train(
     loaded = _load_checked(path, overrides)
     from roll.commands import train as commands
 
-    commands.train(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ())
+    _run(lambda: commands.train(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()).finished)
 
 
 @app.command(cls=_RunCommand)
@@ -119,35 +127,50 @@ def resume(directory: Directory, overrides: Overrides = None) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     from roll.commands import train as commands
 
-    commands.resume(directory, overrides or [])
+    _run(lambda: commands.resume(directory, overrides or []).finished)
 
 
 @app.command(cls=_RunCommand)
-def check(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
+def check(
+    path: File,
+    overrides: Overrides = None,
+    cluster: ClusterOption = None,
+    all_rows: Annotated[
+        bool, typer.Option("--all-rows", help="Read all rows of task files, not only the first 1,000.")
+    ] = False,
+) -> None:
     """Report all errors in a file without starting anything. With --cluster, data and models need not exist here."""
     loaded = _load_checked(path, overrides, files=cluster is None)
     from roll.commands.check import check_data
     from roll.explain.devices import device_summary
-    from roll.explain.placement import placement_report
+    from roll.explain.placement import format_placement, placement_of
     from roll.explain.run import headline
+    from roll.wiring.services import check_sandboxes
 
     if cluster is None:
-        check_data(loaded.run)
-    plan = "" if cluster is None else placement_report(loaded.run, cluster)
-    typer.echo(f"{path}: ok")
-    typer.echo(headline(loaded.run))
-    typer.echo(f"{device_summary(loaded.run)}\n{plan}".rstrip())
+        check_sandboxes(loaded)
+        check_data(loaded.run, all_rows=all_rows)
+    lines = [f"{path}: ok", headline(loaded.run), device_summary(loaded.run)]
+    placement = placement_of(loaded.run, cluster)
+    lines += [format_placement(placement)] if cluster is not None or placement.fault else []
+    typer.echo("\n".join(lines).rstrip())
 
 
 @app.command("explain", cls=_RunCommand)
-def describe(path: File, overrides: Overrides = None, cluster: ClusterOption = None) -> None:
+def describe(
+    path: File,
+    overrides: Overrides = None,
+    cluster: ClusterOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
     """Explain a file in words, and its placement on the devices of this machine or of --cluster."""
     run = _load_checked(path, overrides, files=False).run
-    from roll.explain.placement import placement_report
-    from roll.explain.run import explain
+    import msgspec
 
-    plan = placement_report(run, cluster)
-    typer.echo(f"{explain(run)}\n\n{plan}")
+    from roll.explain.run import explain_on, format_explanation
+
+    explanation = explain_on(run, cluster)
+    typer.echo(msgspec.json.encode(explanation).decode() if as_json else format_explanation(explanation))
 
 
 @app.command("eval", cls=_RunCommand)
@@ -187,7 +210,7 @@ def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -
     loaded = _load_checked(path, overrides)
     from roll.commands.sft import sft as run_sft
 
-    run_sft(loaded, overwrite=overwrite)
+    _run(lambda: run_sft(loaded, overwrite=overwrite))
 
 
 @app.command()
@@ -243,34 +266,10 @@ def play(
     playing.play(env, options or [], seed=seed, keyboard=sys.stdin, echo=typer.echo)
 
 
-@app.command()
-def samples(
-    directory: Directory,
-    step: Annotated[int | None, typer.Option("--step", help="Only trajectories of this training step.")] = None,
-    last: Annotated[int, typer.Option("--last", help="Number to show, newest last.", min=1)] = 5,
-    domain: Annotated[str | None, typer.Option("--domain", help="Only tasks of this source.")] = None,
-    status: Annotated[str | None, typer.Option("--status", help="Only this status, such as truncated.")] = None,
-) -> None:
-    """Show sampled trajectories with rewards, versions and reasons."""
-    from roll.report.samples import show
-
-    for line in show(directory, step=step, last=last, domain=domain, status=status):
-        typer.echo(line)
-
-
-@app.command()
-def report(
-    directory: Directory,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
-) -> None:
-    """Account for every second, token, attempt and group of a run."""
-    import msgspec
-
-    from roll.report.ledger import read_ledger
-    from roll.report.report import format_report
-
-    ledger = read_ledger(directory)
-    typer.echo(msgspec.json.encode(ledger).decode() if as_json else format_report(ledger))
+app.command()(samples)
+app.command()(compare)
+app.command()(report)
+audits.command(cls=_RunCommand)(rewards)
 
 
 @app.command()
@@ -300,21 +299,15 @@ def export(
 @app.command("list")
 def names(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as rewards (default: all kinds).")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Print the arguments of this one, such as math.")
+    ] = None,
 ) -> None:
     """List the recipes, rewards, environments, datasets and algorithm parts that a file can name."""
-    from roll.config.load import recipes
-    from roll.errors import UnknownName
-    from roll.registry import TABLES
+    from roll.explain.listing import list_arguments, list_names
 
-    kind = {"envs": "environments"}.get(kind or "", kind)  # the config key is `envs`
-    if kind is not None and kind not in (known := ("recipes", *TABLES)):
-        raise UnknownName("kind", kind, known)
-    summaries = {"recipes": {name: text.partition("\n")[0].lstrip("# ") for name, text in recipes().items()}}
-    summaries |= {each: table.summaries() for each, table in TABLES.items()}
-    for title in summaries if kind is None else (kind,):
-        typer.echo(title)
-        for name, summary in summaries[title].items():
-            typer.echo(f"  {name:<{max(map(len, summaries[title]))}}  {summary}".rstrip())
+    for line in list_names(kind) if kind is None or name is None else list_arguments(kind, name):
+        typer.echo(line)
 
 
 @app.command()
@@ -326,6 +319,24 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON list i
 
     findings = examine()
     typer.echo(msgspec.json.encode(findings).decode() if as_json else page(findings))
+
+
+@imports.command("roll")
+def import_roll(
+    path: Annotated[Path, typer.Argument(metavar="FILE.YAML", help="An rlvr or agentic configuration of ROLL.")],
+    output: Annotated[Path | None, typer.Option("--output", help="Write the run file here, not to stdout.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON list instead of a table.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if a key is unknown.")] = False,
+) -> None:
+    """Convert a configuration of Alibaba's ROLL; reports on stderr what became of every key."""
+    from roll.commands.importing.command import write_import
+
+    text, report, num_unknown = write_import(path, output=output, overwrite=overwrite, as_json=as_json)
+    typer.echo(text, nl=False)
+    typer.echo(report, err=True)
+    if strict and num_unknown:
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -353,6 +364,18 @@ def _load_checked(path: Path, overrides: list[str] | None, *, files: bool = True
     loaded = load(path, overrides or [])
     preflight(loaded, files=files)
     return loaded
+
+
+def _run(work: Callable[[], bool]) -> None:
+    """Call `work`, which returns whether it is finished; exit with the code of an interrupt if it is not."""
+    try:
+        finished = work()
+    except KeyboardInterrupt:
+        finished = False
+    if not finished:
+        from roll.pipelines.interrupt import INTERRUPTED
+
+        raise typer.Exit(INTERRUPTED)
 
 
 def _exit(message: str, code: int) -> None:

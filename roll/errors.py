@@ -14,6 +14,7 @@ RollError
 from __future__ import annotations
 
 import difflib
+import io
 import sys
 import traceback
 from collections.abc import Iterable
@@ -109,21 +110,42 @@ def source_of(target: Any) -> str | None:
     return getattr(sys.modules.get(getattr(target, "__module__", None) or ""), "__file__", None)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """End of an error about an unknown name: the most similar known name, or all of them."""
-    choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=max(1, len(choices)))
-    near = [choice for choice in close if sorted(choice) == sorted(name)] or close  # first those with swapped letters
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """End of an error about an unknown name, which may be no text: the most similar known name, or all of them.
+
+    Case counts only between names that are equal without it.
+    """
+    choices, written = sorted(known), str(name)
+    by_lower: dict[str, list[str]] = {}
+    for choice in choices:
+        by_lower.setdefault(choice.lower(), []).append(choice)
+    lower = difflib.get_close_matches(written.lower(), by_lower, n=max(1, len(by_lower)))
+    close = [choice for each in lower for choice in _by_similarity(written, by_lower[each])]
+    near = [
+        choice for choice in close if sorted(choice.lower()) == sorted(written.lower())
+    ] or close  # first those with swapped letters
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(choices)}" if choices else ""
 
 
+def _by_similarity(written: str, choices: list[str]) -> list[str]:
+    """Names that differ only in case, the most similar first."""
+    return difflib.get_close_matches(written, choices, n=len(choices), cutoff=0.0)
+
+
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The first error of this library (or interrupt) in a group; the group itself if it has none."""
+    """The first error of this library or of the system, or interrupt, in a group; the group itself if it has none."""
     for error in group.exceptions:
         nested = isinstance(error, BaseExceptionGroup)
         cause = root_cause(cast(BaseExceptionGroup[Any], error)) if nested else error
-        if isinstance(cause, RollError | KeyboardInterrupt):
+        if isinstance(cause, RollError | OSError | KeyboardInterrupt):
             return cause
     return group
+
+
+def escape_output() -> None:
+    """Print text that UTF-8 cannot encode, half of a surrogate pair, as its escape, which JSON reads."""
+    stream: object = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")

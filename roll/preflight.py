@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib.machinery
 import json
+import reprlib
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,19 +17,19 @@ from roll.config.decoder import decoder_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
 from roll.config.lora import Lora, rank_fault, widths
-from roll.config.schema import Checkpoint, Run, TaskSourceConfig
+from roll.config.schema import SPECIAL_TOKENS, Checkpoint, Model, Run, TaskSourceConfig
 from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
-from roll.registry import DATASETS, ENVS, PARTS, REWARDS, SCRIPTED_AGENTS, TOOLS, Table
+from roll.registry import CALLBACKS, DATASETS, ENVS, OPTIMIZERS, PARTS, REWARDS, SCRIPTED_AGENTS, SINKS, TOOLS, Table
 
 _STEP_METRICS = (
-    *("reward/mean", "reward/std", "reward/model", "reward/masked"),
+    *("reward/mean", "reward/std", "reward/model", "reward/masked", "reward/spans"),
     *("length/mean", "length/max", "length/truncated", "staleness/mean", "staleness/max"),
     *("tokens/generated", "tokens/trained", "sampler_mismatch/mean", "sampler_mismatch/max"),
-    *("kl/reference", "kl/coefficient", "waiting/groups", "waiting/length", "waiting/reward"),
+    *("kl/reference", "kl/coefficient", "hacks/notices", "waiting/groups", "waiting/length", "waiting/reward"),
     *("bias/length", "bias/reward", "time/wait", "time/score", "time/update", "time/publish", "time/validate"),
 )
-_OPEN_PREFIXES = ("loss/", "critic/", "staleness/", "waiting/share/", "bias/share/")
+_OPEN_PREFIXES = ("loss/", "critic/", "staleness/", "waiting/share/", "bias/share/", "mixture/share/", "rewarded/")
 """Any name with one of these prefixes is valid: losses, rewards and environments name their own metrics."""
 
 
@@ -64,6 +66,8 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     yield from _parts("algorithm", run.algorithm)
     if run.sft.scripted_agent is not None:
         yield "sft.scripted_agent", SCRIPTED_AGENTS, run.sft.scripted_agent
+    yield from _observers(run)
+    yield from _optimizers(run)
     for key, source in _sources(run):
         yield f"{key}.env", ENVS, source.env
         for index, tool in _tools(source.env):
@@ -80,13 +84,33 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
             yield from _parts(f"{key}.algorithm", source.algorithm)
 
 
+def _optimizers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
+    """The user's own optimizers."""
+    sections = {"actor_train": run.actor_train, "critic": run.critic, "sft": run.sft}
+    sections |= {f"policies.{index}": policy for index, policy in enumerate(run.policies)}
+    for key, section in sections.items():
+        custom = None if section.optimizer is None else section.optimizer.custom
+        if custom is not None:
+            yield f"{key}.optimizer", OPTIMIZERS, SpecConfig.model_validate({"kind": custom.name, **custom.kwargs})
+
+
+def _observers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
+    """Classes of the user's that receive metrics."""
+    for index, section in enumerate(run.callbacks):
+        yield f"callbacks.{index}", CALLBACKS, section
+    for index, section in enumerate(run.tracking.sinks):
+        yield f"tracking.sinks.{index}", SINKS, section
+
+
 def _tools(env: SpecConfig) -> Iterator[tuple[int, SpecConfig]]:
     """Named tools of a `tool_use` environment."""
     tools: Any = env.kwargs.get("tools") if env.kind == "tool_use" else None
     for index, entry in enumerate(cast(list[Any], tools) if isinstance(tools, list) else []):
         kind: Any = cast(dict[str, Any], entry).get("kind") if isinstance(entry, dict) else entry
-        if isinstance(kind, str):  # an empty one is no valid section, but the table says what is wrong with it
-            yield index, SpecConfig.model_validate(entry) if kind else SpecConfig.model_construct(kind=kind)
+        if isinstance(kind, str) and kind:
+            yield index, SpecConfig.model_validate(entry)
+        else:  # no valid section; the table says what is wrong with the name
+            yield index, SpecConfig.model_construct(kind=kind if kind == "" else reprlib.repr(cast(Any, entry)))
 
 
 def _parts(above: str, algorithm: Algorithm | DomainAlgorithm) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
@@ -117,7 +141,8 @@ def _sources(run: Run) -> Iterator[tuple[str, TaskSourceConfig]]:
 def best_fault(run: Run) -> str:
     """Why this run never measures `checkpoint.best_metric`; empty if it does."""
     best = run.checkpoint.best_metric
-    known = [*_validation_metrics(run), *_STEP_METRICS, *(f"domain/{task.name}/reward" for task in run.tasks)]
+    domains = [f"domain/{task.name}/{each}" for task in run.tasks for each in ("reward", "std")]
+    known = [*_validation_metrics(run), *_STEP_METRICS, *domains]
     valid = best in known or best.startswith(tuple(_prefixes(run))) or _is_reward_part(best)
     if valid or best == Checkpoint().best_metric:
         return ""
@@ -159,6 +184,7 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield key, fault
     if run.actor_train.lora is not None:
         yield from _adapter_faults(run.actor_train.lora, run.model.path)
+    yield from _stop_faults(run)
     for key, source in _sources(run):
         if source.data is not None and (fault := _data_fault(source.data)):
             yield f"{key}.data", fault
@@ -167,6 +193,27 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
         for index, tool in _tools(source.env):
             if fault := _tool_fault(tool):
                 yield f"{key}.env.tools.{index}", fault
+
+
+def _stop_faults(run: Run) -> Iterator[tuple[str, str]]:
+    known = _vocabulary(run.model) if run.rollout.stop else set[str]()
+    for index, token in enumerate(run.rollout.stop if known else ()):
+        if token not in known:
+            yield f"rollout.stop.{index}", f"the tokenizer has no token {token!r}; name tokens, not text"
+
+
+def _vocabulary(model: Model) -> set[str]:
+    """The tokens of a model's tokenizer; empty if it cannot be told from tokenizer.json."""
+    if model.shape is not None:
+        return {*model.shape.alphabet, *SPECIAL_TOKENS}
+    try:
+        content: Any = json.loads((Path(model.path or "") / "tokenizer.json").read_text(encoding="utf-8"))
+        tokens = content["model"]["vocab"]
+        return (
+            {*tokens, *(added["content"] for added in content["added_tokens"])} if isinstance(tokens, dict) else set()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()  # the start of the run reads the tokenizer, and reports what is wrong with it
 
 
 def _data_fault(data: SpecConfig) -> str:
@@ -189,7 +236,27 @@ def _agent_fault(agent: Agent) -> str:
     folder = Path(agent.directory or ".")
     if not folder.is_dir():
         return f"directory: no such directory: {folder}; paths are relative to the current directory ({Path.cwd()})"
-    return _command_fault(agent.command, folder, f"`directory`, else to {Path.cwd()}")
+    if fault := _command_fault(agent.command, folder, f"`directory`, else to {Path.cwd()}"):
+        return fault
+    scripts = str((folder / agent.command[1]).absolute().parent) if agent.preload else ""
+    for module in agent.preload:
+        if not _has_module(module, [scripts, *sys.path]):
+            return f"preload: no module named {module!r} here; install it, or leave it out"
+    return ""
+
+
+def _has_module(name: str, paths: Sequence[str]) -> bool:
+    """Whether a module is built in or found in `paths`; nothing is imported."""
+    if name in sys.builtin_module_names:
+        return True
+    package = ""
+    for part in name.split("."):
+        package = f"{package}.{part}" if package else part
+        spec = importlib.machinery.PathFinder.find_spec(package, paths)
+        if spec is None:
+            return False
+        paths = list(spec.submodule_search_locations or ())
+    return True
 
 
 def _tool_fault(tool: SpecConfig) -> str:

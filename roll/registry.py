@@ -14,6 +14,8 @@ from roll.errors import ConfigError, UnknownName, did_you_mean
 from roll.signature import Signature, public_names, signature_of
 
 T = TypeVar("T")
+PASSED = "passed_"
+"""Start of the name of a module with an object that a caller of `roll.train` passed."""
 _CALLS = {
     "loss": "f(tokens, **arguments)",
     "advantage": "f(batch, **arguments)",
@@ -21,7 +23,12 @@ _CALLS = {
     "environment": "Class(task, **arguments)",
 }
 """How the code calls an object of a kind with the arguments in the file."""
-_METHODS = {"environment": ("async start", "async step", "async close"), "reward": ("score",)}
+_METHODS = {
+    "environment": ("async start", "async step", "async close"),
+    "reward": ("score",),
+    "callback": ("on_step",),
+    "metric sink": ("write", "close"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class Table(Generic[T]):
         self._objects: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
+        if ":" in name:  # Python remembers the module, unless it exists for one call only
+            return self._resolve(name)
         if name not in self._objects:
             self._objects[name] = self._resolve(name)
         return self._objects[name]
@@ -77,7 +86,9 @@ class Table(Generic[T]):
         target = name if ":" in name else self.targets.get(name)
         if target is None:
             own, _, last = name.rpartition(".")
-            raise UnknownName(self.kind, name, [f"{own}:{last}"] if own else self.targets)
+            if own or self.targets:
+                raise UnknownName(self.kind, name, [f"{own}:{last}"] if own else self.targets)
+            raise ConfigError(f"{self.kind} {name!r} names no module; write package.module:attribute")
         module, _, attribute = target.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), attribute)):
             raise ConfigError(f"{self.kind} {name!r} is not a name; write package.module:attribute")
@@ -127,6 +138,8 @@ class Table(Generic[T]):
         if spec is None or spec.origin is None:
             raise ConfigError(self._missing(name, module))
         source = Path(spec.origin)
+        if source.suffix != ".py" and not hasattr(importlib.import_module(module), attribute):
+            raise ConfigError(f"{self.kind} {name!r}: module {module} has no {attribute!r}; name another")
         signature = signature_of(source, attribute, self.supplied, self.supplied_to_class)
         if signature is None:
             offer = did_you_mean(attribute, public_names(source))
@@ -142,6 +155,9 @@ class Table(Generic[T]):
         )
 
     def _missing(self, name: str, module: str) -> str:
+        if module.startswith(PASSED):
+            shown = module.removeprefix(PASSED)
+            return f"{self.kind} {shown!r}: was passed as a Python object; pass it again, as in roll.resume(run, ...)"
         return f"{self.kind} {name!r}: no module named {module!r}; put it next to the YAML file or install it"
 
 
@@ -154,8 +170,8 @@ def _functions(kind: str, module: str, names: str, *, supplied: int = 1) -> Tabl
 ADVANTAGES = _functions(
     "advantage",
     "roll.algorithms.advantages",
-    "group_normalised group_centred_batch_scaled leave_one_out batch_centred batch_normalised discounted gae gigpo "
-    "distilled",
+    "group_normalised group_normalised_process group_centred_batch_scaled leave_one_out batch_centred "
+    "batch_normalised discounted gae gigpo distilled",
 )
 LOSSES = _functions(
     "loss",
@@ -191,7 +207,7 @@ REWARDS: Table[Any] = Table(
     exact="roll.rewards.text:exact",
     math="roll.rewards.math.reward:Math",
     code="roll.rewards.code.reward:score",
-    choice="roll.rewards.choice:score",
+    choice="roll.rewards.choice.reward:score",
     f1="roll.rewards.text:f1",
     ifeval="roll.rewards.ifeval.reward:score",
     regex="roll.rewards.text:regex",
@@ -247,6 +263,10 @@ CHANNELS: Table[Any] = Table(
     ipc="roll.weights.ipc:ipc",
     nccl="roll.weights.broadcast:nccl",
 )
+CALLBACKS: Table[Any] = Table("callback")
+SINKS: Table[Any] = Table("metric sink")
+OPTIMIZERS: Table[Any] = Table("optimizer", supplied=1)
+"""These three list no names: the classes are the user's."""
 PARTS: dict[str, Table[Any]] = {
     "filters": FILTERS,
     "shaping": SHAPINGS,

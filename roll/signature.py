@@ -24,10 +24,25 @@ class Signature:
     """Accepts any keyword, or the keywords are known only at run time."""
     types: Mapping[str, ast.expr] = field(default_factory=dict[str, ast.expr])
     """Values of names that hints may contain."""
-    summary: str = ""
-    """First paragraph of the docstring, as one line."""
+    doc: str = ""
+    """The docstring; for a class, also that of its `__init__`."""
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Text about each keyword that is a documented field of a class."""
     methods: frozenset[str] | None = None
     """Methods of a class, such as `async step`; None if it may have others, or is a function."""
+
+    @property
+    def summary(self) -> str:
+        """First paragraph of the docstring, as one line."""
+        return " ".join(self.doc.partition("\n\n")[0].split())
+
+    def arguments(self) -> dict[str, str]:
+        """Every keyword as a definition writes it, such as `clip_low: float = 0.2`."""
+        types = {name: "" if hint is None else f": {ast.unparse(hint)}" for name, hint in self.hints.items()}
+        return {
+            name: f"{name}{type}" + (f" = {self.defaults[name]}" if name in self.defaults else "")
+            for name, type in types.items()
+        }
 
     def has(self, method: str) -> bool:
         """Whether it has this method, as far as the source tells."""
@@ -55,11 +70,11 @@ def signature_of(source: Path, attribute: str, supplied: int, supplied_to_class:
     types = _types(module.body)
     for node in _statements(module.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == attribute:
-            signature = replace(_from_arguments(node.args, supplied), types=types, summary=_summary(node))
+            signature = replace(_from_arguments(node.args, supplied), types=types, doc=ast.get_docstring(node) or "")
             # A decorator may accept other types than the function that it decorates.
             return replace(signature, hints=dict.fromkeys(signature.hints)) if node.decorator_list else signature
         if isinstance(node, ast.ClassDef) and node.name == attribute:
-            signature = replace(_from_class(node, supplied_to_class), types=types, summary=_summary(node))
+            signature = replace(_from_class(node, supplied_to_class), types=types, doc=_class_doc(node))
             return replace(signature, methods=_methods(node))
         if _bound_names(node) & {attribute, "*"}:
             return Signature(open=True)
@@ -74,8 +89,24 @@ def public_names(source: Path) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def _summary(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+def _class_doc(node: ast.ClassDef) -> str:
+    starts = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+    return "\n\n".join(filter(None, (ast.get_docstring(each) for each in (node, *starts))))
+
+
+def field_notes(node: ast.ClassDef) -> dict[str, str]:
+    """The string below each field of a class."""
+    notes: dict[str, str] = {}
+    for item, below in zip(node.body, node.body[1:], strict=False):
+        match item, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                notes[name] = " ".join(text.split())
+            case _:
+                pass
+    return notes
 
 
 _UNKNOWN = ast.Tuple([])
@@ -207,7 +238,7 @@ def _from_class(node: ast.ClassDef, supplied: int) -> Signature:
         return Signature(open=True)  # fields may be inherited
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
     parameters = [(cast(ast.Name, item.target).id, item.annotation, item.value) for item in fields]
-    return _from_parameters(parameters[supplied:])
+    return replace(_from_parameters(parameters[supplied:]), notes=field_notes(node))
 
 
 def _methods(node: ast.ClassDef) -> frozenset[str] | None:

@@ -1,17 +1,18 @@
 """Test selection: files marked slow as a whole are not even imported where slow tests are deselected."""
 
 import gc
-import os
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # how fast examples are made depends on what else the machine does
 
 _SLOW_FILE = re.compile(r"^pytestmark = (\[[^\]]*|[^\[\n]*)\bmark\.slow\b", re.MULTILINE)
 
-# Idle workers that Ray starts in advance are of no use: those of a run have environments of their own.
-os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 gc.disable()  # until all files are imported: what they create lives to the end
 
 

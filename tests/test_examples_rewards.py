@@ -15,7 +15,7 @@ from roll.registry import REWARDS
 from roll.rewards.base import score_once
 from roll.rewards.calibration import main as calibrate
 from roll.rewards.result import RewardResult
-from roll.types import Score, Spec, Task
+from roll.types import Score, Span, Spec, Task
 from tests.chat.server import server, words
 
 pytestmark = pytest.mark.slow
@@ -56,17 +56,22 @@ def asked(name: str, reply: str, **options: object) -> RewardResult:
 
 def test_the_code_and_the_judge_of_the_page_are_those_of_the_example() -> None:
     code = (FOLDER / "my_checks.py").read_text(encoding="utf-8")
-    assert len(blocks("python")) == 3 and [block for block in blocks("python") if block not in code] == []
+    assert len(blocks("python")) == 4 and [block for block in blocks("python") if block not in code] == []
     assert (FOLDER / "judge.yaml").read_text(encoding="utf-8") in blocks("yaml")
 
 
 def test_every_command_of_the_page_runs_and_the_first_prints_what_it_says() -> None:
-    first, *others = commands("roll")
+    first, *others = (arguments for arguments in commands("roll") if arguments[0] != "audit")
     out, err = said(*first)
     assert [out] == blocks("json") and err.splitlines()[-1] in PAGE
     assert len(others) == 3
     for arguments in others:
         assert '"outcome": "scored"' in said(*arguments)[0]
+
+
+def test_the_audit_of_the_page_prints_what_it_says() -> None:
+    (arguments,) = (arguments for arguments in commands("roll") if arguments[0] == "audit")
+    assert said(*arguments)[0] == blocks("text")[0]
 
 
 def test_what_the_dataset_calls_right_is_at_1() -> None:
@@ -79,7 +84,7 @@ def test_the_calibration_of_the_page_prints_what_it_says(capsys: pytest.CaptureF
     assert module == "roll.rewards.calibration"
     with contextlib.chdir(FOLDER):
         assert calibrate(arguments) == 0
-    assert capsys.readouterr().out == blocks("text")[0]
+    assert capsys.readouterr().out == blocks("text")[1]
 
 
 def test_the_judge_of_the_page_is_asked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,6 +115,11 @@ def test_the_example_function_wants_courtesy_and_brevity() -> None:
     assert polite("Please.") == RewardResult.from_score(Score(1.0, {"courtesy": 1.0, "excess": 0.0}))
     assert polite("Please, now!") == RewardResult.from_score(Score(0.8, {"courtesy": 1.0, "excess": 2.0}))
     assert polite("Now!") == RewardResult.from_score(Score(0.0, {"courtesy": 0.0, "excess": 0.0}))
+
+
+def test_the_example_with_steps_rewards_each_sum() -> None:
+    score = asked("my_checks:sums", "1 + 2 = 3, so 3 + 4 = 8").score
+    assert score == Score(0.0, spans=(Span(0, 9, 0.1), Span(14, 23, -0.1)))
 
 
 def test_the_example_that_waits_tells_python_from_what_is_not() -> None:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,10 +204,31 @@ def test_names_in_the_algorithm_of_a_domain_are_checked_too(tmp_path: Path) -> N
     )
 
 
+def test_a_name_that_a_compiled_module_lacks_is_reported(tmp_path: Path) -> None:
+    (line,) = faults(tmp_path, "tasks.0.reward='math:foo'")
+    assert line == "command line: tasks.0.reward: reward 'math:foo': module math has no 'foo'; name another"
+
+
+def test_a_stop_token_that_the_tokenizer_lacks_is_reported(tmp_path: Path) -> None:
+    missing = "the tokenizer has no token 'stop here'; name tokens, not text"
+    assert faults(tmp_path, "rollout.stop=['5', '<eos>', 'stop here']") == [f"command line: rollout.stop.2: {missing}"]
+    words: dict[str, Any] = {"model": {"vocab": {"a": 0}}, "added_tokens": [{"content": "<|im_end|>", "id": 1}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    path = f"model={{path: {tmp_path}}}"
+    known, unknown = (faults(tmp_path, path, f"rollout.stop=[{token}]") for token in ("<|im_end|>", "stop here"))
+    assert [line for line in unknown if line not in known] == [f"command line: rollout.stop.0: {missing}"]
+
+
 @pytest.mark.parametrize("tool", ['""', '{kind: ""}'])
 def test_a_tool_with_an_empty_name_is_unknown(tmp_path: Path, tool: str) -> None:
     (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [calculator, {tool}]}}")
     assert line.startswith("command line: tasks.0.env.tools.1: no set of tools named ''; known: calculator, ")
+
+
+@pytest.mark.parametrize("tool", ["3", "null", "[]", "{count: 2}"])
+def test_an_entry_that_names_no_tool_is_reported(tmp_path: Path, tool: str) -> None:
+    (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [calculator, {tool}]}}")
+    assert line.startswith("command line: tasks.0.env.tools.1: ")
 
 
 @pytest.mark.parametrize(
@@ -220,3 +242,17 @@ def test_a_tool_with_an_empty_name_is_unknown(tmp_path: Path, tool: str) -> None
 def test_missing_files_of_tools_are_reported(tmp_path: Path, tools: str, fault: str) -> None:
     (line,) = faults(tmp_path, f"tasks.0.env={{kind: tool_use, tools: [{tools}]}}")
     assert line.startswith(f"command line: tasks.0.env.tools.0: {fault}")
+
+
+@pytest.mark.parametrize("module", ["json", "json.decoder", "sys", "own"])
+def test_modules_that_agents_preload_are_found_without_importing_them(tmp_path: Path, module: str) -> None:
+    (tmp_path / "own.py").write_text("raise SystemError")
+    (tmp_path / "agent.py").write_text("")
+
+    def overrides(preload: str) -> list[str]:
+        agent = f"{{command: [python, agent.py], directory: '{tmp_path}', preload: [{preload}]}}"
+        return ["deterministic=false", f"tasks=[{{name: a, data: arithmetic, reward: exact, agent: {agent}}}]"]
+
+    fly(tmp_path, *overrides(module))
+    for missing in (f"{module}x", f"{module}.missing"):
+        assert f"preload: no module named '{missing}' here" in "\n".join(faults(tmp_path, *overrides(missing)))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -153,7 +154,9 @@ def test_the_page_names_every_function_that_a_recipe_may_name() -> None:
 def blocks(language: str) -> list[str]:
     """The code of the page, with its module under a name that no other test imports."""
     code = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    return [block.replace("my_loss", "loss_of_the_page") for block in code]
+    return [
+        block.replace("my_loss", "loss_of_the_page").replace("my_advantage", "advantage_of_the_page") for block in code
+    ]
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
@@ -161,13 +164,33 @@ def test_every_yaml_of_the_page_loads(tmp_path: Path, block: str) -> None:
     tree = {**yaml.safe_load(RUN), **yaml.safe_load(block)}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree))
     (tmp_path / "loss_of_the_page.py").write_text(blocks("python")[0])
+    (tmp_path / "advantage_of_the_page.py").write_text("".join(blocks("python")[2:]))
+    (tmp_path / "my_optimizers.py").write_text("class Lion:\n    def __init__(self, params, *, lr, betas): ...\n")
     preflight(load(tmp_path / "run.yaml"), files=False)
 
 
 @pytest.mark.slow
 def test_the_loss_of_the_page_passes_the_kit_with_the_line_of_the_page(tmp_path: Path) -> None:
-    loss, line = blocks("python")
+    loss, line, *_ = blocks("python")
     (tmp_path / "loss_of_the_page.py").write_text(loss)
     importable(tmp_path / "run.yaml")
     assert "check_loss" in line
     exec(line, {})
+
+
+@pytest.mark.slow
+def test_the_advantage_of_the_page_gives_credit_to_uncertain_tokens(tmp_path: Path) -> None:
+    from tests.algorithms.build import batch
+
+    names: dict[str, Any] = {}
+    exec(blocks("python")[3], names)
+    example = batch([0, 1, 1, 1, 1, 1], (3, 3), rewards=[1.0, 0.0], entropies=[9.0, 0.1, 0.5, 0.2, 0.3, 0.4])
+    # the fifth with the most entropy of five trained tokens, and all that reach the quantile at 0.8: 0.42
+    assert names["at_forks"](example).tolist() == [0.0, 0.0, pytest.approx(1.0, rel=1e-5), 0.0, 0.0, 0.0]
+
+
+def test_entropies_imply_old_logprobs(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "grpo", "algorithm.needs=[entropies]").run.algorithm.all_needs == {
+        "entropies",
+        "old_logprobs",
+    }

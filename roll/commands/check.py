@@ -1,32 +1,91 @@
-"""`roll check`: reads the data of a run as its start would. Imports no torch."""
+"""`roll check`: reads the data of a run, builds its environments and tries its rewards. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from roll.config.schema import Run
 from roll.config.sources import TaskSourceConfig
-from roll.data.dataset import read_tasks
+from roll.data.dataset import read_tasks, rows_at_start
+from roll.data.messages import message_text
+from roll.data.task_file import NUM_CHECKED
+from roll.data.tasks import Seeds
+from roll.envs.guarded import unusable_source
 from roll.errors import ConfigError
+from roll.rewards.base import RewardAdapter, task_faults
+from roll.rewards.result import RewardFault
+from roll.types import Spec, Task
 
-_ROWS = 1000
-"""Rows of each file that a check reads; the start of a run reads all."""
+_MAX_ROWS = 10
+"""Faulty rows that are listed per source."""
 
 
-def check_data(run: Run) -> None:
-    """Raise the faults of all task sources together; calls data functions, and downloads nothing from the hub."""
+def check_data(run: Run, *, all_rows: bool = False) -> None:
+    """Raise the faults of all task sources together; of each file, the first rows are read, or `all_rows`.
+
+    Calls data functions, builds environments without starting them, and downloads nothing from the hub. Built-in
+    rewards that are plain functions score an empty response; other built-in ones are only constructed. A reward whose
+    module has `check_task(task, **options)` checks every row that is read.
+    """
+    num_rows = sys.maxsize if all_rows else NUM_CHECKED
     sources = (*run.tasks, *run.validation.tasks, *run.sft.tasks)
-    faults = dict.fromkeys(line for source in sources if not _on_hub(source) for line in _faults(source))
+    alphabet = "" if run.model.shape is None else run.model.shape.alphabet
+    local = [source for source in sources if not _on_hub(source)]
+    faults = dict.fromkeys(line for source in local for line in _faults(source, num_rows, alphabet))
     if faults:
         raise ConfigError("\n".join(faults))
 
 
-def _faults(source: TaskSourceConfig) -> Iterator[str]:
+def _faults(source: TaskSourceConfig, num_rows: int, alphabet: str) -> Iterator[str]:
     try:
-        read_tasks(source, first=_ROWS)
+        tasks = read_tasks(source, first=num_rows)
     except ConfigError as error:
         yield from str(error).splitlines()
+        return
+    if alphabet:
+        yield from _unknown_character(source.name, rows_at_start(tasks), frozenset(alphabet))
+    if source.agent is None:
+        reason = asyncio.run(unusable_source(source.name, source.env.spec, tasks))
+        yield from [f"tasks: {reason}"] if reason else []
+    for reward in source.reward.entries if source.reward is not None else ():
+        if ":" not in reward.kind and (reason := asyncio.run(_unusable_reward(reward.spec, tasks))):
+            yield f"tasks: source {source.name!r}: {reason}"
+    if source.reward is not None and not isinstance(tasks, Seeds):
+        yield from islice(_faulty_rows(source.name, source.reward.spec, tasks, num_rows), _MAX_ROWS)
+
+
+def _faulty_rows(source: str, reward: Spec, tasks: Sequence[Task], num_rows: int) -> Iterator[str]:
+    """Rows that no response could score on, as far as the reward can tell without a response."""
+    try:
+        for fault in task_faults(reward, islice(tasks, num_rows)):
+            yield f"tasks: source {source!r}: {fault}"
+    except ConfigError:
+        return  # the reward or its options do not exist, which is reported with its key
+
+
+def _unknown_character(source: str, tasks: Sequence[Task], known: frozenset[str]) -> Iterator[str]:
+    """The first character of a prompt that the tokenizer of a model's shape does not have."""
+    for task in tasks:
+        for character in (c for message in task.messages for c in message_text(message) if c not in known):
+            yield f"tasks: source {source!r}: task {task.id!r}: the alphabet has no {character!r}; add it"
+            return
+
+
+async def _unusable_reward(spec: Spec, tasks: Sequence[Task]) -> str:
+    """Why a built-in reward cannot be used; empty if it can be for one of three tasks, or if that is unknown."""
+    try:
+        adapter = RewardAdapter.load(spec)
+    except ConfigError as error:
+        return str(error)
+    if adapter.instance is not None or inspect.iscoroutinefunction(adapter.function):
+        return ""
+    results = [await adapter.score(tasks[index], "") for index in sorted({0, len(tasks) // 2, len(tasks) - 1})]
+    return results[0].reason if all(result.fault is RewardFault.TASK for result in results) else ""
 
 
 def _on_hub(source: TaskSourceConfig) -> bool:

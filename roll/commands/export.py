@@ -14,13 +14,15 @@ from roll.engines.native import lora
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
 from roll.journal.database import check_format
+from roll.tracking.directory import JOURNAL, check_run
 from roll.weights.adapters import check_base, write_adapter
-from roll.weights.huggingface import write_model
+from roll.weights.huggingface import copy_generation_config, write_model
 
 
 def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
     """Write the newest checkpoint of a run to `output`; the path of that checkpoint."""
-    check_format(directory / "journal.db")
+    check_run(directory)
+    check_format(directory / JOURNAL)
     newest = Checkpoints(directory / "checkpoints", keep=1).latest()
     if newest is None:
         raise ConfigError(f"{directory}: no checkpoint to export; give the directory of a run that has saved one")
@@ -40,4 +42,5 @@ def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
         write_model(output, decoder.config, dict(lora.merge(decoder.named_tensors(), pairs, adapter.scale)))
     tokenizer: Any = load_tokenizer(newest)
     tokenizer.save_pretrained(output)
+    copy_generation_config(None if run.model.path is None else Path(run.model.path), output)
     return newest

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import typer
 
+import roll
 from roll.checkpoint import Checkpoints
+from roll.config.schema import Run
 from roll.data.screening import ScreeningCounts
-from roll.errors import ConfigError
+from roll.errors import RollError
+from roll.pipelines.interrupt import INTERRUPTED, Interrupt
 from roll.proxy.server import Proxy
 from roll.rewards.base import RewardService, stop_rewards
 from roll.rollout.environments import Environments
 from roll.tracking.directory import RunDirectory
+from roll.tracking.log import Terminal, announce, controller_log, log_only
 from roll.wiring.models import Roles
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-
-INTERRUPTED = 130
-"""The exit code that shells use for Ctrl-C."""
+_POLL_S = 0.1
+"""Python runs signal handlers only between two operations of the main thread, not while it waits."""
 
 
 @asynccontextmanager
@@ -64,28 +75,98 @@ async def await_with_routing(work: Awaitable[T], router_task: asyncio.Task[None]
     return await task
 
 
-def run_to_end(work: Coroutine[Any, Any, None], directory: RunDirectory) -> None:
-    """Run the coroutine; a second Ctrl-C ends it at once and prints how to resume."""
+def run_async(work: Coroutine[Any, Any, T], interrupt: Interrupt | None = None) -> T:
+    """The result of the coroutine, from a new event loop.
+
+    If this thread runs a loop already, as in a notebook, the new one runs in another thread. Signals still arrive here:
+    `interrupt` counts them, and a `KeyboardInterrupt` cancels the coroutine.
+    """
     try:
-        asyncio.run(work)
-    except KeyboardInterrupt:
-        last = Checkpoints(directory.path / "checkpoints", keep=1).latest()
-        hint = f"resume from {last.name} with `roll resume {directory.path}`" if last else "there is no checkpoint yet"
-        typer.echo(f"interrupted at once; {hint}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    started: Future[asyncio.Task[Any]] = Future()
+
+    async def run() -> T:
+        started.set_result(cast("asyncio.Task[Any]", asyncio.current_task()))
+        return await work
+
+    with ThreadPoolExecutor(1, thread_name_prefix="roll") as pool, interrupt or nullcontext():
+        result = pool.submit(asyncio.run, run())
+        try:
+            while not result.done():
+                wait([result], timeout=_POLL_S)
+        except KeyboardInterrupt:
+            task = started.result()
+            task.get_loop().call_soon_threadsafe(task.cancel)
+            wait([result])
+            raise
+        return result.result()
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Until the run handles signals itself, SIGTERM interrupts its start like Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run_to_end(
+    work: Callable[[Terminal], Coroutine[Any, Any, T]], directory: RunDirectory, interrupt: Interrupt, run: Run
+) -> T:
+    """The result of the coroutine, with a log; if its step is abandoned, prints how to resume."""
+    with controller_log(directory.log, run.tracking.log) as terminal:
+        _LOG.info("roll %s: %s, process %d on %s", roll.__version__, directory.path, os.getpid(), socket.gethostname())
+        announce(
+            f"{'loading' if run.executor == 'inline' else 'starting workers for'} {run.model.path or 'a new model'}"
+        )
+        try:
+            with _interruptible():
+                return run_async(work(terminal), interrupt)
+        except KeyboardInterrupt:
+            others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+            if interrupt.exit_now is not None and not all(thread.daemon for thread in others):
+                exit_at_once(directory)  # the interpreter would wait for them
+            _LOG.warning("%s", _resume_hint(directory))
+            raise
+        except RollError as error:
+            log_only(str(error), logging.ERROR)
+            raise
+        except Exception as error:
+            log_only("".join(traceback.format_exception(error)), logging.ERROR)
+            raise
+
+
+def interrupt_of(run: Run, directory: RunDirectory, *, embedded: bool = False) -> Interrupt:
+    """The reaction of a run to signals; an embedded one never ends the process."""
+    settings, exit_now = run.interrupt, None if embedded else partial(exit_at_once, directory)
+    return Interrupt(mode=settings.mode, grace_s=settings.grace_s, exit_now=exit_now)
+
+
+def exit_at_once(directory: RunDirectory) -> None:
+    """End the process without waiting for anything; files are complete after any crash."""
+    hint = _resume_hint(directory)
+    typer.echo(hint, err=True)
+    log_only(hint, logging.WARNING)
+    sys.stdout.flush()
+    os._exit(INTERRUPTED)
+
+
+def _resume_hint(directory: RunDirectory) -> str:
+    last = Checkpoints(directory.path / "checkpoints", keep=1).latest()
+    hint = f"resume from {last.name} with `roll resume {directory.path}`" if last else "there is no checkpoint yet"
+    return f"interrupted at once; {hint}"
 
 
 def report_screening(screened: Sequence[ScreeningCounts], directory: RunDirectory) -> None:
     """Print how many tasks each source has and lost, and write the same to the run directory."""
     for account in screened:
-        typer.echo(str(account))
+        announce(str(account))
     lines = [json.dumps(asdict(account), ensure_ascii=False) + "\n" for account in screened]
-    (directory.path / "screening.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
-def write_rows(output: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write one line of JSON per row to the file of `--output`."""
-    try:
-        output.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); give another path") from None
+    (directory.path / "screening.jsonl").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")

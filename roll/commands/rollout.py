@@ -13,11 +13,14 @@ from typing import Any, TypeAlias
 import typer
 from rich.console import Console
 
-from roll.commands.lifecycle import await_with_routing, routing, running, write_rows
+from roll.commands.lifecycle import await_with_routing, routing, running
 from roll.config.load import LoadedRun
 from roll.config.schema import Run
 from roll.config.sources import TaskSourceConfig
+from roll.config.turns import turn_limit
+from roll.data.messages import message_entry
 from roll.errors import ConfigError, did_you_mean, root_cause
+from roll.report.attempts import write_rows
 from roll.rollout.episode.runner import Attempt
 from roll.rollout.episode.transcripts import Transcript, named_agent, random_agent, record_agent, record_policy
 from roll.rollout.source import TaskSource, check_environments
@@ -88,7 +91,7 @@ async def _agent(run: Run, config: TaskSourceConfig, name: str) -> AsyncGenerato
         return
     env = config.env.spec
     make = random_agent(env, run.seed) if name == "random" else named_agent(name)
-    yield lambda source, attempt: record_agent(source, make, attempt, max_turns=run.rollout.max_turns)
+    yield lambda source, attempt: record_agent(source, make, attempt, max_turns=turn_limit(run))
 
 
 @contextlib.asynccontextmanager
@@ -148,5 +151,5 @@ def _row(source: str, transcript: Transcript) -> dict[str, Any]:
         "reward": transcript.reward,
         "turns": transcript.num_turns,
         "metrics": transcript.metrics,
-        "messages": [{"role": message.role, "content": message.content} for message in transcript.messages],
+        "messages": [message_entry(message) for message in transcript.messages],
     }

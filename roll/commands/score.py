@@ -69,8 +69,8 @@ class ScoreSummary:
         failed = result.status is RewardStatus.FAILED
         self.statuses[f"failed ({result.fault})" if failed else str(result.status)] += 1
         if result.score is not None:
-            self.total += result.score.value
-            self.num_solved += result.score.value >= 1.0
+            self.total += result.score.total
+            self.num_solved += result.score.total >= 1.0
 
     def format(self) -> str:
         """One line; mean and share are over the scored responses."""
@@ -146,8 +146,10 @@ def _to_json(result: RewardResult) -> dict[str, Any]:
     score = result.score
     return {
         "outcome": str(result.status),
-        "score": None if score is None else score.value,
+        "score": None if score is None else score.total,
         "parts": {} if score is None else score.parts,
+        "comment": "" if score is None else score.comment,
+        **({"spans": score.spans} if score is not None and score.spans else {}),
         "fault": None if result.fault is None else str(result.fault),
         "reason": result.reason,
     }
@@ -160,7 +162,7 @@ def _open_output(output: Path | None) -> Generator[Callable[[str], Any]]:
         yield sys.stdout.write
         return
     try:
-        stream = output.open("w", encoding="utf-8")
+        stream = output.open("w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigError(f"--output {output}: cannot be written ({error.strerror}); give another path") from None
     with stream:

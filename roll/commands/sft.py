@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, closing
+from functools import partial
 from pathlib import Path
 
-import typer
-
-from roll.commands.lifecycle import INTERRUPTED, report_screening, run_to_end, running
+from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.config.load import LoadedRun, dump
 from roll.config.schema import Run
 from roll.errors import ConfigError
@@ -16,6 +15,7 @@ from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.sft import SftLoop
 from roll.rollout.source import check_environments
 from roll.tracking.directory import RunDirectory
+from roll.tracking.log import Terminal, announce
 from roll.tracking.sinks import read_lines
 from roll.wiring.data import build_data
 from roll.wiring.models import RunPaths, build_roles
@@ -25,6 +25,7 @@ from roll.wiring.run import (
     build_publisher,
     build_reporter,
     build_validator,
+    build_watch,
 )
 from roll.wiring.services import check_sandboxes
 
@@ -32,35 +33,43 @@ SUFFIX = "-sft"
 """Appended to the name of the run to name the directory of its SFT run."""
 
 
-def sft(loaded: LoadedRun, *, overwrite: bool) -> None:
-    """Train on answers; the model is written to `<run directory>-sft/model`."""
+def sft(loaded: LoadedRun, *, overwrite: bool) -> bool:
+    """Train on answers; the model is written to `<run directory>-sft/model`. False if an interrupt ended it early."""
     run = loaded.run
     if run.policies:
         raise ConfigError(f"{loaded.where('policies')}: policies: SFT trains one model; remove them")
     check_sandboxes(loaded, training=False)
     path = Path(run.directory) / f"{run.name}{SUFFIX}"
     with closing(RunDirectory.create(path, overwrite=overwrite, resumable=False)) as directory:
-        run_to_end(_sft(run, directory, origin=loaded.path.absolute()), directory)
+        interrupt = interrupt_of(run, directory)
+        work = partial(_sft, run, directory, loaded.path.absolute(), interrupt)
+        run_to_end(work, directory, interrupt, run)
+    return not interrupt.requested
 
 
-async def _sft(run: Run, directory: RunDirectory, *, origin: Path) -> None:
+async def _sft(run: Run, directory: RunDirectory, origin: Path, interrupt: Interrupt, terminal: Terminal) -> None:
     paths = RunPaths(directory=directory.path)
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True, paths=paths)
-    data = build_data(run, run.sft.tasks or run.tasks, roles.template, roles.executor)
+    tasks = run.sft.tasks or run.tasks
+    data = build_data(run, tasks, roles.template, roles.executor, draws_per_step=run.sft.batch_size)
     async with AsyncExitStack() as stack:
+        watch = stack.enter_context(build_watch(run, roles, data))
+        watch.enter("start")
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         directory.begin(dump(run), origin)
         report_screening(data.screened, directory)
-        interrupt = stack.enter_context(Interrupt())
+        stack.enter_context(interrupt)
         journal = stack.enter_context(closing(Journal(directory.journal)))
         reporter = stack.enter_context(closing(build_reporter(run, directory, steps=run.sft.steps)))
+        stack.enter_context(terminal.showing(reporter.show))
         loop = SftLoop(
             steps=run.sft.steps,
             batch_size=run.sft.batch_size,
             validate_every=run.sft.validate_every,
             stop_at=run.sft.stop_at_accuracy,
             max_seq_len=run.rollout.max_seq_len,
+            all_turns=run.sft.target == "all",
             mixture=data.mixture,
             sources={source.name: source for source in data.sources},
             demonstrator=build_demonstrator(run, roles.template),
@@ -71,11 +80,15 @@ async def _sft(run: Run, directory: RunDirectory, *, origin: Path) -> None:
             validator=build_validator(run, roles, data.held_out),
             report=reporter,
             stopping=lambda: interrupt.requested,
+            on_phase=watch.enter,
         )
         steps = await loop.run()
         path = await build_checkpointer(run, directory, roles, journal).export()
-    accuracies = [line["sft/accuracy"] for line in read_lines(directory.metrics) if "sft/accuracy" in line]
-    reached = f" at held-out accuracy {accuracies[-1]:.3f}" if accuracies else ""
-    typer.echo(f"SFT: {steps} steps{reached}; the model is in {path}")
+    lines = read_lines(directory.metrics)
+    accuracies = [line["sft/accuracy"] for line in lines if "sft/accuracy" in line]
+    num_turns, num_tokens = (sum(line[f"sft/{name}"] for line in lines) for name in ("turns", "tokens"))
+    reached = f", held-out accuracy {accuracies[-1]:.3f}" if accuracies else ""
+    trained = f"{steps} steps on {num_turns:,.0f} turns with {num_tokens:,.0f} tokens"
+    announce(f"SFT: {trained}{reached}; the model is in {path}")
     if interrupt.requested:
-        raise typer.Exit(INTERRUPTED)
+        announce(f"interrupted after step {steps} of {run.sft.steps}; repeat it with `roll sft ... --overwrite`")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import typer
 from roll.allocator import freeze_startup_objects
 from roll.checkpoint import Checkpoints
 from roll.commands import sft
-from roll.commands.lifecycle import INTERRUPTED, report_screening, run_to_end, running
+from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
+from roll.commands.reward_audit import audit_at_start
 from roll.config.load import LoadedRun, dump, load
 from roll.config.schema import Run
+from roll.config.turns import turn_warnings
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
 from roll.journal.database import check_format
@@ -28,38 +32,73 @@ from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
 from roll.rollout.source import check_environments
+from roll.tracking.callbacks import Callbacks
 from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
+from roll.tracking.log import Terminal, announce
 from roll.tracking.sinks import read_lines
 from roll.weights.adapters import CONFIG as ADAPTER
 from roll.wiring.data import build_data
 from roll.wiring.models import RunPaths, build_roles
-from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
+from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter, build_watch
 from roll.wiring.services import check_sandboxes
 
 REFERENCE = "reference"
 """Folder for the initial weights of a run that needs them as reference."""
 
 
-def train(loaded: LoadedRun, *, overwrite: bool, resume: bool = False, overrides: Sequence[str] = ()) -> None:
-    """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A run that has reached its last step, or that an interrupt has ended."""
+
+    directory: Path
+    """The run directory."""
+    steps: int
+    """Steps that the run has trained in all."""
+    finished: bool
+    """False if an interrupt ended the run before its last step; `resume` continues it."""
+    metrics: dict[str, Any]
+    """The last line of `metrics.jsonl`."""
+    accuracy_before: float | None
+    """Held-out accuracy of the first validation; None without validation."""
+    accuracy_after: float | None
+    """Held-out accuracy of the last validation."""
+    checkpoint: Path | None
+    """The newest checkpoint."""
+    model: Path | None
+    """The trained model in Hugging Face format; None before the run is finished."""
+
+
+def train(
+    loaded: LoadedRun,
+    *,
+    overwrite: bool,
+    resume: bool = False,
+    overrides: Sequence[str] = (),
+    embedded: bool = False,
+) -> Result:
+    """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from.
+
+    An `embedded` run is part of a program that continues after an interrupt.
+    """
     run = loaded.run
     check_sandboxes(loaded)
     path = Path(run.directory) / run.name
     with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
         if resume and _resumable(directory):
-            return _resume(directory, overrides, run)
-        _warn(run)
-        run_to_end(_train(run, directory, origin=loaded.path.absolute()), directory)
+            return _resume(directory, overrides, run, embedded=embedded)
+        return _run(run, directory, origin=loaded.path.absolute(), embedded=embedded)
 
 
-def resume(path: Path, overrides: Sequence[str]) -> None:
+def resume(path: Path, overrides: Sequence[str], *, embedded: bool = False) -> Result:
     """`roll resume`: continue a run from its newest checkpoint."""
     with closing(RunDirectory.open(path)) as directory:
-        _resume(directory, overrides)
+        return _resume(directory, overrides, embedded=embedded)
 
 
-def _resume(directory: RunDirectory, overrides: Sequence[str], file: Run | None = None) -> None:
+def _resume(
+    directory: RunDirectory, overrides: Sequence[str], file: Run | None = None, *, embedded: bool = False
+) -> Result:
     """Continue with the configuration in the directory; refuses if `file`, the user's configuration, differs."""
     path = directory.path
     check_format(directory.journal)
@@ -78,10 +117,9 @@ def _resume(directory: RunDirectory, overrides: Sequence[str], file: Run | None 
     preflight(loaded)
     if _finished(loaded.run, directory):
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
-        return
+        return _read_result(loaded.run, directory, loaded.run.steps)
     check_sandboxes(loaded)
-    _warn(loaded.run)
-    run_to_end(_train(loaded.run, directory, origin=None), directory)
+    return _run(loaded.run, directory, origin=None, embedded=embedded)
 
 
 def _resumable(directory: RunDirectory) -> bool:
@@ -95,40 +133,56 @@ def _resumable(directory: RunDirectory) -> bool:
     return False
 
 
-async def _train(run: Run, directory: RunDirectory, *, origin: Path | None) -> None:
+def _run(run: Run, directory: RunDirectory, *, origin: Path | None, embedded: bool) -> Result:
+    """Train to the end or to an interrupt."""
+    interrupt = interrupt_of(run, directory, embedded=embedded)
+    return run_to_end(partial(_train, run, directory, origin, interrupt), directory, interrupt, run)
+
+
+async def _train(
+    run: Run, directory: RunDirectory, origin: Path | None, interrupt: Interrupt, terminal: Terminal
+) -> Result:
     """A fresh run of the file `origin`, or with None a resumed one."""
+    _warn(run)
     resumed = origin is None
+    callbacks = Callbacks(section.spec for section in run.callbacks)
     paths = RunPaths(directory=directory.path, resumed=resumed)
     roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)
     data = build_data(run, run.tasks, roles.template, roles.executor)
     async with AsyncExitStack() as stack:
+        watch = stack.enter_context(build_watch(run, roles, data))
+        watch.enter("start")
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
         if origin is not None:
             directory.begin(dump(run), origin)
+            await audit_at_start(run, data.sources, data.rewards)
         report_screening(data.screened, directory)
-        interrupt = stack.enter_context(Interrupt())
+        stack.enter_context(interrupt)
         journal = stack.enter_context(closing(Journal(directory.journal)))
         if data.proxy is not None:
             stack.enter_context(data.proxy.record_refusals(journal))
-        checkpointer = build_checkpointer(run, directory, roles, journal)
+        checkpointer = build_checkpointer(run, directory, roles, journal, callbacks)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
         state = resume_from(await checkpointer.restore(), data.mixture, journal) if resumed else None
         start, groups = (0, ()) if state is None else (state.step, state.groups)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, state)))
-        loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt), state)
+        reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
+        stack.enter_context(terminal.showing(reporter.show))
+        loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
         digest = hashlib.sha256(dump(run).encode()).hexdigest()
         journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
         if resumed:
             journal.record(RolledBack(to_step=start, reason="resumed"))
-            typer.echo(_describe_inflight(groups))
+            announce(_describe_inflight(groups))
         with freeze_startup_objects():
             finished = await loop.run(start, groups)
         if finished == run.steps:
+            watch.enter("export")
             await checkpointer.export()
+        watch.enter("")
         journal.record(RunEnded(step=finished, reason="finished" if finished == run.steps else "interrupted"))
-    _conclude(run, directory, finished)
+    return _conclude(run, directory, finished)
 
 
 def _finished(run: Run, directory: RunDirectory) -> bool:
@@ -176,23 +230,40 @@ def _describe_inflight(groups: Sequence[InflightGroup]) -> str:
     )
 
 
-def _conclude(run: Run, directory: RunDirectory, finished: int) -> None:
-    """Write the learning curve, print where the results are, and exit 130 if interrupted."""
+def _read_result(run: Run, directory: RunDirectory, steps: int) -> Result:
+    lines = read_lines(directory.metrics)
+    accuracies = [line["validation/accuracy"] for line in lines if line.get("validation/accuracy") is not None]
+    model = directory.path / "model"
+    return Result(
+        directory=directory.path,
+        steps=steps,
+        finished=steps >= run.steps,
+        metrics=lines[-1] if lines else {},
+        accuracy_before=accuracies[0] if accuracies else None,
+        accuracy_after=accuracies[-1] if accuracies else None,
+        checkpoint=Checkpoints(directory.path / "checkpoints", keep=1).latest(),
+        model=model if model.is_dir() else None,
+    )
+
+
+def _conclude(run: Run, directory: RunDirectory, steps: int) -> Result:
+    """Write the learning curve, and print where the results are or how to continue."""
+    result = _read_result(run, directory, steps)
     directory.curve.write_text(curve_from(directory.metrics), encoding="utf-8")
-    if finished < run.steps:
-        typer.echo(f"interrupted after step {finished} of {run.steps}; resume with `roll resume {directory.path}`")
-        raise typer.Exit(INTERRUPTED)
-    typer.echo(f"model: {directory.path / 'model'}")
-    typer.echo(f"learning curve: {directory.curve}")
-    validated = [line for line in read_lines(directory.metrics) if line.get("validation/accuracy") is not None]
-    if validated:
-        first, last = validated[0]["validation/accuracy"], validated[-1]["validation/accuracy"]
-        typer.echo(f"held-out accuracy: {first:.3f} -> {last:.3f}")
+    if not result.finished:
+        announce(f"interrupted after step {steps} of {run.steps}; resume with `roll resume {directory.path}`")
+        return result
+    announce(f"model: {directory.path / 'model'}")
+    announce(f"learning curve: {directory.curve}")
+    if result.accuracy_before is not None:
+        announce(f"held-out accuracy: {result.accuracy_before:.3f} -> {result.accuracy_after:.3f}")
+    return result
 
 
 def _warn(run: Run) -> None:
     """Warn about settings that often break training."""
+    for line in turn_warnings(run):
+        announce(line, logging.WARNING)
     if correction := uncorrected(run):
-        typer.echo(
-            f"warning: rollout.max_staleness is {run.rollout.max_staleness:g}, and the correction is {correction}"
-        )
+        staleness = f"rollout.max_staleness is {run.rollout.max_staleness:g}"
+        announce(f"warning: {staleness}, and the correction is {correction}", logging.WARNING)

@@ -24,6 +24,7 @@ class Kl(Section):
     estimator: SpecConfig = SpecConfig(kind="k3")
     """A function of `logp - ref`: `k1` is unbiased, `k2` is half its square, `k3` is never negative."""
     coefficient: float = Field(default=0.01, ge=0)
+    """Factor of the penalty."""
     apply_to: Literal["loss", "reward"] = "loss"
     """Add the penalty to the loss, or subtract it from the reward before advantages are computed."""
     target: float | None = Field(default=None, gt=0)
@@ -36,12 +37,17 @@ class DomainAlgorithm(Section):
     """Credit assignment of one domain. A key that is None has the value of the run's algorithm."""
 
     shaping: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)  # arrives as a list from a validator
+    """Transform rewards, in this order."""
     advantage: SpecConfig | None = None
+    """Computes advantages from rewards."""
     whiten: bool | None = None
+    """Scale advantages to mean 0 and deviation 1."""
     advantage_clip: Annotated[float, Field(gt=0)] | Literal["none"] | None = None
     """`none`: no clipping, even if the run's algorithm clips."""
     advantage_weights: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)
+    """Multiplied into the advantages of whole trajectories."""
     masks: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)
+    """Leave trajectories out of the loss."""
     loss_weight: float = Field(default=1.0, gt=0)
     """Factor on the loss of every token of this domain."""
 
@@ -101,8 +107,11 @@ class Algorithm(Section):
     """Optimizer steps per epoch; each epoch assigns trajectories to them in a new random order."""
     critic_warmup: int = Field(default=0, ge=0)
     """Number of first steps in which only the critic is trained."""
-    needs: tuple[Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "states"], ...] = ()
-    """Inputs of the functions beyond the batch. Needs that follow from other keys may be left out."""
+    needs: tuple[
+        Literal["reference", "critic", "teacher", "reward_model", "old_logprobs", "entropies", "states"], ...
+    ] = ()
+    """Inputs of the functions beyond the batch; `entropies` come with old logprobs. Needs that follow from other keys
+    may be left out."""
 
     def within(self, domain: DomainAlgorithm) -> Algorithm:
         """The algorithm for the tasks of one domain."""
@@ -118,11 +127,11 @@ class Algorithm(Section):
 
     @property
     def all_needs(self) -> frozenset[str]:
-        """`needs`, a reference for KL, and old logprobs if a batch has several updates or a correction drops tokens."""
+        """`needs`, a reference for KL, and old logprobs if several updates, entropies or a correction need them."""
         needs = set(self.needs)
         if self.kl is not None:
             needs.add("reference")
-        if self.num_updates > 1 or self._drops_tokens:
+        if self.num_updates > 1 or self._drops_tokens or "entropies" in needs:
             needs.add("old_logprobs")
         return frozenset(needs)
 

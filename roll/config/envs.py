@@ -67,6 +67,9 @@ class Agent(Section):
         return self
 
 
+_ESSENTIAL = frozenset({"model", "messages", "input", "stream"})
+
+
 class ProxyConfig(Section):
     """The server for agent programs. It listens only if a source has an `agent`."""
 
@@ -81,11 +84,27 @@ class ProxyConfig(Section):
     """Further model names that requests may use, in addition to the run's name."""
     sampling_params: Literal["refuse", "ignore"] = "refuse"
     """Refuse or ignore a temperature or top_p that differs from the run's, under which the trainer scores tokens."""
+    ignore: tuple[str, ...] = Field(default=(), strict=False)
+    """Parameters that requests may have and the run ignores, such as `logit_bias`. Others that are not supported are
+    refused."""
     max_body_mb: float = Field(default=8.0, gt=0)
     """Largest request body."""
     requests_per_s: float = Field(default=50.0, gt=0)
     """Rate limit per attempt; bursts of twice as many are allowed after a pause."""
     max_concurrent_requests: int = Field(default=4096, gt=0)
     """Most requests in flight, over all attempts."""
+    max_connections: int = Field(default=4096, gt=0)
+    """Most open connections, and never more than half of the process's open files. At the limit, a new connection
+    replaces the longest idle one, or waits if all have a request in progress."""
+    idle_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds after which a connection without a complete request header is closed, also between two requests."""
+    body_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds for the body of a request; a longer one is refused and its connection closed."""
     max_concurrent_agents: int = Field(default=32, gt=0)
     """Most agent programs that run at once; others wait."""
+
+    @model_validator(mode="after")
+    def _essential_parameters_stay(self) -> ProxyConfig:
+        if essential := sorted(_ESSENTIAL.intersection(self.ignore)):
+            raise ValueError(f"ignore: a request without {essential[0]!r} has no meaning; leave it out of the list")
+        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -20,6 +20,10 @@ class Knob:
     key: str
     type: str
     default: str
+    limits: str = field(default="", compare=False)
+    """Bounds of its value, such as `> 0`."""
+    doc: str = field(default="", compare=False)
+    """Text below the field in the schema."""
 
 
 def knobs(section: type[Section] = Run, above: str = "") -> Iterator[Knob]:
@@ -28,7 +32,8 @@ def knobs(section: type[Section] = Run, above: str = "") -> Iterator[Knob]:
         key = f"{above}.{name}" if above else name
         inner, many = _sections_of(info.annotation)
         default = "required" if info.is_required() else _format_default(info)
-        yield Knob(key, _type_name(info.annotation), default)
+        limits = _limits([*info.metadata, *_metadata(info.annotation)])
+        yield Knob(key, _type_name(info.annotation), default, limits, info.description or "")
         below = [knob for each in inner if each is not SpecConfig for knob in knobs(each, f"{key}.N" if many else key)]
         yield from dict.fromkeys(below)  # a key that several backends share appears once
 
@@ -77,6 +82,32 @@ def _format_default(info: FieldInfo) -> str:
         return repr(info.default)
     changed = ", ".join(f"{name}={getattr(info.default, name)!r}" for name in sorted(info.default.model_fields_set))
     return f"{type(info.default).__name__}({changed})"
+
+
+_LIMITS = {
+    "gt": "> {:g}",
+    "ge": ">= {:g}",
+    "lt": "< {:g}",
+    "le": "<= {:g}",
+    "min_length": "length >= {:g}",
+    "max_length": "length <= {:g}",
+}
+
+
+def _limits(metadata: Sequence[Any]) -> str:
+    """The bounds in the metadata of a field, as text."""
+    bounds = [(form, getattr(each, name, None)) for each in metadata for name, form in _LIMITS.items()]
+    return ", ".join(form.format(bound) for form, bound in bounds if bound is not None)
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """The metadata inside an annotation, such as the bound in `Annotated[float, Field(gt=0)] | None`."""
+    if get_origin(annotation) is Annotated:
+        for each in get_args(annotation)[1:]:
+            yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+    elif get_origin(annotation) in (Union, UnionType):
+        for argument in get_args(annotation):
+            yield from _metadata(argument)
 
 
 def _type_name(annotation: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -26,18 +26,21 @@ class LoadedRun:
 
     run: Run
     path: Path
-    """The YAML file."""
+    """The YAML file; `config` for a dictionary."""
     locations: Mapping[str, str]
     """Dotted key (`tasks.0.reward`) to `file:line` or `command line`."""
+    objects: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Python objects that the run names and that cannot be imported, by name."""
 
     def where(self, key: str) -> str:
         """Location of `key`, or of the innermost section around it that the file has."""
         return nearest(self.locations, key) or str(self.path)
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> LoadedRun:
-    """The run in the file `path` with `overrides` (`key.sub=value`). Raises all faults at once."""
-    document = parse(_text(path), str(path))
+def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> LoadedRun:
+    """The run in a file or dictionary with `overrides` (`key.sub=value`). Raises all faults at once."""
+    document = read(source)
+    path = Path(document.label)
     tree: object = document.tree
     if not isinstance(tree, dict):
         got = "nothing" if tree is None else "a list" if isinstance(tree, list) else repr(tree)
@@ -57,10 +60,40 @@ def load(path: Path, overrides: Sequence[str] = ()) -> LoadedRun:
     return LoadedRun(run=run, path=path, locations=document.locations)
 
 
+def read(source: Path | Mapping[str, Any]) -> Document:
+    """Contents of a YAML file, within the limits of size, or of a dictionary; faults are collected, not raised."""
+    if isinstance(source, Path):
+        return parse(read_text(source), str(source))
+    return Document("config", json.loads(json.dumps(source)))
+
+
+def source_keys(source: Path | Mapping[str, Any]) -> dict[str, list[str]]:
+    """The dotted keys of all task sources in a file or dictionary, by the name of the source."""
+    keys: dict[str, list[str]] = {}
+    tree = read(source).tree
+    for above in ("tasks", "validation.tasks", "sft.tasks"):
+        entries: Any = tree
+        for part in above.split("."):
+            entries = cast("dict[str, Any]", entries).get(part) if isinstance(entries, dict) else None
+        for index, entry in enumerate(cast("list[Any]", entries) if isinstance(entries, list) else []):
+            if isinstance(entry, dict) and "name" in entry:
+                keys.setdefault(str(cast("dict[str, Any]", entry)["name"]), []).append(f"{above}.{index}")
+    return keys
+
+
+def tree_of(run: Run) -> dict[str, Any]:
+    """The run as plain values; `load` reads them back to an equal run."""
+    return escape(run.model_dump(mode="json"))
+
+
 def dump(run: Run) -> str:
     """The run as YAML; `load` reads it back to an equal run."""
-    tree = escape(run.model_dump(mode="json"))
-    return yaml.dump(tree, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=120)
+    return dump_tree(run.model_dump(mode="json"))
+
+
+def dump_tree(tree: dict[str, Any]) -> str:
+    """The sections of a run file as YAML."""
+    return yaml.dump(escape(tree), Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _YamlWriter(yaml.SafeDumper):
@@ -73,7 +106,8 @@ for _tag, _pattern in (("int", INTEGER), ("float", FLOAT)):
     )
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a configuration file; ConfigError if it cannot be read or is too large."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

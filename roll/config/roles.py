@@ -10,6 +10,10 @@ from pydantic import Field, model_validator
 from roll.config.devices import Devices, device_text, num_devices, one_device
 from roll.config.lora import Lora
 from roll.config.section import Section
+from roll.errors import did_you_mean
+from roll.registry import Spec
+
+_OPTIMIZERS = ("adamw", "sgd")
 
 
 class Ray(Section):
@@ -18,7 +22,7 @@ class Ray(Section):
     address: str | None = Field(default=None, min_length=1)
     """`host:port` of a running Ray cluster, or `auto` for the one on this machine. None: start one here."""
     start_timeout_s: float = Field(default=300.0, gt=0)
-    """Seconds for a worker to start."""
+    """Seconds for Ray itself to start or to reply, and then for each worker to start."""
     max_replacements: int = Field(default=3, ge=0)
     """Dead generators that are replaced per run; the run stops when one more dies."""
     cpu_slots: int | None = Field(default=None, gt=0)
@@ -77,28 +81,56 @@ class Parallel(Section):
 class Optimizer(Section):
     """Optimizer and learning-rate schedule."""
 
-    kind: Literal["adamw", "sgd"] = "adamw"
-    """`sgd` has no momentum."""
+    kind: str = "adamw"
+    """`adamw`, `sgd` (without momentum), or your own subclass of torch.optim.Optimizer as `package.module:Class`."""
+    arguments: dict[str, Any] = Field(default={})
+    """Arguments of your own class, which also gets the parameters and `lr`, but not `betas`, `eps` and
+    `weight_decay`."""
     lr: float = Field(default=1e-6, gt=0)
+    """Learning rate after the warm-up."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of AdamW's two moving averages."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to AdamW's denominator."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Scale gradients down to this norm; None: no clipping."""
+    layer_grad_norms: bool = False
+    """Log the norm of the gradient of each layer as `loss/grad_norm/<layer>`, before clipping."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Course of `lr` after the warm-up, over the optimizer steps of the run."""
     warmup_steps: int = Field(default=0, ge=0)
+    """First optimizer steps, over which the learning rate grows linearly."""
     final_lr_ratio: float = Field(default=0.0, ge=0)
     """Final learning rate of `linear` and `cosine`, as a fraction of `lr`."""
     max_nonfinite_updates: int = Field(default=3, gt=0)
     """Consecutive updates with a non-finite loss or gradient before the run stops. Each is skipped and its batch
     saved."""
 
+    @property
+    def custom(self) -> Spec | None:
+        """The user's class with its arguments; None for the built-in optimizers."""
+        return Spec(self.kind, {"lr": self.lr, **self.arguments}) if ":" in self.kind else None
+
+    @model_validator(mode="after")
+    def _arguments_are_of_the_class(self) -> Optimizer:
+        if self.custom is None and self.kind not in _OPTIMIZERS:
+            offer = did_you_mean(self.kind, _OPTIMIZERS)
+            raise ValueError(f"kind: no optimizer named {self.kind!r}{offer} (your own: package.module:Class)")
+        if self.custom is None and self.arguments:
+            raise ValueError(f"arguments: {self.kind} takes none; use the keys beside it, such as weight_decay")
+        unused = sorted(self.model_fields_set & {"betas", "eps", "weight_decay"})
+        if self.custom is not None and unused:
+            raise ValueError(f"{unused[0]}: only for adamw and sgd; give your own optimizer {unused[0]} in `arguments`")
+        return self
+
 
 class NativeTrain(RoleConfig):
     """The built-in trainer: one process, torch only."""
 
     backend: Literal["native"] = "native"
+    """Trains on a CPU or one GPU."""
     tokens_per_microbatch: int = Field(default=8192, gt=1)
     """Most tokens per forward pass; bounds memory and does not change gradients."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -153,6 +185,7 @@ class RewardModel(AuxiliaryModelConfig):
     """A sequence classifier whose score at the last token is part of the reward."""
 
     path: str = Field(min_length=1)
+    """A model directory with a score head."""
     weight: float = 1.0
     """Factor on its score in the sum of rewards."""
 
@@ -161,6 +194,7 @@ class NativeInfer(RoleConfig):
     """The built-in generator: continuous batching with one cache slot per sequence."""
 
     backend: Literal["native"] = "native"
+    """Samples on a CPU or one GPU."""
     max_num_seqs: int = Field(default=64, gt=1)
     """Most sequences per decode step; each has a cache of `rollout.max_seq_len` tokens."""
     max_num_batched_tokens: int = Field(default=8192, gt=0)

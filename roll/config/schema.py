@@ -13,7 +13,11 @@ from pydantic import Field, model_validator
 from roll.config.algorithm import COMPARING, Algorithm
 from roll.config.backends import Infer, Train, VllmInfer, check_dtypes, check_logprobs, check_ranks
 from roll.config.envs import Envs, ProxyConfig
+from roll.config.interrupt import InterruptConfig
 from roll.config.lora import check_lora
+from roll.config.model import SPECIAL_TOKENS as SPECIAL_TOKENS
+from roll.config.model import Model as Model
+from roll.config.model import Shape as Shape
 from roll.config.policies import Policy, check_policies
 from roll.config.roles import (
     ROLES,
@@ -31,53 +35,14 @@ from roll.config.roles import (
     check_transport,
 )
 from roll.config.section import Section, SpecConfig
-from roll.config.sources import TaskSourceConfig
-
-
-class Shape(Section):
-    """A small model with random weights and a tokenizer of one token per character."""
-
-    architecture: Literal["llama", "qwen2", "qwen3"] = "qwen3"
-    alphabet: str = Field(default="0123456789+-*/=() abcdefghijklmnopqrstuvwxyz.,?!:\n", min_length=1)
-    hidden: int = Field(default=128, gt=0)
-    layers: int = Field(default=4, gt=0)
-    heads: int = Field(default=4, gt=0)
-    kv_heads: int = Field(default=2, gt=0)
-    mlp: int = Field(default=384, gt=0)
-    """Width of the feed-forward layer."""
-    max_seq_len: int = Field(default=512, gt=1)
-    """Longest sequence of the model, in tokens."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Shape:
-        if self.hidden % self.heads or (self.hidden // self.heads) % 2:
-            raise ValueError(f"hidden ({self.hidden}) must be an even multiple of heads ({self.heads})")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
-        return self
-
-
-class Model(Section):
-    """Initial weights: a Hugging Face directory, or a shape to initialise."""
-
-    path: str | None = None
-    """A directory with config.json, *.safetensors and a tokenizer."""
-    shape: Shape | None = None
-    template: Literal["auto", "chat", "plain", "last"] = "auto"
-    """Text of a conversation: the tokenizer's chat template (`chat`), the contents joined (`plain`), or only the last
-    message (`last`, for environments whose every message shows the full state). `auto`: chat if there is a template."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Model:
-        if (self.path is None) == (self.shape is None):
-            raise ValueError("give exactly one of 'path' (a model directory) and 'shape' (a model to build)")
-        return self
+from roll.config.sources import TaskSourceConfig, share_fault
 
 
 class Rollout(Section):
     """Amount, length and sampling of generation, and how far it may run ahead of training."""
 
     groups_per_step: int = Field(default=8, gt=0)
+    """Groups that each step trains on."""
     group_size: int = Field(default=8, gt=0)
     """Attempts per task; baselines are computed over a group."""
     max_staleness: float = Field(default=0.0, ge=0)
@@ -92,10 +57,13 @@ class Rollout(Section):
     context."""
     max_new_tokens: int = Field(default=256, gt=0)
     """Most tokens per response."""
-    max_turns: int = Field(default=32, gt=0)
-    """Most responses per trajectory, regardless of the environment's own limit."""
+    max_turns: int | None = Field(default=None, gt=0)
+    """Most responses per trajectory, even if the environment allows more. None: the largest `max_turns` of the run's
+    environments, at least 32."""
     temperature: float = Field(default=1.0, gt=0)
+    """Divides the logits before sampling."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with at least this probability; 1: all tokens."""
     top_k: int = Field(default=0, ge=0)
     """0 means all tokens."""
     stop: tuple[str, ...] = ()
@@ -129,11 +97,13 @@ class Rewards(Section):
     workers: int = Field(default=0, ge=0)
     """Processes; 0: the controller's own thread, where breakpoints work and a blocking reward blocks the run."""
     timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds per score, after which it fails and its process is killed; needs workers."""
+    """Seconds per score, after which it fails and its process is killed; needs workers. `code` limits its own runs."""
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds to start a reward in a process: its import, and the `start` method of a class that has one."""
     max_retries: int = Field(default=2, ge=0)
     """Retries of a score after an infrastructure failure: its process died, or a sandbox or service failed."""
+    audit: int = Field(default=8, ge=0)
+    """Tasks per source on which the start of a run tries references and known cheats on built-in rewards; 0: none."""
 
 
 class Validation(Section):
@@ -143,6 +113,7 @@ class Validation(Section):
     every: int = Field(default=0, ge=0)
     """Steps between two validations; 0: only before the first and after the last step."""
     at_start: bool = True
+    """Also validate the initial weights."""
     max_new_tokens: int | None = Field(default=None, gt=0)
     """None: as in training."""
     temperature: float = Field(default=0.0, ge=0)
@@ -164,6 +135,8 @@ class Checkpoint(Section):
 
     every: int = Field(default=50, ge=0)
     """Steps between two checkpoints; 0: only at the end and on an interrupt."""
+    every_minutes: float | None = Field(default=None, gt=0)
+    """A checkpoint is also written after the step that ends so many minutes after the last one. None: never."""
     keep: int = Field(default=2, gt=0)
     """Number of newest checkpoints to keep, in addition to the best."""
     best_metric: str = "validation/reward"
@@ -171,13 +144,20 @@ class Checkpoint(Section):
 
 
 class Tracking(Section):
-    """Outputs of metrics in addition to the terminal and `metrics.jsonl`."""
+    """Outputs of a run in addition to the terminal and `metrics.jsonl`."""
 
     tensorboard: bool = True
+    """Write TensorBoard files."""
     wandb: str | None = None
     """Project name; needs the extra `roll-rl[wandb]`."""
     swanlab: str | None = None
     """Project name; needs the extra `roll-rl[swanlab]`."""
+    log: Literal["text", "json"] = "text"
+    """Form of the lines of `controller.log`."""
+    slow_phase_s: float = Field(default=30.0, gt=0)
+    """Seconds after which a phase of a step is reported as slow, and at least five times its median so far."""
+    sinks: tuple[SpecConfig, ...] = ()
+    """Your own classes with `write(step, metrics)` and `close()`."""
 
 
 class JournalConfig(Section):
@@ -193,12 +173,17 @@ class Sft(Section):
     tasks: tuple[TaskSourceConfig, ...] = ()
     """Empty: those of the run."""
     steps: int = Field(default=200, gt=0)
+    """Optimizer steps."""
     batch_size: int = Field(default=64, gt=0)
+    """Examples per step."""
     validate_every: int = Field(default=10, gt=0)
+    """Steps between two validations."""
     stop_at_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Stop as soon as held-out accuracy reaches this value."""
     scripted_agent: SpecConfig | None = None
     """Runs the environments of the tasks; its responses are the training data. None: the answers of the tasks are."""
+    target: Literal["last", "all"] = "last"
+    """Which turns of the assistant in a chat are trained on: the last one, or all."""
     optimizer: Optimizer = Optimizer(lr=1e-3)
 
 
@@ -206,9 +191,11 @@ class Run(Section):
     """A whole configuration file."""
 
     name: str = Field(default="run", pattern=r"^[\w+-][\w.+-]*$")
+    """Name of the run's directory."""
     directory: str = "runs"
     """The run is saved in `directory/name`."""
     seed: int = Field(default=0, ge=0)
+    """Seed of all random choices: initial weights, sampled tokens, order of tasks."""
     deterministic: bool = False
     """Guarantee the same parameters and metrics for the same seed; settings that prevent this are errors."""
     executor: Literal["inline", "ray"] = "inline"
@@ -217,6 +204,7 @@ class Run(Section):
     threads: int = Field(default=0, ge=0)
     """CPU threads for tensor operations; 0: torch's default."""
     steps: int = Field(default=100, gt=0)
+    """Training steps."""
     model: Model
     algorithm: Algorithm
     tasks: tuple[TaskSourceConfig, ...] = Field(min_length=1)
@@ -235,7 +223,10 @@ class Run(Section):
     proxy: ProxyConfig = ProxyConfig()
     validation: Validation = Validation()
     checkpoint: Checkpoint = Checkpoint()
+    interrupt: InterruptConfig = InterruptConfig()
     tracking: Tracking = Tracking()
+    callbacks: tuple[SpecConfig, ...] = ()
+    """Your own classes with `on_step(step, metrics)`, called after each step in the process of the loop."""
     journal: JournalConfig = JournalConfig()
     sft: Sft = Sft()
 
@@ -322,13 +313,15 @@ class Run(Section):
             names = [source.name for source in sources]
             if len(names) != len(set(names)):
                 raise ValueError(f"{where}: two sources share a name; give each its own")
+        if fault := share_fault(self.tasks):
+            raise ValueError(f"tasks: {fault}")
         return self
 
     @model_validator(mode="after")
     def _settings_are_read(self) -> Run:
         sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "task_sampling", "algorithm")
         for where, sources, unread in (
-            ("validation.tasks", self.validation.tasks, (*sampled, "curriculum")),
+            ("validation.tasks", self.validation.tasks, (*sampled, "curriculum", "share_schedule")),
             ("sft.tasks", self.sft.tasks, sampled),
         ):
             for source in sources:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from string import Formatter
 from typing import Any, Literal, cast
 
@@ -61,6 +63,7 @@ class Difficulty(Section):
     """Draws tasks with a pass rate near the target more often; a task without one counts as at the target."""
 
     kind: Literal["difficulty"] = "difficulty"
+    """The only way to draw besides random permutations."""
     target: float = Field(default=0.5, ge=0, le=1)
     """The pass rate that is drawn most often."""
     exploration: float = Field(default=0.2, gt=0, le=1)
@@ -74,6 +77,36 @@ class Curriculum(Section):
     """The metadata field with the difficulty of a task, as a number."""
     steps: int = Field(gt=0)
     """Draws from this source until all of its tasks can be drawn."""
+
+
+class ShareSchedule(Section):
+    """Changes the share of a source linearly over the steps of a run, from `share` to `end`."""
+
+    end: float = Field(ge=0)
+    """Share from step `begin + steps` on."""
+    steps: int = Field(gt=0)
+    """Steps over which the share changes."""
+    begin: int = Field(default=0, ge=0)
+    """Number of finished steps at which the change begins."""
+
+
+def share_at(share: float, schedule: ShareSchedule | None, step: int) -> Fraction:
+    """The share after this many finished steps, exact for decimals: 0.1 is a tenth."""
+    start = Fraction(str(share))
+    if schedule is None:
+        return start
+    progress = min(Fraction(max(step - schedule.begin, 0), schedule.steps), Fraction(1))
+    return start + (Fraction(str(schedule.end)) - start) * progress
+
+
+def share_fault(sources: Sequence[TaskSourceConfig]) -> str:
+    """Why the shares of these sources cannot divide the groups of every step; empty if they can."""
+    schedules = [source.share_schedule for source in sources if source.share_schedule is not None]
+    knots = {0, *(each.begin for each in schedules), *(each.begin + each.steps for each in schedules)}
+    for step in sorted(knots):
+        if not any(share_at(source.share, source.share_schedule, step) for source in sources):
+            return f"all shares are 0 after step {step}; give a source a share there"
+    return ""
 
 
 class TaskSourceConfig(Section):
@@ -92,8 +125,10 @@ class TaskSourceConfig(Section):
     """A program that runs each attempt through the proxy of the run, instead of an environment."""
     reward: Reward | None = None
     """Scores the last response; a list of rewards is a weighted sum. None if the environment gives the rewards."""
-    share: float = Field(default=1.0, gt=0)
-    """Share of the groups of a step, relative to the other sources."""
+    share: float = Field(default=1.0, ge=0)
+    """Share of the groups of a step, relative to the other sources; 0 only at the start of a schedule."""
+    share_schedule: ShareSchedule | None = None
+    """Course of the share over the run; None: it stays."""
     limit: int | None = Field(default=None, gt=0)
     """Use only the first `limit` tasks."""
     dedup: Literal["exact", "normalised"] | None = None
@@ -107,8 +142,11 @@ class TaskSourceConfig(Section):
     max_new_tokens: int | None = Field(default=None, gt=0)
     """Most tokens per response; here and in the three keys below, None: as in `rollout`."""
     temperature: float | None = Field(default=None, gt=0)
+    """Divides the logits before sampling."""
     top_p: float | None = Field(default=None, gt=0, le=1)
+    """Sample from the smallest set of tokens with at least this probability."""
     top_k: int | None = Field(default=None, ge=0)
+    """Sample from this many of the most likely tokens; 0: all tokens."""
     filters: tuple[SpecConfig, ...] | None = Field(default=None, strict=False)  # arrives as a list from `_expand`
     """Select groups that are replaced instead of trained on; None: as in the algorithm."""
     algorithm: DomainAlgorithm | None = None
@@ -143,6 +181,12 @@ class TaskSourceConfig(Section):
             raise ValueError("has both 'agent' and 'env': an agent replaces the environment; remove one of them")
         if (self.reward is None) != (agent.result == "reward"):
             raise ValueError("needs 'reward', or `result: reward` in its 'agent', and not both; change one of them")
+
+    @model_validator(mode="after")
+    def _check_share(self) -> TaskSourceConfig:
+        if self.share == 0 and (self.share_schedule is None or self.share_schedule.end == 0):
+            raise ValueError("share: must be greater than 0, or have a share_schedule that raises it (got 0)")
+        return self
 
     @model_validator(mode="after")
     def _check_fields(self) -> TaskSourceConfig:

@@ -42,6 +42,7 @@ class StepResult:
     """Rewards of other agents by name. Each is added to that agent's last turn, or to its first one if it has none yet.
     An agent that never responds earns nothing."""
     done: bool = False
+    """Whether the attempt ends here."""
     state: str = ""
     """Identifies the current state of the world; equal for all attempts that reach the same state. Empty: unknown."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
@@ -52,7 +53,9 @@ class ToolEnv(Protocol):
     """Additional members of an environment with tools."""
 
     @property
-    def tools(self) -> Sequence[Tool]: ...
+    def tools(self) -> Sequence[Tool]:
+        """The functions that the policy may call."""
+        ...
 
     async def call(self, response: ParsedResponse) -> StepResult:
         """The result for one response with parsed calls; a malformed response has a `fault`."""

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from types import CoroutineType
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -37,6 +37,10 @@ _LARGEST = 1e6
 
 _BAD_ARGUMENTS = (ConfigError, TypeError, ValueError, ImportError, LookupError, AttributeError)
 """Constructor errors that the arguments cause; any other error may be transient."""
+
+
+ReasonFor: TypeAlias = Callable[[Spec, Task], Awaitable[str]]
+"""Why no environment can be made for a task; empty if one can."""
 
 
 async def unusable_reason(spec: Spec, task: Task, *, tools: bool = True) -> str:
@@ -56,6 +60,16 @@ async def unusable_reason(spec: Spec, task: Task, *, tools: bool = True) -> str:
     with contextlib.suppress(Exception):  # an attempt will report it
         await env.close()
     return "it has tools, and the model's chat template has no way to call one" if env_tools and not tools else ""
+
+
+async def unusable_source(name: str, spec: Spec, tasks: Sequence[Task], reason_for: ReasonFor = unusable_reason) -> str:
+    """Why a source's environment cannot be used; empty if it can be for at least one of three tasks."""
+    reason = ""
+    for index in sorted({0, len(tasks) // 2, len(tasks) - 1}):  # a single task may be at fault
+        reason = await reason_for(spec, tasks[index])
+        if not reason:
+            return ""
+    return f"source {name!r}: environment {spec.name!r} cannot be used: {reason}; fix that first"
 
 
 class GuardedEnv:

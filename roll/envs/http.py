@@ -16,10 +16,11 @@ retried; a step is not, because it may have happened. `close` is sent once per a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from roll.chat.client import JsonClient
+from roll.data.messages import message_entry
 from roll.envs.adapters import to_messages
 from roll.envs.base import StepResult
 from roll.errors import ConfigError
@@ -52,7 +53,9 @@ class Http:
         self._done = False
 
     async def start(self) -> tuple[Message, ...]:
-        self._id, messages = await self._ask("start", {"task": asdict(self.task)}, _parse_start, self.max_retries)
+        task = {name: getattr(self.task, name) for name in ("id", "domain", "answer", "metadata", "seed")}
+        task["messages"] = [message_entry(message) for message in self.task.messages]
+        self._id, messages = await self._ask("start", {"task": task}, _parse_start, self.max_retries)
         return messages
 
     async def step(self, response: str) -> StepResult:

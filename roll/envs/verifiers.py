@@ -26,10 +26,11 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
+from roll.data.messages import message_entry
 from roll.envs.adapters import ADAPTED, maybe_await, to_messages
 from roll.envs.base import StepResult
 from roll.errors import ConfigError
@@ -59,7 +60,7 @@ class Verifiers:
         row: Mapping[str, Any] = {} if self.task.messages else _row(self._env, self.task.seed)
         prompt = self._prompt(row.get("prompt"))
         self._state = {
-            "prompt": [asdict(message) for message in prompt],
+            "prompt": [message_entry(message) for message in prompt],
             "completion": [],
             "answer": row.get("answer", self.task.answer),
             "info": row.get("info") or dict(self.task.metadata),
@@ -111,7 +112,7 @@ class Verifiers:
         if isinstance(answer, tuple) and len(cast(tuple[Any, ...], answer)) == 2:
             answer, self._state = cast(tuple[Any, Any], answer)
         new = to_messages(answer, f"verifiers: env_response of {self.env}")
-        self._state["completion"] += [asdict(message) for message in new]
+        self._state["completion"] += [message_entry(message) for message in new]
         return new
 
     async def _score(self) -> tuple[float, dict[str, float]]:

@@ -22,8 +22,8 @@ def device_summary(run: Run) -> str:
     return f"ray ({_cluster(run)}): {', '.join(f'{role} in {_workers(section)}' for role, section in roles.items())}"
 
 
-def device_rows(run: Run) -> list[tuple[str, str]]:
-    """One row per role, and one for each resource that they share."""
+def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
+    """One row per role, and one for each resource that they share; on a cluster such as `8xH200` if one is named."""
     train, infer = run.actor_train, run.actor_infer
     rows = {
         "actor_train": f"{train.backend} on {_device(train.devices, run.executor)}",
@@ -42,7 +42,7 @@ def device_rows(run: Run) -> list[tuple[str, str]]:
     transport = f"pass through {run.directory}/{run.name}/weights" if disk else "are broadcast by the trainer"
     alternating = "generation and training alternate; several generators run in parallel"
     return [
-        ("executor", f"ray: {_cluster(run)}; this process schedules and has no weights"),
+        ("executor", f"ray: {_cluster(run, cluster)}; the controller schedules and has no weights"),
         *((role, _in_workers(rows.get(role) or _auxiliary(each), each)) for role, each in roles_of(run).items()),
         ("threads", f"{run.threads} CPU threads per process" if run.threads else "torch's default per process"),
         ("parameters", f"every process has its own copy; new versions {transport}"),
@@ -72,8 +72,10 @@ def _workers(section: Any) -> str:
     return count(section.num_workers, "process")
 
 
-def _cluster(run: Run) -> str:
+def _cluster(run: Run, cluster: str | None = None) -> str:
     address = run.ray.address
+    if cluster is not None:
+        return f"a cluster of {cluster}" if address is None else f"the cluster at {address}, as {cluster}"
     return "a new cluster on this machine" if address is None else f"the cluster at {address}"
 
 
@@ -87,10 +89,11 @@ def _parameters(run: Run) -> str:
 
 def _rewards(run: Run) -> str:
     rewards = run.rewards
+    audit = f"; audited at the start on {count(rewards.audit, 'task')} per source" if rewards.audit else ""
     if not rewards.workers:
-        return "scored in the controller's thread, without a timeout"
+        return f"scored in the controller's thread, without a timeout{audit}"
     processes = count(rewards.workers, "separate process")
-    return f"scored in {processes}; one that takes over {rewards.timeout_s:g} s is killed"
+    return f"scored in {processes}; one that takes over {rewards.timeout_s:g} s is killed{audit}"
 
 
 def _environments(run: Run) -> list[tuple[str, str]]:

@@ -1,31 +1,32 @@
-"""A placement as text: a table of roles and memory, and the reasons for automatic choices."""
+"""The placement of a run as a record and as text: roles and memory, and the reasons for automatic choices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.explain.calls import count
+from roll.explain.records import PlacementPlan, RolePlan
 from roll.placement.facts import RunFacts, facts_of
 from roll.placement.machine import parse_cluster, this_machine
-from roll.placement.memory import bytes_on, overlapping, role_bytes
+from roll.placement.memory import bytes_on, load_classes, overlapping, role_bytes
 from roll.placement.planner import plan_devices
-from roll.placement.records import CPU, PHASES, Inventory, Placement, RolePlacement
+from roll.placement.records import CPU, PHASES, Inventory, Phase, Placement, RolePlacement
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-def placement_report(run: Run, cluster: str | None = None) -> str:
+def placement_of(run: Run, cluster: str | None = None) -> PlacementPlan:
     """The placement on a cluster such as `8xH200`, or on this machine, or the reason why it does not fit here."""
     facts = facts_of(run)
     if cluster is not None:
-        return format_placement(facts, plan_devices(facts, parse_cluster(cluster)))
+        return _describe(facts, plan_devices(facts, parse_cluster(cluster)))
     try:
-        return format_placement(facts, plan_devices(facts, local_inventory(run)))
+        return _describe(facts, plan_devices(facts, local_inventory(run)))
     except ConfigError as error:
-        return f"Placement\n  not on this machine: {error}\n  for another one, add for example --cluster 8xH200"
+        return PlacementPlan(fault=str(error))
 
 
 def local_inventory(run: Run) -> Inventory:
@@ -33,31 +34,34 @@ def local_inventory(run: Run) -> Inventory:
     return this_machine(1 if run.executor == "inline" else run.ray.cpu_slots, known=run.ray.address is None)
 
 
-def format_placement(facts: RunFacts, placement: Placement) -> str:
+def placement_report(run: Run, cluster: str | None = None) -> str:
+    """The placement as text."""
+    return format_placement(placement_of(run, cluster))
+
+
+def format_placement(plan: PlacementPlan) -> str:
     """A block for the terminal: memory per role and device, offloading, overlap and reasons."""
+    if plan.fault:
+        return f"Placement\n  not on this machine: {plan.fault}\n  for another one, add for example --cluster 8xH200"
     header = ("role", "workers", "devices", "node", "tp", "cp", *PHASES)
-    rows = [header, *(_row(placement, role) for role in placement.roles)]
-    if placement.shares:
-        rows.append(_fullest(facts, placement))
-    lines = ["Placement", f"  on {format_inventory(placement.inventory)}", *_table(rows)]
-    if not placement.shares:
-        lines.append(f"  memory: not counted, {_uncounted(facts)}")
-    lines += [f"  {line}" for line in (*_adapters(facts), *_offloads(facts, placement), _overlap(facts, placement))]
-    lines += [f"  auto: {reason}" for reason in placement.reasons]
+    rows = [header, *map(_cells, plan.roles)]
+    if plan.fullest is not None:
+        rows.append(("fullest device", "", "", "", "", "", *_sizes(plan.fullest)))
+    lines = ["Placement", f"  on {_format_nodes(plan)}", *_table(rows)]
+    lines += [f"  {note}" for note in plan.notes]
+    lines += [f"  auto: {reason}" for reason in plan.reasons]
     return "\n".join(lines)
 
 
-def format_inventory(inventory: Inventory) -> str:
+def _format_nodes(plan: PlacementPlan) -> str:
     """The nodes and their devices, such as `2 nodes of 8 H200 (139.0 GiB each)`."""
     texts: list[str] = []
-    for (kind, num, memory), same in groupby(
-        inventory.nodes, key=lambda node: (node.kind, node.num_devices, node.memory)
-    ):
+    for (kind, num, memory), same in groupby(plan.nodes, key=lambda node: (node.kind, node.num_devices, node.memory)):
         nodes = list(same)
         devices = count(num, "CPU slot") if kind == CPU else f"{num} {kind}"
-        names = f"{nodes[0].name}:" if len(inventory.nodes) == 1 else f"{count(len(nodes), 'node')} of"
+        names = f"{nodes[0].name}:" if len(plan.nodes) == 1 else f"{count(len(nodes), 'node')} of"
         texts.append(f"{names} {devices} ({format_bytes(memory)} each)")
-    guess = "" if inventory.known else "; the run's cluster is another one, name it with --cluster 2x8xH200"
+    guess = "" if plan.known else "; the run's cluster is another one, name it with --cluster 2x8xH200"
     return " and ".join(texts) + guess
 
 
@@ -78,29 +82,49 @@ def format_bytes(num_bytes: float) -> str:
     return f"{num_bytes / unit:.1f} {name}" if unit > 1 else f"{num_bytes:.0f} B"
 
 
-def _uncounted(facts: RunFacts) -> str:
-    unknown = [role.role for role in facts.roles if role.model is None]
-    if unknown:
-        return f"as the model of {unknown[0]} is not here and not a well-known one; download it to have it counted"
-    return "as the memory of the devices is unknown; name them with --cluster"
+def _describe(facts: RunFacts, placement: Placement) -> PlacementPlan:
+    return PlacementPlan(
+        nodes=placement.inventory.nodes,
+        known=placement.inventory.known,
+        roles=tuple(_role(placement, role) for role in placement.roles),
+        fullest=_fullest(facts, placement) if placement.shares else None,
+        offloads=placement.offloads,
+        notes=(*_adapters(facts), *_memory(facts, placement), _overlap(facts, placement)),
+        reasons=placement.reasons,
+    )
 
 
-def _row(placement: Placement, role: RolePlacement) -> tuple[str, ...]:
-    nodes = format_ids([worker.node for worker in role.workers])
-    sizes = [sum(role_bytes(placement, role.role, phase)) for phase in PHASES] if placement.shares else []
-    cells = [format_bytes(each) for each in sizes] or ["?"] * len(PHASES)
-    workers = str(len(role.workers))
-    return (role.role, workers, format_ids(role.devices), nodes, str(role.tp), str(role.cp), *cells)
+def _role(placement: Placement, role: RolePlacement) -> RolePlan:
+    return RolePlan(
+        role=role.role,
+        backend=role.backend,
+        workers=len(role.workers),
+        devices=role.devices,
+        nodes=tuple(sorted({worker.node for worker in role.workers})),
+        tp=role.tp,
+        cp=role.cp,
+        bytes={phase: sum(role_bytes(placement, role.role, phase)) for phase in PHASES} if placement.shares else None,
+    )
 
 
-def _fullest(facts: RunFacts, placement: Placement) -> tuple[str, ...]:
+def _cells(role: RolePlan) -> tuple[str, ...]:
+    sizes = ["?"] * len(PHASES) if role.bytes is None else _sizes(role.bytes)
+    texts = (role.role, role.workers, format_ids(role.devices), format_ids(role.nodes), role.tp, role.cp)
+    return (*map(str, texts), *sizes)
+
+
+def _sizes(by_phase: Mapping[Phase, int]) -> list[str]:
+    return [format_bytes(by_phase[phase]) for phase in PHASES]
+
+
+def _fullest(facts: RunFacts, placement: Placement) -> dict[Phase, int]:
     """The most bytes on any device, per phase."""
-    devices = sorted({device for role in placement.roles for device in role.devices})
+    devices = load_classes(placement)
     at_once = overlapping(facts, placement)
-    most = [
-        max((bytes_on(placement, device, phase, at_once=at_once) for device in devices), default=0) for phase in PHASES
-    ]
-    return ("fullest device", "", "", "", "", "", *map(format_bytes, most))
+    return {
+        phase: max((bytes_on(placement, device, phase, at_once=at_once) for device in devices), default=0)
+        for phase in PHASES
+    }
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -120,12 +144,23 @@ def _adapters(facts: RunFacts) -> list[str]:
     return [f"trained: {actor.adapters:,} adapter parameters, {part:.2%} of the {frozen}"]
 
 
-def _offloads(facts: RunFacts, placement: Placement) -> list[str]:
+def _memory(facts: RunFacts, placement: Placement) -> Iterator[str]:
+    """The offloaded parts, or the reason why memory is not counted."""
+    unknown = [role.role for role in facts.roles if role.model is None]
+    if not placement.shares and unknown:
+        reason = f"as the model of {unknown[0]} is not here and not a well-known one; download it to have it counted"
+        yield f"memory: not counted, {reason}"
+        return
     if not placement.shares:
-        return []
-    texts = [f"{role.role}'s weights and optimizer always" for role in facts.roles if role.host_offload]
+        yield "memory: not counted, as the memory of the devices is unknown; name them with --cluster"
+        return
+    texts = [
+        f"{role.role}'s weights and optimizer always"
+        for role in facts.roles
+        if role.trains and placement.role(role.role).offload
+    ]
     texts += [f"{each.role}'s {' and '.join(each.parts)} during {each.phase}" for each in placement.offloads]
-    return [f"offloaded: {'; '.join(texts) or 'nothing'}"]
+    yield f"offloaded: {'; '.join(texts) or 'nothing'}"
 
 
 def _overlap(facts: RunFacts, placement: Placement) -> str:

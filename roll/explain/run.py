@@ -1,17 +1,22 @@
-"""`roll explain`: a page of text about what a configuration file does, with defaults and formulas filled in."""
+"""`roll explain`: what a configuration file does, with defaults and formulas filled in, as records and as text."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from roll.config.algorithm import Algorithm, Kl
+from roll.config.interrupt import InterruptConfig
 from roll.config.schema import Rollout, Run
 from roll.config.section import SpecConfig
+from roll.config.turns import turn_warnings
 from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
+from roll.explain.placement import format_placement, placement_of
+from roll.explain.records import Explanation, Paragraph, Row, StepSize
 from roll.explain.tasks import responses_text, sampling_text, task_rows
+from roll.placement.facts import scored_by
 
 _WIDTH = 110
 _CORRECTING = ("decoupled", "topr")
@@ -19,29 +24,75 @@ _CORRECTING = ("decoupled", "topr")
 _NOTATION = "A advantage, r = exp(logprob - old logprob), old: before the step's first update"
 
 
+def explain_on(run: Run, cluster: str | None = None) -> Explanation:
+    """Everything about a run and its placement on a cluster such as `8xH200`, or on this machine."""
+    placement = placement_of(run, cluster)
+    return Explanation(
+        name=run.name,
+        step=step_size(run),
+        paragraphs=paragraphs(run, cluster),
+        placement=placement,
+        warnings=tuple(filter(None, (uncorrected(run), placement.fault, *turn_warnings(run)))),
+    )
+
+
+def format_explanation(explanation: Explanation) -> str:
+    """The page for the terminal."""
+    return f"{_format_paragraphs(explanation.paragraphs)}\n\n{format_placement(explanation.placement)}"
+
+
 def explain(run: Run) -> str:
-    """A page for the terminal: one step, staleness, devices, loss, tasks and checkpoints."""
+    """The page without the placement."""
+    return _format_paragraphs(paragraphs(run))
+
+
+def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
+    """One step, staleness, devices, loss, tasks and checkpoints."""
+    step = step_size(run)
     blocks = [
         ("Run", _run(run)),
-        ("One step", _step(run)),
-        ("Staleness", _staleness(run)),
-        ("Devices", device_rows(run)),
+        ("One step", _step(run, step)),
+        ("Staleness", _staleness(step)),
+        ("Devices", device_rows(run, cluster)),
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
         ("Tasks", task_rows(run)),
         ("Results", _results(run)),
     ]
-    return "\n\n".join(f"{title}\n{_format_rows(rows)}" for title, rows in blocks)
+    return tuple(
+        Paragraph(title=title, rows=tuple(Row(label=label, text=text) for label, text in rows))
+        for title, rows in blocks
+    )
+
+
+def step_size(run: Run) -> StepSize:
+    """The amounts of one step."""
+    rollout, budget = run.rollout, run.actor_train.tokens_per_microbatch
+    num_trajectories = rollout.groups_per_step * rollout.group_size
+    return StepSize(
+        groups=rollout.groups_per_step,
+        attempts_per_group=rollout.group_size,
+        trajectories=num_trajectories,
+        max_new_tokens=rollout.max_new_tokens,
+        max_seq_len=rollout.max_seq_len,
+        max_staleness=rollout.max_staleness,
+        groups_in_flight=rollout.num_slots,
+        updates=run.algorithm.num_updates,
+        tokens_per_microbatch=budget,
+        max_microbatches=math.ceil(num_trajectories / (budget // rollout.max_seq_len)),
+        scored_by=scored_by(run),
+    )
 
 
 def headline(run: Run) -> str:
-    """The run in one line."""
+    """The run in one line, and one line per environment whose attempts it cuts short."""
     rollout = run.rollout
-    return (
+    line = (
         f"{run.name}: {run.steps} steps of {rollout.groups_per_step} groups x {rollout.group_size} attempts, "
         f"{run.algorithm.recipe or run.algorithm.loss.kind}, staleness at most {rollout.max_staleness:g}, "
         f"tasks {', '.join(source.name for source in run.tasks)}"
     )
+    return "\n".join([line, *turn_warnings(run)])
 
 
 def _run(run: Run) -> list[tuple[str, str]]:
@@ -56,25 +107,23 @@ def _run(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _step(run: Run) -> list[tuple[str, str]]:
-    rollout, budget = run.rollout, run.actor_train.tokens_per_microbatch
-    num_trajectories = rollout.groups_per_step * rollout.group_size
-    most = math.ceil(num_trajectories / (budget // rollout.max_seq_len))
-    length = f"{rollout.max_seq_len} tokens in total"
+def _step(run: Run, step: StepSize) -> list[tuple[str, str]]:
+    rollout, length = run.rollout, f"{step.max_seq_len} tokens in total"
     return [
         (
             "trajectories",
-            f"{num_trajectories} = {rollout.groups_per_step} groups (tasks) x {rollout.group_size} attempts each",
+            f"{step.trajectories} = {step.groups} groups (tasks) x {step.attempts_per_group} attempts each",
         ),
-        ("each attempt", f"at most {rollout.max_new_tokens} new tokens per response, {responses_text(run)}, {length}"),
+        ("each attempt", f"at most {step.max_new_tokens} new tokens per response, {responses_text(run)}, {length}"),
         *_sequences(rollout),
         *_redundancy(rollout),
         ("sampled from", sampling_text(rollout.temperature, rollout.top_p, rollout.top_k)),
-        ("optimizer", f"{count(run.algorithm.num_updates, 'step')} per batch; {_optimizer(run)}"),
+        ("optimizer", f"{count(step.updates, 'step')} per batch; {_optimizer(run)}"),
         *_adapters(run),
         (
             "micro-batches",
-            f"of at most {budget} tokens: {most} if every attempt has {rollout.max_seq_len} tokens, else fewer; "
+            f"of at most {step.tokens_per_microbatch} tokens: {step.max_microbatches} if every attempt has "
+            f"{step.max_seq_len} tokens, else fewer; "
             "the split does not change gradients",
         ),
     ]
@@ -117,18 +166,17 @@ def _optimizer(run: Run) -> str:
     optimizer = run.actor_train.optimizer
     warmup = f" after {optimizer.warmup_steps} warm-up steps" if optimizer.warmup_steps else ""
     end = "" if optimizer.schedule == "constant" else f" down to {optimizer.final_lr_ratio * optimizer.lr:g}"
-    name = "AdamW" if optimizer.kind == "adamw" else "SGD"
+    name = {"adamw": "AdamW", "sgd": "SGD"}.get(optimizer.kind, optimizer.kind)
     bound = "not clipped" if optimizer.max_grad_norm is None else f"clipped at {optimizer.max_grad_norm:g}"
     return f"{name}, learning rate {optimizer.lr:g}, {optimizer.schedule}{end}{warmup}, gradient norm {bound}"
 
 
-def _staleness(run: Run) -> list[tuple[str, str]]:
-    rollout = run.rollout
-    bound, num_groups = rollout.max_staleness, rollout.groups_per_step
+def _staleness(step: StepSize) -> list[tuple[str, str]]:
+    bound, num_groups = step.max_staleness, step.groups
     return [
         ("bound", f"max_staleness {bound:g}"),
-        ("in flight", f"floor(({bound:g} + 1) x {num_groups}) = {rollout.num_slots} groups at once"),
-        ("meaning", _staleness_text(rollout.num_slots, num_groups)),
+        ("in flight", f"floor(({bound:g} + 1) x {num_groups}) = {step.groups_in_flight} groups at once"),
+        ("meaning", _staleness_text(step.groups_in_flight, num_groups)),
     ]
 
 
@@ -276,9 +324,25 @@ def _old_logprobs(run: Run) -> str:
 
 def _results(run: Run) -> list[tuple[str, str]]:
     checkpoint = run.checkpoint
-    often = f"every {checkpoint.every} steps, at the end" if checkpoint.every else "at the end"
+    often = [f"every {checkpoint.every} steps"] if checkpoint.every else []
+    often += [f"after {checkpoint.every_minutes:g} minutes without one"] if checkpoint.every_minutes else []
+    observers = (*run.callbacks, *run.tracking.sinks)
     retained = f"the newest {checkpoint.keep} and the best by {checkpoint.best_metric} are kept"
-    return [("validation", _validation(run)), ("checkpoints", f"{often} and on an interrupt; {retained}")]
+    return [
+        ("validation", _validation(run)),
+        ("checkpoints", f"{', '.join([*often, 'at the end'])} and on an interrupt; {retained}"),
+        ("signals", _signals(run.interrupt)),
+        *([("callbacks", ", ".join(section.kind for section in observers))] if observers else []),
+    ]
+
+
+def _signals(interrupt: InterruptConfig) -> str:
+    abandon = "abandons the step and exits within seconds"
+    if interrupt.mode == "now":
+        return f"SIGINT or SIGTERM {abandon}, without a checkpoint"
+    grace_s = interrupt.grace_s
+    grace = "" if grace_s is None else f", as does the end of 80 % of the grace time ({grace_s:g} s)"
+    return f"SIGINT or SIGTERM finishes the step; a second one {abandon}{grace}"
 
 
 def _validation(run: Run) -> str:
@@ -292,16 +356,20 @@ def _validation(run: Run) -> str:
     return f"{names}, {how}, {', '.join(moments)}{' and ' if moments else ''}after the last; with one version each"
 
 
-def _format_rows(rows: list[tuple[str, str]]) -> str:
-    width = max(12, max(len(label) for label, _ in rows))
+def _format_paragraphs(texts: Sequence[Paragraph]) -> str:
+    return "\n\n".join(f"{each.title}\n{_format_rows(each.rows)}" for each in texts)
+
+
+def _format_rows(rows: Sequence[Row]) -> str:
+    width = max(12, max(len(row.label) for row in rows))
     return "\n".join(
         textwrap.fill(
-            text,
+            row.text,
             _WIDTH,
-            initial_indent=f"  {label:<{width}}  ",
+            initial_indent=f"  {row.label:<{width}}  ",
             subsequent_indent=" " * (width + 4),
             break_long_words=False,
             break_on_hyphens=False,
         )
-        for label, text in rows
+        for row in rows
     )

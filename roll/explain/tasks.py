@@ -9,17 +9,26 @@ from roll.config.envs import Agent
 from roll.config.reward import Reward
 from roll.config.schema import Run, TaskSourceConfig
 from roll.config.section import SpecConfig
+from roll.config.sources import share_at
+from roll.config.turns import turn_limit
 from roll.explain.calls import describe, format_call
 
 
 def task_rows(run: Run) -> list[tuple[str, str]]:
     """One row per source: share of the groups, origin of the tasks, and overrides of the run's settings."""
-    total = sum(source.share for source in run.tasks)
-    rows: list[tuple[str, str]] = []
-    for source in run.tasks:
-        share = f"{100 * source.share / total:.3g} % of the groups"
-        rows.append((source.name, "; ".join([share, *_origin(source), *_overrides(run, source)])))
-    return rows
+    return [
+        (source.name, "; ".join([_share(run, source), *_origin(source), *_overrides(run, source)]))
+        for source in run.tasks
+    ]
+
+
+def _share(run: Run, source: TaskSourceConfig) -> str:
+    def at(step: int) -> str:
+        shares = {each.name: share_at(each.share, each.share_schedule, step) for each in run.tasks}
+        return f"{float(100 * shares[source.name] / sum(shares.values())):.3g} %"
+
+    first, last = at(0), at(run.steps)
+    return f"{first} of the groups" if first == last else f"{first} of the groups at first, {last} at the end"
 
 
 def sampling_text(temperature: float, top_p: float, top_k: int) -> str:
@@ -37,7 +46,7 @@ def responses_text(run: Run) -> str:
     single = [source.name for source in run.tasks if source.env.kind == "single_turn" and source.agent is None]
     if len(single) == len(run.tasks):
         return "1 response"
-    return f"{run.rollout.max_turns} responses" + (f" (1 in {', '.join(single)})" if single else "")
+    return f"{turn_limit(run)} responses" + (f" (1 in {', '.join(single)})" if single else "")
 
 
 def _origin(source: TaskSourceConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roll.data.tasks import numbered_objects
+from roll.data.task_file import numbered_objects
 from roll.errors import ConfigError
 from roll.tools.base import text_tool
 

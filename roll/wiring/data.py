@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from roll.cluster.handle import Executor
 from roll.config.schema import Run, TaskSourceConfig
-from roll.data.dataset import read_tasks
+from roll.data.dataset import read_tasks, rows_at_start
 from roll.data.mixture import Mixture, MixturePart, SourceSettings
 from roll.data.screening import ScreeningCounts, screen
+from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
-from roll.rewards.base import LocalRewards, RewardService
+from roll.rewards.base import LocalRewards, RewardService, task_faults
 from roll.rollout.environments import Environments, MakeEnv, make_inline_env
 from roll.rollout.source import TaskSource
 from roll.tracking.progress import bar
@@ -52,10 +54,9 @@ def build_sources(
     return [
         TaskSource(
             name=config.name,
-            tasks=read_tasks(config),
+            tasks=_usable_tasks(config),
             env=config.env.spec,
             reward=None if config.reward is None else config.reward.spec,
-            share=config.share,
             rewards=rewards or LocalRewards(),
             make_env=make_env,
             attempt_runner=None if config.agent is None or make_runner is None else make_runner(config.agent),
@@ -64,12 +65,27 @@ def build_sources(
     ]
 
 
+def _usable_tasks(config: TaskSourceConfig) -> Sequence[Task]:
+    """The tasks of a source; raises `ConfigError` for the first row on which its reward cannot score any response."""
+    tasks = read_tasks(config)
+    if config.reward is not None:
+        for fault in task_faults(config.reward.spec, islice(rows_at_start(tasks), NUM_CHECKED)):
+            raise ConfigError(f"tasks: source {config.name!r}: {fault}")
+    return tasks
+
+
 def build_data(
-    run: Run, tasks: Sequence[TaskSourceConfig], template: Template, executor: Executor | None = None
+    run: Run,
+    tasks: Sequence[TaskSourceConfig],
+    template: Template,
+    executor: Executor | None = None,
+    *,
+    draws_per_step: int | None = None,
 ) -> Data:
     """The training and validation tasks of a run; raises `ConfigError` for prompts that are too long.
 
-    `executor` hosts the environments if the run places them there.
+    `executor` hosts the environments if the run places them there. A step draws `draws_per_step` tasks; None: one per
+    group.
     """
     rewards, envs, proxy = build_reward_service(run.rewards), build_environments(run, executor), build_proxy(run)
     make_runner = build_attempt_runners(run, proxy)
@@ -81,7 +97,8 @@ def build_data(
         MixturePart(
             name=source.name,
             tasks=source.tasks,
-            share=source.share,
+            share=config.share,
+            share_schedule=config.share_schedule,
             difficulty=config.task_sampling,
             curriculum=config.curriculum,
         )
@@ -90,7 +107,7 @@ def build_data(
     return Data(
         sources=sources,
         held_out=held_out,
-        mixture=Mixture(parts, seed=run.seed),
+        mixture=Mixture(parts, seed=run.seed, draws_per_step=draws_per_step or run.rollout.groups_per_step),
         rewards=rewards,
         envs=envs,
         proxy=proxy,
@@ -124,9 +141,8 @@ def source_settings(run: Run, config: TaskSourceConfig) -> SourceSettings:
 
 
 def check_prompts(run: Run, template: Template, sources: Sequence[TaskSource]) -> None:
-    """Raise `ConfigError` for prompts that leave no room for a response."""
-    datasets = [source.tasks for source in sources if not isinstance(source.tasks, Seeds)]  # seeds have no prompts
-    prompts = [task for tasks in datasets for task in tasks if task.messages]
+    """Raise `ConfigError` for prompts that leave no room for a response, of all tasks that the start reads."""
+    prompts = [task for source in sources for task in rows_at_start(source.tasks) if task.messages]
     faults: list[str] = []
     with bar(len(prompts), "reading prompts") as advance:
         for task in prompts:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from roll.serving.counts import IdleReasons
 from roll.serving.dispatch import Concurrency
 from roll.serving.policies import Routers
 from roll.serving.router import Router, Timeouts
+from roll.tracking.startup import StartProgress
 from roll.weights.channel import Transport
 from roll.wiring.actor import (
     EngineSpecs,
@@ -90,9 +91,9 @@ class Roles:
         """Start all workers, or none."""
         await self.executor.start()
         try:
-            for policy in self.policies.values():
-                await policy.trainers.each(Trainer.start)
-                await policy.generators.each(Generator.start)
+            for name, policy in self.policies.items():
+                await _start_engines(policy.trainers, Trainer.start, worker_role("actor_train", name))
+                await _start_engines(policy.generators, Generator.start, worker_role("actor_infer", name))
             for policy in self.policies.values():
                 await policy.models.start()
         except BaseException:
@@ -111,6 +112,11 @@ class Roles:
                         await policy.trainers.each(Trainer.stop)
         finally:
             await self.executor.stop()
+
+
+async def _start_engines(cluster: Cluster[Any], start: Callable[[Any], Awaitable[None]], role: str) -> None:
+    progress = StartProgress(f"engines of {role}", cluster.size)
+    await asyncio.gather(*(progress.track(cluster.at(rank, start)) for rank in range(cluster.size)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +292,7 @@ def _check_length(path: str, needed: int) -> None:
 
 def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
     """The Ray executor, and the folder through which processes exchange weights. Only this function imports Ray."""
-    set_ray_environment()
+    set_ray_environment(run.ray.start_timeout_s)
     from roll.cluster.ray.cluster import RayConfig, RayExecutor
 
     folder = Path(tempfile.mkdtemp(prefix="roll-")) if paths is None else paths.directory

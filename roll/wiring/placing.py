@@ -30,8 +30,8 @@ def devices_here(run: Run) -> Inventory:
 def devices_of_ray(run: Run) -> Inventory:
     """The devices of the run's Ray cluster; waits until it has as many as the run needs."""
     assert run.ray.address is not None, "else the cluster is this machine"
-    set_ray_environment()
-    from roll.cluster.ray.cluster import wait_for_nodes
+    set_ray_environment(run.ray.start_timeout_s)
+    from roll.cluster.ray.connection import wait_for_nodes
 
     needed, slots = num_needed(facts_of(run)), run.ray.cpu_slots
     nodes = wait_for_nodes(
@@ -56,6 +56,8 @@ def apply_placement(run: Run, placement: Placement) -> Run:
         update: dict[str, Any] = {"workers": len(role.workers)}
         if (parallel := getattr(section, "parallel", None)) is not None:
             update["parallel"] = parallel.model_copy(update={"tp": role.tp, "cp": role.cp})
+        if role.offload:
+            update["offload"] = True
         changed[role.role] = section.model_copy(update=update)
     return run.model_copy(update=changed)
 

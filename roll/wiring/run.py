@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.handle import Replaceable
+from roll.cluster.pending import HasPendingCalls, describe_pending
 from roll.config.algorithm import Algorithm
 from roll.config.backends import FsdpTrain
 from roll.config.schema import Run, TaskSourceConfig
+from roll.config.turns import turn_limit
 from roll.data.templates import Template
 from roll.errors import ConfigError
+from roll.explain.run import uncorrected
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
+from roll.report.held_out import HELD_OUT, save_attempts
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.demonstration import Demonstrator
@@ -33,15 +40,22 @@ from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers
 from roll.serving.publisher import Publisher, ReplacementPolicy
-from roll.tracking.directory import RunDirectory
+from roll.tracking.callbacks import Callbacks, build_sinks
+from roll.tracking.directory import METRICS, RunDirectory
+from roll.tracking.grace import GraceCheck
+from roll.tracking.health import HealthMonitor
 from roll.tracking.meter import Meter
+from roll.tracking.phases import PhaseWatch
 from roll.tracking.progress import Progress, Reporter
-from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
+from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb, read_lines
 from roll.types import Sampling
 from roll.wiring.actor import sampling_of
 from roll.wiring.data import Data
+from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.placing import build_device_sharing
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,8 @@ class RunServices:
     checkpointer: Checkpointer
     reporter: Reporter
     interrupt: Interrupt
+    watch: PhaseWatch = field(default_factory=PhaseWatch)
+    """Warns of slow phases once it is entered."""
 
 
 def build_publisher(policy: PolicyEngines, journal: Journal, name: str = "") -> Publisher:
@@ -65,6 +81,12 @@ def build_publisher(policy: PolicyEngines, journal: Journal, name: str = "") -> 
         transport=policy.transport,
         canary=policy.canary,
     )
+
+
+def build_watch(run: Run, roles: Roles, data: Data) -> PhaseWatch:
+    """Warnings about slow phases, with the workers that they wait for."""
+    services = [each for each in (roles.executor, data.rewards, data.envs) if isinstance(each, HasPendingCalls)]
+    return PhaseWatch(run.tracking.slow_phase_s, partial(describe_pending, services))
 
 
 def build_validator(run: Run, roles: Roles, sources: Sequence[TaskSource]) -> Validator:
@@ -94,10 +116,14 @@ def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
     )
 
 
-def build_checkpointer(run: Run, directory: RunDirectory, roles: Roles, journal: Journal) -> Checkpointer:
+def build_checkpointer(
+    run: Run, directory: RunDirectory, roles: Roles, journal: Journal, callbacks: Callbacks | None = None
+) -> Checkpointer:
     """The checkpointer of a run. Also saves the tokenizer next to the journal, for readers of the journal."""
     tokenizer = roles.template.tokenizer
     tokenizer.save_pretrained(directory.path / "tokenizer")
+    paths = {policy.name: policy.path for policy in run.policies if policy.path is not None}
+    origins = {name: paths.get(name, run.model.path) for name in roles.policies}
     return Checkpointer(
         directory=directory.path,
         checkpoints=Checkpoints(directory.path / "checkpoints", keep=run.checkpoint.keep),
@@ -105,15 +131,24 @@ def build_checkpointer(run: Run, directory: RunDirectory, roles: Roles, journal:
         critic=roles.first.models.critic,
         journal=journal,
         tokenizer=tokenizer,
+        origins={name: Path(path) for name, path in origins.items() if path is not None},
         best=run.checkpoint.best_metric,
         async_save=isinstance(run.actor_train, FsdpTrain),
+        every=run.checkpoint.every,
+        every_s=60 * (run.checkpoint.every_minutes or math.inf),
+        on_saved=(callbacks or Callbacks(())).checkpoint_saved,
     )
 
 
 def build_reporter(
-    run: Run, directory: RunDirectory, resume: ResumeState | None = None, steps: int | None = None
+    run: Run,
+    directory: RunDirectory,
+    resume: ResumeState | None = None,
+    *,
+    steps: int | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Reporter:
-    """Terminal output and sinks. A resumed run removes what an earlier process wrote for later steps.
+    """Terminal output, sinks and callbacks. A resumed run removes what an earlier process wrote for later steps.
 
     It also writes the metrics of its checkpoint if the earlier process was killed before it did.
     """
@@ -128,7 +163,14 @@ def build_reporter(
         sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=config))
     if run.tracking.swanlab is not None:
         sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=config))
-    reporter = Reporter(Progress(steps or run.steps, name), sinks)
+    sinks += build_sinks(section.spec for section in run.tracking.sinks)
+    if callbacks is not None:
+        callbacks.start(directory.path, start or 0)
+        sinks.append(callbacks)
+    progress = Progress(steps or run.steps, name)
+    if run.interrupt.grace_s is not None:
+        sinks.append(GraceCheck(run.interrupt.grace_s, progress.note))
+    reporter = Reporter(progress, sinks)
     if resume is not None and missing:
         reporter(resume.step, resume.metrics)
     return reporter
@@ -213,18 +255,26 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     """The reinforcement learning loop with all its parts, fresh or continued from `resume`."""
     publishers = build_publishers(run, roles, services, resume)
     scheduler = build_scheduler(run, roles, data, services, publishers, resume)
-    meter = Meter()
-    meter.on_phase = _record_activities(roles, services.journal)
+    meter, record_phase = Meter(), _record_activities(roles, services.journal)
+
+    def on_phase(phase: str) -> None:
+        record_phase(phase)
+        services.watch.enter(phase)
+
+    meter.on_phase = on_phase
     data.rewards.record_activity(services.journal)
-    proxy_counts = dict[str, float] if data.proxy is None else data.proxy.drain_counts
-    return Loop(
+    proxy_counts = dict[str, float]
+    if data.proxy is not None:
+        proxy_counts, data.proxy.notice = data.proxy.drain_counts, services.reporter.note
+    directory, resumed = services.checkpointer.directory, resume is not None
+    detector = build_hack_detector(run, roles.template, services.journal, directory, resumed=resumed)
+    loop = Loop(
         meter=meter,
         schedule=LoopSchedule(
             steps=run.steps,
             groups_per_step=run.rollout.groups_per_step,
             validate_every=run.validation.every,
             validate_at_start=run.validation.at_start,
-            checkpoint_every=run.checkpoint.every,
             keep_steps=run.journal.keep_steps,
         ),
         scheduler=scheduler,
@@ -235,11 +285,32 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         validator=build_validator(run, roles, data.held_out),
         journal=services.journal,
         checkpointer=services.checkpointer,
-        report=services.reporter,
+        report=_report_with_warnings(run, services, resume),
         notice=services.reporter.note,
         stopping=lambda: services.interrupt.requested,
         counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | proxy_counts(),
+        inspect=detector.inspect,
+        save_attempts=partial(save_attempts, directory / HELD_OUT, roles.template.decode),
     )
+    services.watch.details["wait"] = loop.describe_wait
+    return loop
+
+
+def _report_with_warnings(
+    run: Run, services: RunServices, resume: ResumeState | None
+) -> Callable[[int, Mapping[str, float]], None]:
+    """Report the metrics of a step, and warnings about them. A resumed run takes earlier steps into account."""
+    monitor = HealthMonitor(bool(uncorrected(run)))
+    if resume is not None:
+        for line in read_lines(services.checkpointer.directory / METRICS):
+            monitor.observe(line["step"], line)
+
+    def report(step: int, metrics: Mapping[str, float]) -> None:
+        services.reporter(step, metrics)
+        for line in monitor.observe(step, metrics):
+            _LOG.warning("%s", line)
+
+    return report
 
 
 def build_publishers(run: Run, roles: Roles, services: RunServices, resume: ResumeState | None) -> Publishers:
@@ -316,7 +387,7 @@ def _limits(run: Run, template: Template) -> EpisodeLimits:
         sampling=sampling_of(run),
         max_seq_len=run.rollout.max_seq_len,
         max_new_tokens=run.rollout.max_new_tokens,
-        max_turns=run.rollout.max_turns,
+        max_turns=turn_limit(run),
         env_timeout_s=run.rollout.env_timeout_s,
         drop_oldest=run.rollout.context_policy == "drop_oldest",
         per_turn=run.rollout.segment_per == "turn",

@@ -172,4 +172,4 @@ def test_eval_without_held_out_tasks_says_what_to_add(roll: Callable) -> None:
 
 
 def test_samples_of_a_directory_without_a_run_are_refused(roll: Callable) -> None:
-    assert "no journal here" in roll("samples", "runs/nowhere").fault(2)
+    assert "runs/nowhere: no such directory" in roll("samples", "runs/nowhere").fault(2)

@@ -35,10 +35,10 @@ def test_replies_are_not_scored_without_it_either(tmp_path: Path) -> None:
     assert outcome.fault(2).startswith("--reward: sandbox: no such option (got 'nowhere')")
 
 
-def test_staleness_without_a_correction_is_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_staleness_without_a_correction_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "run.yaml").write_text(TEXT)
     commands._warn(load(tmp_path / "run.yaml").run)
-    assert capsys.readouterr().out == ""
+    assert not caplog.messages
     commands._warn(load(tmp_path / "run.yaml", ["rollout.max_staleness=1"]).run)
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = caplog.messages
     assert line.startswith("warning: rollout.max_staleness is 1, and the correction is none: tokens up to 1 step old")

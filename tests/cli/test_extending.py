@@ -38,7 +38,9 @@ def test_a_reward_next_to_the_file_is_used_with_its_arguments_and_its_parts_are_
 def test_a_loss_and_an_advantage_next_to_the_file_are_used_with_their_arguments(roll: Callable, folder: Path) -> None:
     (folder / "learning_beside.py").write_text(
         "import torch\n\n"
-        "def same(batch, *, value):\n    return torch.full((batch.num_tokens,), value)\n\n"
+        "def same(batch, *, value):\n"
+        "    assert 2 < float(batch.entropies[batch.trained].mean()) < 2.8\n"  # about log(16)
+        "    return torch.full((batch.num_tokens,), value)\n\n"
         "def surprise(tokens, *, scale):\n"
         "    return -scale * tokens.advantages * tokens.logprobs, {'surprise': -tokens.logprobs.detach()}\n"
     )
@@ -47,11 +49,61 @@ def test_a_loss_and_an_advantage_next_to_the_file_are_used_with_their_arguments(
         "algorithm.advantage={kind: 'learning_beside:same', value: 2.0}",
         "algorithm.loss={kind: 'learning_beside:surprise', scale: 3.0}",
         "algorithm.aggregation=token_mean",
+        "algorithm.needs=[entropies]",
     )
     assert outcome.code == 0, outcome
     found = last(folder)
     assert found["loss/surprise"] == pytest.approx(math.log(16), rel=0.05)  # untrained: about even over 16 tokens
     assert found["loss/policy"] == pytest.approx(6 * found["loss/surprise"], rel=1e-5)
+
+
+OBSERVERS = """
+import json
+from pathlib import Path
+
+class Callback:
+    def __init__(self, *, path):
+        self.path, self.lines = Path(path), []
+
+    def on_start(self, directory, step):
+        self.lines.append(["start", Path(directory).name, step])
+
+    def on_step(self, step, metrics):
+        self.lines.append([step, "reward/mean" in metrics])
+
+    def on_checkpoint(self, step, path):
+        self.lines.append(["checkpoint", step, (path / "state.json").is_file()])
+
+    def on_end(self):
+        self.path.write_text(json.dumps(self.lines))
+
+class Sink:
+    def write(self, step, metrics):
+        if step == 2 and "time/step" in metrics:
+            raise RuntimeError("full")
+
+    def close(self):
+        raise AssertionError("closed after it failed")
+"""
+
+
+def test_callbacks_follow_the_run_and_a_sink_that_fails_ends_it_in_one_line(roll: Callable, folder: Path) -> None:
+    (folder / "observers_beside.py").write_text(OBSERVERS)
+    seen = folder / "seen.json"
+    callback = f"callbacks=[{{kind: 'observers_beside:Callback', path: {seen}}}]"
+    outcome = roll(*TWO_STEPS, callback, "tracking.sinks=['observers_beside:Sink']")
+    assert outcome.fault(2).replace(f"{folder}/", "") == (
+        "metric sink 'observers_beside:Sink': write: RuntimeError: full (observers_beside.py:24); fix its code"
+    )
+    assert json.loads(seen.read_text()) == [
+        ["start", "tiny", 0],
+        [0, False],
+        ["checkpoint", 1, True],
+        [1, True],
+        ["checkpoint", 2, True],
+    ]
+    assert roll("resume", "runs/tiny", "tracking.sinks=[]", "steps=3").code == 0
+    assert json.loads(seen.read_text())[:2] == [["start", "tiny", 2], ["checkpoint", 3, True]]
 
 
 ECHO = """

@@ -60,7 +60,9 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_be_resumed(
     process.send(number)
     outcome = process.end()
     step = newest(run)
-    assert outcome.code == 130 and outcome.err.startswith("finishing this step")
+    assert outcome.code == 130
+    again = "press Ctrl-C again" if number is signal.SIGINT else "send the signal again"
+    assert outcome.err.startswith(f"finishing this step, then exiting; {again} to exit at once")
     assert outcome.out.splitlines()[-1] == (
         f"interrupted after step {step} of 500; resume with `roll resume runs/tiny`"
     )
@@ -71,28 +73,72 @@ def test_one_interrupt_finishes_the_step_and_the_run_can_be_resumed(
     assert steps(run) == list(range(step + 2)) and read_ledger(run).tokens.unaccounted == 0
 
 
-def test_a_second_interrupt_exits_at_once_and_the_run_resumes_from_its_last_checkpoint(
-    child: Callable, roll: Callable, folder: Path
-) -> None:
-    (folder / "stuck_beside.py").write_text(
-        "import asyncio\nfrom pathlib import Path\n\n"
-        "async def score(task, reply):\n"
-        "    if Path('stuck').exists():\n        await asyncio.sleep(600)\n"
-        "    return 0.0\n"
+def test_a_signal_during_the_start_ends_it_in_one_line(child: Callable, folder: Path) -> None:
+    (folder / "slow_start.py").write_text(
+        "import time\nfrom pathlib import Path\n\ndef tasks():\n    Path('reading').touch()\n    time.sleep(600)\n"
     )
+    process = child("train", "run.yaml", "tasks.0.data='slow_start:tasks'")
+    process.wait_for(folder / "reading")
+    process.send(signal.SIGTERM)
+    outcome = process.end()
+    assert outcome.code == 130 and "Traceback" not in outcome.err
+    assert outcome.err.splitlines()[-1] == "interrupted at once; there is no checkpoint yet"
+
+
+def test_an_interrupted_sft_run_writes_its_model_and_says_so(child: Callable, folder: Path) -> None:
+    process = child("sft", "run.yaml", "sft.steps=100000")
+    process.metrics = folder / "runs" / "tiny-sft" / "metrics.jsonl"
+    process.wait_for_step(1)
+    process.send(signal.SIGTERM)
+    outcome = process.end()
+    step = steps(folder / "runs" / "tiny-sft")[-1]
+    assert outcome.code == 130 and (folder / "runs" / "tiny-sft" / "model" / "model.safetensors").is_file()
+    assert outcome.out.splitlines()[-1] == (
+        f"interrupted after step {step} of 100000; repeat it with `roll sft ... --overwrite`"
+    )
+
+
+STUCK = """
+import asyncio, threading
+from pathlib import Path
+
+async def score(task, reply):
+    if Path("stuck").exists():
+        Path("in_step").touch()
+        await {wait}
+    return 0.0
+"""
+
+
+@pytest.mark.sweep(keep=2)
+@pytest.mark.parametrize(
+    ("wait", "setting", "num_signals"),
+    [
+        ("asyncio.sleep(600)", "interrupt.mode=step", 2),
+        ("asyncio.to_thread(threading.Event().wait)", "interrupt.mode=now", 1),  # nothing ends this thread
+        ("asyncio.sleep(600)", "interrupt.grace_s=1", 1),
+    ],
+    ids=["second signal", "mode now, a thread that never ends", "grace time"],
+)
+def test_a_step_is_abandoned_and_the_run_resumes_from_its_last_checkpoint(
+    child: Callable, roll: Callable, folder: Path, wait: str, setting: str, num_signals: int
+) -> None:
+    (folder / "stuck_beside.py").write_text(STUCK.format(wait=wait))
     run = folder / "runs" / "tiny"
-    process = child("train", "run.yaml", "tasks.0.reward='stuck_beside:score'", "steps=500", "checkpoint.every=1")
+    reward = "tasks.0.reward='stuck_beside:score'"
+    process = child("train", "run.yaml", reward, "steps=500", "checkpoint.every=1", setting)
     process.wait_for_step(2)
-    (folder / "stuck").touch()  # from here no step ends, so one interrupt would wait forever
-    process.send(signal.SIGINT)
-    assert not process.wait(0.5)
-    process.send(signal.SIGINT)
+    (folder / "stuck").touch()  # from here no step ends, so the end of a step would never come
+    process.wait_for(folder / "in_step")
+    for number in range(num_signals):
+        process.send(signal.SIGTERM)
+        assert number + 1 == num_signals or not process.wait(0.5)
     outcome = process.end()
     step = newest(run)
     assert outcome.code == 130
-    assert outcome.err.splitlines()[1:] == [
-        f"interrupted at once; resume from step-{step} with `roll resume runs/tiny`"
-    ]
+    assert outcome.err.splitlines()[-1] == f"interrupted at once; resume from step-{step} with `roll resume runs/tiny`"
+    assert len(outcome.err.splitlines()) == (1 if "now" in setting else 2), outcome.err
+    assert steps(run)[-1] == step
     (folder / "stuck").unlink()
     assert roll("resume", "runs/tiny", f"steps={step + 1}").code == 0
     assert steps(run) == list(range(step + 2))

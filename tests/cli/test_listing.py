@@ -44,3 +44,33 @@ def test_listing_imports_nothing_of_what_it_lists() -> None:
     heavy = "print(sorted({'torch', 'numpy', 'transformers', 'roll.rewards.math.reward'} & sys.modules.keys()))"
     ended = subprocess.run([sys.executable, "-c", script + heavy], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_one_name_is_listed_with_the_types_defaults_and_text_of_its_arguments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, text = said(capsys, "losses", "clipped")
+    assert code == 0
+    assert text.startswith("roll.algorithms.losses:clipped\n    PPO's clipped surrogate")
+    assert "arguments\n    clip_low: float = 0.2\n" in text
+    code, text = said(capsys, "datasets", "jsonl")
+    assert code == 0 and "    path: str  (required)\n" in text
+    assert said(capsys, "advantages", "batch_centred")[1].endswith("takes no arguments\n")
+
+
+def test_the_text_of_an_argument_is_the_one_below_the_field_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "envs", "tool_use")[1]
+    assert "    timeout_s: float = 30.0\n        Per call.\n" in text
+
+
+def test_a_recipe_is_listed_as_its_file_and_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "recipes", "grpo") == (0, recipes()["grpo"])
+    assert said(capsys, "losses", "cliped") == (2, "no loss named 'cliped'; did you mean 'clipped'?\n")
+    assert said(capsys, "recipes", "grp") == (2, "no recipe named 'grp'; did you mean 'grpo'?\n")
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_name_of_a_kind_has_its_arguments_listed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in TABLES[kind].targets:
+        code, text = said(capsys, kind, name)
+        assert code == 0 and len(text.splitlines()) >= 3, name

@@ -81,7 +81,7 @@ def test_explain_needs_no_data_to_be_there(tmp_path: Path) -> None:
 def test_version_and_help_are_printed(tmp_path: Path) -> None:
     assert roll("--version", folder=tmp_path).stdout.startswith("roll 0.")
     listed = roll("--help", folder=tmp_path).stdout
-    for command in ("train", "resume", "check", "explain", "eval", "sft", "score", "samples", "bench"):
+    for command in ("train", "resume", "check", "explain", "eval", "sft", "score", "samples", "compare", "bench"):
         assert f"\n  {command} " in listed
 
 

@@ -25,10 +25,8 @@ def starts(run: Path) -> list[int | None]:
 
 def test_resuming_a_directory_without_a_run_is_refused(roll: Callable, folder: Path) -> None:
     (folder / "notes").mkdir()
-    for name in ("nowhere", "notes"):
-        assert roll("resume", name).fault(2) == (
-            f"{name}: not the directory of a run (no config.yaml); give one such as runs/demo"
-        )
+    assert roll("resume", "nowhere").fault(2).startswith("nowhere: no such directory")
+    assert roll("resume", "notes").fault(2).startswith("notes: not the directory of a run (no config.yaml)")
     assert list((folder / "notes").iterdir()) == []
 
 

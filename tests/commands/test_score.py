@@ -29,7 +29,7 @@ def score(task, reply, *, scale=1.0):
         time.sleep(1000)
     if reply == "raise":
         raise RuntimeError("no")
-    return Score(scale * len(reply), {"colour": task.metadata.get("colour", 0.0)})
+    return Score(scale * len(reply), {"colour": task.metadata.get("colour", 0.0)}, f"{len(reply)} characters")
 """
 
 
@@ -70,7 +70,7 @@ def test_every_reply_has_its_line_in_the_order_of_the_file_and_the_end_is_a_summ
     said = Said(folder, "replies.jsonl", "--reward", "exact", "--workers", "0")
     assert said.lines[1] == {
         "line": 2, "id": "product", "response": 0,
-        "outcome": "scored", "score": 0.0, "parts": {}, "fault": None, "reason": "",
+        "outcome": "scored", "score": 0.0, "parts": {}, "comment": "", "fault": None, "reason": "",
     }  # fmt: skip
     assert [(line["id"], line["response"]) for line in said.lines] == [
         ("sum", 0),
@@ -97,6 +97,7 @@ def test_a_reward_in_the_current_folder_gets_its_options_and_renamed_fields(fold
         "--field", "response=said.text", "--field", "colour=hue",
     )  # fmt: skip
     assert said.lines[0]["score"] == 1.5 and said.lines[0]["parts"] == {"colour": 0.5}
+    assert said.lines[0]["comment"] == "3 characters"
 
 
 def test_several_rewards_can_be_written_as_in_a_file(folder: Path):
@@ -127,6 +128,16 @@ def test_more_replies_than_wait_at_once_are_all_scored_in_order(folder: Path):
     said = Said(folder, "many.jsonl", "--reward", "exact", "--workers", "2")
     assert [line["response"] for line in said.lines] == list(range(600))
     assert said.scores == [float(number % 10 == 7) for number in range(600)]
+
+
+def test_a_reader_that_closes_the_pipe_early_gets_no_traceback(folder: Path):
+    write(folder / "many.jsonl", {"answer": "7", "replies": ["7"] * 5000})
+    command = [sys.executable, "-m", "roll", "score", "many.jsonl", "--reward", "exact", "--workers", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stderr is not None
+        assert child.stdout.readline()
+        child.stdout.close()
+        assert "Traceback" not in child.stderr.read()
 
 
 RUN = """\

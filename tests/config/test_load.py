@@ -105,6 +105,23 @@ def test_a_group_size_of_zero_is_refused_at_its_line(tmp_path: Path) -> None:
         ("sft: {optimizer: {lr: .inf}}", "sft.optimizer.lr: must be a finite number (got inf)"),
         ("sft: {optimizer: {lr: '1e-3'}}", "sft.optimizer.lr: must be a number (got '1e-3')"),
         ("validation: {tasks: sums}", "validation.tasks: must be a list (got 'sums')"),
+        (
+            "sft: {optimizer: {kind: adamW}}",
+            "sft.optimizer: kind: no optimizer named 'adamW'; did you mean 'adamw'? (your own: package.module:Class)",
+        ),
+        (
+            "sft: {optimizer: {arguments: {betas: 1}}}",
+            "sft.optimizer: arguments: adamw takes none; use the keys beside it, such as weight_decay",
+        ),
+        (
+            "sft: {optimizer: {kind: 'my:Lion', eps: 1e-3}}",
+            "sft.optimizer: eps: only for adamw and sgd; give your own optimizer eps in `arguments`",
+        ),
+        (
+            "actor_train: {backend: fsdp2, optimizer: {kind: 'my:Lion'}}",
+            "actor_train: optimizer: fsdp2 saves the state of adamw and sgd alone (got my:Lion); choose one of them, "
+            "or backend native",
+        ),
     ],
 )
 def test_a_wrong_type_says_what_is_expected_and_what_was_got(tmp_path: Path, line: str, fault: str) -> None:

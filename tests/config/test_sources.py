@@ -78,6 +78,16 @@ def test_a_dumped_source_is_read_back_equal(tmp_path: Path) -> None:
         (["tasks.0.data={kind: jsonl, path: x, fields: {}}"], "'fields' is a key of the source, not of 'data'"),
         (["tasks.0.task_sampling={kind: hardness}"], "must be 'difficulty'"),
         (["tasks.0.task_sampling={exploration: 0}"], "must be greater than 0"),
+        (["tasks.0.share=0"], "share: must be greater than 0, or have a share_schedule that raises it (got 0)"),
+        (
+            ["validation.tasks=[{name: v, data: arithmetic, reward: exact, share_schedule: {end: 2, steps: 3}}]"],
+            "validation.tasks: 'v' has share_schedule, which only training reads",
+        ),
+        (["tasks.0.share_schedule={end: 0}"], "missing key 'tasks.0.share_schedule.steps'"),
+        (
+            ["tasks.0.share_schedule={end: 0, steps: 30}"],
+            "tasks: all shares are 0 after step 30; give a source a share",
+        ),
         (["tasks.0.curriculum={by: level}"], "missing key 'tasks.0.curriculum.steps'"),
         (["tasks.0.max_new_tokens=512"], "leaves no room for a prompt in rollout.max_seq_len (512)"),
         (["validation.samples=4"], "would all be the same at temperature 0"),

@@ -18,8 +18,9 @@ from roll.rollout.environments import Environments
 from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
 from roll.rollout.source import TaskSource
+from roll.serving.policies import ServedVersion
 from roll.serving.router import Router
-from roll.types import Sampling, ServedVersion, Task, Trajectory
+from roll.types import Sampling, Task, Trajectory
 from tests.envs.faulty import CONTEXT, FAULTY, MAX_TURNS
 
 

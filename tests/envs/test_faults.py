@@ -129,4 +129,4 @@ def test_killing_or_blocking_a_process_costs_the_attempts_in_it_and_not_the_run(
     assert all(each.status is Status.ENV_FAILED and f"task '{each.task.id}'" in each.reason for each in failed)
     said = {killer: " ".join(each.reason for each in found[killer]) for killer in KILLERS}
     assert "no answer within 0.4 s" in said["sticks"] and "no answer within 0.4 s" in said["hangs_for_good"]
-    assert "its process ended" in said["dies"] and "its process ended" in said["is_killed"]
+    assert "exited with code 3" in said["dies"] and "was killed by SIGKILL" in said["is_killed"]

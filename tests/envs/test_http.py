@@ -5,6 +5,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -90,6 +91,19 @@ def test_a_game_behind_http_is_the_game_itself() -> None:
         assert not games.open, "and it is closed"
     assert there == asyncio.run(play(GuessNumber(TASK), *replies))
     assert games.tasks == [{"id": "t", "domain": "d", "messages": [], "answer": None, "metadata": {}, "seed": 3}]
+
+
+def test_the_messages_of_a_chat_arrive_in_the_openai_format_without_the_reply_to_learn_from() -> None:
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    called = Message("assistant", "", json.dumps({"tool_calls": [call]}))
+    games, task = Games(), replace(TASK, messages=(Message("user", "2?"), called), reply=Message("assistant", "2"))
+    with served(games) as url:
+        asyncio.run(play(ENVS["http"](task, url=url)))
+    assert games.tasks[0].keys() == {"id", "domain", "messages", "answer", "metadata", "seed"}
+    assert games.tasks[0]["messages"] == [
+        {"role": "user", "content": "2?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
 
 
 def test_a_game_that_is_done_cannot_go_on_and_one_that_never_began_needs_no_close() -> None:

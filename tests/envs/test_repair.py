@@ -263,7 +263,7 @@ def test_a_row_without_a_question_is_reported_too() -> None:
 def test_a_sandbox_that_does_not_start_is_no_zero() -> None:
     async def silent(program: Program, limits: ResourceLimits) -> ProgramResult:
         return ProgramResult(
-            reason=ExitReason.EXITED, exit_code=1, signal=None, stdout=b"", stderr=b"no python", wall_s=0.0
+            reason=ExitReason.EXITED, exit_code=1, signal=None, stdout=b"", stderr=b"no python", cpu_s=0.0, wall_s=0.0
         )
 
     program = FaultyProgram(buggy_code="", entry_point="f", tests=(ProgramTest(args=(), expected=1),))

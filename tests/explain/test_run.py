@@ -11,7 +11,7 @@ from roll.config.schema import Run
 from roll.config.section import SpecConfig
 from roll.explain.calls import describe
 from roll.explain.devices import device_summary
-from roll.explain.run import explain, headline, uncorrected
+from roll.explain.run import explain, explain_on, format_explanation, headline, uncorrected
 from roll.registry import PARTS
 
 FUNCTIONS = [(part, name) for part, table in PARTS.items() for name in table.targets]
@@ -97,6 +97,11 @@ def test_shares_are_shown_in_percent(tmp_path: Path) -> None:
     assert f"guess 25 % of the groups; {origin}" in text
 
 
+def test_a_share_that_changes_is_shown_at_both_ends(tmp_path: Path) -> None:
+    text = page(tmp_path, "tasks.0.share_schedule={end: 1, steps: 5}")
+    assert "sums 75 % of the groups at first, 50 % at the end" in text
+
+
 def test_a_reward_is_said_to_be_added_to_those_of_an_environment(tmp_path: Path) -> None:
     text = page(tmp_path, "tasks.1.reward=exact")
     assert "env my_lab.envs:Guess; rewarded by exact, added to the environment's rewards" in text
@@ -138,6 +143,13 @@ def test_processes_and_devices_are_explained(tmp_path: Path) -> None:
     ):
         assert words in text
     assert "the cluster at auto" in page(tmp_path, "executor=ray", "ray.address=auto", "rollout.max_staleness=1")
+
+
+def test_the_devices_of_a_named_cluster_are_not_those_of_this_machine(tmp_path: Path) -> None:
+    planned = format_explanation(explain_on(run_of(tmp_path, "executor=ray"), "2x8xH200"))
+    assert "executor      ray: a cluster of 2x8xH200; the controller" in planned and "this machine" not in planned
+    attached = format_explanation(explain_on(run_of(tmp_path, "executor=ray", "ray.address=auto"), "8xH100"))
+    assert "ray: the cluster at auto, as 8xH100; the controller" in attached
 
 
 @pytest.mark.parametrize(("part", "name"), FUNCTIONS)
@@ -300,6 +312,18 @@ def test_a_call_with_wrong_arguments_is_shown_as_written(tmp_path: Path) -> None
 def test_another_optimizer_without_clipping_is_explained(tmp_path: Path) -> None:
     text = page(tmp_path, "actor_train.optimizer={kind: sgd, lr: 1.0, max_grad_norm: null}")
     assert "SGD, learning rate 1, constant, gradient norm not clipped" in text
+
+
+def test_the_times_of_checkpoints_are_explained(tmp_path: Path) -> None:
+    assert "checkpoints every 50 steps, at the end and on an interrupt" in page(tmp_path)
+    often = page(tmp_path, "checkpoint={every: 0, every_minutes: 30}")
+    assert "checkpoints after 30 minutes without one, at the end and on an interrupt" in often
+
+
+def test_the_reaction_to_signals_is_explained(tmp_path: Path) -> None:
+    assert "signals SIGINT or SIGTERM finishes the step; a second one abandons the step" in page(tmp_path)
+    assert "signals SIGINT or SIGTERM abandons the step" in page(tmp_path, "interrupt.mode=now")
+    assert "80 % of the grace time (90 s)" in page(tmp_path, "interrupt.grace_s=90")
 
 
 @pytest.mark.slow

@@ -51,6 +51,12 @@ def test_reinforcement_lifts_held_out_accuracy(learned: tuple[float, float]) -> 
     assert after - before >= 0.2
 
 
+def test_learning_to_add_is_not_reported_as_reward_hacking(warm: Path, learned: tuple[float, float]) -> None:
+    """Right answers become identical within a group, and equal sums have equal answers."""
+    lines = [json.loads(line) for line in (warm / "runs" / "learned" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["hacks/notices"] for line in lines if line["step"] > 0] == [0.0] * 25
+
+
 @pytest.mark.sweep
 def test_with_more_steps_it_learns_more(warm: Path, learned: tuple[float, float]) -> None:
     roll(warm, "resume", "runs/learned", "steps=45")

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines check bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -79,6 +79,10 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@$(BIN)/pyright & types=$$!; $(PYTEST) -m "not learns and not slow and not sweep" --quiet; tests=$$?; wait $$types && exit $$tests
+
+# Writes the generated pages: docs/reference and docs/metrics.md.
+docs: $(VENV)/.dev
+	$(BIN)/python -m docs.generate
 
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all

@@ -9,7 +9,8 @@ import numpy as np
 
 from roll.algorithms.recipe import Objective
 from roll.engines.base import Output, Request
-from roll.types import Batch, Digest, Finish
+from roll.types import Batch, Finish
+from roll.weights.digest import Digest
 
 _NUM_RESPONSES = 64
 

@@ -50,6 +50,8 @@ ADVANTAGES = (
     *map(Spec, registry.ADVANTAGES.targets),
     Spec("group_normalised", {"unbiased": True}),
     Spec("group_normalised", {"scale": False}),
+    Spec("group_normalised_process", {"outcome_weight": 0.5, "unbiased": True}),
+    Spec("group_normalised_process", {"scale": False}),
     Spec("group_centred_batch_scaled", {"unbiased": True}),
     Spec("batch_normalised", {"baseline": "group", "unbiased": True}),
     Spec("gae", {"gamma": 0.9}),

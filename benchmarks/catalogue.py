@@ -98,6 +98,11 @@ CATALOGUE = {
         about="programs per second that the reward `code` scores on two cores, and the correctness of the sandbox",
         goal="40 programs/s; no wrong program passes, no hostile one succeeds, no string breaks a verifier",
     ),
+    "verifiers": Benchmark(
+        run="benchmarks.verifiers:run",
+        about="wrong verdicts on 21,000 made responses, forged code verdicts, memory and processes past the sandbox",
+        goal="boxed and choice 0.5 %, unboxed 3 %, negations 5 %; nothing forged, no survivor, no byte past 64 MB",
+    ),
     "async_single_turn": Benchmark(
         run="benchmarks.async_single_turn:run",
         about="steps per virtual hour at staleness 4 on the workload tail, against staleness 0 on the same devices",
@@ -152,6 +157,11 @@ CATALOGUE = {
         run="benchmarks.controller:run",
         about="seconds of the controller in a step of 8.4M tokens: statistics, journal, collation, credit, shards",
         goal="under 1.5 s",
+    ),
+    "task_file": Benchmark(
+        run="benchmarks.task_file:run",
+        about="CPU time and peak memory from a task file of a million rows to the first drawn tasks",
+        goal="under 5 s of CPU and under 400 MB",
     ),
     "turns": Benchmark(
         run="benchmarks.turns:run",

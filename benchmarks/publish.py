@@ -21,10 +21,10 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel
 from roll.serving.canary import canary_for
-from roll.types import Digest, Sampling, Spec
+from roll.types import Sampling, Spec
 from roll.weights.broadcast import gloo
 from roll.weights.channel import Shared
-from roll.weights.digest import StreamingDigest, digest
+from roll.weights.digest import Digest, StreamingDigest, digest
 
 VOCAB, MAX_SEQ_LEN, REPEATS = 32_768, 128, 5
 

@@ -32,8 +32,9 @@ from roll.rollout.buffer import Buffer
 from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
 from roll.rollout.source import TaskSource
+from roll.serving.policies import ServedVersion
 from roll.serving.router import Router
-from roll.types import Finish, Message, Sampling, ServedVersion, Spec
+from roll.types import Finish, Message, Sampling, Spec
 
 LIVE, SIBLINGS, SLOTS, GROUPS_PER_TAKE = 2_000, 8, 640, 8
 """A group keeps its slot until its last sibling ends, so 640 slots hold fewer than 5,120 live attempts."""

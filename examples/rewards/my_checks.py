@@ -1,10 +1,11 @@
-"""Three custom rewards: a function, an async function, and a class with a lifecycle."""
+"""Custom rewards: a function, one with rewards of steps, an async function, and a class with a lifecycle."""
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 
-from roll.types import Score, Task
+from roll.types import Score, Span, Task
 
 PARSE = "import ast, sys; ast.parse(sys.stdin.read())"
 
@@ -14,6 +15,15 @@ def polite(task: Task, response: str, *, words: list[str], longest: int = 200) -
     courtesy = float(any(word in response.lower() for word in words))
     excess = max(0, len(response) - longest)
     return Score(max(0.0, courtesy - 0.1 * excess), {"courtesy": courtesy, "excess": float(excess)})
+
+
+def sums(task: Task, response: str) -> Score:
+    """1 if the response ends with the answer; 0.1 for each sum in it that is right, -0.1 for each that is wrong."""
+    spans = [
+        Span(step.start(), step.end(), 0.1 if int(step[1]) + int(step[2]) == int(step[3]) else -0.1)
+        for step in re.finditer(r"([0-9]{1,9}) \+ ([0-9]{1,9}) = ([0-9]{1,9})", response)
+    ]
+    return Score(float(response.endswith(str(task.answer))), spans=tuple(spans))
 
 
 async def parses(task: Task, response: str) -> float:

@@ -31,7 +31,7 @@ def python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     root = str(Path(__file__).parents[2])
     environment = {"PYTHONPATH": root, "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def roll(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

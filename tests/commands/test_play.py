@@ -162,11 +162,11 @@ def test_an_unknown_environment_is_refused():
 
 def test_the_command_plays_through_a_pipe_and_through_a_terminal():
     command = [sys.executable, "-m", "roll.cli", "play", "sokoban", "size=5", "--seed", "3"]
-    piped = subprocess.run(command, input="uq", capture_output=True, text=True, timeout=60)
+    piped = subprocess.run(command, input="uq", capture_output=True, text=True, timeout=300)
     assert piped.returncode == 0 and piped.stdout.endswith("quit before the end\n"), piped.stderr
     ours, theirs = pty.openpty()
     os.write(ours, b"\x1b[Aq")
-    shown = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=300)
     os.close(ours)
     os.close(theirs)
     assert shown.stdout == piped.stdout

@@ -98,7 +98,7 @@ def test_no_reader_ever_sees_both_a_trajectory_and_its_progress(tmp_path: Path):
 def test_progress_reaches_the_file_without_a_flush(tmp_path: Path):
     journal, reader = Journal(tmp_path / "journal.db"), Reader(tmp_path / "journal.db")
     journal.record_progress(chunk(4, 0))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not reader.progress(4) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert plain(reader.progress(4)) == plain([chunk(4, 0)])

@@ -359,7 +359,7 @@ print(reader.position(), flush=True)
     other.stdin.write("\n")
     other.stdin.flush()
     assert other.stdout.readline() == "599\n"
-    assert other.wait(timeout=20) == 0
+    assert other.wait(timeout=300) == 0
     journal.close()
 
 
@@ -377,7 +377,7 @@ journal.flush(durable=True)
 journal.record(SlotsReleased(step=1))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert start_python(code, tmp_path).wait(timeout=60) == -signal.SIGKILL
+    assert start_python(code, tmp_path).wait(timeout=300) == -signal.SIGKILL
     journal = Journal(tmp_path / "journal.db")
     assert [entry.event for entry in journal.events()][1:] == [StepStarted(step=1, groups=(1,))]
     assert [(kept.step, kept.trajectory is not None) for kept in journal.trajectories()] == [(1, True)]
@@ -423,7 +423,7 @@ import os
 os._exit(0)
 """
     other = start_python(code, tmp_path)
-    said = other.communicate(timeout=60)[0]
+    said = other.communicate(timeout=300)[0]
     assert "the journal could not be written" in said and "resume the run" in said
     assert said.count("again") == 3  # at every call after it, though there is space again
     assert [entry.event.group for entry in Reader(tmp_path / "journal.db").events(GroupFailed)] == [1]

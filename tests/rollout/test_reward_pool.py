@@ -129,11 +129,11 @@ def test_a_hanging_reward_is_killed_and_the_next_one_is_scored() -> None:
         began = time.monotonic()
         hanging = [pool.score(Spec(f"{__name__}:endless"), TASK, "4") for _ in range(4)]
         found = await asyncio.gather(*hanging)
-        assert all(each.status is RewardStatus.TIMED_OUT and "timed out after 0.5 s" in each.reason for each in found)
+        assert all(each.status is RewardStatus.TIMED_OUT and "timed out after 3 s" in each.reason for each in found)
         assert time.monotonic() - began < 60
         return await pool.score(Spec(f"{__name__}:right"), TASK, "5")
 
-    assert within(use, limit_s=0.5) == RewardResult.from_score(Score(0.0, {"length": 1.0}))
+    assert within(use, limit_s=3.0) == RewardResult.from_score(Score(0.0, {"length": 1.0}))
 
 
 def test_a_process_that_dies_is_a_failure_of_ours_and_tried_again(tmp_path: Path) -> None:

@@ -79,19 +79,19 @@ time.sleep(60)
         (BUSY, 0.3),
         (f"import os\nif os.fork():\n    os.wait()\n{BUSY}", 0.6),
         (BOTH_KILLED, 0.5),  # CPU time of running processes has a resolution of 0.01 s
-        ("import time\ntime.sleep(1.5)", 0.0),
+        ("import time\ntime.sleep(6)", 0.0),
     ],
     ids=["it ends", "its child ends", "it and its child are killed", "it sleeps"],
 )
 def test_the_cpu_time_of_all_its_processes_is_counted(level: SandboxLevel, source: str, least_s: float) -> None:
     outcome = run_coroutine(level.run(script(source), ResourceLimits(wall_s=30.0)))
-    assert least_s <= outcome.cpu_s < least_s + 1.0, outcome
+    assert least_s <= outcome.cpu_s < least_s + 5.0, outcome
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_time_counts_from_the_line_that_says_the_program_has_started(level: SandboxLevel) -> None:
-    source = "import time\ntime.sleep(1)\nprint('ready', flush=True)\nprint('done')"
-    late = run_coroutine(level.run(script(source, ready=b"ready"), ResourceLimits(wall_s=0.9)))
+    source = "import time\ntime.sleep(4)\nprint('ready', flush=True)\nprint('done')"
+    late = run_coroutine(level.run(script(source, ready=b"ready"), ResourceLimits(wall_s=3.5)))
     assert late.reason is ExitReason.EXITED and late.stdout == b"ready\ndone\n"
     never = run_coroutine(level.run(script("while True: pass", ready=b"ready"), ResourceLimits(start_s=0.5)))
     assert never.reason is ExitReason.TIMED_OUT and never.stdout == b""

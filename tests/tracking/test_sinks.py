@@ -25,7 +25,7 @@ def run_python(code: str, directory: Path, **variables: str) -> subprocess.Compl
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "SWANLAB_"))}
     environment = {**kept, "HOME": str(directory), "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True, timeout=300
     )
 
 

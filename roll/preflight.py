@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.config.algorithm import Algorithm, DomainAlgorithm
-from roll.config.decoder import decoder_fault
+from roll.config.decoder import engine_of, model_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
 from roll.config.lora import Lora, rank_fault, widths
@@ -293,11 +293,13 @@ def _models(run: Run) -> Iterator[tuple[str, str]]:
 def _config_faults(run: Run) -> Iterator[tuple[str, str]]:
     """Models on this machine that no trainer can load, by their config.json."""
     for key, path in _models(run):
-        if Path(path).is_dir() and (fault := _config_fault(Path(path), run.rollout.max_seq_len)):
+        model = run.model if path == run.model.path else Model(path=path)
+        if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len)):
             yield key, fault
 
 
-def _config_fault(directory: Path, max_seq_len: int) -> str:
+def _config_fault(model: Model, max_seq_len: int) -> str:
+    directory = Path(str(model.path))
     path = directory / "config.json"
     if not path.is_file():
         return f"{directory} has no config.json; give the folder of a Hugging Face model"
@@ -307,8 +309,24 @@ def _config_fault(directory: Path, max_seq_len: int) -> str:
         return f"{path}: not readable ({error}); copy it again from the model"
     if not isinstance(config, dict):
         return f"{path}: not a JSON object; copy it again from the model"
-    fault = decoder_fault(cast(dict[str, Any], config), max_seq_len)
+    values = cast(dict[str, Any], config)
+    fault = model_fault(values, model.engine, max_seq_len) or _unknown_family(values, model, max_seq_len)
     return f"{path}: {fault}" if fault else ""
+
+
+def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:
+    """Why transformers has no such model; empty if it has. Native families are known without asking it."""
+    if engine_of(config, model.engine, max_seq_len) == "native":
+        return ""
+    if "auto_map" in config:
+        trusted = "it needs Python code from its directory; read that code, then set model.trust_remote_code"
+        return "" if model.trust_remote_code else trusted
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = config.get("model_type")
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return ""
+    return f"transformers has no causal language model of model_type {kind!r}; choose another model"
 
 
 def _model_faults(directory: Path) -> Iterator[str]:

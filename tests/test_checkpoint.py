@@ -52,7 +52,12 @@ def names(directory: Path) -> list[str]:
 def run_python(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-c", WRITE + code], cwd=directory, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", WRITE + code],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 

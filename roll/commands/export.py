@@ -35,7 +35,7 @@ def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
     frozen = torch.float32 if run.actor_train.dtype == "float32" else torch.bfloat16
     decoder = build(ModelSpec(model=run.model, seed=run.seed, lora=adapter, frozen=frozen))
     check_base(newest, lora.frozen_digest(decoder))
-    pairs = dict(lora.adapter_tensors(decoder))
+    pairs = dict(decoder.adapter_tensors())
     if adapter_only:
         write_adapter(output, adapter, pairs.items(), base=run.model.path)
     else:

@@ -1,4 +1,4 @@
-"""Models that all trainers support, as functions of the contents of a model's config.json. Reads no file.
+"""Models that the engines support, as functions of the contents of a model's config.json. Reads no file.
 
 Values may come from the file or from `transformers`, which fills in defaults; both give the same result.
 """
@@ -19,8 +19,64 @@ _OPTIONAL_NUMBERS = ("num_key_value_heads", "head_dim", "sliding_window")
 """Numbers that may be null."""
 
 
+_RECURRENT = (
+    *("bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "minimax"),
+    *("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "rwkv"),
+    *("xlstm", "zamba", "zamba2"),
+)
+_OWN_ATTENTION = (
+    *("bloom", "cpmant", "doge", "falcon", "granite_swa", "granitemoe_swa", "llama4_text", "moshi", "mpt", "nemotron"),
+    *("openai-gpt", "opt", "stablelm", "trocr", "xglm"),
+)
+_OUTPUT_BIAS = ("codegen", "ctrl", "gptj", "phi")
+_REFUSED = {
+    **dict.fromkeys(_RECURRENT, "some of its layers keep a state along the sequence"),
+    **dict.fromkeys(_OWN_ATTENTION, "its attention cannot be replaced by one over packed sequences"),
+    **dict.fromkeys(_OUTPUT_BIAS, "its output layer has a bias"),
+}
+"""Families that `hf` cannot compute. Others that it cannot either are found when the model is built."""
+_NOT_ATTENTION = ("linear_attention", "chunked_attention", "mamba", "recurrent", "conv")
+"""Kinds of layers that keep a state along the sequence, or attend otherwise than `hf` can express."""
+
+
+def engine_of(config: Mapping[str, Any], chosen: str, max_seq_len: int) -> str:
+    """The engine that computes such a model, `native` or `hf`; `chosen` may be `auto`."""
+    return chosen if chosen != "auto" else "hf" if decoder_fault(config, max_seq_len) else "native"
+
+
+def model_fault(config: Mapping[str, Any], chosen: str, max_seq_len: int) -> str:
+    """Why the engine of such a model cannot load it and train on `max_seq_len` tokens with it; empty if it can."""
+    if config.get("model_type") in _FAMILIES and (fault := _type_fault(config)):
+        return f"{fault}; copy config.json again from the model"
+    if engine_of(config, chosen, max_seq_len) == "native":
+        return decoder_fault(config, max_seq_len)
+    return _huggingface_fault(config, max_seq_len)
+
+
+def positions(config: Mapping[str, Any]) -> float:
+    """Most tokens per sequence that the model has positions for."""
+    found = config.get("max_position_embeddings") or config.get("n_positions")
+    return found if isinstance(found, int) else math.inf
+
+
+def _huggingface_fault(config: Mapping[str, Any], max_seq_len: int) -> str:
+    """What the file alone shows; transformers knows the rest."""
+    kind = config.get("model_type")
+    if kind in _REFUSED:
+        return f"model_type {kind!r} is not supported: {_REFUSED[kind]}; choose another model"
+    if "quantization_config" in config:
+        return "its weights are quantised, which cannot be trained; choose the original model"
+    if config.get("is_encoder_decoder"):
+        return "it has an encoder; choose a model with a decoder only"
+    if others := set(config.get("layer_types") or ()) & set(_NOT_ATTENTION):
+        return f"layers of {min(others)} are not supported; choose another model"
+    if max_seq_len > (longest := positions(config)):
+        return f"it has {longest:g} positions, and rollout.max_seq_len is {max_seq_len}; lower the latter"
+    return ""
+
+
 def decoder_fault(config: Mapping[str, Any], max_seq_len: int = 1) -> str:
-    """Why no trainer can load such a model and train on `max_seq_len` tokens with it; empty if all can."""
+    """Why the native decoder cannot load such a model and compute `max_seq_len` tokens with it; empty if it can."""
     kind = config.get("model_type")
     if kind not in _FAMILIES:
         return f"model_type {kind!r} is not supported; choose a model with {', '.join(_FAMILIES)}"

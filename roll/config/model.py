@@ -47,6 +47,11 @@ class Model(Section):
     path: str | None = None
     """A directory with config.json, *.safetensors and a tokenizer."""
     shape: Shape | None = None
+    engine: Literal["auto", "native", "hf"] = "auto"
+    """Code that computes the model: the built-in decoder (`native`: Llama, Mistral, Qwen2, Qwen3), or any causal
+    language model of transformers (`hf`). `auto`: native where it knows the family."""
+    trust_remote_code: bool = False
+    """Run Python code from the model's directory, which transformers needs for models that it does not contain."""
     template: Literal["auto", "chat", "plain", "last"] = "auto"
     """Text of a conversation: the tokenizer's chat template (`chat`), the contents joined (`plain`), or only the last
     message (`last`, for environments whose every message shows the full state). `auto`: chat if there is a template."""

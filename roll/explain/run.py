@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from roll.config.algorithm import Algorithm, Kl
+from roll.config.decoder import engine_of
 from roll.config.interrupt import InterruptConfig
 from roll.config.schema import Rollout, Run
 from roll.config.section import SpecConfig
@@ -16,6 +17,7 @@ from roll.explain.devices import device_rows
 from roll.explain.placement import format_placement, placement_of
 from roll.explain.records import Explanation, Paragraph, Row, StepSize
 from roll.explain.tasks import responses_text, sampling_text, task_rows
+from roll.placement.architecture import read_values
 from roll.placement.facts import scored_by
 
 _WIDTH = 110
@@ -102,9 +104,20 @@ def _run(run: Run) -> list[tuple[str, str]]:
     return [
         ("name", f"{run.name}, saved in {run.directory}/{run.name}"),
         ("model", new or f"weights of {run.model.path}"),
+        *_engine(run),
         ("length", f"{run.steps} steps, seed {run.seed}"),
         ("determinism", same),
     ]
+
+
+def _engine(run: Run) -> list[tuple[str, str]]:
+    """The code that computes the model, where its directory is here."""
+    config = None if run.model.path is None else read_values(run.model.path)
+    if config is None:
+        return []
+    if engine_of(config, run.model.engine, run.rollout.max_seq_len) == "native":
+        return [("engine", "native: the built-in decoder")]
+    return [("engine", f"hf: {config.get('model_type')} of transformers, sequences packed without padding")]
 
 
 def _step(run: Run, step: StepSize) -> list[tuple[str, str]]:

@@ -76,14 +76,24 @@ def architecture_of(model: Model) -> Architecture | None:
 
 def architecture_at(path: str) -> Architecture | None:
     """The architecture of a model directory, or of a well-known model with that name."""
-    config = Path(path) / "config.json"
-    return _from_config(config) if config.is_file() else _from_name(Path(path).name)
+    if not (Path(path) / "config.json").is_file():
+        return _from_name(Path(path).name)
+    config = read_values(path)
+    return None if config is None else _from_config(config)
 
 
-def _from_config(path: Path) -> Architecture | None:
+def read_values(path: str) -> dict[str, Any] | None:
+    """The contents of the config.json of a model directory; None if it is not there or not readable."""
+    try:
+        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", config) if isinstance(config, dict) else None
+
+
+def _from_config(config: dict[str, Any]) -> Architecture | None:
     """The architecture in a config.json; None if a key is missing or the model is of another kind, such as MoE."""
     try:
-        config = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         if any(key.endswith("experts") for key in config):
             return None
         heads, hidden = config["num_attention_heads"], config["hidden_size"]

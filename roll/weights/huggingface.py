@@ -22,14 +22,14 @@ _GENERATION = "generation_config.json"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def read_config(directory: Path) -> PretrainedConfig:
+def read_config(directory: Path, *, trust_remote_code: bool = False) -> PretrainedConfig:
     """The Hugging Face config of a model directory."""
     if not directory.is_dir():
         raise ConfigError(f"model.path: no directory {directory}; give one with config.json and *.safetensors")
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; is this a Hugging Face model directory?")
     try:
-        return AutoConfig.from_pretrained(directory)
+        return AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{directory}/config.json: not readable ({reason}); copy it again from the model") from None

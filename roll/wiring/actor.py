@@ -19,11 +19,11 @@ from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.fsdp.ranks import ParallelLayout
 from roll.engines.native.build import WorkerContext, configure_torch
-from roll.engines.native.decoder import Decoder, geometry
+from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
-from roll.engines.native.model_spec import ModelSpec, architecture, build
+from roll.engines.native.model_spec import ModelSpec, architecture, build, engine_for
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.serving.canary import Canary, canary_for
@@ -74,7 +74,7 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
         ),
         base=run.model.path,
     )
-    model_spec = ModelSpec(model=run.model, seed=run.seed)
+    model_spec = ModelSpec(model=run.model, seed=run.seed, engine=engine_for(run.model, run.rollout.max_seq_len))
     if (lora := run.actor_train.lora) is not None:
         model_spec = replace(model_spec, lora=lora, frozen=training.precision.dtype or torch.float32)
     context = worker_context(run, "actor_train")
@@ -109,10 +109,11 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
     infer = run.actor_infer
     kwargs = {"model_spec": specs.model_spec, "settings": specs.training, "context": specs.context}
     sender, receiver = _channel(run, weights)
-    with torch.device("meta"):  # reject a model or adapter that the decoder cannot build before any process starts
-        decoder = Decoder(architecture(run.model))
-        if run.actor_train.lora is not None:
-            attach(decoder, run.actor_train.lora)
+    if specs.model_spec.engine == "native":
+        with torch.device("meta"):  # reject a model or adapter that cannot be built before any process starts
+            decoder = Decoder(architecture(run.model))
+            if run.actor_train.lora is not None:
+                attach(decoder, run.actor_train.lora)
     return ActorHandles(
         trainers=build_workers(
             "trainer",
@@ -216,5 +217,5 @@ def build_canary(run: Run) -> Canary | None:
     """The canary that checks every version before it is served; None if switched off."""
     if not run.weight_sync.canary:
         return None
-    vocab, exact = geometry(architecture(run.model)).vocab, run.actor_train.dtype == "float32"
+    vocab, exact = architecture(run.model).vocab_size, run.actor_train.dtype == "float32"
     return canary_for(vocab=vocab, max_seq_len=run.rollout.max_seq_len, exact=exact)

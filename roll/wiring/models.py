@@ -15,12 +15,12 @@ from roll.cluster.handle import Cluster, Executor
 from roll.cluster.inline import InlineExecutor
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.environment import set_ray_environment
+from roll.config.decoder import longest_sequence, positions
 from roll.config.roles import AuxiliaryModelConfig
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, load_tokenizer
 from roll.engines.base import Generator, Trainer
-from roll.engines.native.decoder import geometry
-from roll.engines.native.model_spec import Head, ModelSpec, architecture
+from roll.engines.native.model_spec import Head, ModelSpec, architecture, engine_for
 from roll.errors import ConfigError, RunStopped, WorkerDied
 from roll.pipelines.reference_models import AuxiliaryModels
 from roll.placement.records import Inventory, Placement
@@ -186,14 +186,22 @@ def per_policy_runs(run: Run) -> dict[str, Run]:
 
 def _load_checked_tokenizer(run: Run) -> Any:
     """The tokenizer; raises `ConfigError` if the model lacks embeddings for it or positions for the run."""
-    shape, tokenizer = geometry(architecture(run.model)), build_tokenizer(run.model)
-    if len(tokenizer) > shape.vocab:
-        raise ConfigError(f"{run.model.path}: its tokenizer has {len(tokenizer)} tokens, its weights {shape.vocab}")
-    if run.rollout.max_seq_len > shape.max_seq_len:
+    config, tokenizer = architecture(run.model), build_tokenizer(run.model)
+    if len(tokenizer) > config.vocab_size:
         raise ConfigError(
-            f"rollout.max_seq_len: the model supports {shape.max_seq_len} (got {run.rollout.max_seq_len}); lower it"
+            f"{run.model.path}: its tokenizer has {len(tokenizer)} tokens, its weights {config.vocab_size}"
+        )
+    if run.rollout.max_seq_len > (supported := _supported_length(run.model)):
+        raise ConfigError(
+            f"rollout.max_seq_len: the model supports {supported:g} (got {run.rollout.max_seq_len}); lower it"
         )
     return tokenizer
+
+
+def _supported_length(model: Model) -> float:
+    """Most tokens per sequence of a model with its engine."""
+    config = architecture(model).to_dict()
+    return longest_sequence(config) if model.engine == "native" else positions(config)
 
 
 def _policy_engines(
@@ -233,7 +241,8 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
             return replace(specs.model_spec.without_adapters, head=head)
         num_more = 1 if head == "score" else 0  # a reward model reads the last token twice
         _check_length(path, run.rollout.max_seq_len + num_more)
-        return ModelSpec(model=_same_vocabulary(path, tokenizer), head=head)
+        model = _same_vocabulary(path, tokenizer)
+        return ModelSpec(model=model, head=head, engine=engine_for(model, run.rollout.max_seq_len + num_more))
 
     def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
         context = specs.context if section.devices == "auto" else worker_context(run, role)
@@ -282,10 +291,10 @@ def _same_vocabulary(path: str, tokenizer: Any) -> Model:
 
 def _check_length(path: str, needed: int) -> None:
     """Raises `ConfigError` if the model at `path` has fewer positions than the run's sequences need."""
-    supported = geometry(architecture(Model(path=path))).max_seq_len
+    supported = _supported_length(Model(path=path))
     if needed > supported:
         raise ConfigError(
-            f"{path}: the model supports {supported} tokens (the run needs {needed}); lower rollout.max_seq_len or "
+            f"{path}: the model supports {supported:g} tokens (the run needs {needed}); lower rollout.max_seq_len or "
             "choose another model"
         )
 

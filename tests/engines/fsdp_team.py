@@ -23,6 +23,7 @@ from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.fsdp.trainer import FsdpTrainer
+from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import Head, ModelSpec
@@ -56,6 +57,7 @@ class TrainerSpec:
     channel: Spec | None = None
     head: Head = "logits"
     lora: Lora | None = None
+    engine: str = "native"
 
     def settings(self) -> NativeTrainerSettings:
         return NativeTrainerSettings(
@@ -69,7 +71,7 @@ class TrainerSpec:
         )
 
     def model_spec(self) -> ModelSpec:
-        return ModelSpec(model=Model(path=str(self.path)), head=self.head, lora=self.lora)
+        return ModelSpec(model=Model(path=str(self.path)), head=self.head, lora=self.lora, engine=self.engine)
 
 
 class _PersistentRanks(Ranks):
@@ -275,12 +277,12 @@ class ShardedTrainer:
         return first
 
 
-def written(decoder: Decoder, path: Path) -> Path:
+def written(decoder: Decoder | HuggingFaceDecoder, path: Path) -> Path:
     """The model as a directory."""
     write_model(path, decoder.config, dict(decoder.named_tensors()))
     return path
 
 
-def alone(spec: TrainerSpec, decoder: Decoder) -> NativeTrainer:
+def alone(spec: TrainerSpec, decoder: Decoder | HuggingFaceDecoder) -> NativeTrainer:
     """The same trainer in this process."""
     return NativeTrainer(decoder, spec.settings(), Shared())

@@ -66,10 +66,10 @@ def model_spec(tmp_path: Path) -> ModelSpec:
     lora.initialise(lora.attach(decoder, LORA), 0)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, tensor in lora.adapter_tensors(decoder):
+        for name, tensor in decoder.adapter_tensors():
             if name.endswith("lora_B.weight"):
                 tensor.copy_(torch.randn(tensor.shape, generator=noise) * 0.05)
-    write_adapter(tmp_path / "adapter", LORA, lora.adapter_tensors(decoder), base=None)
+    write_adapter(tmp_path / "adapter", LORA, decoder.adapter_tensors(), base=None)
     lora_spec = LORA.model_copy(update={"path": str(tmp_path / "adapter")})
     return ModelSpec(model=Model(path=str(tmp_path / "model")), lora=lora_spec)
 
@@ -100,9 +100,9 @@ def learned(decoder: Decoder, precision: Precision, device: torch.device) -> tup
         await engine.send(1)
         return result
 
-    before = [tensor.detach().cpu().clone() for _, tensor in lora.adapter_tensors(decoder)]
+    before = [tensor.detach().cpu().clone() for _, tensor in decoder.adapter_tensors()]
     reference = asyncio.run(step())
-    after = [tensor.detach().cpu() for _, tensor in lora.adapter_tensors(decoder)]
+    after = [tensor.detach().cpu() for _, tensor in decoder.adapter_tensors()]
     return torch.cat([(old - new).flatten() for old, new in zip(before, after, strict=True)]), reference
 
 

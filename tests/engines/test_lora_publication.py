@@ -42,7 +42,7 @@ class Pinned(NativeGenerator):
     """The generator keeps its first adapter and reports success."""
 
     async def receive(self, version: int) -> Digest:
-        first = {name: tensor.detach().clone() for name, tensor in lora.adapter_tensors(self.decoder)}
+        first = {name: tensor.detach().clone() for name, tensor in self.decoder.adapter_tensors()}
         await super().receive(version)
         lora.load_adapter(self.decoder, first.items(), where="the start")
         return lora.digest_served(self.decoder, torch.float32)

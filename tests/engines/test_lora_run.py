@@ -113,7 +113,7 @@ def test_the_export_is_a_whole_model_or_the_adapter_alone(start: Any, tmp_path: 
     adapter = tmp_path / "adapter" / "model"
     again = start(f"actor_train.lora.path={adapter}").run
     decoder = build(ModelSpec(model=again.model, lora=again.actor_train.lora))
-    pairs, whole = dict(lora.adapter_tensors(decoder)), dict(read_tensors(tmp_path / "merged" / "model"))
+    pairs, whole = dict(decoder.adapter_tensors()), dict(read_tensors(tmp_path / "merged" / "model"))
     assert any(bool(tensor.any()) for name, tensor in pairs.items() if "lora_B" in name)
     for name, tensor in lora.merge(decoder.named_tensors(), pairs, 2.0):
         assert torch.equal(tensor, whole[name]), name

@@ -14,7 +14,6 @@ from roll.cluster.inline import InlineCluster
 from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
 from roll.engines.base import Generator, Trainer
-from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.vllm.generator import VllmGenerator
@@ -159,10 +158,10 @@ def test_an_adapter_that_arrives_and_is_not_used_is_refused(held: Held, tmp_path
 def test_an_adapter_in_a_directory_is_served_from_the_start(held: Held, tmp_path: Path) -> None:
     decoder = build(held.model_spec())
     with torch.no_grad():
-        for name, tensor in lora.adapter_tensors(decoder):
+        for name, tensor in decoder.adapter_tensors():
             if name.endswith("lora_B.weight"):
                 tensor.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
-    write_adapter(tmp_path, LORA, lora.adapter_tensors(decoder), base=None)
+    write_adapter(tmp_path, LORA, decoder.adapter_tensors(), base=None)
 
     async def run() -> Any:
         engine = held.serving(Mailbox())

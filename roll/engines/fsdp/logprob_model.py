@@ -18,11 +18,11 @@ from torch import Tensor
 
 from roll.data.collate import pack
 from roll.engines.base import Part
+from roll.engines.fsdp.huggingface import ShardedHuggingFace
 from roll.engines.fsdp.model import ShardedDecoder
 from roll.engines.fsdp.ranks import Ranks, reduce_backward, reduce_forward
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.likelihood import likelihood
-from roll.engines.native.lora import adapter_tensors
 from roll.engines.native.model_spec import ModelSpec, architecture, build
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
@@ -36,9 +36,12 @@ class FsdpLogprobModel(NativeLogprobModel):
     decoder: Any
 
     def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: Ranks) -> None:
-        self.settings, self.ranks = settings, ranks
-        scored = model_spec.head != "logits"
-        self.decoder = ShardedDecoder(architecture(model_spec.model), ranks, scored=scored, lora=model_spec.lora)
+        self.settings, self.ranks, self.model_spec = settings, ranks, model_spec
+        if model_spec.engine == "hf":
+            self.decoder = ShardedHuggingFace(model_spec, ranks)
+        else:
+            config, scored = architecture(model_spec.model), model_spec.head != "logits"
+            self.decoder = ShardedDecoder(config, ranks, scored=scored, lora=model_spec.lora)
         self._source = build(model_spec) if ranks.rank == 0 else None
 
     async def start(self) -> None:
@@ -47,7 +50,7 @@ class FsdpLogprobModel(NativeLogprobModel):
             self.ranks.join(self.settings.device)
             self.decoder.shard(self.settings.device, self.settings.precision)
             source, self._source = self._source, None
-            self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), adapter_tensors(source))))
+            self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), source.adapter_tensors())))
 
     async def stop(self) -> None:
         self.ranks.leave()
@@ -87,8 +90,8 @@ class FsdpLogprobModel(NativeLogprobModel):
         at, positions = self._assigned(to_device(needed & ~first_tokens(batch), device), layout, len(flat_ids))
         before = reduce_backward(hidden, self.ranks.tensor).index_select(0, positions)
         zeros = torch.zeros(len(ids), device=device)
-        if decoder.score is not None:
-            scores = (before @ reduce_backward(decoder.score.weight, self.ranks.tensor).t()).squeeze(-1).float()
+        if decoder.score_weight is not None:
+            scores = (before @ reduce_backward(decoder.score_weight, self.ranks.tensor).t()).squeeze(-1).float()
             values = reduce_forward(zeros.index_copy(0, at, scores), peers)
             return ForwardOutput(logprobs=zeros, entropies=zeros, values=values)
         logprobs = entropies = zeros
@@ -96,8 +99,9 @@ class FsdpLogprobModel(NativeLogprobModel):
         kinds = self._samplings(batch, at.cpu()) if sampling is None else []
         for kind, chosen in kinds or [(sampling or self.settings.sampling, None)]:
             to, states = (at, before) if chosen is None else (at[chosen], before[chosen])
-            if states.dtype == torch.float32 or kind.top_k or kind.top_p < 1.0:
-                rows = score(states, head, ids[to], kind, entropy_gradient=entropy_gradient)
+            cap = decoder.logit_cap
+            if states.dtype == torch.float32 or kind.top_k or kind.top_p < 1.0 or cap is not None:
+                rows = score(states, head, ids[to], kind, entropy_gradient=entropy_gradient, cap=cap)
             else:
                 wide = head.float() if head.requires_grad else head  # its gradient is accumulated in 32 bits
                 rows = likelihood(states, wide, ids[to], kind.temperature or 1.0, entropy_gradient=entropy_gradient)

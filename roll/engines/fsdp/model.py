@@ -6,28 +6,24 @@ would not be a shard of any named tensor. The arithmetic is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig
 
 from roll.config.lora import Lora
 from roll.engines.fsdp.ranks import Ranks, attend_over_slices, reduce_backward
+from roll.engines.fsdp.sharded import ShardedModel
 from roll.engines.native.decoder import Attend, Decoder, Geometry
 from roll.engines.native.fused import apply_rotary, rms_norm
-from roll.engines.native.lora import attach
+from roll.engines.native.lora import AdaptedLinear, attach, is_adapter
 from roll.engines.native.mixed import Precision
 from roll.errors import ConfigError
-from roll.weights.digest import Digest
 
 _SPLIT = {
     "self_attn.q_proj": ColwiseParallel,
@@ -54,22 +50,6 @@ class Norm(nn.Module):
         if x.dtype == torch.float32:
             return rms_norm(x, weight, self.eps)
         return F.rms_norm(x, weight.shape, weight, self.eps)
-
-
-class AdaptedLinear(nn.Linear):
-    """A frozen projection with two trained thin ones added."""
-
-    def __init__(self, num_in: int, num_out: int, *, bias: bool, lora: Lora) -> None:
-        super().__init__(num_in, num_out, bias=bias)
-        self.lora_A = nn.Linear(num_in, lora.rank, bias=False)
-        self.lora_B = nn.Linear(lora.rank, num_out, bias=False)
-        self.scale, self.adapted = lora.scale, True
-
-    def forward(self, x: Tensor) -> Tensor:
-        result = super().forward(x)
-        if not self.adapted:
-            return result
-        return result + F.linear(F.linear(x, self.lora_A.weight), self.lora_B.weight * self.scale)
 
 
 def _linear(name: str, num_in: int, num_out: int, *, bias: bool = False, lora: Lora | None) -> nn.Linear:
@@ -143,16 +123,13 @@ class Body(nn.Module):
         self.norm = Norm(shape.hidden, shape.eps)
 
 
-class ShardedDecoder(nn.Module):
-    """A model of which this rank holds a shard. It is created without memory: `shard` allocates, `fill` loads."""
+class ShardedDecoder(ShardedModel):
+    """The native decoder, sharded."""
 
     def __init__(
         self, config: PretrainedConfig, ranks: Ranks, *, scored: bool = False, lora: Lora | None = None
     ) -> None:
-        super().__init__()
-        self.lora = lora
-        self.frozen_digest: Digest | None = None
-        """Digest of this rank's part of the frozen weights, computed on first use."""
+        super().__init__(config, ranks, lora)
         with torch.device("meta"):
             plain = Decoder(config, scored=scored)  # has no weights either, but real rotation tables
             if lora is not None:
@@ -161,45 +138,33 @@ class ShardedDecoder(nn.Module):
             tied = plain.untied_head is None
             self.lm_head = None if tied else nn.Linear(plain.shape.hidden, plain.shape.vocab, bias=False)
             self.score = nn.Linear(plain.shape.hidden, 1, bias=False) if scored else None
-        self.config, self.shape, self.ranks = config, plain.shape, ranks
+        self.shape = plain.shape
         self.rotations = (plain.cos, plain.sin)  # not buffers, whose contents `to_empty` would lose
-        self.device = torch.device("cpu")
         _check_heads(plain.shape, ranks)
         if lora is not None:
             for name, parameter in self.named_parameters():
-                parameter.requires_grad_(_is_adapter(name))
+                parameter.requires_grad_(is_adapter(name))
 
     @property
     def head(self) -> Tensor:
         """[vocab, hidden]; whole from a forward pass until the end of the backward pass, or `reshard`."""
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
 
+    @property
+    def score_weight(self) -> Tensor | None:
+        """[1, hidden]; None for a language model."""
+        return None if self.score is None else self.score.weight
+
     def shard(self, device: torch.device, precision: Precision) -> None:
         """Allocate this rank's shard; layers are gathered only while they are computed."""
-        ranks, offload = self.ranks, self.ranks.layout.offload
-        self.device, self.rotations = device, (self.rotations[0].to(device), self.rotations[1].to(device))
-        if self.lora is not None and precision.dtype is not None:
-            for parameter in self.parameters():
-                if not parameter.requires_grad:  # frozen, so it needs no more precision than the computation
-                    parameter.data = parameter.data.to(precision.dtype)
-        options: dict[str, Any] = {
-            "mesh": ranks.mesh["shard"],
-            "mp_policy": MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32),
-            "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
-        }
+        self.rotations = (self.rotations[0].to(device), self.rotations[1].to(device))
         for layer in self.model.layers:
             assert isinstance(layer, Block)
             layer.recompute = precision.checkpointing
-            if ranks.tensor is not None:
-                parallelize_module(layer, ranks.mesh["tp"], {name: kind() for name, kind in _SPLIT.items()})
-                layer.self_attn.group = ranks.tensor
-            fully_shard(layer, **options)
-        fully_shard(self, **options)
-        for module in self.modules():
-            if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)  # a sum: token weights include the denominator
-                module.set_force_sum_reduction_for_comms(True)
-        self.to_empty(device="cpu" if offload else device)
+            if self.ranks.tensor is not None:
+                parallelize_module(layer, self.ranks.mesh["tp"], {name: kind() for name, kind in _SPLIT.items()})
+                layer.self_attn.group = self.ranks.tensor
+        self.allocate(self.model.layers, device, precision)
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[tokens] ids at [tokens] positions -> [slice, hidden], normalised; `slice_of` says which tokens."""
@@ -213,63 +178,6 @@ class ShardedDecoder(nn.Module):
         for index, layer in enumerate(self.model.layers):
             x = layer(x, cos, sin, partial(attend, index))
         return self.model.norm(x)
-
-    def slice_of(self, num_tokens: int) -> tuple[int, int]:
-        """The first token that this rank computes, and how many; the last ones may be padding."""
-        size = -(-num_tokens // self.ranks.layout.cp)
-        return self.ranks.cp_rank * size, size
-
-    @torch.no_grad()
-    def fill(self, tensors: Mapping[str, Tensor], *, adapters: bool | None = None) -> None:
-        """Receive the weights that rank 0 passes by name; `tensors` of other ranks are ignored.
-
-        `adapters`: True for adapters only, False for everything else, None for both.
-        """
-        for name, parameter in self._sharded_parameters(adapters=adapters):
-            if self.ranks.rank == 0:
-                whole = tensors[name].to(self.device, parameter.dtype).contiguous()
-            else:
-                whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=self.device)
-            dist.broadcast(whole, 0)
-            dim, layout = tp_dim(parameter), self.ranks.layout
-            if dim is not None:
-                whole = _piece(whole, dim, layout.tp, self.ranks.tp_rank)
-            parameter.to_local().copy_(_piece(whole, 0, layout.size // layout.tp, self.ranks.shard))
-
-    @torch.no_grad()
-    def named_tensors(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter, or every adapter, whole, one by one, on every rank: all ranks must iterate to the end."""
-        for name, parameter in self._sharded_parameters(adapters=adapters):
-            yield name, parameter.detach().to(self.device).full_tensor()
-
-    def local_parts(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """This rank's shards; those replicated over tensor-parallel ranks come from the first of them only."""
-        for name, parameter in self._sharded_parameters(adapters=adapters):
-            if self.ranks.tp_rank == 0 or tp_dim(parameter) is not None:
-                yield name, parameter.detach().to_local()
-
-    def _sharded_parameters(self, *, adapters: bool | None = None) -> list[tuple[str, Any]]:
-        parameters = [each for each in self.named_parameters() if adapters is None or _is_adapter(each[0]) == adapters]
-        assert all(isinstance(parameter, DTensor) for _, parameter in parameters), "reshard after every forward pass"
-        return parameters
-
-
-def _is_adapter(name: str) -> bool:
-    return ".lora_" in name
-
-
-def tp_dim(parameter: DTensor) -> int | None:
-    """The dimension that tensor parallelism shards; None if the parameter is replicated."""
-    if parameter.device_mesh.ndim == 1:
-        return None
-    placement: Any = parameter.placements[1]
-    return placement.dim if placement.is_shard() else None
-
-
-def _piece(whole: Tensor, dim: int, parts: int, index: int) -> Tensor:
-    """The piece of the rank with this index; empty if there are more ranks than rows."""
-    pieces = whole.chunk(parts, dim)
-    return pieces[index] if index < len(pieces) else whole.narrow(dim, 0, 0)
 
 
 def _check_heads(shape: Geometry, ranks: Ranks) -> None:

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from roll.algorithms.recipe import Objective
-from roll.config.schema import Model, Optimizer
+from roll.config.schema import Optimizer
 from roll.engines.fsdp.checkpoint import BackgroundSave, copy_to_host, optimizer_state, read_state, write_state
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
-from roll.engines.fsdp.model import ShardedDecoder, tp_dim
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
+from roll.engines.fsdp.sharded import ShardedModel, tp_dim
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
 from roll.engines.native.model_spec import ModelSpec, build
@@ -123,7 +123,8 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
     async def load(self, path: Path) -> None:
         """Load a save of any number of ranks."""
         head = "logits" if self.decoder.score is None else "score"
-        model_spec = ModelSpec(model=Model(path=str(path)), head=head)
+        model = self.model_spec.model.model_copy(update={"path": str(path), "shape": None})
+        model_spec = ModelSpec(model=model, head=head, engine=self.model_spec.engine)
         with self.ranks.blame_peers("a load"):
             if self.decoder.lora is not None:
                 adapter = dict(read_adapter(path, self.decoder.lora))  # on all ranks, so that all raise
@@ -218,7 +219,7 @@ def logprob_model(
     return FsdpLogprobModel(model_spec, replace(settings, device=configure_torch(context)), Ranks(layout, rank))
 
 
-def _optimizer(decoder: ShardedDecoder, config: Optimizer) -> Any:
+def _optimizer(decoder: ShardedModel, config: Optimizer) -> Any:
     """Parameters in one group per mesh, because no operation takes tensors of several meshes."""
     if config.custom is not None:
         raise ConfigError(

@@ -17,8 +17,22 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from roll.engines.native.decoder import Attend, Geometry
+from roll.engines.native.decoder import Attend, CacheShape
 from roll.types import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOptions:
+    """What some families of models change about attention. The native decoder changes nothing."""
+
+    scale: float | None = None
+    """Factor of the products of queries and keys; None: one over the root of their dimension."""
+    window: int | None = None
+    """A token attends to itself and to this many minus one tokens before it; None: to all of them."""
+    softcap: float | None = None
+    """Products are limited smoothly to this absolute value."""
+    sinks: Tensor | None = None
+    """[heads] one further logit per head, which takes part in the softmax and has no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +137,17 @@ class Ragged:
         padded: Tensor = _PadRows.apply(x, self._padding)
         return padded.view(self.rows, self.width, *x.shape[1:]).transpose(1, 2)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
         """An `Attend` without a cache."""
-        return self.over(self.pad(q), self.pad(k), self.pad(v))
+        return self.over(self.pad(q), self.pad(k), self.pad(v), options)
 
-    def over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def over(self, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
         """Attention of padded [rows, heads, width, dim], returned for flat tokens [tokens, heads * dim]."""
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        if options is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        else:
+            at = torch.arange(self.width, device=q.device)
+            mixed = attend_visible(q, k, v, visible(at.unsqueeze(1), at, options.window), options)
         flat: Tensor = _Unpad.apply(mixed.transpose(1, 2).reshape(self.rows * self.width, -1), self._cell)
         return flat
 
@@ -205,10 +223,10 @@ class _Fill:
 class SlotCache:
     """Keys and values, [layers, slots, span, kv_heads, dim] each; entries past a request's length are never read."""
 
-    def __init__(self, shape: Geometry, *, slots: int, max_seq_len: int, device: torch.device) -> None:
+    def __init__(self, shape: CacheShape, *, slots: int, max_seq_len: int, device: torch.device) -> None:
         self.span = -(-max_seq_len // ALIGN) * ALIGN
-        size = (shape.layers, slots, self.span, shape.kv_heads, shape.head_dim)
-        self.keys, self.values = torch.zeros(size, device=device), torch.zeros(size, device=device)
+        size = (shape.layers, slots, self.span, shape.kv_heads)
+        self.keys, self.values = (torch.zeros(*size, dim, device=device) for dim in (shape.key_dim, shape.value_dim))
         self._index = torch.arange(max(slots, self.span), device=device)
         pairs = list(zip(self.keys, self.values, strict=True))
         self._flat = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in pairs]
@@ -234,33 +252,41 @@ class SlotCache:
                 )
             )
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = [self._fill(layer, fill, q[fill.tokens], k[fill.tokens], v[fill.tokens]) for fill in fills]
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
+            parts = [
+                self._fill(layer, fill, (q[fill.tokens], k[fill.tokens], v[fill.tokens]), options) for fill in fills
+            ]
             return parts[0] if len(parts) == 1 else torch.cat(parts)
 
         return attend
 
-    def _fill(self, layer: int, fill: _Fill, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ragged, slots = fill.ragged, fill.slots
+    def _fill(
+        self, layer: int, fill: _Fill, qkv: tuple[Tensor, Tensor, Tensor], options: AttentionOptions | None
+    ) -> Tensor:
+        ragged, slots, (q, k, v) = fill.ragged, fill.slots, qkv
         keys, values = ragged.pad(k), ragged.pad(v)
         self.keys[layer, slots, : ragged.longest] = keys.transpose(1, 2)[fill.sources, : ragged.longest]
         self.values[layer, slots, : ragged.longest] = values.transpose(1, 2)[fill.sources, : ragged.longest]
-        return ragged.over(ragged.pad(q), keys, values)
+        return ragged.over(ragged.pad(q), keys, values, options)
 
     def decode_attention(self, positions: Tensor) -> Attend:
         """Attention of one new token in each of the first slots, at `positions`, over all tokens before it."""
         num = len(positions)
         span = min(self.span, -(-(int(positions.max()) + 1) // ALIGN) * ALIGN)
-        visible = self._index[:span] <= positions.unsqueeze(1)
-        mask = torch.zeros_like(visible, dtype=self.keys.dtype).masked_fill_(~visible, -torch.inf)[:, None, None]
+        index = self._index[:span]
+        hidden = index > positions.unsqueeze(1)
+        mask = torch.zeros_like(hidden, dtype=self.keys.dtype).masked_fill_(hidden, -torch.inf)[:, None, None]
         cells = self._index[:num] * self.span + positions
         flat, read = self._flat, self._first_slots(num, span)
         in_blocks = span > BLOCK and self.keys.device.type == "cpu"
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
             keys, values = flat[layer]
             keys.index_copy_(0, cells, k)
             values.index_copy_(0, cells, v)
+            if options is not None:
+                seen = visible(positions.unsqueeze(1), index, options.window)[:, None, None]
+                return attend_visible(q.unsqueeze(2), *read[layer], seen, options).reshape(num, -1)
             # Query heads that share a key head are stacked along the query axis, so keys are not repeated.
             grouped = q.reshape(num, k.shape[1], -1, k.shape[2])
             if in_blocks:
@@ -281,6 +307,31 @@ class SlotCache:
         for slot in slots:
             self.keys[:, slot, :length] = self.keys[:, source, :length]
             self.values[:, slot, :length] = self.values[:, source, :length]
+
+
+def visible(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """Whether tokens at the positions `queries` attend to those at `keys`, which are broadcast together."""
+    causal = keys <= queries
+    return causal if window is None else causal & (keys > queries - window)
+
+
+def attend_visible(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, options: AttentionOptions) -> Tensor:
+    """Attention of [rows, heads, width, dim] where `seen` [..., width, keys] is true; key heads may be shared."""
+    if options.softcap is None and options.sinks is None:
+        gqa = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=options.scale, enable_gqa=gqa)
+    rows, heads, width, dim = q.shape
+    grouped = q.reshape(rows, k.shape[1], -1, width, dim)
+    products = grouped @ k.unsqueeze(2).transpose(-1, -2)
+    products = products.float() * (dim**-0.5 if options.scale is None else options.scale)
+    if options.softcap is not None:
+        products = (products / options.softcap).tanh() * options.softcap
+    products = products.masked_fill(~(seen if seen.ndim == 2 else seen.unsqueeze(1)), -torch.inf)
+    if options.sinks is not None:
+        sinks = options.sinks.float().view(k.shape[1], -1, 1, 1).expand(rows, -1, -1, width, 1)
+        products = torch.cat([products, sinks], -1)
+    weights = products.softmax(-1)[..., : k.shape[2]].to(v.dtype)
+    return (weights @ v.unsqueeze(2)).reshape(rows, heads, width, -1)
 
 
 def _attend_in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -24,8 +24,27 @@ from roll.engines.native.fused import apply_rotary, rms_norm, silu_gate
 from roll.errors import ConfigError
 from roll.weights.digest import Digest
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim]."""
+Attend = Callable[..., Tensor]
+"""Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim].
+
+Models of `transformers` also pass `AttentionOptions`.
+"""
+
+
+MODULE_OF = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), "self_attn") | dict.fromkeys(
+    ("gate_proj", "up_proj", "down_proj"), "mlp"
+)
+"""The module of each projection, by their Hugging Face names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheShape:
+    """Sizes of the keys and values of one token."""
+
+    layers: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +184,8 @@ class Decoder(nn.Module):
 
     cos: Tensor
     sin: Tensor
+    logit_cap: float | None = None
+    """The absolute value that logits are limited to; these families have none."""
 
     def __init__(self, config: PretrainedConfig, *, scored: bool = False) -> None:
         """With `scored` it has a score head instead of a language head: a critic or a reward model."""
@@ -193,6 +214,13 @@ class Decoder(nn.Module):
     def device(self) -> torch.device:
         return self.embed.device
 
+    @property
+    def cache_shape(self) -> CacheShape:
+        shape = self.shape
+        return CacheShape(
+            layers=shape.layers, kv_heads=shape.kv_heads, key_dim=shape.head_dim, value_dim=shape.head_dim
+        )
+
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised for `head`."""
         cos, sin = self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
@@ -218,6 +246,16 @@ class Decoder(nn.Module):
             yield "lm_head.weight", self.untied_head
         if self.score is not None:
             yield "score.weight", self.score
+
+    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Views of all adapters, named after their projections as peft does, without peft's prefix."""
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            for adapter in () if layer.adapters is None else layer.adapters.values():
+                for target, a, b in adapter.pairs():
+                    module = f"model.layers.{index}.{MODULE_OF[target]}.{target}"
+                    yield f"{module}.lora_A.weight", a
+                    yield f"{module}.lora_B.weight", b
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:

@@ -19,10 +19,11 @@ import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
+from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native import lora
 from roll.engines.native.attention import SlotCache
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.sampling import draw, score, uniforms
+from roll.engines.native.sampling import cap_logits, draw, score, uniforms
 from roll.types import Finish, Sampling
 from roll.weights.channel import Channel
 from roll.weights.digest import Digest, StreamingDigest, digest
@@ -62,7 +63,9 @@ class _SlotRequest(ActiveRequest):
 class NativeGenerator(SteppedGenerator):
     """`Generator`, `Probeable`, `HasStatistics` and `Offloadable` over one decoder."""
 
-    def __init__(self, decoder: Decoder, settings: NativeGeneratorSettings, channel: Channel) -> None:
+    def __init__(
+        self, decoder: Decoder | HuggingFaceDecoder, settings: NativeGeneratorSettings, channel: Channel
+    ) -> None:
         super().__init__(settings.max_seq_len)
         self.decoder, self.settings, self.channel = decoder, settings, channel
         self._queue: deque[Request] = deque()
@@ -121,7 +124,9 @@ class NativeGenerator(SteppedGenerator):
         targets = torch.tensor(ids[1:], device=self.settings.device)
         with torch.inference_mode():
             hidden = self._run_prefill({request.ids: [0]})[0][: len(ids)]
-            read: list[float] = score(hidden[:-1], self.decoder.head, targets, Sampling())[0].tolist()
+            read: list[float] = score(hidden[:-1], self.decoder.head, targets, Sampling(), cap=self.decoder.logit_cap)[
+                0
+            ].tolist()
             self._running.append(_SlotRequest(request=request, after_prompt=hidden[-1], due=num_new))
             self._sample(hidden[-1:], 0)
             while self._running:
@@ -152,7 +157,10 @@ class NativeGenerator(SteppedGenerator):
             slots = max(self.settings.max_num_seqs, MIN_ROWS)
             with torch.inference_mode():
                 self._cache = SlotCache(
-                    self.decoder.shape, slots=slots, max_seq_len=self.settings.max_seq_len, device=self.settings.device
+                    self.decoder.cache_shape,
+                    slots=slots,
+                    max_seq_len=self.settings.max_seq_len,
+                    device=self.settings.device,
                 )
 
     @torch.inference_mode()
@@ -227,7 +235,7 @@ class NativeGenerator(SteppedGenerator):
         rows = self._running[first:]
         if len(hidden) < MIN_ROWS:
             hidden = F.pad(hidden, (0, 0, 0, MIN_ROWS - len(hidden)))
-        logits = F.linear(hidden, self.decoder.head)[: len(rows)]
+        logits = cap_logits(F.linear(hidden, self.decoder.head)[: len(rows)], self.decoder.logit_cap)
         keys = np.array([row.request.key for row in rows], np.uint64)
         positions = np.array([row.request.produced + len(row.ids) for row in rows], np.uint64)
         noise = torch.from_numpy(uniforms(keys, positions)).to(self.settings.device)

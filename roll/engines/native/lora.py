@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -30,7 +31,19 @@ _FUSED = {
     "down": ("down_proj",),
 }
 """The fused matrices of a layer, and the projections in each."""
-_MODULES = {"qkv": "self_attn", "out": "self_attn", "gate_up": "mlp", "down": "mlp"}
+
+
+class Adapted(Protocol):
+    """A model with adapters."""
+
+    lora: Lora | None
+    frozen_digest: Digest | None
+
+    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Views of all adapters, named after their projections as peft does, without peft's prefix."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
 
 
 class AdapterTensors(NamedTuple):
@@ -71,6 +84,32 @@ class Adapter(nn.Module):
             yield name, self.a[:, number * self.rank : (number + 1) * self.rank].t(), b.t()
 
 
+class AdaptedLinear(nn.Linear):
+    """A frozen projection with two trained thin ones added."""
+
+    def __init__(self, num_in: int, num_out: int, *, bias: bool, lora: Lora) -> None:
+        super().__init__(num_in, num_out, bias=bias)
+        self.lora_A = nn.Linear(num_in, lora.rank, bias=False)
+        self.lora_B = nn.Linear(lora.rank, num_out, bias=False)
+        self.scale, self.adapted = lora.scale, True
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = super().forward(x)
+        if not self.adapted:
+            return result
+        return result + F.linear(F.linear(x, self.lora_A.weight), self.lora_B.weight * self.scale)
+
+    @classmethod
+    def around(cls, linear: nn.Linear, lora: Lora) -> AdaptedLinear:
+        """The same projection with a zero adapter, in place of `linear`."""
+        with torch.device("meta"):
+            adapted = cls(linear.in_features, linear.out_features, bias=linear.bias is not None, lora=lora)
+        adapted.weight, adapted.bias = linear.weight, linear.bias
+        for thin in (adapted.lora_A, adapted.lora_B):
+            thin.weight = nn.Parameter(torch.zeros(thin.weight.shape, device=linear.weight.device))
+        return adapted
+
+
 def attach(decoder: Decoder, lora: Lora) -> Decoder:
     """The decoder with zero adapters added and everything else frozen."""
     if decoder.score is not None:
@@ -88,7 +127,7 @@ def attach(decoder: Decoder, lora: Lora) -> Decoder:
 
 
 @torch.no_grad()
-def initialise(decoder: Decoder, seed: int) -> None:
+def initialise(decoder: Adapted, seed: int) -> None:
     """Load adapters from `lora.path` if it is set; otherwise random A and B of zeros."""
     lora = decoder.lora
     assert lora is not None
@@ -96,7 +135,7 @@ def initialise(decoder: Decoder, seed: int) -> None:
         load_adapter(decoder, read_adapter(Path(lora.path), lora), where=lora.path)
         return
     noise = torch.Generator().manual_seed(seed)
-    for name, tensor in adapter_tensors(decoder):
+    for name, tensor in decoder.adapter_tensors():
         if name.endswith("lora_A.weight"):
             bound = tensor.shape[1] ** -0.5
             tensor.copy_(torch.empty(tensor.shape).uniform_(-bound, bound, generator=noise))
@@ -104,22 +143,10 @@ def initialise(decoder: Decoder, seed: int) -> None:
             tensor.zero_()
 
 
-def adapter_tensors(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
-    """Views of all adapters, named after their projections as peft does, without peft's prefix."""
-    for index, layer in enumerate(decoder.layers):
-        assert isinstance(layer, Layer)
-        for fused, adapter in layer.adapters.items() if layer.adapters is not None else ():
-            assert isinstance(adapter, Adapter)
-            for target, a, b in adapter.pairs():
-                module = f"model.layers.{index}.{_MODULES[fused]}.{target}"
-                yield f"{module}.lora_A.weight", a
-                yield f"{module}.lora_B.weight", b
-
-
 @torch.no_grad()
-def load_adapter(decoder: Decoder, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
+def load_adapter(decoder: Adapted, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
     """Copy adapters in by name; the names must match exactly."""
-    targets = dict(adapter_tensors(decoder))
+    targets = dict(decoder.adapter_tensors())
     missing = set(targets)
     for name, tensor in tensors:
         if name not in targets or targets[name].shape != tensor.shape:
@@ -154,19 +181,24 @@ def as_served(adapters: Iterable[tuple[str, Tensor]], scale: float, dtype: torch
         yield name, (plain if name.endswith("lora_A.weight") else plain * scale).to(dtype)
 
 
-def digest_served(decoder: Decoder, dtype: torch.dtype) -> Digest:
+def digest_served(decoder: Adapted, dtype: torch.dtype) -> Digest:
     """Digest of all weights in use. That of frozen weights is computed once, because they never change."""
     assert decoder.lora is not None
-    adapters = as_served(adapter_tensors(decoder), decoder.lora.scale, dtype)
+    adapters = as_served(decoder.adapter_tensors(), decoder.lora.scale, dtype)
     return combine([frozen_digest(decoder), digest(tensor for _, tensor in adapters)])
 
 
-def frozen_digest(decoder: Decoder) -> Digest:
+def frozen_digest(decoder: Adapted) -> Digest:
     """Digest of the frozen weights."""
     if decoder.frozen_digest is None:
-        frozen = (parameter for name, parameter in decoder.named_parameters() if ".adapters." not in name)
+        frozen = (parameter for name, parameter in decoder.named_parameters() if not is_adapter(name))
         decoder.frozen_digest = digest(frozen)
     return decoder.frozen_digest
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to an adapter."""
+    return ".adapters." in name or ".lora_" in name
 
 
 @contextmanager

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from roll.engines.native.attention import FlatLayout, Sharing, flat_layout
+from roll.engines.native.attention import AttentionOptions, FlatLayout, Sharing, flat_layout
 
 PACKED = (torch.bfloat16, torch.float16)
 """Dtypes that the kernel supports."""
@@ -51,12 +52,17 @@ class PackedAttention:
         """The flat tokens of these tokens, by their indices among all tokens."""
         return tokens if self._flat_of_token is None else self._flat_of_token[tokens]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
         """An `Attend` without a cache."""
         if self._copies is not None:
             k, v = _CopyShared.apply(k, self._copies), _CopyShared.apply(v, self._copies)
-        result: Any = _kernel()(q, k, v, *self._bounds, *self._most, window_size=(-1, 0))
-        return result.reshape(len(q), -1)
+        options = options or AttentionOptions()
+        before = -1 if options.window is None else options.window - 1
+        if (width := v.shape[-1]) < k.shape[-1]:  # the kernel has one dimension for both
+            v = F.pad(v, (0, k.shape[-1] - width))
+        scale = {} if options.scale is None else {"scale": options.scale}
+        result: Any = _kernel()(q, k, v, *self._bounds, *self._most, window_size=(before, 0), **scale)
+        return result[..., :width].reshape(len(q), -1)
 
 
 class _Copies(NamedTuple):

@@ -7,6 +7,7 @@ the same tokens regardless of its batch and of restarts.
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,31 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
     return ids, logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
 
 
+def cap_logits(logits: Tensor, cap: float | None) -> Tensor:
+    """The logits limited smoothly to an absolute value."""
+    return logits if cap is None else (logits / cap).tanh() * cap
+
+
 def score(
-    hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, *, entropy_gradient: bool = False
+    hidden: Tensor,
+    head: Tensor,
+    ids: Tensor,
+    sampling: Sampling,
+    *,
+    entropy_gradient: bool = False,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Logprobs and entropies [tokens] of `ids`, each under the distribution of its hidden state [tokens, hidden].
 
-    Entropies have a gradient only with `entropy_gradient`. Logits exist for one chunk of tokens at a time; with several
-    chunks they are recomputed in the backward pass.
+    `cap` limits the logits. Entropies have a gradient only with `entropy_gradient`. Logits exist for one chunk of
+    tokens at a time; with several chunks they are recomputed in the backward pass.
     """
-    size = max(1, _LOGIT_BYTES // (4 * head.shape[0]))
+    size, chunk = max(1, _LOGIT_BYTES // (4 * head.shape[0])), partial(_score_chunk, cap=cap)
     if len(ids) <= size:
-        return _score_chunk(hidden, head, ids, sampling, entropy_gradient)
+        return chunk(hidden, head, ids, sampling, entropy_gradient)
     parts = [
         checkpoint(
-            _score_chunk,
+            chunk,
             hidden[at : at + size],
             head,
             ids[at : at + size],
@@ -108,9 +120,9 @@ def score(
 
 
 def _score_chunk(
-    hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, entropy_gradient: bool
+    hidden: Tensor, head: Tensor, ids: Tensor, sampling: Sampling, entropy_gradient: bool, *, cap: float | None
 ) -> tuple[Tensor, Tensor]:
-    logprobs = restrict(F.linear(hidden, head), sampling, keep=ids).log_softmax(-1)
+    logprobs = restrict(cap_logits(F.linear(hidden, head), cap), sampling, keep=ids).log_softmax(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropies = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(-1)  # 0 * -inf is NaN; a clamped term is exactly 0
     return logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropies

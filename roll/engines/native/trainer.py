@@ -1,4 +1,4 @@
-"""The built-in trainer: one process, torch only, any model that the native decoder supports."""
+"""The built-in trainer: one process, torch only, over the native decoder or a model of transformers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.data.collate import pack
 from roll.engines.base import Part
+from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native import lora, mixed
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.custom_optimizer import blame_optimizer, build_custom, read_optimizer_state
@@ -76,7 +77,7 @@ class NativeTrainerSettings(LogprobSettings):
 class NativeLogprobModel:
     """`LogprobModel` and `Offloadable` over one decoder: logprobs from a language head, values from a score head."""
 
-    def __init__(self, decoder: Decoder, settings: LogprobSettings) -> None:
+    def __init__(self, decoder: Decoder | HuggingFaceDecoder, settings: LogprobSettings) -> None:
         self.decoder, self.settings = decoder, settings
 
     async def start(self) -> None:
@@ -188,17 +189,19 @@ class NativeLogprobModel:
         """The layout of a batch's tokens, and a function from ids and positions to hidden states."""
         precision = self.settings.precision
         layout = (PackedAttention if self._packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
+        if isinstance(self.decoder, HuggingFaceDecoder):
+            return layout, partial(self.decoder.hidden, attend=layout.attend, precision=precision)
         if precision == Precision():
             return layout, partial(self.decoder.hidden, attend=layout.attend)
         return layout, partial(mixed.hidden, self.decoder, attend=layout.attend, precision=precision)
 
     def _score(self, before: Tensor, ids: Tensor, kind: Sampling, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of ids, each under the hidden state before it."""
-        head = self.settings.precision.round_weight(self.decoder.head)
+        head, cap = self.settings.precision.round_weight(self.decoder.head), self.decoder.logit_cap
         if before.dtype == head.dtype and head.element_size() >= 4:
-            return score(before, head, ids, kind, entropy_gradient=entropy_gradient)
-        if kind.top_k or kind.top_p < 1.0:
-            return score(before, head.to(before.dtype), ids, kind, entropy_gradient=entropy_gradient)
+            return score(before, head, ids, kind, entropy_gradient=entropy_gradient, cap=cap)
+        if kind.top_k or kind.top_p < 1.0 or cap is not None:
+            return score(before, head.to(before.dtype), ids, kind, entropy_gradient=entropy_gradient, cap=cap)
         return likelihood(before, head, ids, kind.temperature or 1.0, entropy_gradient=entropy_gradient)
 
     def _samplings(self, batch: Batch, at: Tensor) -> list[tuple[Sampling, Tensor | None]]:
@@ -221,7 +224,9 @@ class NativeTrainer(NativeLogprobModel):
 
     settings: NativeTrainerSettings
 
-    def __init__(self, decoder: Decoder, settings: NativeTrainerSettings, channel: Channel) -> None:
+    def __init__(
+        self, decoder: Decoder | HuggingFaceDecoder, settings: NativeTrainerSettings, channel: Channel
+    ) -> None:
         super().__init__(decoder, settings)
         self.channel = channel
         self._num_updates = 0
@@ -244,7 +249,7 @@ class NativeTrainer(NativeLogprobModel):
 
     async def send(self, version: int) -> Digest:
         if self.decoder.lora is not None:  # the generators already have the frozen weights
-            self.channel.send(lora.adapter_tensors(self.decoder), version=version)
+            self.channel.send(self.decoder.adapter_tensors(), version=version)
             return lora.digest_served(self.decoder, self.settings.precision.dtype or torch.float32)
         with StreamingDigest() as streaming:
             streaming.add(tensor for _, tensor in self._as_served(self.decoder.named_parameters()))
@@ -263,10 +268,10 @@ class NativeTrainer(NativeLogprobModel):
         if adapters is None:
             write_model(path, decoder.config, dict(decoder.named_tensors()))
         elif resumable or adapters.export == "adapter":
-            tensors, frozen = lora.adapter_tensors(decoder), lora.frozen_digest(decoder)
+            tensors, frozen = decoder.adapter_tensors(), lora.frozen_digest(decoder)
             write_adapter(path, adapters, tensors, base=self.settings.base, frozen=frozen)
         else:
-            pairs = dict(lora.adapter_tensors(decoder))
+            pairs = dict(decoder.adapter_tensors())
             write_model(path, decoder.config, dict(lora.merge(decoder.named_tensors(), pairs, adapters.scale)))
         if resumable:
             state = {"optimizer": self._optimizer.state_dict(), "num_updates": self._num_updates}

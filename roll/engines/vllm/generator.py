@@ -27,7 +27,6 @@ import torch
 
 from roll.config.lora import Lora
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
-from roll.engines.native.decoder import geometry
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
@@ -309,7 +308,7 @@ def _engine(path: Path, settings: VllmSettings, lora: Lora | None = None) -> Any
     """A running engine; raises `ConfigError` if vLLM does not start."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    heads = geometry(read_config(path)).heads
+    heads: int = read_config(path).num_attention_heads
     if heads % settings.tp:
         raise ConfigError(
             f"actor_infer.parallel.tp: {heads} attention heads are not divisible by it (got {settings.tp}); lower it"

@@ -44,10 +44,10 @@ def begun(tmp_path: Path, how: Lora = LORA, **changes: Any) -> tuple[TrainerSpec
     lora.initialise(decoder, 0)
     noise = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for name, tensor in lora.adapter_tensors(decoder):
+        for name, tensor in decoder.adapter_tensors():
             if name.endswith("lora_B.weight"):
                 tensor.copy_(torch.randn(tensor.shape, generator=noise) * 0.2)
-    write_adapter(tmp_path / "adapter", how, lora.adapter_tensors(decoder), base=None)
+    write_adapter(tmp_path / "adapter", how, decoder.adapter_tensors(), base=None)
     path = written(decoder, tmp_path / "model")
     lora_spec = how.model_copy(update={"path": str(tmp_path / "adapter")})
     return TrainerSpec(path=path, optimizer=SGD, budget=90, lora=lora_spec), decoder

@@ -62,7 +62,7 @@ def stirred(decoder: Decoder) -> Decoder:
     """Set all adapters to random values."""
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for name, tensor in lora.adapter_tensors(decoder):
+        for name, tensor in decoder.adapter_tensors():
             if name.endswith("lora_B.weight"):
                 tensor.copy_(torch.randn(tensor.shape, generator=noise) * 0.3)
     return decoder
@@ -72,7 +72,7 @@ def merged(decoder: Decoder) -> Decoder:
     """The equivalent model with adapters merged."""
     assert decoder.lora is not None
     plain = Decoder(decoder.config)
-    pairs = dict(lora.adapter_tensors(decoder))
+    pairs = dict(decoder.adapter_tensors())
     plain.load(lora.merge(decoder.named_tensors(), pairs, decoder.lora.scale), where="merged")
     return plain
 
@@ -135,10 +135,10 @@ def test_only_adapters_are_trained_and_have_optimizer_state() -> None:
         await engine.start()
         await engine.update(batch_of(ROWS), LOSS)
 
-    start = {name: tensor.detach().clone() for name, tensor in lora.adapter_tensors(decoder)}
+    start = {name: tensor.detach().clone() for name, tensor in decoder.adapter_tensors()}
     asyncio.run(learn())
     assert all(torch.equal(tensor, before[name]) for name, tensor in decoder.named_tensors())
-    assert all(not torch.equal(tensor, start[name]) for name, tensor in lora.adapter_tensors(decoder))
+    assert all(not torch.equal(tensor, start[name]) for name, tensor in decoder.adapter_tensors())
     remembered = sum(state["exp_avg"].numel() for state in engine._optimizer.state.values())
     # of 2 layers of width 32, with queries of 32, keys of 16 and a feed-forward of 64 numbers
     one_layer = (32 + 32) + 2 * (32 + 16) + (32 + 32) + 2 * (32 + 64) + (64 + 32)
@@ -271,8 +271,8 @@ def test_gradients_of_adapters_follow_from_the_gradient_of_the_model() -> None:
             await engine.update(batch_of(ROWS), LOSS)
 
         asyncio.run(learn())
-    before, pairs = dict(merged(adapted()).named_tensors()), dict(lora.adapter_tensors(adapted()))
-    after, result = dict(whole.named_tensors()), dict(lora.adapter_tensors(thin))
+    before, pairs = dict(merged(adapted()).named_tensors()), dict(adapted().adapter_tensors())
+    after, result = dict(whole.named_tensors()), dict(thin.adapter_tensors())
     for name in before:
         module = name.removesuffix(".weight")
         if f"{module}.lora_A.weight" not in pairs:

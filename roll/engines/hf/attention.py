@@ -1,0 +1,56 @@
+"""Attention of models from `transformers`, over the flat tokens of packed sequences.
+
+`transformers` calls the function registered here instead of its own. It passes queries, keys and values on to the
+`Attend` of the caller, with everything in which families differ: scale, sliding window, soft-capping, attention sinks.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from roll.engines.native.attention import AttentionOptions
+from roll.errors import ConfigError
+
+NAME = "roll"
+"""Name of the attention in `transformers`."""
+
+
+@cache
+def register() -> None:
+    """Make the attention known to `transformers`."""
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+
+
+def _mask(*args: Any, local_size: int | None = None, **kwargs: Any) -> Any:
+    """The sliding window in place of a mask: `Attend` knows where sequences begin. None without a window."""
+    return local_size
+
+
+def _attention(  # noqa: PLR0913 - transformers decides
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: int | None,
+    *,
+    attend: Any = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """[1, heads, tokens, dim] each -> [1, tokens, heads, dim]."""
+    if attend is None:
+        raise ConfigError("model: its layers do not pass arguments on to attention; choose another model")
+    window = min((each for each in (attention_mask, sliding_window) if each is not None), default=None)
+    scale = None if scaling == query.shape[-1] ** -0.5 else scaling
+    options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=s_aux)
+    flat = (each[0].transpose(0, 1) for each in (query, key, value))
+    mixed: Tensor = attend(module.layer_idx, *flat, None if options == AttentionOptions() else options)
+    return mixed.view(1, query.shape[2], query.shape[1], -1), None

@@ -1,0 +1,238 @@
+"""Any causal language model of `transformers`, with the interface of the native decoder.
+
+The trainer and generator of the native engine run it: they pass flat tokens and an `Attend`, and read hidden states.
+Families differ in much that a caller cannot see, so `check_packing` compares each model with its own unpacked forward
+pass before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from roll.config.lora import Lora
+from roll.engines.hf.attention import NAME, register
+from roll.engines.hf.names import checkpoint_views, named_tensors
+from roll.engines.native.attention import AttentionOptions, Ragged
+from roll.engines.native.decoder import Attend, CacheShape
+from roll.engines.native.lora import AdaptedLinear, is_adapter
+from roll.engines.native.mixed import Precision
+from roll.engines.native.sampling import cap_logits
+from roll.errors import ConfigError
+from roll.weights.digest import Digest
+
+_CHECKED_LENGTHS = (5, 9)
+_TOLERANCE = 1e-3
+"""Largest relative difference of hidden states between packed and unpacked sequences."""
+
+
+class HuggingFaceDecoder(nn.Module):
+    """A model of transformers. `hidden` is its body; `head` maps its output to logits, or `score` to one value."""
+
+    def __init__(self, model: Any, *, scored: bool = False) -> None:
+        """With `scored` it has a score head instead of a language head: a critic or a reward model."""
+        super().__init__()
+        register()
+        model.set_attn_implementation(NAME)
+        self.model, self.config = model.eval(), model.config
+        self.lora: Lora | None = None
+        self.frozen_digest: Digest | None = None
+        output = model.get_output_embeddings()
+        if output is None or getattr(output, "bias", None) is not None:
+            raise ConfigError("model: its output layer has a bias, or it has none; choose another model")
+        self.logit_scale, self.logit_cap = (1.0, None) if scored else _logit_options(model.config)
+        self.score = nn.Parameter(torch.zeros(1, output.weight.shape[1])) if scored else None
+        if scored:
+            model.set_output_embeddings(None)
+        self.views = checkpoint_views(model)
+        self._cache_shape: CacheShape | None = None
+        for layer in layers_of(model):
+            layer.forward = _Layer(layer)
+
+    @property
+    def head(self) -> Tensor:
+        """[vocab, hidden]"""
+        return self.model.get_output_embeddings().weight
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        """Found by computing one token; raises `ConfigError` if layers differ."""
+        if self._cache_shape is None:
+            seen: dict[int, tuple[int, int, int]] = {}
+
+            def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions | None = None) -> Tensor:
+                seen[layer] = (k.shape[1], k.shape[2], v.shape[2])
+                return q.new_zeros(len(q), q.shape[1] * v.shape[2])
+
+            with torch.no_grad():
+                zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+                self.hidden(zero, zero, attend)
+            if sorted(seen) != list(range(len(layers_of(self.model)))) or len(set(seen.values())) != 1:
+                raise ConfigError(
+                    "actor_infer.backend: the layers of this model cache different tensors, which backend native does "
+                    "not support; choose vllm"
+                )
+            heads, key_dim, value_dim = seen[0]
+            self._cache_shape = CacheShape(layers=len(seen), kv_heads=heads, key_dim=key_dim, value_dim=value_dim)
+        return self._cache_shape
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, precision: Precision | None = None) -> Tensor:
+        """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised and scaled for `head`."""
+        precision = precision or Precision()
+        for layer in layers_of(self.model):
+            layer.forward.precision = precision
+        return self.run(ids, positions, attend, precision)
+
+    def run(self, ids: Tensor, positions: Tensor, attend: Attend, precision: Precision | None = None) -> Tensor:
+        """As `hidden`, with the layers as they are; parameters outside of them have this precision."""
+        inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0), "use_cache": False}
+        body, rounded = self.model.base_model, dict[str, Tensor]()
+        if precision is not None and precision.dtype is not None:
+            layers = {id(each) for layer in layers_of(self.model) for each in layer.parameters()}
+            rounded = {
+                name: narrow(each, precision) for name, each in body.named_parameters() if id(each) not in layers
+            }
+        hidden: Tensor = functional_call(body, rounded, (), {**inputs, "attend": attend}).last_hidden_state[0]
+        return hidden if self.logit_scale == 1 else hidden * self.logit_scale
+
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Views of all parameters by their names in files; a tied head is not named twice."""
+        yield from named_tensors(self.model, self.views)
+        if self.score is not None:
+            yield "score.weight", self.score
+
+    def attach(self, lora: Lora) -> None:
+        """Add zero adapters to the projections that `lora` names, and freeze everything else."""
+        if self.score is not None:
+            raise ConfigError(
+                "actor_train.lora: models with a score head have no adapters; remove it to train all weights"
+            )
+        linear = {name: each for name, each in self.model.named_modules() if type(each) is nn.Linear}
+        chosen = {name: each for name, each in linear.items() if name.rpartition(".")[2] in lora.target_modules}
+        if not chosen:
+            names = ", ".join(sorted({name.rpartition(".")[2] for name in linear if name != "lm_head"}))
+            raise ConfigError(f"actor_train.lora.target_modules: none is in this model; choose from {names}")
+        self.requires_grad_(False)
+        self.lora = lora
+        for name, each in chosen.items():
+            if lora.rank > (least := min(each.weight.shape)):
+                raise ConfigError(f"actor_train.lora.rank: {name} allows at most {least} (got {lora.rank}); lower it")
+            parent, _, last = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), last, AdaptedLinear.around(each, lora))
+
+    def adapter_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All adapters, named after their projections as peft does, without peft's prefix."""
+        for name, parameter in self.model.named_parameters():
+            if is_adapter(name):
+                yield name, parameter
+
+    @torch.no_grad()
+    def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
+        """Copy tensors in by their names in files; the names must match exactly."""
+        targets = dict(self.named_tensors())
+        missing, tied = set(targets), set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        for name, tensor in tensors:
+            if name in tied or (name == "lm_head.weight" and self.score is not None):
+                continue
+            if name not in targets or targets[name].shape != tensor.shape:
+                shape = tuple(tensor.shape)
+                raise ConfigError(f"{where}: tensor {name} {shape} does not fit config.json; take both from one model")
+            targets[name].copy_(tensor)
+            missing.discard(name)
+        if missing:
+            raise ConfigError(
+                f"{where}: tensor {min(missing)} is missing ({len(missing)} in all); the weights are incomplete"
+            )
+
+
+def empty_model(config: Any, dtype: torch.dtype = torch.float32, *, trust_remote_code: bool = False) -> Any:
+    """A causal language model with random weights; raises `ConfigError` if transformers has none."""
+    from transformers import AutoModelForCausalLM  # takes two seconds
+
+    register()
+    try:
+        return AutoModelForCausalLM.from_config(
+            config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
+        )
+    except (ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"model: transformers cannot build it ({reason}); choose another model") from None
+
+
+def narrow(weight: Tensor, precision: Precision) -> Tensor:
+    """A parameter as a forward pass of this precision uses it."""
+    assert precision.dtype is not None
+    return precision.round_weight(weight) if precision.exact else weight.to(precision.dtype)
+
+
+class _Layer:
+    """The forward pass of one layer: weights are rounded where they are used, activations recomputed if asked for."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.inner = layer, layer.forward
+        self.precision = Precision()
+        self._inside = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._inside or self.precision == Precision():
+            return self.inner(*args, **kwargs)
+        if self.precision.checkpointing and torch.is_grad_enabled():
+            return checkpoint(self._run, *args, use_reentrant=False, **kwargs)
+        return self._run(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        self._inside = True
+        try:
+            if self.precision.dtype is None:
+                return self.inner(*args, **kwargs)
+            rounded = {name: narrow(each, self.precision) for name, each in self.layer.named_parameters()}
+            return functional_call(self.layer, rounded, args, kwargs)
+        finally:
+            self._inside = False
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The layers of a model's body."""
+    lists = [each for each in model.base_model.children() if isinstance(each, nn.ModuleList)]
+    if len(lists) != 1:
+        raise ConfigError("model: its body is not one list of layers; choose another model")
+    return list(lists[0])
+
+
+def _logit_options(config: Any) -> tuple[float, float | None]:
+    """The factor and the soft cap of logits."""
+    scale = float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", None) or 1.0)
+    return scale, getattr(config, "final_logit_softcapping", None)
+
+
+@torch.no_grad()
+def check_packing(decoder: HuggingFaceDecoder) -> None:
+    """Raise `ConfigError` unless packed sequences give the logits that the model gives for each alone."""
+    vocab, device = decoder.model.get_input_embeddings().weight.shape[0], decoder.device
+    rows = [torch.arange(1, size + 1, device=device) * 7 % vocab for size in _CHECKED_LENGTHS]
+    layout = Ragged(_CHECKED_LENGTHS, device=device)
+    packed = decoder.hidden(torch.cat(rows), layout.positions, layout.attend)
+    if decoder.score is None:
+        packed = cap_logits(packed @ decoder.head.t(), decoder.logit_cap)
+    decoder.model.set_attn_implementation("eager")
+    try:
+        whole = decoder.model.base_model if decoder.score is not None else decoder.model
+        outputs = [whole(row.unsqueeze(0), use_cache=False) for row in rows]
+    finally:
+        decoder.model.set_attn_implementation(NAME)
+    alone = torch.cat([each.last_hidden_state[0] if decoder.score is not None else each.logits[0] for each in outputs])
+    error = float((packed - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
+    if not error < _TOLERANCE:
+        raise ConfigError(
+            f"model: model_type {decoder.config.model_type!r}: packed sequences differ from single ones by "
+            f"{error:.1g}: not only attention mixes tokens, or it is the model's own; choose another model"
+        )

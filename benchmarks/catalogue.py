@@ -33,6 +33,11 @@ CATALOGUE = {
         about="useful tokens per second of the native generator, against `transformers` generate in batches",
         goal="at least 2.5 times",
     ),
+    "models": Benchmark(
+        run="benchmarks.models:run",
+        about="families of models that pass: logits, gradients, training, files and generation as in `transformers`",
+        goal="all of them",
+    ),
     "trl_cpu": Benchmark(
         run="benchmarks.trl_cpu:run",
         about="trajectories per second of whole GRPO steps on the CPU, against TRL 1.16",

@@ -7,9 +7,9 @@ from typing import Any
 
 COMMON: dict[str, Any] = {
     "vocab_size": 96,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
@@ -25,15 +25,15 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_HEADS, _WINDOW = {"head_dim": 16}, {"sliding_window": 8}
+_HEADS, _WINDOW = {"head_dim": 32}, {"sliding_window": 8}
 _GRANITE = {"logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1}
 _DEEPSEEK = {
     "num_key_value_heads": 4,
     "q_lora_rank": 32,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
@@ -41,14 +41,16 @@ _DEEPSEEK = {
     "n_group": 1,
     "topk_group": 1,
     "first_k_dense_replace": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
 }
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Llama 3": ("llama", {"rope_parameters": _LLAMA3, **_HEADS}),
     "Qwen2": ("qwen2", {}),
     "Qwen3": ("qwen3", _HEADS),
     "Mistral": ("mistral", _HEADS | _WINDOW),
-    "Gemma 2": ("gemma2", {"query_pre_attn_scalar": 16, **_HEADS, **_WINDOW}),
-    "Gemma 3": ("gemma3_text", {"query_pre_attn_scalar": 16, **_HEADS, **_WINDOW}),
+    "Gemma 2": ("gemma2", {"query_pre_attn_scalar": 32, **_HEADS, **_WINDOW}),
+    "Gemma 3": ("gemma3_text", {"query_pre_attn_scalar": 32, **_HEADS, **_WINDOW}),
     "Phi-3": ("phi3", {}),
     "GLM-4": ("glm4", _HEADS),
     "OLMo 2": ("olmo2", {}),

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from roll.config.schema import Optimizer
 from roll.engines.base import Generator, Request
+from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native.build import prefer_blas
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
@@ -72,7 +73,7 @@ def ours(model: Any) -> Decoder:
 
 
 def generator(
-    decoder: Decoder,
+    decoder: Decoder | HuggingFaceDecoder,
     *,
     slots: int = 8,
     context: int = 128,
@@ -91,7 +92,7 @@ def generator(
 
 
 def trainer(
-    decoder: Decoder,
+    decoder: Decoder | HuggingFaceDecoder,
     *,
     optimizer: Optimizer | None = None,
     budget: int = 4096,

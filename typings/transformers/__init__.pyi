@@ -9,7 +9,10 @@ class PretrainedConfig:
     def to_json_string(self, use_diff: bool = ...) -> str: ...
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None: ...
 
+AttentionInterface: Any
+AttentionMaskInterface: Any
 AutoConfig: Any
+AutoModelForCausalLM: Any
 AutoModelForSequenceClassification: Any
 AutoTokenizer: Any
 PreTrainedTokenizerFast: Any

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from roll.engines.native.attention import AttentionOptions, FlatLayout, Sharing, flat_layout
+from roll.engines.native.attention import AttentionOptions, FlatLayout, Ragged, Sharing, flat_layout
 
 PACKED = (torch.bfloat16, torch.float16)
 """Dtypes that the kernel supports."""
@@ -30,6 +30,7 @@ class PackedAttention:
 
     def __init__(self, lengths: Sequence[int], *, device: torch.device, shared: Sharing | None = None) -> None:
         sizes = np.array(lengths)
+        self._lengths, self._layout = tuple(lengths), None
         if shared is not None:  # the kernel needs at least one query per row
             shared = replace(shared, lengths=tuple(np.minimum(shared.lengths, sizes - 1).tolist()))
         layout = flat_layout(sizes, shared)
@@ -57,12 +58,22 @@ class PackedAttention:
         if self._copies is not None:
             k, v = _CopyShared.apply(k, self._copies), _CopyShared.apply(v, self._copies)
         options = options or AttentionOptions()
+        if options.softcap is not None or options.sinks is not None:
+            return self._padded(layer, q, k, v, options)
         before = -1 if options.window is None else options.window - 1
         if (width := v.shape[-1]) < k.shape[-1]:  # the kernel has one dimension for both
             v = F.pad(v, (0, k.shape[-1] - width))
         scale = {} if options.scale is None else {"scale": options.scale}
         result: Any = _kernel()(q, k, v, *self._bounds, *self._most, window_size=(before, 0), **scale)
         return result[..., :width].reshape(len(q), -1)
+
+    def _padded(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
+        """What the kernel does not have, over padded rows; `k` and `v` have all tokens."""
+        layout = self._layout = self._layout or Ragged(self._lengths, device=q.device)
+        if self._copies is None:
+            return layout.attend(layer, q, k, v, options)
+        whole = layout.attend(layer, _CopyShared.apply(q, self._copies), k, v, options)
+        return whole.index_select(0, self._copies.token)
 
 
 class _Copies(NamedTuple):

@@ -10,17 +10,20 @@ import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
 from roll.engines.native import packed as room
-from roll.engines.native.attention import Ragged, Sharing, sharing
+from roll.engines.native.attention import AttentionOptions, Ragged, Sharing, sharing
 from roll.engines.native.packed import PackedAttention
 from tests.engines.models import CPU, batch_of, prompts
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, *bounds_and_most: Any, window_size: tuple[int, int]) -> Tensor:
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, *bounds_and_most: Any, window_size: tuple[int, int], scale: float | None = None
+) -> Tensor:
     """A stand-in for the kernel: sequence by sequence, with the last query attending to the last key."""
     to_q, to_k, most_q, most_k = bounds_and_most
-    assert window_size == (-1, 0)
+    before, after = window_size
+    assert after == 0 and k.shape == v.shape
     assert (to_q.dtype, to_k.dtype) == (torch.int32, torch.int32)
     result: list[Tensor] = []
     for row in range(len(to_q) - 1):
@@ -29,8 +32,9 @@ def plain(q: Tensor, k: Tensor, v: Tensor, *bounds_and_most: Any, window_size: t
         assert 0 < num_q <= most_q
         assert num_q <= num_k <= most_k
         seen = torch.ones(num_q, num_k, dtype=torch.bool).tril(num_k - num_q)
+        seen = seen if before < 0 else seen.triu(num_k - num_q - before)
         rows = (each.transpose(0, 1).unsqueeze(0) for each in (q[mine], k[keys], v[keys]))
-        mixed = F.scaled_dot_product_attention(*rows, attn_mask=seen, enable_gqa=True)
+        mixed = F.scaled_dot_product_attention(*rows, attn_mask=seen, enable_gqa=True, scale=scale)
         result.append(mixed.squeeze(0).transpose(0, 1))
     return torch.cat(result)
 
@@ -47,8 +51,20 @@ def siblings(sizes: Sequence[int], *, prompt: int = 9) -> list[list[int]]:
     return [contexts[group] + next(replies) for group, size in enumerate(sizes) for _ in range(size)]
 
 
+@pytest.mark.parametrize(
+    ("options", "value_dim"),
+    [
+        (None, DIM),
+        (AttentionOptions(window=5, scale=0.7), DIM),
+        (AttentionOptions(scale=0.7), DIM - 3),
+        (AttentionOptions(softcap=1.5, sinks=torch.tensor([0.0, 1.0, -1.0, 0.5]), window=7), DIM),
+    ],
+    ids=["plain", "window", "narrow values", "cap and sinks"],
+)
 @pytest.mark.parametrize("sizes", [(1, 1), (4, 4), (3, 1, 5, 2)])
-def test_shared_prefixes_occur_once_and_all_rows_attend_to_them(sizes: tuple[int, ...]) -> None:
+def test_shared_prefixes_occur_once_and_all_rows_attend_to_them(
+    sizes: tuple[int, ...], options: AttentionOptions | None, value_dim: int
+) -> None:
     rows = siblings(sizes)
     batch = batch_of(rows, prompt=9)
     noise = torch.Generator().manual_seed(0)
@@ -58,8 +74,9 @@ def test_shared_prefixes_occur_once_and_all_rows_attend_to_them(sizes: tuple[int
         count = len(batch.ids[layout.flat_tokens])
         assert count == batch.num_tokens - 9 * (len(rows) - len(sizes))
         noise.manual_seed(0)
-        q, k, v = (torch.randn(count, n, DIM, generator=noise).requires_grad_() for n in (HEADS, KV_HEADS, KV_HEADS))
-        mixed = layout.attend(0, q, k, v)
+        shapes = ((HEADS, DIM), (KV_HEADS, DIM), (KV_HEADS, value_dim))
+        q, k, v = (torch.randn(count, *shape, generator=noise).requires_grad_() for shape in shapes)
+        mixed = layout.attend(0, q, k, v, options)
         (mixed * torch.linspace(0, 1, mixed.numel()).view_as(mixed)).sum().backward()
         assert q.grad is not None and k.grad is not None and v.grad is not None
         everywhere = layout.flat_index(torch.arange(batch.num_tokens))

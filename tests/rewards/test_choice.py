@@ -159,6 +159,25 @@ def test_a_rejection_of_the_claimed_option_withdraws_it_unless_the_question_asks
     assert score(replace(task, messages=(question,)), response).value == 1.0
 
 
+def test_true_and_false_are_no_verdicts_on_the_options_of_a_negative_question():
+    marks = ["False. It is red.", "True. It is blue.", "False. It is green."]
+    response = "\n".join(f"{letter}) {text}: {mark}" for letter, text, mark in zip("ABC", "xyz", marks, strict=True))
+    task = Task(id="t", domain="d", answer="B", metadata={"options": ["x", "y", "z"]})
+    question = Message(role="user", content="Which statement is not true?")
+    assert score(task, response).value == 1.0
+    assert score(replace(task, messages=(question,)), response).value == 0.0
+    assert score(replace(task, messages=(question,)), response.replace("True", "Correct")).value == 1.0
+
+
+def test_prose_that_names_an_option_the_question_already_names_commits_to_nothing():
+    options, response = ["Mars", "Venus", "Saturn"], "The planet is called Mars."
+    task = Task(id="t", domain="d", answer="A", metadata={"options": options})
+    listed = "What is the fourth planet called?\nA) Mars\nB) Venus\nC) Saturn"
+    assert score(replace(task, messages=(Message("user", listed),)), response).value == 1.0
+    named = "Is there a planet called Mars? What is the sixth one?\nA) Mars\nB) Venus\nC) Saturn"
+    assert score(replace(task, messages=(Message("user", named),)), response).value == 0.0
+
+
 def test_the_answer_for_a_majority_is_the_letter_else_the_text():
     assert answer_of("B\n\nUnlike A, it fits.") == "B"
     assert answer_of("The answer is A or B") is None
@@ -219,6 +238,10 @@ def test_a_task_without_options_or_with_an_answer_that_is_none_is_refused(answer
         "B, not A. " * 100_000,
         "very " * 200_000,
         "(A" * 300_000,
+        "{A" * 15_000,
+        "32,400 A " * 3_000,
+        "- " * 15_000,
+        "A: wrong\n" * 3_000,
     ],
 )
 def test_no_response_is_expensive(bomb: str):

@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from roll.rewards.choice import wording
+from roll.rewards.choice import questions, wording
+from roll.rewards.choice.lines import Line, announced, enumerates, find_lists, split_lines
 from roll.rewards.choice.mentions import FIRST_BOX, Mention, Stance, find_groups, leads, stances
 from roll.rewards.choice.options import OptionTexts, with_letters
+from roll.rewards.choice.prose import named
+from roll.rewards.choice.reviews import reviewed
 from roll.rewards.choice.surface import plain
 from roll.rewards.response import find_boxes
 
@@ -25,13 +28,7 @@ _BOX_WITHOUT_BRACES = re.compile(r"\\(?:boxed|fbox)[ ]{0,3}(?:\(([A-Za-z])\)|([A
 _LOST_BACKSLASH = re.compile(r"(?:\x08|(?<![\\A-Za-z])b?)oxed\{|(?<![\\A-Za-z])fbox\{")
 _ATTACHED = re.compile(r"\b(option|choice|answer)(?=[(\[][A-Za-z][)\]])", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\{2,4}(?=(?:boxed|fbox|text|textbf|mathrm|mathbf)\b)")
-_BULLET = re.compile(r"\s*(?:[-*+>]+\s+(?![\d.√])|\d{1,2}[.)]\s+(?=[(\[]?[A-Z][)\].:]))")
-_CHECKED = re.compile(r"\s*[-*+]?\s*\[[xX✓]\s?\]\s*|\s*✓\s+")
 _INLINE_LIST = re.compile(r"\(?A([:.)]| \()[^\n]{0,200}?(?<![A-Za-z])B\1[^\n]{0,200}?(?<![A-Za-z])C\1")
-_MARGIN = re.compile(r"\s+")
-_LABEL = re.compile(r"(?:[(\[][A-Za-z][)\]]|[A-Za-z][).:\]]|[A-Za-z] -(?!>))\s*\S")
-_DASHED = re.compile(r"\(?([A-Za-z])\)?-(?=[A-Za-z])")
-_UNCHECKED = re.compile(r"\s*[-*+]?\s*\[\s?\]\s|\s*✗\s+")
 _SENTENCE_END = re.compile(r"(?<![A-Za-z]\.[a-z])(?<!\be\.g)[.!?](?=[\s)\]⟧]|$)|(?<=[^\x00-\x7f])[.!?]")
 _TAG = re.compile(
     r"[<\[](answer|final_answer|final|ans|choice|option|selection)[>\]]"
@@ -39,6 +36,7 @@ _TAG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """An answer in tags; the last one may lack its closing tag."""
+_JUDGEMENTS = (Stance.JUDGED, Stance.WEAK)
 _LABEL_END = re.compile(r"^\W{0,3}[A-Za-z]\.(?=\s)")
 
 
@@ -57,28 +55,18 @@ class _Claim:
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    index: int
-    start: int
-    text: str
-    head: Mention | None
-    """The group that the line begins with, if it is written like a label."""
-    bare: bool
-    """Whether the line holds nothing but its first group."""
-    labelled: bool
-    """Whether it begins with the label of an option and continues with text."""
-    rejected: bool
-    """Whether the line rejects its first group."""
-
-
-def committed(text: str, options: OptionTexts, *, negative_question: bool = False) -> frozenset[str]:
+def committed(text: str, options: OptionTexts, *, negative_question: bool = False, prompt: str = "") -> frozenset[str]:
     """Letters of the options that a text commits to; several if it leaves open which."""
     text = _shorten(text)
     text, boxes = _take_boxes(text, options)
-    text = wording.stated(with_letters(plain(text), options))
-    lines = _split_lines(text, options, boxes)
-    return _resolve(list(_claims(lines, options, boxes)), text, negative_question)
+    text = questions.stated(with_letters(plain(text), options))
+    lines = split_lines(text, options, boxes)
+    negative_question = negative_question or questions.asks_negatively(text)
+    letters = _resolve(list(_claims(lines, options, boxes)), text, negative_question)
+    if boxes or 0 < len(letters) < min(3, len(options.texts)):
+        return letters
+    letters = reviewed(text, options, negative_question) or letters
+    return letters if letters or negative_question else named(text, options, prompt)
 
 
 def committed_in_tags(text: str, options: OptionTexts) -> frozenset[str] | None:
@@ -131,64 +119,8 @@ def _inside(content: str, options: OptionTexts) -> frozenset[str]:
     return committed(content[:2_000], options) if "boxed" not in content else frozenset()
 
 
-def _split_lines(text: str, options: OptionTexts, boxes: Sequence[frozenset[str]]) -> list[_Line]:
-    lines: list[_Line] = []
-    start = 0
-    for raw in text.split("\n"):
-        if raw.strip():
-            lines.append(_read_line(len(lines), start, raw.rstrip(), options, boxes))
-        start += len(raw) + 1
-    return lines
-
-
-def _read_line(index: int, start: int, text: str, options: OptionTexts, boxes: Sequence[frozenset[str]]) -> _Line:
-    unchecked = _UNCHECKED.match(text)
-    mark = unchecked or _CHECKED.match(text) or _BULLET.match(text) or _MARGIN.match(text)
-    body, start = text[mark.end() :] if mark else text, start + (mark.end() if mark else 0)
-    letter = _whole(body, options) if len(body) < 1_000 else None
-    if letter is not None:
-        whole = Mention(0, len(body), frozenset(letter), text=True)
-        return _Line(index, start, body, whole, bare=not unchecked, labelled=False, rejected=bool(unchecked))
-    groups = find_groups(body[:1_000], options, boxes)
-    head = groups[0] if groups and leads(body, groups[0]) else None
-    bare = head is not None and not unchecked and wording.BARE_AFTER.fullmatch(body, head.end) is not None
-    labelled = head is not None and len(head.letters) == 1 and _LABEL.match(body) is not None
-    rejected = bool(unchecked) or text.endswith("✗") or (head is not None and _rejects_head(body[:1_000], groups))
-    return _Line(index, start, body, head, bare=bare, labelled=labelled, rejected=rejected)
-
-
-def _whole(body: str, options: OptionTexts) -> str | None:
-    """The option whose text a line is, also with its letter and a dash ("B-Nitrogen")."""
-    dashed = _DASHED.match(body)
-    letter = options.match(body[dashed.end() :]) if dashed else None
-    return letter if dashed and letter == dashed[1].upper() else options.match(body)
-
-
-def _rejects_head(line: str, groups: Sequence[Mention]) -> bool:
-    rejected = wording.LABEL_REJECTED.match(line, groups[0].end) is not None
-    return rejected or stances(line, groups[:2])[0] is Stance.REJECTED
-
-
-def _lists(lines: Sequence[_Line]) -> set[int]:
-    """Indices of lines that restate the options one after the other."""
-    members: set[int] = set()
-    run: list[_Line] = []
-    for line in lines:
-        if not line.labelled:
-            run = []
-            continue
-        run = [*run, line] if run and _letter(run[-1]) < _letter(line) else [line]
-        if len(run) > 1:
-            members |= {member.index for member in run}
-    return members
-
-
-def _letter(line: _Line) -> str:
-    return min(line.head.letters) if line.head else ""
-
-
-def _claims(lines: Sequence[_Line], options: OptionTexts, boxes: Sequence[frozenset[str]]) -> Iterator[_Claim]:
-    lists = _lists(lines)
+def _claims(lines: Sequence[Line], options: OptionTexts, boxes: Sequence[frozenset[str]]) -> Iterator[_Claim]:
+    lists = find_lists(lines)
     groups_left = _MAX_GROUPS
     read: list[list[_Claim]] = []
     for line in reversed(lines):
@@ -202,14 +134,17 @@ def _claims(lines: Sequence[_Line], options: OptionTexts, boxes: Sequence[frozen
         yield from claims
 
 
-def _line_claim(line: _Line, lines: Sequence[_Line]) -> _Claim | None:
+def _line_claim(line: Line, lines: Sequence[Line]) -> _Claim | None:
     """The claim of a line that is an option, or that begins with one and is the first, the last or below a heading."""
     if line.head is None or line.rejected or line.text.endswith("?") or _INLINE_LIST.match(line.text):
+        return None
+    if announced(line, lines):
         return None
     edge = line.index in (0, len(lines) - 1)
     headed = line.index > 0 and wording.HEADING.match(lines[line.index - 1].text) is not None
     after = line.text[line.head.end :]
     labelled = (edge or headed) and (line.labelled or wording.REASON_AFTER.match(after) is not None)
+    labelled = labelled and (headed or not enumerates(line, lines))
     if not line.bare and not labelled and not line.text.endswith("✓"):
         return None
     stance = Stance.BOXED if line.head.boxed else Stance.STATED
@@ -217,7 +152,7 @@ def _line_claim(line: _Line, lines: Sequence[_Line]) -> _Claim | None:
 
 
 def _sentence_claims(
-    line: _Line, options: OptionTexts, boxes: Sequence[frozenset[str]], *, skip: int
+    line: Line, options: OptionTexts, boxes: Sequence[frozenset[str]], *, skip: int
 ) -> Iterator[_Claim]:
     for start, sentence in list(_sentences(line.text))[-_MAX_SENTENCES_PER_LINE:]:
         if sentence.endswith("?"):
@@ -228,11 +163,13 @@ def _sentence_claims(
             corrects = leads(sentence, group) and wording.CORRECTION_START.match(sentence) is not None
             if stance is Stance.MENTIONED and bare and (start > 0 or corrects):
                 stance = Stance.WEAK
+            if line.rejected and line.head and line.head.start == start + group.start and stance in _JUDGEMENTS:
+                stance = Stance.REJECTED
             if start + group.end > skip:
                 yield _claim(line, group, stance, sentence, start)
 
 
-def _claim(line: _Line, group: Mention, stance: Stance, sentence: str, offset: int, *, bare: bool = False) -> _Claim:
+def _claim(line: Line, group: Mention, stance: Stance, sentence: str, offset: int, *, bare: bool = False) -> _Claim:
     start = line.start + offset
     return _Claim(
         letters=group.letters,
@@ -262,6 +199,8 @@ def _resolve(claims: Sequence[_Claim], text: str, negative_question: bool) -> fr
     current: _Claim | None = None
     for claim in claims:
         between = text[current.end : claim.start] if current else ""
+        if claim.stance is Stance.WEAK and negative_question and wording.TRUE_AFTER.match(claim.after):
+            continue
         if claim.stance is Stance.REJECTED:
             if current and claim.letters >= current.letters and _withdraws(claim, between, negative_question):
                 current = None
@@ -294,6 +233,8 @@ def _next(current: _Claim | None, claim: _Claim, between: str) -> _Claim:
 def _replaces(current: _Claim, claim: _Claim, between: str) -> bool:
     """Whether a claim for another option replaces the current one: it corrects it, concludes, or is stronger."""
     if claim.stance is Stance.WEAK:
+        if wording.TRUE_AFTER.match(current.after) and wording.TRUE_AFTER.match(claim.after):
+            return False
         if current.stance is Stance.WEAK and (claim.line != current.line or wording.EQUALS.search(claim.before)):
             return True
         if current.stance > Stance.STATED and re.search(r"\bbut\b[^.!?\n]*$", between):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from roll.rewards.choice import wording
 from roll.rewards.choice.options import OptionTexts
 
 _MAX_CONTEXT_CHARS = 240
+_MAX_LEAD_CHARS = 1_000
 _WORD_CHARS = r"0-9A-Za-zÀ-ɏ'"
 _LETTER = re.compile(
     rf"(?<![{_WORD_CHARS}\\])(?<!\w[(\[])([(\[]{{0,2}})(?:(?<=[(\[])\s)?([A-Za-z])((?:\s?[)\]]){{0,2}})"
@@ -52,7 +54,10 @@ _ONLY = re.compile(
     re.IGNORECASE,
 )
 """Before the only option that a sentence leaves ("all but B are wrong")."""
-_LABEL_EQUALS = re.compile(r"\W*(?:option |choice )?[A-Z]\s?=\s*", re.IGNORECASE)
+_LABEL_EQUALS = re.compile(
+    r"\W*(?:(?:option |choice )?[A-J]|\d+\s?\*?\s?[a-z](?:\^\d)?|[a-z]\^\d)\s?=\s*", re.IGNORECASE
+)
+"""The left side of an equation that is no result: a label ("B = 12"), or an unknown to be solved for ("2x = 12")."""
 _ACCOMPANIED = re.compile(r"[)\]]?, with ")
 _CAN_GO = re.compile(r" can be (?:eliminated|ruled out|excluded|discarded|dismissed|rejected)")
 _SAME = re.compile(r"(?<![A-Za-z])(?:so|as|nor) (?:is|are|does|do|was)\s*$", re.IGNORECASE)
@@ -102,14 +107,20 @@ def _find_single(sentence: str, options: OptionTexts, boxes: Sequence[frozenset[
         for box in _BOX.finditer(sentence)
         if boxes[ord(box[1]) - FIRST_BOX]
     ]
-    taken = [(group.start, group.end) for group in texts + boxed]
+    taken = sorted(texts + boxed, key=lambda group: group.start)
+    starts = [group.start for group in taken]
     letters = [
         Mention(letter.start(), letter.end(), frozenset(letter[2].upper()))
         for letter in _LETTER.finditer(sentence)
-        if not any(start < letter.end(2) and letter.start(2) < end for start, end in taken)
+        if not _overlaps(letter, taken, bisect.bisect_left(starts, letter.end(2)))
         and _names_option(letter, sentence, options)
     ]
     return sorted(texts + boxed + letters, key=lambda group: group.start)
+
+
+def _overlaps(letter: re.Match[str], taken: Sequence[Mention], index: int) -> bool:
+    """Whether the last group that starts before a letter's end, at `index` - 1, covers it."""
+    return index > 0 and letter.start(2) < taken[index - 1].end
 
 
 def _names_option(letter: re.Match[str], sentence: str, options: OptionTexts) -> bool:
@@ -159,7 +170,7 @@ def stances(sentence: str, groups: Sequence[Mention]) -> list[Stance]:
 
 
 def _stance(sentence: str, group: Mention, previous: Mention | None, following: Mention | None) -> Stance:
-    before = wording.IDIOM.sub(lambda idiom: " " * len(idiom[0]), sentence[: group.start][-_MAX_CONTEXT_CHARS:])
+    before = wording.without_idioms(sentence[: group.start][-_MAX_CONTEXT_CHARS:])
     after = sentence[group.end : following.start if following else None][:_MAX_CONTEXT_CHARS]
     whole, after = after, wording.CONTRAST_END.sub("", after) if following else after
     statement = wording.STATEMENT.search(before)
@@ -180,11 +191,17 @@ def _stance(sentence: str, group: Mention, previous: Mention | None, following: 
         return Stance.BOXED
     if cue:
         return Stance.BOXED if statement and re.search(r"\bfinal\b", statement[0], re.IGNORECASE) else Stance.STATED
-    return Stance.WEAK if whole != after and leads(sentence, group) else _judged(before, after)
+    if whole != after and leads(sentence, group):
+        return Stance.WEAK
+    judged = _judged(before, after, sentence[: group.end][-_MAX_CONTEXT_CHARS:])
+    nearly = judged is Stance.WEAK and wording.NONE_OF.search(before) and wording.NEARLY_AFTER.match(after)
+    return Stance.MENTIONED if nearly else judged
 
 
 def leads(sentence: str, group: Mention) -> bool:
     """Whether only filler words precede a group."""
+    if group.start > _MAX_LEAD_CHARS:
+        return False
     before = wording.IDIOM.sub("", sentence[: group.start])
     correction = wording.CORRECTION_START.match(before)
     return _FILLER.fullmatch(before, correction.end() if correction else 0) is not None
@@ -194,14 +211,27 @@ def _counterfactual(before: str, after: str) -> bool:
     return wording.COUNTERFACTUAL.match(before + "B" + after.partition(",")[0]) is not None
 
 
-def _judged(before: str, after: str) -> Stance:
+def _judged(before: str, after: str, through: str) -> Stance:
     verdict = wording.VERDICT_AFTER.match(after)
+    if verdict is not None and _describes(verdict, after):
+        verdict = None
     if verdict is not None and verdict["verdict"]:
         return Stance.JUDGED
-    result = wording.EQUALS.search(before) and not _LABEL_EQUALS.fullmatch(before) and not after.strip(" .!)")
-    if verdict is not None or result or wording.WEAK_BEFORE.search(before):
+    result = wording.EQUALS.search(before) and not _LABEL_EQUALS.fullmatch(before)
+    ended = not after.strip(" .!)]") and (result or wording.APPOSED.search(through) is not None)
+    cleft = wording.CLEFT_BEFORE.fullmatch(before) and wording.CLEFT_AFTER.match(after)
+    if verdict is not None or ended or cleft or wording.WEAK_BEFORE.search(before):
         return Stance.WEAK
     return Stance.MENTIONED
+
+
+def _describes(verdict: re.Match[str], after: str) -> bool:
+    """Whether a verdict is none: it describes the word after it ("B: right angles"), or a cross follows its tick."""
+    if verdict["verdict"] == "✓":
+        return "✗" in after
+    attribute = wording.ATTRIBUTE.match(after, verdict.end()) is not None
+    word = (verdict["verdict"] or "").lower()
+    return word in ("correct", "right", "yes") and attribute and wording.JUDGES.search(verdict[0]) is None
 
 
 def _rejected_after(after: str) -> bool:

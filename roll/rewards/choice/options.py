@@ -35,6 +35,7 @@ _POSITION = re.compile(
     r"|(?:one|answer)(?=\s*(?:[.,;!]|$)))",
     re.IGNORECASE,
 )
+_SLASHED = re.compile(r"(?<![\w/(])\(?([A-Z])\)?\s?/\s?(?=\S)")
 _AFTER_TEXT = re.compile(
     r"\s*$|\s*[.,;:!?)\]](?!\d)|\s*⟧|\s*\(|\s+-\s|\s+[✓✗]|\s*/\s*[A-Z]\b"
     r"|\s+(?:because|since|as|which|is|isn't|was|wasn't|are|aren't|seems|must|would|should|can|cannot|can't|does"
@@ -121,7 +122,7 @@ def _build(pairs: tuple[tuple[str, str], ...]) -> OptionTexts:
 
 
 def with_letters(text: str, options: OptionTexts) -> str:
-    """The text with "option B" in place of "the second option"."""
+    """The text with "option B" in place of "the second option", and "B) red" in place of "B/red"."""
     letters = list(options.texts) if any(options.texts.values()) else []
 
     def letter(position: re.Match[str]) -> str:
@@ -129,7 +130,13 @@ def with_letters(text: str, options: OptionTexts) -> str:
         index = len(letters) - 1 if ordinal == "last" else _ORDINALS.index(ordinal)
         return f"option {letters[index]}" if index < len(letters) else position[0]
 
-    return _POSITION.sub(letter, text) if letters else text
+    def labelled(slash: re.Match[str]) -> str:
+        named = options.texts.get(slash[1], "")
+        following = text[slash.end() : slash.end() + len(named)]
+        return f"{slash[1]}) " if named and following.casefold() == named.casefold() else slash[0]
+
+    text = _POSITION.sub(letter, text) if letters else text
+    return _SLASHED.sub(labelled, text) if letters else text
 
 
 def gold_letter(task: Task, options: OptionTexts) -> str:

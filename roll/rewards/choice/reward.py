@@ -10,8 +10,8 @@ from typing import Any
 
 from roll.rewards.choice.claims import committed, committed_in_tags
 from roll.rewards.choice.options import UNLISTED, OptionTexts, gold_letter, parse_options
+from roll.rewards.choice.questions import NEGATIVE_QUESTION
 from roll.rewards.choice.surface import plain
-from roll.rewards.choice.wording import NEGATIVE_QUESTION
 from roll.rewards.response import after_thinking, find_boxes
 from roll.types import Score, Task
 
@@ -36,7 +36,7 @@ def score(task: Task, response: str, *, options: Any = None) -> Score:
     prompt = "\n".join(message.content for message in task.messages)
     negative = NEGATIVE_QUESTION.search(prompt) is not None
     spoken = _without_prompt(_DIALOGUE.sub(r"\1Answer:", _spoken(response)), task)
-    return Score(float(_claimed(spoken, parsed, negative) == frozenset(gold)))
+    return Score(float(_claimed(spoken, parsed, negative, prompt) == frozenset(gold)))
 
 
 def answer_of(response: str) -> str | None:
@@ -51,9 +51,11 @@ def answer_of(response: str) -> str | None:
     return _stated_text(text)
 
 
-def _claimed(text: str, options: OptionTexts, negative: bool) -> frozenset[str]:
+def _claimed(text: str, options: OptionTexts, negative: bool, prompt: str = "") -> frozenset[str]:
     letters = committed_in_tags(text, options)
-    return committed(text, options, negative_question=negative) if letters is None else letters
+    if letters is not None:
+        return letters
+    return committed(text, options, negative_question=negative, prompt=prompt)
 
 
 def _spoken(response: str) -> str:

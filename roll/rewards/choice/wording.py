@@ -10,11 +10,14 @@ _LEAD_WORDS = (
     r"|most likely|probably|likely|possibly|perhaps|maybe|either|both|still|in fact|again|now|correct|right|best"
     r"|one|the"
     r"|is|as|follows|given by|following|for sure|undoubtedly|hereby|in my (?:opinion|view)|to be|that|which is|so"
-    r"|und|also"
+    r"|und|also|daher|somit|folglich|demnach|deshalb|donc|alors|ainsi|par conséquent|por (?:lo )?tanto"
+    r"|por consiguiente|entonces|pues|quindi|dunque|perci[òo]|pertanto|portanto|(?<=é )a|(?<=portanto, )a"
+    r"|ent[ãa]o|logo|assim"
     r"|option|options|choice|choices|answer|letter|number|selection|selecting|labell?ed|marked|alternative|item"
     r"|statement"
     r"|(?:a |à )?letra|lettre|lettera|buchstabe|буква|вариант"
-    r"|la|el|le|die|der|das|opci[oó]n|选项|選項|选|是|为|為|应该|應該|应|it|(?!initially|originally|previously|formerly|hardly"
+    r"|la|el|le|die|der|das|opci[oó]n|选项|選項|选|是|为|為|应该|應該|应|it|(?!initially|originally|previously"
+    r"|formerly|hardly"
     r"|scarcely|barely|wrongly|incorrectly"
     r"|mistakenly|falsely|unlikely|only)[a-z]{2,12}ly"
 )
@@ -24,17 +27,22 @@ LEAD = rf"(?:[\s,:*_'\"=>|-]++|(?<![A-Za-z])(?:{_LEAD_WORDS})(?![A-Za-z])|\b[a-z
 _NOUN = (
     r"(?:answer|option|choice|solution|selection|pick|guess|verdict|conclusion|response|letter|result|ans|vote|bet"
     r"|decision|one|alternative|statement|item|final|correct|output|prediction|respuesta|r[ée]ponse|antwort"
-    r"|resposta|risposta|opci[oó]n|opzione|correcta|вариант|đáp án|jawaban|cevap|odpowied[zź]|antwoord|svar"
+    r"|resposta|risposta|opci[oó]n|opzione|alternativa|scelta|richtig|correcta|вариант|đáp án|jawaban|cevap"
+    r"|odpowied[zź]"
+    r"|antwoord|svar"
     r"|الإجابة|उत्तर"
     r"|ответ)"
 )
 STATEMENT = re.compile(
     rf"(?<![A-Za-z]){_NOUN}s?(?:\([^()]{{0,20}}\))?\b[^,;.!?\n]{{0,70}}?"
-    rf"(?:(?<![A-Za-z])(?:is|was|are|be|becomes|remains|est|ist|es|é|è|lautet|là|adalah|to|är|هي)(?![A-Za-z])|'s\b|[:=|]|->"
+    rf"(?:(?<![A-Za-z])(?:is|was|are|be|becomes|remains|est|ist|es|é|è|lautet|là|adalah|to|är|هي)(?![A-Za-z])"
+    rf"|'s\b|[:=|]|->"
     rf"|=>)[*_]*{LEAD}"
-    rf"|(?:정답[은는이]?|답은|答案|正解|答え|正确选项|正確選項|正确的|正確的|选项|選項)[^,;.!?\n]{{0,12}}?(?:是|为|為|选|選|は|が|:)?\s*{LEAD}"
+    rf"|(?:정답[은는이]?|답은|答案|正解|答え|正确选项|正確選項|正确的|正確的|(?<![A-Za-z])选项"
+    rf"|(?<![A-Za-z])選項)[^,;.!?\n]{{0,12}}?(?:是|为|為|选|選|は|が|:)?\s*{LEAD}"
     rf"|(?<!不)(?:故选|故選|应选|應選|选择|選擇|选|選)\s*[:为為]?\s*{LEAD}"
-    rf"|(?<![A-Za-z])(?:answer|ans|r[ée]ponse|respuesta|antwort|ответ|вариант|उत्तर)\s+(?:-+\s+)?(?:option\s+|choice\s+)?\(?$"
+    rf"|(?<![A-Za-z])(?:answer|ans|r[ée]ponse|respuesta|antwort|ответ|вариант|उत्तर)\s+(?:-+\s+)?(?:option\s+"
+    rf"|choice\s+)?\(?$"
     r"|(?<![A-Za-z])(?:option|choice|answer|one),\s+$",
     re.IGNORECASE,
 )
@@ -58,7 +66,8 @@ WEAK_BEFORE = re.compile(
     r"(?:(?<![A-Za-z])(?:it'?s|it is|it was|its|that'?s|that is|that would be|this is|that'd be|it'd be|only"
     r"|(?:must|has to|have to|should|would|will"
     r"|can only|got to|gotta|needs to) be|gotta be|by (?:process of )?elimination|on (?:reflection|second thoughts?)"
-    r"|left with|leav(?:e|es|ing)|remain(?:s|ing)?|so|thus|hence|therefore|consequently"
+    r"|left with|leav(?:e|es|ing)(?: (?:us|me|you))?(?: (?:just|only))?(?: with)?|remain(?:s|ing)?|so|thus|hence"
+    r"|therefore|consequently"
     r"|accordingly|namely|i\.e\.?|think|believe|figure|reckon|suspect|correspond(?:s|ing)? to|match(?:es|ing)?"
     r"|agrees? with"
     r"|points? (?:to|towards?)|giv(?:e|es|ing)|yield(?:s|ing)?|means|i mean(?:t)?|makes? it|correction|actually|wait"
@@ -84,6 +93,7 @@ _THE = (
     r"(?:the|my|our|a|an|what"
     r"|only|most|single|final|one|to be|best|very|by far|more|likely|fully|well|better|\w{2,12}ly)"
 )
+_ITEM = r"(?:选项|選項|项|項|的|说法|說法|表述|描述|叙述){0,3}"
 VERDICT_AFTER = re.compile(
     rf"\s*(?:\([^()]{{0,80}}\)\s*)?(?:{_ADVERB}\s*(?:{_BE}|-|:|->|=|\|)?{_ADVERB}\s*(?:{_THE}\s+)*"
     r"(?:(?P<verdict>correct|right|answer|choice|option|solution|pick|selection|one|winner|best|✓|to choose"
@@ -92,8 +102,12 @@ VERDICT_AFTER = re.compile(
     r"|supported|justified|favou?red|preferred|likely|better|stronger|closest))(?![A-Za-z])"
     r"|\s*(?P<verb>it is|fits|works|matches|holds|wins|remains|satisf\w+|makes (?:the most |more |perfect )?sense"
     r"|follows"
-    r"|stands|survives|gets? my vote|for the win|describes|agrees|(?:是|为|為)?(?:正确|正確|对|對)"
-    r"|(?:ist|est|es) (?:richtig|correcte?a?|juste))(?![A-Za-z]))",
+    rf"|stands|survives|gets? my vote|for the win|describes|agrees|{_ITEM}(?:才|是|为|為|也|都|均"
+    rf"|亦){{0,3}}(?:正确|正確|符合题意|符合題意"
+    r"|[对對](?![应應于於比象称稱]))(?!吗|嗎|与否)"
+    r"|(?:(?:ist|est|es|é|è) )?(?:richtig|korrekt|zutreffend|correct[ea]|juste|exacte|corrett[ao]|corret[ao]"
+    r"|giust[ao]))"
+    r"(?![A-Za-z]))",
     re.IGNORECASE,
 )
 """What follows an option that a sentence calls right: by `verdict`, or in weaker words."""
@@ -124,12 +138,18 @@ REJECTED_AFTER = re.compile(
     r"|makes? no|goes? too"
     r"|falls? (?:short|apart)|drops? out|loses?|misreads?|misrepresents?|gets? it wrong|(?:was|is) wrong"
     r"|neglects?|omits?"
-    rf"|✗|不|错|錯|wrong|incorrect|false|nope|\(\s*(?:{_NEGATIVE})\b)",
+    rf"|(?:ist|est|es|é|è)(?:,? (?:also|daher|somit|donc|alors|por (?:lo )?tanto|quindi|portanto),?)* (?:falsch"
+    rf"|nicht|faux|fausse|incorrect[aeo]|incorret[ao]|inexacte?|fals[ao]|sbagliat[ao]|errad[ao])|n'est"
+    rf"|no es|non è"
+    rf"|não é|,? but (?:that|this|it) (?:contradicts|fails|violates|can't be|cannot be|is wrong|is incorrect"
+    rf"|is impossible|doesn't (?:fit|work|match|hold))|unexplained|unanswered|untested|unchecked|aside|open(?=\W*$)|✗"
+    rf"|{_ITEM}[都均也是则則为為皆]{{0,3}}(?:不|错|錯"
+    rf"|有误|有誤|非)|wrong|incorrect|false|nope|\(\s*(?:{_NEGATIVE})\b)",
     re.IGNORECASE,
 )
 """What follows an option that a sentence rejects."""
 REJECTED_BEFORE = re.compile(
-    r"(?<![A-Za-z])(?:not|never|no|nor|neither|none|cannot|rather than|instead of|in place of|unlike"
+    r"(?<![A-Za-z])(?:not|never|no|nor|neither|none|nothing|cannot|rather than|instead of|in place of|unlike"
     r"|except(?:ing)?|besides"
     r"|other than|(?:any|every)thing but|all but|apart from|aside from|eliminat\w*|exclud\w*|reject\w*|rul(?:e|es"
     r"|ed|ing)\b"
@@ -143,7 +163,7 @@ REJECTED_BEFORE = re.compile(
     r"|stay away|no way|nobody|no one|few|rarely|seldom|second-best|runner-up"
     r"|(?:any|every|all|each)\b[^,;.]{0,20}\b(?:but|except)"
     r"|contrary to|differs? from|different from|distinct from|says? no to|disqualif\w*|veto\w*|untrue|nein"
-    r"|kein\w*|nicht|pas|no es)"
+    r"|kein\w*|nicht|pas|no es|non [èe]|n[ãa]o)"
     r"(?![A-Za-z])|n't(?![A-Za-z])|✗|[≠¬]\s*$|!$|不|排除|并非|並非|非|错|錯",
     re.IGNORECASE,
 )
@@ -197,6 +217,41 @@ IDIOM = re.compile(
     re.IGNORECASE,
 )
 """Phrases with a negative word that reject nothing."""
+_ASKED = re.compile(
+    r"((?<![A-Za-z])(?:(?:the|only) (?:\w+ ){1,4}?(?:that|which|who) |what (?:\w+ ){0,4}?)(?=[a-z]+(?: not|n't)"
+    r"|cannot)"
+    r"|(?<![A-Za-z])the (?:\w+ ){1,3}?(?=not (?:\w+(?:ed|ing|en)|found|made|a|an|in|on|part)(?![A-Za-z])))"
+    r"((?:(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|must|may)(?: not|n't)|cannot|not)"
+    r"(?! (?:\w+ly |the |a |an |in fact |be |at all )*(?:correct|right|answer|true|valid|best|choice|option|it"
+    r"|possible"
+    r"|plausible|work|fit|match|hold|that|what|because|supported(?! by))(?![A-Za-z])))"
+    r"(?= [^,;.!?:]{2,100} (?:is|was|are|would be|must be|should be|has to be|will be)(?![A-Za-z])"
+    r"|[^,;.!?:]{0,100}:)",
+    re.IGNORECASE,
+)
+"""A negation inside the description of what is asked ("the one that is not an insect is ...")."""
+_SURVEY = re.compile(
+    r"(?<![A-Za-z])(?:look(?:ing|s)? (?:\w+ly )?at|consider(?:ing|ation of)?|check(?:ing|s)?(?: of)?"
+    r"|compar(?:ing|ison of)"
+    r"|test(?:ing|s)?(?: of)?|try(?:ing)?|examin(?:ing|ation of)) (?:(?!if|whether|not|between)[a-z]+ ){0,4}?"
+    r"(?:options|choices|answers|alternatives|values|numbers|candidates|possibilities|statements|them|facts|data"
+    r"|evidence"
+    r"|option|choice)"
+    r"(?: \w+ly)?(?= (?:giv(?:es|ing)|yields?|leads?|points?|leaves?|brings?|takes?|shows?|reveals?|confirms?"
+    r"|suggests?)"
+    r"(?![A-Za-z]))",
+    re.IGNORECASE,
+)
+"""A survey of the options as the subject of what it shows ("a look at the options gives ...")."""
+
+
+def without_idioms(text: str) -> str:
+    """The text with spaces in place of words that would reject or consider an option elsewhere."""
+    text = IDIOM.sub(lambda idiom: " " * len(idiom[0]), text)
+    text = _SURVEY.sub(lambda survey: " " * len(survey[0]), text)
+    return _ASKED.sub(lambda asked: asked[1] + " " * len(asked[2]), text)
+
+
 CONTRAST_END = re.compile(
     rf"[\s,;(-]*(?:(?:and|but|or)\s+)?(?<![A-Za-z])(?:certainly |definitely |clearly |surely )?"
     rf"(?:not|never|no|nor|unlike|rather than|instead of|as opposed to|over|beats|more than|than|而?不是|而非"
@@ -205,7 +260,7 @@ CONTRAST_END = re.compile(
 )
 """A negative word between two options that rejects the second one only."""
 BARE_AFTER = re.compile(
-    r"(?:[\s.,;:!✓)\]-]|[^\x00-\x7f\w✗]|\b(?:it is|for sure|definitely|final answer|is (?:my"
+    r"(?:[\s.,;:!✓)\]-]|[^\x00-\x7f\w✗]|\b(?:(?<![:.] )it is|for sure|definitely|final answer|is (?:my"
     r"|the) (?:final )?(?:answer|choice)|my final answer"
     r"|please|indeed|of course|obviously|clearly|certainly|100 ?%|all the way|all day"
     r"|without (?:a |any )?doubt|no doubt"
@@ -255,7 +310,8 @@ CORRECTION = re.compile(
 CONCLUSION = re.compile(
     r"(?<![A-Za-z])(?:so|thus|therefore|hence|final(?:ly)?|in conclusion|conclud\w+|overall|ultimately|in the end"
     r"|in summary"
-    r"|consequently|to sum up)(?![A-Za-z])|因此|所以|故",
+    r"|consequently|to sum up|donc|daher|somit|folglich|por (?:lo )?tanto|entonces|quindi|dunque|portanto)"
+    r"(?![A-Za-z])|因此|所以|故",
     re.IGNORECASE,
 )
 SAME_BEFORE = re.compile(r"\b(?:so (?:is|does|are|would)|as (?:is|does|well as)|also|likewise)\s*$", re.IGNORECASE)
@@ -296,16 +352,35 @@ WRONG_AFTER = re.compile(
     r"|valid))",
     re.IGNORECASE,
 )
-NEGATIVE_QUESTION = re.compile(
-    r"\b(?:incorrect|false|wrong|untrue|invalid|except|least|NOT|error|mistake|mistaken|inaccurate|inappropriate)\b"
-    r"|(?i:\bnot (?:true|correct|a|an|one|the|valid|be|likely|\w+ed|\w+ing)\b|\bEXCEPT\b|n't\b)"
+NONE_OF = re.compile(
+    r"(?<![A-Za-z])(?:none|neither) of (?:these|those|them|the (?:above|(?:\w+ )?(?:options|choices"
+    r"|answers)))(?![A-Za-z])"
+    r"(?! (?:other|except|but|besides))",
+    re.IGNORECASE,
 )
-"""A question that asks for the option that is wrong."""
-_TAG_QUESTION = re.compile(r", (?:right|correct|isn't it)\?(?=\s|$)", re.IGNORECASE)
-_SELF_ANSWER = re.compile(r"(?<![A-Za-z0-9])\(?([A-Z])\)?\? (Yes|No)(?![A-Za-z])[.!,]?(?! (?:wait|doubt))")
-
-
-def stated(text: str) -> str:
-    """The text with statements in place of questions that answer themselves ("B, right?", "A? No.")."""
-    text = _TAG_QUESTION.sub(".", text)
-    return _SELF_ANSWER.sub(lambda match: f"{match[1]} is {'correct' if match[2] == 'Yes' else 'wrong'}.", text)
+NEARLY_AFTER = re.compile(
+    r"[^,;.!?\n]{0,20}?(?<![A-Za-z])(?:would|might|could|may|comes?|closest|nearest)(?![A-Za-z])", re.IGNORECASE
+)
+ATTRIBUTE = re.compile(
+    r"(?:-| (?!(?:answer|choice|option|one|solution|because|since|as|and|but|for|here|in|by|due|given|based"
+    r"|according|when"
+    r"|with|to|so|while|if|now|too|about|on|given|after|only|then)(?![a-z])))[a-z]"
+)
+"""After "right" or "correct" that describes something else ("B: right angles")."""
+JUDGES = re.compile(rf"(?<![A-Za-z]){_BE}(?![A-Za-z])", re.IGNORECASE)
+APPOSED = re.compile(
+    r"(?:(?<![A-Za-z])(?:is|are|was|were|be|becomes|equals?|gives?|gets?|yields?|makes?|comes? (?:to|out)"
+    r"|totals?)(?![A-Za-z])|=)"
+    r"[^.!?\n]*\S\s*(?:[,(]|\s-)\s*(?:(?:which is|that is|i\.e\.|namely|so),? )?(?:option|choice"
+    r"|answer) [(\[]?[A-Za-z][)\]]?$",
+    re.IGNORECASE,
+)
+"""A result that ends with the option it belongs to ("the sum is 12, option B")."""
+CLEFT_BEFORE = re.compile(
+    r"\W*(?:(?:so|thus|hence|therefore),? )?it (?:is|was) (?:the |an |a )?(?:[A-Za-z-]+ ){0,4}", re.IGNORECASE
+)
+CLEFT_AFTER = re.compile(
+    r"(?:,[^,;.!?\n]{0,80},|\s?\([^()\n]{0,80}\))? ?(?:who|that|which|where)(?![A-Za-z])", re.IGNORECASE
+)
+"""After the option of "it was the physicist Ohm who ..."."""
+TRUE_AFTER = re.compile(r"\W*(?:(?:is|are) )?(?:\w+ly |also )?(?:true|accurate|valid)(?![A-Za-z])", re.IGNORECASE)

@@ -36,6 +36,7 @@ _TAG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """An answer in tags; the last one may lack its closing tag."""
+_DOUBTED = re.compile(r"[^.!?\n]{0,20}(?:correct|right|true)\?", re.IGNORECASE)
 _JUDGEMENTS = (Stance.JUDGED, Stance.WEAK)
 _LABEL_END = re.compile(r"^\W{0,3}[A-Za-z]\.(?=\s)")
 
@@ -138,7 +139,7 @@ def _line_claim(line: Line, lines: Sequence[Line]) -> _Claim | None:
     """The claim of a line that is an option, or that begins with one and is the first, the last or below a heading."""
     if line.head is None or line.rejected or line.text.endswith("?") or _INLINE_LIST.match(line.text):
         return None
-    if announced(line, lines):
+    if announced(line, lines) or _DOUBTED.match(line.text, line.head.end):
         return None
     edge = line.index in (0, len(lines) - 1)
     headed = line.index > 0 and wording.HEADING.match(lines[line.index - 1].text) is not None

@@ -33,7 +33,7 @@ _ARTICLE = re.compile(
 _SEPARATOR = re.compile(
     r"(?:[\s,;/&+|()\[\]-]|(?<![A-Za-z])(?:and/or|and|or|nor|as well as|along with|together with|plus|but also"
     r"|maybe|possibly"
-    r"|perhaps|even|also|alternatively|otherwise|else|to|through|option|choice|answer|options|with|either|both"
+    r"|perhaps|even|also|alternatively|otherwise|else|to|through|option|choice|answer|options|the|with|either|both"
     r"|und|oder|y|o)"
     r"(?![A-Za-z])|和|或|与|跟|及)*"
 )
@@ -60,6 +60,7 @@ _LABEL_EQUALS = re.compile(
 """The left side of an equation that is no result: a label ("B = 12"), or an unknown to be solved for ("2x = 12")."""
 _ACCOMPANIED = re.compile(r"[)\]]?, with ")
 _CAN_GO = re.compile(r" can be (?:eliminated|ruled out|excluded|discarded|dismissed|rejected)")
+_RANGE = re.compile(r"(?<![A-Za-z])from \S{1,20} to (?:option )?$", re.IGNORECASE)
 _SAME = re.compile(r"(?<![A-Za-z])(?:so|as|nor) (?:is|are|does|do|was)\s*$", re.IGNORECASE)
 _FILLER = re.compile(rf"\W*{wording.LEAD}", re.IGNORECASE)
 
@@ -219,6 +220,8 @@ def _judged(before: str, after: str, through: str) -> Stance:
         return Stance.JUDGED
     result = wording.EQUALS.search(before) and not _LABEL_EQUALS.fullmatch(before)
     ended = not after.strip(" .!)]") and (result or wording.APPOSED.search(through) is not None)
+    if _RANGE.search(before):
+        return Stance.MENTIONED
     cleft = wording.CLEFT_BEFORE.fullmatch(before) and wording.CLEFT_AFTER.match(after)
     if verdict is not None or ended or cleft or wording.WEAK_BEFORE.search(before):
         return Stance.WEAK
@@ -226,7 +229,9 @@ def _judged(before: str, after: str, through: str) -> Stance:
 
 
 def _describes(verdict: re.Match[str], after: str) -> bool:
-    """Whether a verdict is none: it describes the word after it ("B: right angles"), or a cross follows its tick."""
+    """Whether a verdict is none: it describes the word after it ("B: right angles"), or a cross or "?" follows."""
+    if after.startswith("?", verdict.end()):
+        return True
     if verdict["verdict"] == "✓":
         return "✗" in after
     attribute = wording.ATTRIBUTE.match(after, verdict.end()) is not None

@@ -53,7 +53,9 @@ _DOUBT = re.compile(
     re.IGNORECASE,
 )
 """Words that deny, weaken, compare, quote or only prepare a statement."""
-_SUPERLATIVE = re.compile(r" (?:is|are) (?:\w+ly )?the (?:\w+ )?(?:\w{2,}est(?= \w)|most(?= \w))")
+_SUPERLATIVE = re.compile(
+    r" (?:is|are) (?:\w+ly )?the (?:(?!second|third|fourth|fifth|next)\w+ )?(?:\w{2,}est(?= \w)|most(?= \w))"
+)
 _LINK = re.compile(
     r"(?<![A-Za-z])(?:(?:is|are)(?: \w+ly)? (?:called|named|termed|known as)|heading|headed|facing|pointing"
     r"|moving|travell?ing|flowing"

@@ -38,8 +38,9 @@ STATEMENT = re.compile(
     rf"(?:(?<![A-Za-z])(?:is|was|are|be|becomes|remains|est|ist|es|é|è|lautet|là|adalah|to|är|هي)(?![A-Za-z])"
     rf"|'s\b|[:=|]|->"
     rf"|=>)[*_]*{LEAD}"
-    rf"|(?:정답[은는이]?|답은|答案|正解|答え|正确选项|正確選項|正确的|正確的|(?<![A-Za-z])选项"
-    rf"|(?<![A-Za-z])選項)[^,;.!?\n]{{0,12}}?(?:是|为|為|选|選|は|が|:)?\s*{LEAD}"
+    rf"|(?:정답[은는이]?|답은|答案|正解|答え|正确选项|正確選項|正确的|正確的)[^,;.!?\n]{{0,12}}?(?:是|为|為|选"
+    rf"|選|は|が|:)?\s*{LEAD}"
+    rf"|(?<![A-Za-z])(?:选项|選項)[^,;.!?\n]{{0,12}}?(?:是|为|為|:)\s*{LEAD}"
     rf"|(?<!不)(?:故选|故選|应选|應選|选择|選擇|选|選)\s*[:为為]?\s*{LEAD}"
     rf"|(?<![A-Za-z])(?:answer|ans|r[ée]ponse|respuesta|antwort|ответ|вариант|उत्तर)\s+(?:-+\s+)?(?:option\s+"
     rf"|choice\s+)?\(?$"
@@ -104,7 +105,7 @@ VERDICT_AFTER = re.compile(
     r"|follows"
     rf"|stands|survives|gets? my vote|for the win|describes|agrees|{_ITEM}(?:才|是|为|為|也|都|均"
     rf"|亦){{0,3}}(?:正确|正確|符合题意|符合題意"
-    r"|[对對](?![应應于於比象称稱]))(?!吗|嗎|与否)"
+    r"|[对對](?![应應于於比象称稱]))(?![吗嗎性]|与否)"
     r"|(?:(?:ist|est|es|é|è) )?(?:richtig|korrekt|zutreffend|correct[ea]|juste|exacte|corrett[ao]|corret[ao]"
     r"|giust[ao]))"
     r"(?![A-Za-z]))",
@@ -181,7 +182,8 @@ UNCLAIMED_BEFORE = re.compile(
     r"|everybody|anyone|careless|hasty|(?:he|she|they|user|teacher|author|professor|textbook|somebody|colleague)"
     r"|no one|half"
     r"|naive\w*|popular|common\w*|would have(?! to)"
-    r"|most (?:people|would|might|will|students)|used to|half|pretend\w*|candidates?|contenders?|when)(?![A-Za-z])"
+    r"|most (?:people|would|might|will|students)|used to|half|pretend\w*|candidates?|contenders?|when|si|wenn"
+    r")(?![A-Za-z])|若|如果|假设|假設|假如"
     r"|^\W*to (?:say|choose|pick|select)\b|^\W*(?:for|with|under|in) $",
     re.IGNORECASE,
 )

@@ -67,9 +67,16 @@ def _decide_expressions(one: Answer, other: Answer) -> bool | Undecided:
     if left.compact == right.compact:
         return True
     parts, others = shape.split_list(left), shape.split_list(right)
+    if len(parts) == 1 and (forms := shape.alternatives(other)):
+        return all(decide(one.latex, form) is True for form in forms) or _decide_apart(parts, others, left, right)
     if len(parts) > 1 or len(others) > 1:
         return _decide_lists(parts, others, (left.latex, right.latex))
     return _decide_values(left, right)
+
+
+def _decide_apart(parts: list[str], others: list[str], left: Answer, right: Answer) -> bool | Undecided:
+    """The verdict on what is not one value in several forms."""
+    return _decide_lists(parts, others, (left.latex, right.latex)) if len(others) > 1 else _decide_values(left, right)
 
 
 def _decide_approximation(gold: Answer, exact: Answer | None, decimal: Answer) -> bool | Undecided:

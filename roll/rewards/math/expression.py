@@ -10,14 +10,14 @@ from roll.rewards.math.units import KNOWN
 _FUNCTION = r"(?<![A-Za-z])(?:sqrt|log|ln|sin|cos|tan|exp|pi)(?![A-Za-z])"
 _LETTER = r"(?<![A-Za-z'\u2019])(?:[b-hj-zB-HJ-Zθ]|[aAiI](?!\s+[A-Za-z]{2}))(?![A-Za-z'\u2019]|\s+\d|\.\w)"
 _COMMAND = r"\\text ?\{[^{}]{0,30}\}|\\[A-Za-z]+|\\[{}|,;!]"
-_SIGN = r"[-+*/^=<>≤≥≠±√π∞\u222a∈\xd7·÷|!%°_²³¹⁰⁴-⁹⁺⁻₀-₉]|(?<=\d)\s?:(?=\s?\d)"
+_SIGN = r"[-+*/^=<>≤≥≠±√π∞∅\u222a∈\xd7·÷|!%°_²³¹⁰⁴-⁹⁺⁻₀-₉]|(?<=\d)\s?:(?=\s?\d)"
 _NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+"
 _ATOM = rf"(?:{_COMMAND}|{_FUNCTION}|{_NUMBER}|{_LETTER}|{_SIGN})"
 _LEAF = rf"(?:{_ATOM}|[\s,&])"
 _GROUP = rf"[(\[{{](?>(?:{_LEAF}|[(\[{{]{_LEAF}{{0,100}}+[)\]}}]){{0,200}}+)[)\]}}]"
 _RUN = re.compile(rf"(?:{_GROUP}|{_ATOM})(?>(?:\s*(?:{_GROUP}|{_ATOM}))*+)")
-_HAS_VALUE = re.compile(r"[\dπ∞√]|\\(?:pi|infty|sqrt|frac|dfrac|ln|log|begin)(?![a-z])")
-_SYMBOLIC = re.compile(r"[A-Za-z\\^_√π∞²³¹⁰⁴-⁹⁺⁻₀-₉≤≥<>]|\d\s?:\s?\d|[(\[].*,.*[)\]]", re.DOTALL)
+_HAS_VALUE = re.compile(r"[\dπ∞√∅]|\\(?:pi|infty|sqrt|frac|dfrac|ln|log|begin)(?![a-z])")
+_SYMBOLIC = re.compile(r"[A-Za-z\\^_√π∞∅²³¹⁰⁴-⁹⁺⁻₀-₉≤≥<>]|\d\s?:\s?\d|[(\[].*,.*[)\]]", re.DOTALL)
 _WITH_UNIT = re.compile(rf"([-+]?(?:{_NUMBER}))\s([A-Za-z])")
 _ATTACHED = "^_²³"
 """Signs that belong to the word before them: 36 cm²."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roll.rewards.math import prose
+from roll.rewards.math import mood, number_words, prose
 from roll.rewards.math.sentence import BOLD, FORMULA, MAX_CHARS, stated_word, values, with_word
 from roll.rewards.response import Box, after_thinking, answer_text, find_boxes
 
@@ -40,7 +40,11 @@ _JOINS_BOXES = re.compile(
     r"[\s$,;&*.()\[\]\\]*(?:(?:and|or|,|&|\\q?quad|\\text\{ ?(?:and|or) ?\})[\s$,;&*.()\[\]\\]*)?", re.IGNORECASE
 )
 _FACTORIAL = re.compile(r"[\s$]*\d+!+[\s$]*")
-_CONSTANT = re.compile(r"[π∞√]|\\(?:infty|pi|sqrt)(?![a-z])|\b(?:infinity|ln|pi)\b")
+_QED = re.compile(r"[\s.]*(?:\$?\\(?:blacksquare|square|Box|qed)\$?|∎|□|■|Q\.?E\.?D\.?)[\s.]*$")
+_BULLET = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)]|\([a-z\d]\))\s+")
+_EQUATION = re.compile(r"[\s$\\(\[*]*([A-Za-z])(?:_\{?\w{1,2}\}?|[\u2080-\u2089])?\s*=\s*([^=]{1,80}?)[\s$\\)\]*.,;]*(?:\band\b|\bor\b)?\s*")
+_ANNOUNCES = re.compile(r"(?:\b(?:solutions?|roots|zeros|zeroes|values|answers|possibilities|are|follows|either)\b[^:]{0,40}:|\bare)[\s*$]*$", re.IGNORECASE)
+_CONSTANT = re.compile(r"[π∞√∅]|\\(?:infty|pi|sqrt)(?![a-z])|\b(?:infinity|ln|pi)\b")
 _SIMPLE = r"\$?(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
 _WORD = r" (?!(?:or|and|to|base|mod|out|times|plus|minus|over|less|divided|per)\b)[a-z]{2,}"
 _SIMPLE_STATEMENT = re.compile(rf"[\s*:]*(?:\\\()?{_SIMPLE}(?:\\\))?[$*]*(?P<word>{_WORD})?[.*]*")
@@ -53,11 +57,14 @@ def candidates(response: str) -> list[str]:
     """The final answer of a response, in every way it may be read; empty if there is none, or it is ambiguous."""
     whole = after_thinking(response)
     text = answer_text(whole) if "</answer>" in whole else whole
+    tagged = text is not whole
     if "\\boxed" in text or "\\fbox" in text:
         boxes = find_boxes(text)
         if boxes:
             return _boxed(text, boxes)
-    if text is not whole and "\n" not in text.strip() and not _STATEMENT.search(text):
+    if not text.isascii():
+        text = prose.in_english(text)
+    if tagged and "\n" not in text.strip() and not _STATEMENT.search(text):
         return [text.strip()] if _FACTORIAL.fullmatch(text) else _statement(text)
     tail = text[-_MAX_TAIL:]
     if prose.may_deny(tail) and (rest := prose.after_retraction(tail)) is not None:
@@ -71,7 +78,10 @@ def _boxed(text: str, boxes: Sequence[Box]) -> list[str]:
     if prose.may_deny(text[max(0, boxes[kept[0]].start - _NEAR) :]):
         if (rest := prose.after_retraction(text[boxes[-1].end :][-_MAX_TAIL:])) is not None:
             return _stated(rest)
-        kept = [index for index in kept if not _denied(text, boxes[index])]
+        claimed = [index for index in kept if not _denied(text, boxes[index])]
+        kept = [index for index in claimed if not _unreal(text, boxes[index])]
+        if claimed and not kept:
+            return _stated(text[boxes[-1].end :])
     if not kept:
         return []
     last = first = kept[-1]
@@ -89,6 +99,15 @@ def _denied(text: str, box: Box) -> bool:
     return prose.negated_before(before, len(before)) or prose.denied_after(text, box.end)
 
 
+def _unreal(text: str, box: Box) -> bool:
+    """Whether the sentence of a box says what would be so otherwise, and the text goes on after it."""
+    if not any(map(str.isdigit, text[box.end :])):
+        return False
+    before = _SENTENCES.split(text[max(0, box.start - _NEAR) : box.start])[-1].rpartition("\n")[2]
+    after = _SENTENCE.split(text[box.end : box.end + _NEAR], maxsplit=1)[0].partition("\n")[0]
+    return mood.is_unreal(f"{before} @ {after}")
+
+
 def _innermost(content: str) -> str:
     for _ in range(_MAX_BOX_DEPTH):
         inner = find_boxes(content) if "\\boxed" in content or "\\fbox" in content else ()
@@ -100,7 +119,7 @@ def _innermost(content: str) -> str:
 
 def _stated(text: str) -> list[str]:
     """The answer by the last statement; without a statement, of the last line that has a value."""
-    cues = [cue for cue in _STATEMENT.finditer(text) if not prose.hypothetical(text, *cue.span())][-_MAX_CUES:]
+    cues = [cue for cue in _STATEMENT.finditer(text) if not _supposed(text, *cue.span())][-_MAX_CUES:]
     for cue in reversed(cues):
         rest = text[cue.end() :]
         if not rest.strip(" *#$\n.:") or (len(cues) > 1 and _VERIFIED.match(rest)):
@@ -108,6 +127,17 @@ def _stated(text: str) -> list[str]:
         if not prose.negated_before(text, cue.start()):
             return _statement(rest)
     return [] if cues and not cues[-1][0].endswith("\n") else _last_line(text[-_MAX_TAIL:])
+
+
+def _supposed(text: str, start: int, end: int) -> bool:
+    """Whether a statement is no claim, but what others say, or what would be so otherwise."""
+    if prose.hypothetical(text, start, end):
+        return True
+    before = _SENTENCES.split(text[max(0, start - 2 * _NEAR) : start])[-1].rpartition("\n")[2]
+    if not mood.may_lack_claim(text[start - len(before) : end + _NEAR]):
+        return False
+    after = _SENTENCE.split(text[end : end + _NEAR], maxsplit=1)[0].partition("\n")[0]
+    return mood.is_unreal(f"{before}{text[start:end]}{after}")
 
 
 def _statement(text: str) -> list[str]:
@@ -126,16 +156,64 @@ def _statement(text: str) -> list[str]:
 
 
 def _last_line(text: str) -> list[str]:
-    text = text.strip()
-    simple = _SIMPLE_LINE.fullmatch(text, text.rfind("\n") + 1)
-    if simple is not None and not prose.may_change_value(simple[0]):
+    text = _QED.sub("", text.strip())
+    start = text.rfind("\n") + 1
+    if start and (equation := _equation(text[start:])) is not None and (listed := _equations(text, equation)):
+        return listed
+    simple = _SIMPLE_LINE.fullmatch(text, start)
+    if simple is not None and not prose.may_change_value(simple[0]) and not mood.may_lack_claim(simple[0]):
         return [with_word(simple["number"], simple["word"])]
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))][-_MAX_LINES:]
-    for line in reversed(lines):
-        if _has_value(line):
-            sentences = [part for part in _SENTENCES.split(line[-8 * MAX_CHARS :]) if _has_value(part)]
-            return values(sentences[-1] if sentences else line, stated=False)
-    return [lines[-1].strip(), *stated_word(lines[-1])] if lines else []
+    if not lines:
+        return []
+    sentences = [part for line in lines for part in _SENTENCES.split(line[-8 * MAX_CHARS :])]
+    sentence = _last_claim(sentences)
+    if sentence is not None:
+        return values(sentence, stated=False)
+    if any(map(_has_value, lines)) or not mood.is_claim(sentences[-1]):
+        return []
+    return [lines[-1].strip(), *stated_word(lines[-1])]
+
+
+def _last_claim(sentences: Sequence[str]) -> str | None:
+    """The last sentence that claims a value; a remark only if there is no other."""
+    if mood.gives_up(sentences[-1]) and not _has_value(sentences[-1]):
+        return None
+    if not _has_value(sentences[-1]) and number_words.stated(sentences[-1]) is not None and mood.is_claim(sentences[-1]):
+        return sentences[-1]
+    remark = None
+    for sentence in reversed(sentences):
+        if not _has_value(sentence) or not mood.is_claim(sentence):
+            continue
+        if not mood.is_remark(sentence):
+            return sentence
+        remark = remark or sentence
+    return remark
+
+
+def _equation(line: str) -> re.Match[str] | None:
+    """A line that is `x = value`, perhaps with a bullet."""
+    bullet = _BULLET.match(line)
+    return _EQUATION.fullmatch(line, bullet.end() if bullet else 0) if len(line) < _NEAR else None
+
+
+def _equations(text: str, last: re.Match[str]) -> list[str]:
+    """The list of values on separate lines after a line that announces several: "The roots are:"."""
+    found = [last]
+    for line in reversed(text.splitlines()[-_MAX_LINES:-1]):
+        if not any(map(str.isalnum, line)):
+            continue
+        if (equation := _equation(line)) is None:
+            announced = len(found) > 1 and _ANNOUNCES.search(line[-_NEAR:])
+            break
+        found.append(equation)
+    else:
+        return []
+    if not announced:
+        return []
+    names = {equation[1] for equation in found}
+    values_of = [equation[2] if len(names) == 1 else f"{equation[1]} = {equation[2]}" for equation in reversed(found)]
+    return [", ".join(values_of)]
 
 
 def _has_value(line: str) -> bool:

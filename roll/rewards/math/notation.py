@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from roll.rewards.math import number_words
 from roll.rewards.math.units import SCALES, read_unit
 
 MAX_CHARS = 200
@@ -104,6 +105,10 @@ _CLEANING: list[tuple[str, re.Pattern[str], _Replacement]] = [
         ("\\", r"^\\text ?\{([^{}]*)\}$", r"\1"),
         ("", r"^(?: *\\(?:approx|simeq|cong)(?![a-z]))+|^ *~", ""),
         ("", r"[\s.,;:]+$|^[\s:]+", ""),
+        ("\\", r"\\varnothing(?![a-z])|^\\\{ ?\\\}$|^\\text ?\{ ?\\?\{ ?\\?\} ?\}$", r"\\emptyset"),
+        ("", r"^(?:(?i:(?:the )?(?:empty set|no solutions?))|\{ ?\})$", r"\\emptyset"),
+        ("cases", r"[,;.]\s*(?=&|\\\\|\\end)", ""),
+        ("cases", r"&\s*(?:\\text ?\{ ?(?:if|when|for|where) ?\}|\b(?:if|when|for|where)\b)", "&"),
     )
 ]
 """(character, pattern, replacement): applied if the character occurs, which skips most patterns for plain answers."""
@@ -129,11 +134,7 @@ _SIMPLE = re.compile(
     r"(?: ?\\text\{(?P<text> ?[a-z]{3,})\}| (?P<words>[a-z]{3,}))?"
 )
 """Most answers: a number, perhaps of dollars or with a unit of one word."""
-_SMALL_NUMBERS = """
-    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
-    eighteen nineteen twenty
-"""
-_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL_NUMBERS.split())}
+_WORDS = re.compile(r"[A-Za-z]{3,}(?:(?:-| and | )[A-Za-z]{3,}){0,8}")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d*)?%?")
 _DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _VALUE = re.compile(
@@ -195,7 +196,8 @@ def read(answer: str) -> Answer:
     for sign, pattern, replacement in _COMPACTING:
         if sign in compact:
             compact = pattern.sub(replacement, compact)
-    compact = _NUMBER_WORDS.get(compact.casefold(), compact) if compact.isalpha() else compact
+    if _WORDS.fullmatch(text) and (value := number_words.parse(text)) is not None:
+        compact = text = value
     if ", " not in text and _GROUPED.fullmatch(compact):
         compact = text = compact.replace(",", "").replace(" ", "")
     return Answer(text, compact, unit)

@@ -23,6 +23,10 @@ _GOVERNS = re.compile(
     re.IGNORECASE,
 )
 """A negation at the end of a text that belongs to what follows."""
+_NEGATION = re.compile(
+    rf"\b(?:not|never|neither|nor|no|cannot|hardly|unlikely|wrong|false|incorrect|doubt\w*|impossible)\b|n{_APOSTROPHE}t\b",
+    re.IGNORECASE,
+)
 _CLAUSE = re.compile(
     r"[.;:!?\n]\s|,\s+(?:so|but|and|thus|hence|therefore)\b|\b(?:but|so|thus|hence|therefore|then)\b", re.IGNORECASE
 )
@@ -102,7 +106,7 @@ _DENIALS = (
     *("no", "never", "neither", "n't", "n\u2019t", "wrong", "incorrect", "false", "doubt", "den", "mistake"),
     *("unlikely", "impossible", "other", "anything", "except", "far", "rather", "instead", "contrary", "fail"),
     *("refut", "reject", "rul", "without", "wait", "scratch", "correct", "actually", "mean", "sorry", "oops"),
-    *("bad", "let", "too", "if ", "unless", "suppose", "hardly"),
+    *("bad", "let", "too", "if ", "unless", "suppose", "hardly", "would", "claim", "says", "said", "think"),
 )
 """Parts of all words that deny or retract an answer: a text without them needs no search for either."""
 _MODIFIERS = (
@@ -112,6 +116,24 @@ _MODIFIERS = (
     *("product", "differ", "quotient", "ratio"),
 )
 """Parts of all words that make a number another answer."""
+
+
+_CHINESE = {
+    **{"最终答案": " answer ", "答案": " answer ", "不是": " is not ", "不等于": " is not ", "等于": " is ", "就是": " is "},
+    **{"是": " is ", "为": " is ", "不": " not ", "错": " wrong ", "没": " not ", "如果": " if ", "可能": " perhaps ", "或": " or "},
+    **{"和": " and ", "与": " and ", "吗": "?", "。": ". ", "，": ", ", "：": ": ", "？": "? ", "！": "! ", "；": "; ", "、": ", "},
+    **{"那么": " then ", "结果": " result ", "所以": " so ", "因此": " so ", "大约": " about ", "之间": " between ", "至少": " at least ", "至多": " at most "},
+    **{"大于": " more than ", "小于": " less than ", "超过": " more than "},
+}
+_CHINESE_WORD = re.compile("|".join(sorted(_CHINESE, key=len, reverse=True)))
+_BESIDE_CHINESE = re.compile(r"(?<=[\u4e00-\u9fff])(?=[-\d$\\])|(?<=[\d$}])(?=[\u4e00-\u9fff])")
+
+
+def in_english(text: str) -> str:
+    """The text with the Chinese words around an answer in English, and spaces between other ones and numbers."""
+    if _CHINESE_WORD.search(text) is None:
+        return text
+    return _BESIDE_CHINESE.sub(" ", _CHINESE_WORD.sub(lambda match: _CHINESE[match[0]], text))
 
 
 def may_deny(text: str) -> bool:
@@ -125,6 +147,11 @@ def _has(words: Sequence[str], text: str) -> bool:
         if word in lower:
             return True
     return False
+
+
+def has_negation(clause: str) -> bool:
+    """Whether a clause has a negation anywhere."""
+    return _NEGATION.search(clause) is not None
 
 
 def negated_before(text: str, position: int) -> bool:
@@ -160,8 +187,10 @@ def hypothetical(text: str, start: int, end: int) -> bool:
     """Whether a statement is not a claim: "you might think the answer is ...", "the answer would be ... if ..."."""
     if _HYPOTHETICAL.search(text, max(0, start - _CONTEXT), start):
         return True
-    rest = text[end : end + _CONTEXT] if "would" in text[start:end] else ""
-    return " if " in rest.partition(".")[0]
+    if "would" not in text[start:end]:
+        return False
+    before = re.split(r"[.!?]\s|\n", text[max(0, start - _CONTEXT) : start])[-1]
+    return " if " in f" {before} | {text[end : end + _CONTEXT].partition('.')[0]}".lower()
 
 
 def after_retraction(text: str) -> str | None:

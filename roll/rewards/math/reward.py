@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import partial
 
 from roll.errors import ConfigError
-from roll.rewards.math import exact
+from roll.rewards.math import exact, worded
 from roll.rewards.math.final_answer import candidates
 from roll.rewards.math.pool import MathVerifyPool, Verdict
 from roll.rewards.math.sentence import MAX_CHARS
@@ -61,6 +61,8 @@ def score_answer(gold: str, response: str, compare: Callable[[str, str], Verdict
     """The score of `Math`; `compare` is called only if exact comparison cannot decide."""
     verdicts = [exact.decide(gold, answer) for answer in candidates(response)]
     if True in verdicts:
+        return Score(1.0)
+    if not gold[-1:].isdigit() and worded.states(gold, response):
         return Score(1.0)
     if not verdicts or isinstance(verdicts[0], bool) or not all(map(_may_be_math, verdicts[0])):
         return Score(0.0)

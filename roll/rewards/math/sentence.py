@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roll.rewards.math import prose
+from roll.rewards.math import number_words, prose
 from roll.rewards.math.expression import last_symbolic, leading_symbolic
 from roll.rewards.math.units import VALUE_WORDS
 
@@ -44,6 +44,18 @@ _STATED_WORD = re.compile(
 _STATES_NUMBER = re.compile(r"[^.;]{0,80}?\b(?:is|are|equals?|gives?|yields?|has)\b\s+(?:\w+\s+){0,2}(?=[-(]?\d)")
 _ARROW = re.compile(r"^\s*(?:[=-]>|[⇒→∴]|\\(?:Rightarrow|implies|therefore)(?![a-z]))")
 _SOLVES = re.compile(r"[^.;]{0,80}?\b(?:gives?|yields?|so|means|then)\b\s+[a-z]\s*=\s*(?=[-\d])")
+_EVALUATED = re.compile(
+    r"(?:\d\s?[-+*/^\xd7·]\s?\(?\d|\\(?:cdot|times|binom)\b|[!²³])[^=,]{0,40},?\s+(?:which|that)\s+(?:is|equals|gives|makes|comes to)\s+"
+    r"(?:equal to\s+|about\s+)?([-$]{0,2}\d[\d,.]*\$?(?:\s+[a-z]+){0,3})$"
+)
+"""An expression, and the value that the sentence says it has."""
+_RATIO = re.compile(r"\$?\b(\d+)\$?\s+to\s+\$?(\d+)\b\$?")
+_GETS = re.compile(
+    r"[^.;=]{0,80}?\b(?:gets?|obtains?|gives?|giving|yields?|yielding|makes?|leaves?)\s+(?:\w+\s+){0,2}"
+    r"(-?\d[\d,.]*(?:/\d+)?(?:\s+[a-z]+){0,3})$"
+)
+_EITHER = re.compile(r"[a-z]\s*(?:[<>]=?|[≤≥])\s*[-\w./√π]+,?\s+or\s+[a-z]\s*(?:[<>]=?|[≤≥])\s*[-\w./√π]+$")
+"""Two inequalities at the end of a text, one of which holds."""
 _NEGATIVE = re.compile(r"\bnegative\s+(?=\d)|(?<=\bis )minus\s+(?=\d)", re.IGNORECASE)
 
 
@@ -54,12 +66,23 @@ def values(sentence: str, *, stated: bool) -> list[str]:
         return [plain]
     if (rest := prose.after_wrong(plain)) is not None:
         return values(rest, stated=False) if any(map(str.isdigit, rest)) else []
+    if (number := _worded(plain)) is not None:
+        return [number]
+    if (evaluated := _EVALUATED.search(plain)) is not None:
+        return _plain_value(evaluated[1], stated=True)
     text = prose.without_explanation(plain, lead=stated)
     if not stated:
         spans = [_plain(span) for span in map(_content, BOLD.finditer(sentence)) if re.search(r"[\d$\\]", span)]
         if spans:
             return _bold(text, [span.strip(" :.") for span in spans])
     return [] if prose.changes_value(text) else _value(text, stated=stated)
+
+
+def _worded(text: str) -> str | None:
+    """The number in words that a sentence without digits and equations states."""
+    if any(map(str.isdigit, text)) or "=" in text or "\\" in text:
+        return None
+    return number_words.stated(text)
 
 
 def with_word(value: str, word: str | None) -> str:
@@ -83,6 +106,8 @@ def _plain(sentence: str) -> str:
     if "*" in sentence or "_" in sentence or "`" in sentence:
         sentence = BOLD.sub(_content, sentence)
         sentence = sentence.replace("**", "") if "**" in sentence and not re.search(r"\w\*\*\w", sentence) else sentence
+    if "ratio" in sentence or "odds" in sentence:
+        sentence = _RATIO.sub(r"\1:\2", sentence)
     sentence = _NEGATIVE.sub("-", _MINUS.sub("-", _ARROW.sub("", sentence).strip(" \t:#>.,;`")))
     return sentence.lstrip("* ").rstrip("* ") if not sentence.endswith("^*") else sentence
 
@@ -130,6 +155,8 @@ def _value(text: str, *, stated: bool) -> list[str]:
 
 def _plain_value(text: str, *, stated: bool) -> list[str]:
     """The value of text without formulas."""
+    if not stated and (either := _EITHER.search(text[-_MAX_WORD:])):
+        return [] if prose.negated_before(text, text.rfind(either[0])) else [either[0]]
     if not stated and (expression := last_symbolic(text)):
         denied = _denied(text, expression.start, expression.end)
         return [] if denied else [with_word(expression.value, _next_word(text[expression.end :]))]
@@ -178,7 +205,9 @@ def _unnumbered(text: str, *, stated: bool) -> list[str]:
 def stated_word(text: str) -> list[str]:
     """The word at the end of a sentence that says what something is: "the number is even"."""
     word = _STATED_WORD.search(text[-_MAX_WORD:])
-    return [word[1]] if word and not prose.negated_before(text, len(text) - len(word[0])) else []
+    if word is None or prose.has_negation(prose.clause_before(text, len(text) - len(word[0]))):
+        return []
+    return [word[1]]
 
 
 def _list_around(text: str, numbers: Sequence[tuple[int, int]], index: int) -> str | None:
@@ -209,6 +238,8 @@ def _after_equals(text: str) -> str:
 def _formula(text: str, formulas: Sequence[re.Match[str]]) -> list[str]:
     """The last formula, or all that are joined as a list; with text around them that belongs to the value."""
     contents = [_content(match).strip() for match in formulas]
+    if gets := _GETS.match(text, formulas[-1].end()):
+        return _plain_value(gets[1], stated=True)
     pattern = _SOLVES if "=" in contents[-1] else _STATES_NUMBER
     if states := pattern.match(text, formulas[-1].end()):
         return _plain_value(text[states.end() :], stated=True)
@@ -220,7 +251,8 @@ def _formula(text: str, formulas: Sequence[re.Match[str]]) -> list[str]:
     if _denied(text, formulas[start].start(), last.end()):
         return []
     if start < len(formulas) - 1:
-        return [", ".join(contents[start:])]
+        between = text[formulas[-2].end() : last.start()]
+        return [(" or " if re.search(r"\bor\b", between) else ", ").join(contents[start:])]
     return [with_word(contents[-1], _next_word(text[last.end() :]))]
 
 

@@ -36,6 +36,11 @@ _SEPARATOR = re.compile(
     r"\s*(?:,?\s*\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|,?\s*\b(?:and|or)\b|[,;]|\\(?:lor|vee)(?![a-z]))\s*"
 )
 _MEMBER = re.compile(r"^\s*[A-Za-z]\s*\\in\s*")
+_BUILT = re.compile(
+    r"\\?\{\s*\(?[a-zA-Z]\s*(?:\\in\s*(?:\\mathbb\s*(?:\{R\}|R)|\\R|R|\u211d)\s*)?\)?\s*"
+    r"(?:\\(?:mid|vert|colon)(?![a-z])|\\?\||:)(?P<condition>[^{}|]*(?:\{[^{}|]*\}[^{}|]*)*)\\?\}"
+)
+_EQUAL_FORMS = re.compile(r"(?P<one>[^()]+?) \( ?(?:or |= ?|i\.e\.,? )?(?P<other>[^()]+)\)")
 _SET = re.compile(r"\s*\\\{(.*)\\\}\s*", re.DOTALL)
 _ASSIGNED = re.compile(r"\s*([A-Za-z](?:_\w|_\{\w+\})?)\s*=\s*(?=\S)(?!.*=)")
 _LESS, _MORE = r"(?:\\leq?(?:slant)?|<)", r"(?:\\geq?(?:slant)?|>)"
@@ -58,7 +63,11 @@ _SINGLE_UNIT = re.compile(r"(?<=\d) [A-Za-z]$")
 
 
 def same_base(gold: str, answer: str) -> bool | None:
-    """Whether numbers with a base are equal; None if neither has one. A gold base may be left out, others may not."""
+    """Whether numbers with a base are equal; None if neither has one. A gold base may be left out, others may not.
+
+    Of an equation such as `60_7 = 52_8`, the right side counts.
+    """
+    answer = answer if _NOT_EQUATION.search(answer) else answer.rpartition("=")[2]
     digits, base = _read_base(gold)
     other_digits, other_base = _read_base(answer)
     if base is None and other_base is None:
@@ -148,8 +157,26 @@ def _in_form_of(model: Answer, answer: Answer) -> Answer:
     return answer if text is answer.latex else replace(answer, latex=text, compact=text.replace(" ", ""))
 
 
+def alternatives(answer: Answer) -> list[str]:
+    """The forms of one value: `1/2 or 0.5`, `1/2 (0.5)`; else empty."""
+    latex = re.sub(r"\\text ?\{ ?(\(?(?:or)?) ?\}", r" \1 ", answer.latex) if "\\text" in answer.latex else answer.latex
+    forms = _EQUAL_FORMS.fullmatch(re.sub(r"\s+", " ", latex))
+    parts = list(forms.groups()) if forms else _OR.split(latex)
+    return [part.strip(" ,") for part in parts] if len(parts) > 1 and all(part.strip(" ,") for part in parts) else []
+
+
+def _unbuilt(answer: Answer) -> Answer:
+    """The condition of a set such as `{x | x < 2}`."""
+    built = _BUILT.fullmatch(answer.latex) if "{" in answer.latex else None
+    if built is None:
+        return answer
+    condition = built["condition"].removesuffix("\\").strip()
+    return replace(answer, latex=condition, compact=condition.replace(" ", ""))
+
+
 def same_relation(gold: Answer, answer: Answer) -> tuple[Answer, Answer]:
     """Both answers as intervals where one is an interval and the other an inequality."""
+    gold, answer = _unbuilt(gold), _unbuilt(answer)
     gold, answer = (
         replace(each, compact=_MEMBER.sub("", each.latex).replace(" ", ""), latex=_MEMBER.sub("", each.latex))
         if r"\in" in each.latex and _MEMBER.match(each.latex)

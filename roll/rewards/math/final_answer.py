@@ -21,6 +21,7 @@ _MAX_TAIL = 4000
 """Characters at the end of a response that are read for an answer without a box and without a statement."""
 _MAX_GAP = 30
 """Characters between two boxes that are one list."""
+_MAX_QED = 24
 _NEAR = 160
 """Characters before a box in which a negation may belong to it."""
 
@@ -40,7 +41,7 @@ _JOINS_BOXES = re.compile(
     r"[\s$,;&*.()\[\]\\]*(?:(?:and|or|,|&|\\q?quad|\\text\{ ?(?:and|or) ?\})[\s$,;&*.()\[\]\\]*)?", re.IGNORECASE
 )
 _FACTORIAL = re.compile(r"[\s$]*\d+!+[\s$]*")
-_QED = re.compile(r"[\s.]*(?:\$?\\(?:blacksquare|square|Box|qed)\$?|∎|□|■|Q\.?E\.?D\.?)[\s.]*$")
+_QED = re.compile(r"(?:\$?\\(?:blacksquare|square|Box|qed)\$?|∎|□|■|Q\.?E\.?D\.?)[\s.]*$")
 _BULLET = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)]|\([a-z\d]\))\s+")
 _EQUATION = re.compile(r"[\s$\\(\[*]*([A-Za-z])(?:_\{?\w{1,2}\}?|[\u2080-\u2089])?\s*=\s*([^=]{1,80}?)[\s$\\)\]*.,;]*(?:\band\b|\bor\b)?\s*")
 _ANNOUNCES = re.compile(r"(?:\b(?:solutions?|roots|zeros|zeroes|values|answers|possibilities|are|follows|either)\b[^:]{0,40}:|\bare)[\s*$]*$", re.IGNORECASE)
@@ -119,7 +120,8 @@ def _innermost(content: str) -> str:
 
 def _stated(text: str) -> list[str]:
     """The answer by the last statement; without a statement, of the last line that has a value."""
-    cues = [cue for cue in _STATEMENT.finditer(text) if not _supposed(text, *cue.span())][-_MAX_CUES:]
+    cues = list(_STATEMENT.finditer(text))[-2 * _MAX_CUES :]
+    cues = [cue for cue in cues if not _supposed(text, *cue.span())][-_MAX_CUES:]
     for cue in reversed(cues):
         rest = text[cue.end() :]
         if not rest.strip(" *#$\n.:") or (len(cues) > 1 and _VERIFIED.match(rest)):
@@ -131,11 +133,13 @@ def _stated(text: str) -> list[str]:
 
 def _supposed(text: str, start: int, end: int) -> bool:
     """Whether a statement is no claim, but what others say, or what would be so otherwise."""
+    if text[start] == "#":
+        return False
     if prose.hypothetical(text, start, end):
         return True
-    before = _SENTENCES.split(text[max(0, start - 2 * _NEAR) : start])[-1].rpartition("\n")[2]
-    if not mood.may_lack_claim(text[start - len(before) : end + _NEAR]):
+    if not mood.may_be_unreal(text[max(0, start - 2 * _NEAR) : end + _NEAR]):
         return False
+    before = _SENTENCES.split(text[max(0, start - 2 * _NEAR) : start])[-1].rpartition("\n")[2]
     after = _SENTENCE.split(text[end : end + _NEAR], maxsplit=1)[0].partition("\n")[0]
     return mood.is_unreal(f"{before}{text[start:end]}{after}")
 
@@ -156,12 +160,16 @@ def _statement(text: str) -> list[str]:
 
 
 def _last_line(text: str) -> list[str]:
-    text = _QED.sub("", text.strip())
+    text = text.strip()
+    tail = text[-_MAX_QED:]
+    if ("\\" in tail or "D" in tail or not tail.isascii()) and (qed := _QED.search(tail)) is not None:
+        text = text[: len(text) - len(qed[0])].rstrip()
     start = text.rfind("\n") + 1
-    if start and (equation := _equation(text[start:])) is not None and (listed := _equations(text, equation)):
+    equation = _equation(text[start:]) if start and text.find("=", start) >= 0 else None
+    if equation is not None and (listed := _equations(text, equation)):
         return listed
     simple = _SIMPLE_LINE.fullmatch(text, start)
-    if simple is not None and not prose.may_change_value(simple[0]) and not mood.may_lack_claim(simple[0]):
+    if simple is not None and not prose.may_change_value(simple[0]) and _is_plain_claim(simple[0]):
         return [with_word(simple["number"], simple["word"])]
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))][-_MAX_LINES:]
     if not lines:
@@ -173,6 +181,10 @@ def _last_line(text: str) -> list[str]:
     if any(map(_has_value, lines)) or not mood.is_claim(sentences[-1]):
         return []
     return [lines[-1].strip(), *stated_word(lines[-1])]
+
+
+def _is_plain_claim(sentence: str) -> bool:
+    return not mood.may_lack_claim(sentence) or (mood.is_claim(sentence) and not mood.is_remark(sentence))
 
 
 def _last_claim(sentences: Sequence[str]) -> str | None:

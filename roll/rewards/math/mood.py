@@ -15,10 +15,10 @@ _WOULD = re.compile(
 )
 _UNREAL = re.compile(
     rf"\bif\b[^.?!]{{0,120}}?\b(?:were|had|(?:were|had|did|was|do|does|is|are)(?:n{_APOSTROPHE}t| not)|instead|only"
-    r"|ignor\w+|forg[eo]t\w*|neglect\w*|mis\w+|wrongly|incorrectly|simply|just|naively)\b"
-    r"|\b(?:had|were)\s+(?:there|it|he|she|they|we|i|you|all|the|a|this|that|[A-Z]\w+)\b[^.?!]{0,80},"
+    r"|ignor\w+|forg[eo]t\w*|neglect\w*|mis(?:read|count|took|interpret|understood)\w*|wrongly|incorrectly|simply|just|naively)\b"
+    r"|(?:^|[,;]\s|\b(?:so|and|but)\s)(?:had|were)\s+(?:there|it|he|she|they|we|i|you|all|the|an?|this|that|(?-i:[A-Z]\w+))\b"
     rf"|\bwithout\b|\bunder\s+(?:the|that|this|an?)\b|\bonly\s+(?:if|when|under)\b|\botherwise\b|\b(?:in|for) (?:that|another"
-    rf"|a different) case\b|\b(?:was|is|were|are)(?:n{_APOSTROPHE}t| not) (?:given|stated|true|the case)\b|\binstead\b"
+    rf"|a different) case\b|\b(?:was|is|were|are)(?:n{_APOSTROPHE}t| not) (?:given|stated|true|the case)\b"
     r"|\b(?:in|on|at) an? (?:ordinary|ideal|non-leap|normal|different|hypothetical)\b|\bnaive\w*|\btempt\w*",
     re.IGNORECASE,
 )
@@ -27,7 +27,7 @@ _ASKED = re.compile(
     rf"|\b(?:we{_APOSTROPHE}re|i{_APOSTROPHE}m)\s+(?:asked|told|given|looking|trying|supposed|required|going)\b"
     r"|\b(?:problem|question|task|exercise|puzzle)\s+(?:asks|is asking|wants|says|states|tells|gives)\b"
     r"|\b(?:we|i)\s+(?:want|need|have|would like|wish)\s+to\s+(?:find|know|determine|compute|calculate|show|prove|figure|check"
-    rf"|solve|decide|count|work out)\b|{_OPENING}(?:find|determine|what|how|which (?!is|are|equals|gives|makes)|who|when|where|why|given|recall)\b"
+    rf"|solve|decide|count|work out)\b|{_OPENING}(?:find|determine|what|how|which (?!is|are|equals|gives|makes)|why|recall)\b"
     rf"|{_OPENING}let\s+(?!us\b|me\b)\$?[a-zA-Z]\w?\$?\s*(?:=|be\b|denote\b)",
     re.IGNORECASE,
 )
@@ -45,11 +45,15 @@ _PLAN = re.compile(
     r"(?!\s+(?:(?:about|exactly|only|a total of)\s+)?[$*]*\d)",
     re.IGNORECASE,
 )
+_COMPUTED = re.compile(
+    r"\d[^=]{0,40}(?:[-+*/\u00d7\u00b7\u00f7\u2212]|\sx\s)[^=]{0,120}=|\\(?:cdot|times|frac|sqrt|binom|div)\b[^=]{0,120}="
+    r"|=[^=]{0,80}=|:[^:]{0,40}\d"
+)
+"""An equation whose left side is evaluated, or a value after a colon."""
 _OUTCOME = re.compile(
     r"\b(?:so|thus|hence|therefore|gets?|got|gives?|giving|yields?|yielding|obtain\w*|means|meaning|answer|finally we have"
-    r"|(?:conclude|see|find|show|know|so) that|which (?:is|are|gives?|equals?|means|makes|yields?|leaves))\b"
-    r"|(?:[\d)}\]]\$?|\b[a-zA-Z]\^?\d?)\s*[-+*/\u00d7\u00b7\u00f7\u2212][^=]{0,80}=|\\(?:cdot|times|frac|sqrt|binom|div)\b[^=]{0,120}="
-    r"|=[^=]{0,80}=|:[^:]{0,40}\d|\u2192|\u21d2|\\implies|\\Rightarrow|=>",
+    r"|there (?:is|are)|find\s+\$?[a-z]\w?\s*(?==)|(?:conclude|see|find|show|know|so) that|which (?:is|are|gives?|equals?|means|makes|yields?|leaves))(?!\w)"
+    r"|\u2192|\u21d2|\\implies|\\Rightarrow|=>",
     re.IGNORECASE,
 )
 _FINDS = re.compile(rf"{_OPENING}{_LINK}(?:we|i)\s+(?:{_COMPUTES})\b", re.IGNORECASE)
@@ -60,7 +64,7 @@ _OTHERS = (
 _QUOTE = re.compile(
     rf"\b{_OTHERS}\s+(?:(?:might|may|could|would|will|often|also|incorrectly|wrongly|mistakenly|initially|confidently)\s+)*"
     r"(?:says?|said|claim(?:s|ed)?|thinks?|thought|believe[sd]?|argue[sd]?|insist(?:s|ed)?|suggest(?:s|ed)?|assert(?:s|ed)?"
-    r"|assume[sd]?|maintain(?:s|ed)?|told|tells|conclude[sd]?|guess(?:es|ed)?|propose[sd]?)\b"
+    r"|assume[sd]?|maintain(?:s|ed)?|conclude[sd]?|guess(?:es|ed)?|propose[sd]?)\b"
     r"|\baccording to\s+(?!the (?:formula|theorem|law|rule|table|graph|chart|problem|definition|pattern|above|data)\b)"
     rf"(?:my|his|her|their|some|the|an?|[A-Z][a-z]+)\b|\b(?i:(?:a|the) (?:common|typical|frequent|naive|usual) "
     r"(?:mistake|error|guess|answer|wrong))|\b(?i:it is (?:tempting|easy) to)\b|\b(?i:at first (?:glance|sight))\b",
@@ -91,7 +95,7 @@ _REMARK = re.compile(
     r"|for (?:comparison|reference|instance|example|context|completeness)|as an? (?:aside|example|check|sanity|remark|side)"
     r"|(?:quick |sanity |double[- ])?(?:check|verification|verify|proof)\b|(?:we can |let me |let us |let's )?"
     r"(?:double[- ]?check|verify|check)\b|to (?:check|verify|confirm|double)|in (?:contrast|comparison)|by (?:contrast|comparison)"
-    r"|similarly|conversely|compare|more generally|in general|alternatively)",
+    r"|similarly|conversely|compare\b|more generally|in general|alternatively)",
     re.IGNORECASE,
 )
 _EXAMPLE = re.compile(rf"{_OPENING}(?:for (?:instance|example|comparison|reference)|remark\b)", re.IGNORECASE)
@@ -99,23 +103,45 @@ _CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|answers?|final|conclude|must|need|forgot|should|actually|but|in total|altogether)\b",
     re.IGNORECASE,
 )
-_STEMS = (
-    *("?", "would", "should", "will", "might", "may", "could", "can ", "'", "\u2019", "need", "want", "have to", "asked", "given"),
-    *("trying", "looking", "asks", "ask", "find", "determin", "what", "how", "which", "whether", "say", "said", "claim", "think"),
-    *("thought", "believ", "argue", "insist", "suggest", "assert", "assum", "tell", "told", "conclud", "guess", "accord"),
-    *("common", "typical", "tempt", "glance", "perhaps", "maybe", "possibl", "hmm", "hope", "remark", "note", "notice", "check"),
-    *("verif", "for ", "as a", "by ", "similar", "let ", "substitut", "plug", "use", "apply", "set", "try", "test", "consider"),
-    *("look", "start", "begin", "draw", "recall", "split", "convert", "proceed", "take", "suppos", "imagin", "comput"),
-    *("calculat", "solve", "count", "who", "when", "where", "why", "propos", "maintain", "alternativ", "compar", "convers"),
+_WORDS = frozenset(
+    """
+    would should will shall must can could may might need needs want wants asked told given looking trying supposed required
+    going asks wants states find determine what how which why recall whether let substitute substituting substituted plug
+    plugging use apply set try test consider look start begin draw define split rewrite convert check verify examine proceed
+    continue move go take think guess assume suppose imagine simplify expand factor isolate plot compute calculate solve
+    evaluate count figure work add subtract multiply divide see compare say says said claim claims claimed thinks thought
+    believe believes believed argue argues argued insist insists insisted suggest suggests suggested assert asserts asserted
+    assumes assumed maintain maintains maintained conclude concludes concluded guesses guessed propose proposes proposed
+    according common typical frequent naive usual tempting easy glance sight perhaps maybe possibly hope wonder wish
+    """.split()
 )
-"""Parts of the words that a sentence without a claim has."""
+"""The words that make a sentence no claim, wherever they are in it."""
+_OPENERS = frozenset(
+    """
+    remark note notice nb aside ps by incidentally interestingly observe for as quick sanity double check verification verify
+    proof we let to in similarly conversely compare more alternatively hmm hmmm
+    """.split()
+)
+_UNREAL_WORDS = (
+    *("would", "have", "'d", "\u2019d", "say", "said", "claim", "think", "thought", "believ", "argue", "insist", "suggest"),
+    *("assert", "assum", "maintain", "conclud", "guess", "propos", "accord", "common", "typical", "frequent", "naive"),
+    *("usual", "tempt", "easy", "glance", "sight"),
+)
 
 
 def may_lack_claim(sentence: str) -> bool:
     """Whether the sentence has a word that a sentence without a claim could have; cheaper than `is_claim`."""
+    if "?" in sentence or "'" in sentence or "\u2019" in sentence or "have to" in sentence:
+        return True
+    words = sentence.lower().replace(",", " ").replace(":", " ").split()
+    return not _WORDS.isdisjoint(words) or (bool(words) and words[0].strip("(*") in _OPENERS)
+
+
+def may_be_unreal(sentence: str) -> bool:
+    """Whether the sentence has a word of a quote or a counterfactual; cheaper than `is_unreal`."""
     lower = sentence.lower()
-    for stem in _STEMS:  # noqa: SIM110 - a generator takes twice as long
-        if stem in lower:
+    for word in _UNREAL_WORDS:  # noqa: SIM110 - a generator takes twice as long
+        if word in lower:
             return True
     return False
 
@@ -125,21 +151,28 @@ def is_claim(sentence: str) -> bool:
     sentence = sentence[-_MAX_CHARS:]
     if _QUESTION.search(sentence) and not _TAG_QUESTION.search(sentence):
         return False
-    unreal = is_unreal(sentence) and not _CONTRAST.search(sentence)
+    unreal = _is_contrary(sentence) or (_QUOTE.search(sentence) and not _COMPUTED.search(sentence))
+    unreal = unreal and not _CONTRAST.search(sentence)
     return not (unreal or _GUESS.search(sentence) or _is_plan(sentence))
 
 
 def is_unreal(sentence: str) -> bool:
     """Whether a sentence says what would be so under a condition contrary to fact, or what others say."""
     sentence = sentence[-_MAX_CHARS:]
-    return bool((_WOULD.search(sentence) and _UNREAL.search(sentence)) or _QUOTE.search(sentence))
+    return _is_contrary(sentence) or _QUOTE.search(sentence) is not None
+
+
+def _is_contrary(sentence: str) -> bool:
+    return _WOULD.search(sentence) is not None and _UNREAL.search(sentence) is not None
 
 
 def _is_plan(sentence: str) -> bool:
-    if _TRIAL.search(sentence):
-        return True
+    if trial := _TRIAL.search(sentence):
+        return not _COMPUTED.search(sentence, trial.end())
     planned = _ASKED.search(sentence) or (None if _FINDS.match(sentence) else _PLAN.match(sentence))
-    return planned is not None and not _OUTCOME.search(sentence, planned.end())
+    if planned is None:
+        return False
+    return not (_OUTCOME.search(sentence, planned.end()) or _COMPUTED.search(sentence, planned.end()))
 
 
 def is_remark(sentence: str) -> bool:

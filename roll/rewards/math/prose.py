@@ -70,7 +70,8 @@ _RECHECKED = re.compile(
     re.IGNORECASE,
 )
 _WHY = re.compile(
-    r",?\s+\(?(?:because|since|which|where|rather than|instead of)\b.*|[,;(]\s*(?:and\s+)?not\b.*"
+    r",?\s+\(?(?:because|since|which(?!\s+(?:is|gives|leaves|makes|brings|equals|totals|comes|will|would)\b[^.=]{0,120}\d\s*=)"
+    r"|where|rather than|instead of)\b.*|[,;(]\s*(?:and\s+)?not\b.*"
     r"|,?\s+(?:reached|attained|achieved|occurring)\b.*|(?<=\d)\$?\s+at\s+\$?[a-z]\s*=.*"
     r"|\s+(?:for|over|in|on|across|among|from)\s+(?:all\s+)?(?:the|these|those|his|her|their|its)\s+\d+\s+[a-z]+$"
     r"|\s+over\s+(?:\w+\s+){0,2}\d+\s+(?:days|weeks|months|years|hours|minutes)$",

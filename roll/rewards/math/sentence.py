@@ -24,7 +24,7 @@ _CONTINUES = re.compile(
 _SYMBOLS = re.compile(r"[\\^=<>≤≥≠_{±√π\xd7]|\b[a-zA-Z]\s*[-+*/]\s*\w|\w\s*[-+*/]\s*[a-zA-Z]\b|\d[a-zA-Z]\b")
 _SIGNS = re.compile(r"[≠±√<>≤≥]|!=|\\(?:neq?|not|pm)(?![a-z])")
 _CURRENCY = re.compile(
-    r"\d[\d,.]*(?:\s.*\s|\s|\s?[,;.]\s.*[A-Za-z]{2,}.*)|.*[A-Za-z]{2,} [A-Za-z]{2,}.*\s|\d[^$]*[-+*/=]\s*", re.DOTALL
+    r"\d[\d,.]*(?:\s.*\s|\s|\s?[,;.]\s.*[A-Za-z]{2,}.*)|.*[A-Za-z]{2,} [A-Za-z]{2,}.*\s|\d[^$]*[-+*/=]\s*\(?\s*", re.DOTALL
 )
 """The text between the signs of two amounts in dollars."""
 _INEQUALITY = re.compile(r"[<>!:]=|[<>≤≥]")

@@ -88,7 +88,7 @@ def states(gold: str, response: str) -> bool:
     """Whether a response without a box ends with the claim that the answer is the word, or the letter, of the gold."""
     letter = _CHOICE.fullmatch(gold.strip())
     if letter is not None:
-        return choice.answer_of(response) == next(filter(None, letter.groups()))
+        return choice.answer_of(after_thinking(response)[-_MAX_TAIL:]) == next(filter(None, letter.groups()))
     phrase = _phrase(gold)
     if phrase is None or "\\boxed" in response or "\\fbox" in response:
         return False

@@ -22,6 +22,8 @@ _MAX_TAIL = 4000
 _MAX_GAP = 30
 """Characters between two boxes that are one list."""
 _MAX_QED = 24
+_MAX_END = 8
+"""Characters after the last box that are no further sentence."""
 _NEAR = 160
 """Characters before a box in which a negation may belong to it."""
 
@@ -36,15 +38,22 @@ _VERIFIED = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[.!?](?:\s|$)")
-_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*$\\])")
+_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*$\\(])")
 _JOINS_BOXES = re.compile(
     r"[\s$,;&*.()\[\]\\]*(?:(?:and|or|,|&|\\q?quad|\\text\{ ?(?:and|or) ?\})[\s$,;&*.()\[\]\\]*)?", re.IGNORECASE
 )
 _FACTORIAL = re.compile(r"[\s$]*\d+!+[\s$]*")
 _QED = re.compile(r"(?:\$?\\(?:blacksquare|square|Box|qed)\$?|∎|□|■|Q\.?E\.?D\.?)[\s.]*$")
 _BULLET = re.compile(r"\s*(?:[-*\u2022]|\d{1,2}[.)]|\([a-z\d]\))\s+")
-_EQUATION = re.compile(r"[\s$\\(\[*]*([A-Za-z])(?:_\{?\w{1,2}\}?|[\u2080-\u2089])?\s*=\s*([^=]{1,80}?)[\s$\\)\]*.,;]*(?:\band\b|\bor\b)?\s*")
-_ANNOUNCES = re.compile(r"(?:\b(?:solutions?|roots|zeros|zeroes|values|answers|possibilities|are|follows|either)\b[^:]{0,40}:|\bare)[\s*$]*$", re.IGNORECASE)
+_EQUATION = re.compile(
+    r"[\s$\\(\[*]*([A-Za-z])(?:_\{?\w{1,2}\}?|[\u2080-\u2089])?\s*=\s*([^=]{1,80}?)[\s$\\)\]*.,;]*(?:\band\b"
+    r"|\bor\b)?\s*"
+)
+_ANNOUNCES = re.compile(
+    r"(?:\b(?:solutions?|roots|zeros|zeroes|values|answers|possibilities|are|follows|either)\b[^:]{0,40}:"
+    r"|\bare)[\s*$]*$",
+    re.IGNORECASE,
+)
 _CONSTANT = re.compile(r"[π∞√∅]|\\(?:infty|pi|sqrt)(?![a-z])|\b(?:infinity|ln|pi)\b")
 _SIMPLE = r"\$?(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
 _WORD = r" (?!(?:or|and|to|base|mod|out|times|plus|minus|over|less|divided|per)\b)[a-z]{2,}"
@@ -76,12 +85,14 @@ def candidates(response: str) -> list[str]:
 def _boxed(text: str, boxes: Sequence[Box]) -> list[str]:
     """The last box that is not denied, with those it is joined to by `and`, `or` or a comma."""
     kept = list(range(len(boxes)))[-_MAX_CUES:]
-    if prose.may_deny(text[max(0, boxes[kept[0]].start - _NEAR) :]):
+    near = text[max(0, boxes[kept[0]].start - _NEAR) :]
+    if prose.may_deny(near):
         if (rest := prose.after_retraction(text[boxes[-1].end :][-_MAX_TAIL:])) is not None:
             return _stated(rest)
-        claimed = [index for index in kept if not _denied(text, boxes[index])]
-        kept = [index for index in claimed if not _unreal(text, boxes[index])]
-        if claimed and not kept:
+        kept = [index for index in kept if not _denied(text, boxes[index])]
+    if kept and len(text) - boxes[-1].end > _MAX_END and mood.may_be_unreal(near):
+        kept = [index for index in kept if not _unreal(text, boxes[index])]
+        if not kept:
             return _stated(text[boxes[-1].end :])
     if not kept:
         return []
@@ -126,9 +137,17 @@ def _stated(text: str) -> list[str]:
         rest = text[cue.end() :]
         if not rest.strip(" *#$\n.:") or (len(cues) > 1 and _VERIFIED.match(rest)):
             continue
+        if "would" in cue[0].lower() and _goes_on(rest):
+            return _last_line(text[-_MAX_TAIL:])
         if not prose.negated_before(text, cue.start()):
             return _statement(rest)
     return [] if cues and not cues[-1][0].endswith("\n") else _last_line(text[-_MAX_TAIL:])
+
+
+def _goes_on(text: str) -> bool:
+    """Whether a claim with a value follows the first sentence of the text."""
+    sentences = [part for line in text[:_MAX_TAIL].splitlines() for part in _SENTENCES.split(line)]
+    return any(_has_value(part) and mood.is_claim(part) and not mood.is_remark(part) for part in sentences[1:])
 
 
 def _supposed(text: str, start: int, end: int) -> bool:
@@ -184,14 +203,20 @@ def _last_line(text: str) -> list[str]:
 
 
 def _is_plain_claim(sentence: str) -> bool:
-    return not mood.may_lack_claim(sentence) or (mood.is_claim(sentence) and not mood.is_remark(sentence))
+    if not mood.may_lack_claim(sentence):
+        return True
+    return ". " not in sentence and mood.is_claim(sentence) and not mood.is_remark(sentence)
 
 
 def _last_claim(sentences: Sequence[str]) -> str | None:
     """The last sentence that claims a value; a remark only if there is no other."""
     if mood.gives_up(sentences[-1]) and not _has_value(sentences[-1]):
         return None
-    if not _has_value(sentences[-1]) and number_words.stated(sentences[-1]) is not None and mood.is_claim(sentences[-1]):
+    if (
+        not _has_value(sentences[-1])
+        and number_words.stated(sentences[-1]) is not None
+        and mood.is_claim(sentences[-1])
+    ):
         return sentences[-1]
     remark = None
     for sentence in reversed(sentences):

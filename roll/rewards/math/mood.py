@@ -1,4 +1,4 @@
-"""Sentences that claim nothing: questions, plans, counterfactuals, quotes and guesses; and remarks beside the answer."""
+"""Sentences that claim nothing: questions, plans, counterfactuals, quotes and guesses; remarks beside the answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 
 _MAX_CHARS = 600
 _OPENING = r"^[\s(*_>#\d.)\u2022-]*"
-_LINK = r"(?:(?:so|and|but|now|first|second|next|then|finally|after that|afterwards|to start|to begin with)\b[,:]?\s*)*"
+_LINK = (
+    r"(?:(?:so|and|but|now|first|second|next|then|finally|after that|afterwards"
+    r"|to start|to begin(?: with)?|to\s[^,]{1,60}(?=,))\b[,:]?\s*)*+"
+)
 _APOSTROPHE = "['\u2019]"
 _QUESTION = re.compile(r"\?[\s*_)\"'\u201d$]*$")
 _TAG_QUESTION = re.compile(rf",\s*(?:right|correct|yes|is(?:n{_APOSTROPHE}t)? it|no)\?[\s*_)]*$", re.IGNORECASE)
@@ -15,9 +18,12 @@ _WOULD = re.compile(
 )
 _UNREAL = re.compile(
     rf"\bif\b[^.?!]{{0,120}}?\b(?:were|had|(?:were|had|did|was|do|does|is|are)(?:n{_APOSTROPHE}t| not)|instead|only"
-    r"|ignor\w+|forg[eo]t\w*|neglect\w*|mis(?:read|count|took|interpret|understood)\w*|wrongly|incorrectly|simply|just|naively)\b"
-    r"|(?:^|[,;]\s|\b(?:so|and|but)\s)(?:had|were)\s+(?:there|it|he|she|they|we|i|you|all|the|an?|this|that|(?-i:[A-Z]\w+))\b"
-    rf"|\bwithout\b|\bunder\s+(?:the|that|this|an?)\b|\bonly\s+(?:if|when|under)\b|\botherwise\b|\b(?:in|for) (?:that|another"
+    r"|ignor\w+|forg[eo]t\w*|neglect\w*|mis(?:read|count|took|interpret|understood)\w*|wrongly|incorrectly|simply"
+    r"|just|naively)\b"
+    r"|(?:^|[,;]\s|\b(?:so|and|but)\s)(?:had|were)\s+(?:there|it|he|she|they|we|i|you|all|the|an?|this|that"
+    r"|(?-i:[A-Z]\w+))\b"
+    rf"|\bwithout\b|\bunder\s+(?:the|that|this|an?)\b|\bonly\s+(?:if|when|under)\b|\botherwise\b|\b(?:in"
+    rf"|for) (?:that|another"
     rf"|a different) case\b|\b(?:was|is|were|are)(?:n{_APOSTROPHE}t| not) (?:given|stated|true|the case)\b"
     r"|\b(?:in|on|at) an? (?:ordinary|ideal|non-leap|normal|different|hypothetical)\b|\bnaive\w*|\btempt\w*",
     re.IGNORECASE,
@@ -26,75 +32,109 @@ _ASKED = re.compile(
     r"\b(?:we|i)\s+(?:are|am|were|was)\s+(?:asked|told|given|looking|trying|supposed|required|going)\b"
     rf"|\b(?:we{_APOSTROPHE}re|i{_APOSTROPHE}m)\s+(?:asked|told|given|looking|trying|supposed|required|going)\b"
     r"|\b(?:problem|question|task|exercise|puzzle)\s+(?:asks|is asking|wants|says|states|tells|gives)\b"
-    r"|\b(?:we|i)\s+(?:want|need|have|would like|wish)\s+to\s+(?:find|know|determine|compute|calculate|show|prove|figure|check"
-    rf"|solve|decide|count|work out)\b|{_OPENING}(?:find|determine|what|how|which (?!is|are|equals|gives|makes)|why|recall)\b"
+    r"|\b(?:we|i)\s+(?:now |still |just |then |only )?(?:want|need|have|would like|wish)\s+to\s+(?:find|know"
+    r"|determine|compute|calculate|show|prove|figure|check"
+    rf"|solve|decide|count|work out)\b|{_OPENING}(?:find|determine|what|how|which (?!is|are|equals|gives|makes)"
+    rf"|why|recall)\b"
+    r"|\b(?:our|the|my) (?:goal|aim|task|objective|plan|job|next step|idea) (?:is|will be)\b"
     rf"|{_OPENING}let\s+(?!us\b|me\b)\$?[a-zA-Z]\w?\$?\s*(?:=|be\b|denote\b)",
     re.IGNORECASE,
 )
-_TRIAL = re.compile(r"\bwhether\b|\b(?:see|find out) (?:what|if|how)\b", re.IGNORECASE)
+_TRIAL = re.compile(r"^\s*please\b|\bwhether\b|\b(?:see|find out) (?:what|if|how)\b", re.IGNORECASE)
 _ACTS = (
-    r"substitut\w+|plug\w*|use|apply|set|try|test|consider|look|start|begin|draw|define|recall|split|rewrite|convert|check"
-    r"|verify|examine|proceed|continue|move|go|take|think|guess|assume|suppose|imagine|simplify|expand|factor|isolate|plot"
+    r"substitut\w+|plug\w*|use|apply|set|try|test|consider|look|start|begin|draw|define|recall|split|rewrite"
+    r"|convert|check"
+    r"|verify|examine|proceed|continue|move|go|take|think|guess|assume|suppose|imagine|simplify|expand|factor"
+    r"|isolate|plot"
 )
-_COMPUTES = r"find|compute|calculate|determine|solve|evaluate|count|figure|work|add|subtract|multiply|divide|see|compare"
+_COMPUTES = (
+    r"find|compute|calculate|determine|solve|evaluate|count|figure|work|add|subtract|multiply|divide|see|compare"
+)
 _PLAN = re.compile(
     rf"{_OPENING}{_LINK}(?:"
-    rf"(?:let{_APOSTROPHE}?s|let us|let me|(?:we|i)(?:{_APOSTROPHE}ll| will| shall| should| must| can| could| may| might"
-    r"| need to| have to| want to| are going to| am going to| plan to| would)(?: also| now| then| next| first| just| try to)*)"
+    rf"(?:let{_APOSTROPHE}?s|let us|let me|(?:we|i)(?:{_APOSTROPHE}ll| will| shall| should| must| can| could| may"
+    rf"| might"
+    r"| need to| have to| want to| are going to| am going to| plan to| would)(?: also| now| then| next| first"
+    r"| just| try to)*)"
     rf"\s+(?:{_ACTS}|{_COMPUTES})|(?:(?:we|i)\s+)?(?:{_ACTS})|(?:{_COMPUTES}))\b"
     r"(?!\s+(?:(?:about|exactly|only|a total of)\s+)?[$*]*\d)",
     re.IGNORECASE,
 )
 _COMPUTED = re.compile(
-    r"\d[^=]{0,40}(?:[-+*/\u00d7\u00b7\u00f7\u2212]|\sx\s)[^=]{0,120}=|\\(?:cdot|times|frac|sqrt|binom|div)\b[^=]{0,120}="
+    r"\d[^=]{0,40}(?:[-+*/\u00d7\u00b7\u00f7\u2212]|\sx\s)[^=]{0,120}=|\\(?:cdot|times|frac|sqrt|binom"
+    r"|div)\b[^=]{0,120}="
     r"|=[^=]{0,80}=|:[^:]{0,40}\d"
 )
 """An equation whose left side is evaluated, or a value after a colon."""
 _OUTCOME = re.compile(
-    r"\b(?:so|thus|hence|therefore|gets?|got|gives?|giving|yields?|yielding|obtain\w*|means|meaning|answer|finally we have"
-    r"|there (?:is|are)|find\s+\$?[a-z]\w?\s*(?==)|(?:conclude|see|find|show|know|so) that|which (?:is|are|gives?|equals?|means|makes|yields?|leaves))(?!\w)"
+    r"\b(?:so|thus|hence|therefore|gets?|got|gives?|giving|yields?|yielding|obtain\w*|means|meaning|answer"
+    r"|finally we have"
+    r"|and there (?:is|are)|find\s+\$?[a-z]\w?\s*(?==)|(?:conclude|see|find|show|know|so) that|which (?:is|are"
+    r"|gives?|equals?|means|makes|yields?|leaves))(?!\w)"
     r"|\u2192|\u21d2|\\implies|\\Rightarrow|=>",
     re.IGNORECASE,
 )
 _FINDS = re.compile(rf"{_OPENING}{_LINK}(?:we|i)\s+(?:{_COMPUTES})\b", re.IGNORECASE)
 _OTHERS = (
-    r"(?:he|she|they|some(?:one|body|times?)?|others?|many|most|people|students?|friends?|brother|sister|classmates?|teacher"
-    r"|authors?|book|textbook|key|solution|reader|intuition|guess(?:es)?|everyone|everybody|anyone|nobody|who|(?!(?:We|You|This|That|It|Which|So|Thus|Hence|Then|Therefore|And|The|These|Both|Let|Now)\b)[A-Z][a-z]+)"
+    r"(?:he|she|they|some(?:one|body|times?)?|others?|many|most|people|students?|friends?|brother|sister"
+    r"|classmates?|teacher"
+    r"|authors?|book|textbook|key|solution|reader|intuition|guess(?:es)?|everyone|everybody|anyone|nobody|who"
+    r"|(?!(?:We|You|This|That|It|Which|So|Thus|Hence|Then|Therefore|And|The|These|Both|Let|Now)\b)[A-Z][a-z]+)"
 )
 _QUOTE = re.compile(
-    rf"\b{_OTHERS}\s+(?:(?:might|may|could|would|will|often|also|incorrectly|wrongly|mistakenly|initially|confidently)\s+)*"
-    r"(?:says?|said|claim(?:s|ed)?|thinks?|thought|believe[sd]?|argue[sd]?|insist(?:s|ed)?|suggest(?:s|ed)?|assert(?:s|ed)?"
+    rf"\b{_OTHERS}\s+(?:(?:might|may|could|would|will|often|also|incorrectly|wrongly|mistakenly|initially"
+    rf"|confidently)\s+)*"
+    r"(?:says?|said|claim(?:s|ed)?|thinks?|thought(?! of)|believe[sd]?|argue[sd]?|insist(?:s|ed)?|suggest(?:s|ed)?"
+    r"|assert(?:s|ed)?"
     r"|assume[sd]?|maintain(?:s|ed)?|conclude[sd]?|guess(?:es|ed)?|propose[sd]?)\b"
     r"|\baccording to\s+(?!the (?:formula|theorem|law|rule|table|graph|chart|problem|definition|pattern|above|data)\b)"
     rf"(?:my|his|her|their|some|the|an?|[A-Z][a-z]+)\b|\b(?i:(?:a|the) (?:common|typical|frequent|naive|usual) "
-    r"(?:mistake|error|guess|answer|wrong))|\b(?i:it is (?:tempting|easy) to)\b|\b(?i:at first (?:glance|sight))\b",
+    r"(?:mistake|error|guess|answer|wrong))|\b(?i:told (?:me|us|him|her|them))\b"
+    r"|\b(?i:(?:led|inclined|used|tempted) to (?:believe|think|say|conclude|assume))\b"
+    r"|\b(?:said|says|claim(?:s|ed)|answered|replied|thought)\s+(?:he|she|they|my|one|some|the|[A-Z][a-z]+)\b"
+    rf"|\b(?:(?!(?:Today|Let|Here|That|It|What)\b)[A-Z][a-z]+{_APOSTROPHE}s|(?i:his|her|their"
+    rf"|\w+{_APOSTROPHE}s))\s+(?:\w+\s+)?(?:answer|guess|claim)\b"
+    r"|\b(?i:it is (?:tempting|easy) to)\b|\b(?i:at first (?:glance|sight))\b",
 )
 _CONTRAST = re.compile(
-    r"[;,.\u2014]\s*(?:but|however|yet|in fact|actually|in reality|(?:so )?the (?:correct|right|true|actual|real))\b[^?]*\d",
+    r"[;,.\u2014]\s*(?:(?:i|we) (?:get|got|find|found)|but|however|yet|in fact|actually|in reality"
+    r"|(?:so )?the (?:correct|right|true|actual"
+    r"|real))\b[^?]*\d",
     re.IGNORECASE,
 )
 _GUESS = re.compile(
     rf"{_OPENING}(?:perhaps|maybe|possibly|hmm+)\b|\b(?:it|this|that|answer|result|value|total)\s+"
     r"(?:might|may|could)\s+(?:well\s+|possibly\s+|perhaps\s+)?(?:be|equal)\b|\b(?:wild|random|pure) guess\b"
-    r"|\b(?:i|we) (?:hope|wonder|wish)\b",
+    r"|\b(?:i|we) (?:\w+ )?(?:hope|wonder|wish)\b"
+    r"|\bran out of time\b|\bso far (?:is|was|are)\b|\bpartial (?:sum|result|answer)\b",
     re.IGNORECASE,
 )
 _GIVES_UP = re.compile(
     rf"\b(?:i|we){_APOSTROPHE}?(?:m|re| am| are| was| were| remain)?\s+(?:\w+\s+)?"
     r"(?:not (?:\w+ )?(?:sure|certain|confident|able)|unsure|uncertain|stuck|lost|unable)\b"
-    rf"|\b(?:i|we)\s+(?:(?:do|could|did|can)(?: not|n{_APOSTROPHE}t)|cannot|failed to|am unable to|was unable to|were unable to)"
-    r"\s+(?:\w+\s+)?(?:know|determine|find|solve|reach|decide|tell|say|trust|answer|finish|complete|figure|conclude|get|give)\b"
-    r"|\b(?:give|gave|giving) up\b|\bno idea\b|\bno (?:final|definite|definitive|clear|unique) (?:answer|conclusion|result)\b"
-    r"|\b(?:not enough|insufficient|too little|missing) (?:information|data|detail)|\bcannot be (?:determined|decided|found|known)"
-    rf"|\bcan{_APOSTROPHE}t be (?:determined|decided|found|known)|\bimpossible to (?:say|tell|determine|know|decide|answer)"
+    rf"|\b(?:i|we)\s+(?:(?:do|could|did|can)(?: not|n{_APOSTROPHE}t)|cannot|failed to|am unable to|was unable to"
+    rf"|were unable to)"
+    r"\s+(?:\w+\s+)?(?:know|determine|find|solve|reach|decide|tell|say|trust|answer|finish|complete|figure"
+    r"|conclude|get|give)\b"
+    r"|\b(?:give|gave|giving) up\b|\bno idea\b|\bno (?:final|definite|definitive|clear|unique) (?:answer"
+    r"|conclusion|result)\b"
+    r"|\b(?:not enough|insufficient|too little|missing) (?:information|data|detail)|\bcannot be (?:determined"
+    r"|decided|found|known)"
+    rf"|\bcan{_APOSTROPHE}t be (?:determined|decided|found|known)|\bimpossible to (?:say|tell|determine|know"
+    rf"|decide|answer)"
     r"|\b(?:would|need) (?:\w+ )?more (?:information|data|time)\b",
     re.IGNORECASE,
 )
 _REMARK = re.compile(
     rf"{_OPENING}(?:remark|note\b|notice|n\.?b\.|aside|p\.?s\.|by the way|incidentally|interestingly|observe that"
-    r"|for (?:comparison|reference|instance|example|context|completeness)|as an? (?:aside|example|check|sanity|remark|side)"
-    r"|(?:quick |sanity |double[- ])?(?:check|verification|verify|proof)\b|(?:we can |let me |let us |let's )?"
-    r"(?:double[- ]?check|verify|check)\b|to (?:check|verify|confirm|double)|in (?:contrast|comparison)|by (?:contrast|comparison)"
+    r"|for (?:comparison|reference|instance|example|context|completeness)|as an? (?:aside|example|check|sanity"
+    r"|remark|side)"
+    r"|(?:quick |sanity |double[- ])?(?:check|verification|verify|proof)\b|(?:(?:we|you|one) can |let me |let us "
+    r"|let's )?(?:also |quickly )?"
+    r"(?:double[- ]?check|verify|check|confirm)\b|to (?:check|verify|confirm|double)|in (?:contrast|comparison)"
+    r"|by (?:contrast|comparison)"
+    r"|(?:this|that|it|which) (?:matches|agrees|is consistent|confirms|checks|makes sense|is close|corresponds"
+    r"|is (?:less|more|greater|smaller))"
     r"|similarly|conversely|compare\b|more generally|in general|alternatively)",
     re.IGNORECASE,
 )
@@ -103,29 +143,56 @@ _CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|answers?|final|conclude|must|need|forgot|should|actually|but|in total|altogether)\b",
     re.IGNORECASE,
 )
-_WORDS = frozenset(
-    """
-    would should will shall must can could may might need needs want wants asked told given looking trying supposed required
-    going asks wants states find determine what how which why recall whether let substitute substituting substituted plug
-    plugging use apply set try test consider look start begin draw define split rewrite convert check verify examine proceed
-    continue move go take think guess assume suppose imagine simplify expand factor isolate plot compute calculate solve
-    evaluate count figure work add subtract multiply divide see compare say says said claim claims claimed thinks thought
-    believe believes believed argue argues argued insist insists insisted suggest suggests suggested assert asserts asserted
-    assumes assumed maintain maintains maintained conclude concludes concluded guesses guessed propose proposes proposed
-    according common typical frequent naive usual tempting easy glance sight perhaps maybe possibly hope wonder wish
-    """.split()
-)
+_ANYWHERE = """
+    would should will shall must can could may might need needs want wants asked told given looking trying
+    supposed required going asks states find determine what how which why recall whether let substitute
+    substituting substituted plug plugging use apply set try test consider look start begin draw define split
+    rewrite convert check verify examine proceed continue move go take think guess assume suppose imagine
+    simplify expand factor isolate plot compute calculate solve evaluate count figure work add subtract
+    multiply divide see compare say says said claim claims claimed thinks thought believe believes believed
+    argue argues argued insist insists insisted suggest suggests suggested assert asserts asserted assumes
+    assumed maintain maintains maintained conclude concludes concluded guesses guessed propose proposes
+    proposed according common typical frequent naive usual tempting easy glance sight perhaps maybe possibly
+    hope wonder wish goal aim objective plan partial ran far please led inclined used replied answered
+"""
+_WORDS = frozenset(_ANYWHERE.split())
 """The words that make a sentence no claim, wherever they are in it."""
-_OPENERS = frozenset(
-    """
-    remark note notice nb aside ps by incidentally interestingly observe for as quick sanity double check verification verify
-    proof we let to in similarly conversely compare more alternatively hmm hmmm
-    """.split()
-)
+_FIRST = """
+    remark note notice nb aside ps by incidentally interestingly observe for as quick sanity double check
+    verification verify proof we let to in similarly conversely compare more alternatively hmm hmmm
+"""
+_OPENERS = frozenset(_FIRST.split())
 _UNREAL_WORDS = (
-    *("would", "have", "'d", "\u2019d", "say", "said", "claim", "think", "thought", "believ", "argue", "insist", "suggest"),
+    *(
+        "would",
+        "have",
+        "'d",
+        "\u2019d",
+        "say",
+        "said",
+        "claim",
+        "think",
+        "thought",
+        "believ",
+        "argue",
+        "insist",
+        "suggest",
+    ),
     *("assert", "assum", "maintain", "conclud", "guess", "propos", "accord", "common", "typical", "frequent", "naive"),
-    *("usual", "tempt", "easy", "glance", "sight"),
+    *(
+        "usual",
+        "tempt",
+        "easy",
+        "glance",
+        "sight",
+        "told",
+        "replied",
+        "led to",
+        "inclined",
+        "used to",
+        "'s ",
+        "\u2019s ",
+    ),
 )
 
 
@@ -147,7 +214,7 @@ def may_be_unreal(sentence: str) -> bool:
 
 
 def is_claim(sentence: str) -> bool:
-    """Whether a sentence says what is so, and not what is asked, planned, guessed, said by others or contrary to fact."""
+    """Whether a sentence says what is so, not what is asked, planned, guessed, said by others or contrary to fact."""
     sentence = sentence[-_MAX_CHARS:]
     if _QUESTION.search(sentence) and not _TAG_QUESTION.search(sentence):
         return False

@@ -76,7 +76,8 @@ _CLEANING: list[tuple[str, re.Pattern[str], _Replacement]] = [
         ("\\", r"\\(?:text)?color\s*\{[^{}]*\}\s*(?:\{" + _INNER + r"\})?", _colored),
         (
             "\\",
-            r"\\(?:left|right|[bB]igg?[lr]?|(?:display|text)style|[lL]arge|LARGE|huge|normalsize|small|bf|it|limits)(?![a-zA-Z])",
+            r"\\(?:left|right|[bB]igg?[lr]?|(?:display|text)style|[lL]arge|LARGE|huge|normalsize|small|bf|it"
+            r"|limits)(?![a-zA-Z])",
             "",
         ),
         ("\\", r"\\rm(?![a-zA-Z]) *([A-Za-z]+)", r"\\text{ \1}"),

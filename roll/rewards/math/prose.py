@@ -15,16 +15,23 @@ _GOVERNS = re.compile(
     r"impossible|no longer|other than|anything but|except|far from|rather than|instead of|no way|no chance|hardly|"
     r"nowhere near|by no means|not (?:even )?close to|refut\w*|reject\w*|"
     rf"rul(?:e|es|ed|ing) out|mistaken(?:ly)?)\b|n{_APOSTROPHE}t\b)"
-    r"(?:[\s$*(\\\[=]|\b(?:be|been|equals?|to|for|the|an|my|our|your|final|correct|right|true|case|answer|solution|value|"
-    r"result|really|simply|just|exactly|it|its|is|was|that|would|could|say|saying|claim|claiming|think|believe|conclude|"
+    r"(?:[\s$*(\\\[=]|\b(?:be|been|equals?|to|for|the|an|my|our|your|final|correct|right|true|case|answer"
+    r"|solution|value|"
+    r"result|really|simply|just|exactly|it|its|is|was|that|would|could|say|saying|claim|claiming|think|believe"
+    r"|conclude|"
     rf"as|possibly|actually|even|quite|necessarily|ever|[a-zA-Z])\b|{_APOSTROPHE}s\b)*+$"
     rf"|(?:\b(?:did|do|does|will|would|could|can|has|have|had) not|n{_APOSTROPHE}t|\bcannot|\bnobody|\bno ?one|\bnever)"
-    r"\s+[a-z]+\s+[$*(]*$",
+    r"\s+[a-z]+\s+[$*(]*$"
+    rf"|(?:\b(?:no|not|cannot|never)|n{_APOSTROPHE}t)\s+(?:\w+\s+){{0,4}}(?:think|believe|verify|confirm|say|claim"
+    rf"|conclude|guarantee|sure"
+    r"|certain|convinced|prove|show|assume|trust)\s+(?:that\s+)?(?:(?:it|this|that|there|the\s+\w+)"
+    rf"(?:{_APOSTROPHE}s|\s+(?:is|are|was|equals))?\s+)?[$*(]*$",
     re.IGNORECASE,
 )
 """A negation at the end of a text that belongs to what follows."""
 _NEGATION = re.compile(
-    rf"\b(?:not|never|neither|nor|no|cannot|hardly|unlikely|wrong|false|incorrect|doubt\w*|impossible)\b|n{_APOSTROPHE}t\b",
+    rf"\b(?:not|never|neither|nor|no|cannot|hardly|unlikely|wrong|false|incorrect|doubt\w*|impossible)\b"
+    rf"|n{_APOSTROPHE}t\b",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
@@ -40,6 +47,8 @@ _MODIFIED = re.compile(
     r"|\b(?:sum|product|difference|quotient|ratio)\s+of\s+[$*]*\d",
     re.IGNORECASE,
 )
+_EITHER = re.compile(r"\beither\s+(?=[$*]*[a-zA-Z]\s*=)", re.IGNORECASE)
+"""Before the solutions of an equation, which are a list."""
 _NOT_RIGHT = (
     r"(?:(?:\w+\s+)?(?:wrong|incorrect|false|impossible|mistaken|an? (?:\w+\s+)?(?:error|mistake|trap|misconception))\b"
     r"|not\s+(?:quite\s+)?"
@@ -70,7 +79,8 @@ _RECHECKED = re.compile(
     re.IGNORECASE,
 )
 _WHY = re.compile(
-    r",?\s+\(?(?:because|since|which(?!\s+(?:is|gives|leaves|makes|brings|equals|totals|comes|will|would)\b[^.=]{0,120}\d\s*=)"
+    r",?\s+\(?(?:because|since|which(?!\s+(?:is|gives|leaves|makes|brings|equals|totals|comes|will"
+    r"|would)\b[^.=]{0,120}\d\s*=)"
     r"|where|rather than|instead of)\b.*|[,;(]\s*(?:and\s+)?not\b.*"
     r"|,?\s+(?:reached|attained|achieved|occurring)\b.*|(?<=\d)\$?\s+at\s+\$?[a-z]\s*=.*"
     r"|\s+(?:for|over|in|on|across|among|from)\s+(?:all\s+)?(?:the|these|those|his|her|their|its)\s+\d+\s+[a-z]+$"
@@ -107,7 +117,7 @@ _DENIALS = (
     *("no", "never", "neither", "n't", "n\u2019t", "wrong", "incorrect", "false", "doubt", "den", "mistake"),
     *("unlikely", "impossible", "other", "anything", "except", "far", "rather", "instead", "contrary", "fail"),
     *("refut", "reject", "rul", "without", "wait", "scratch", "correct", "actually", "mean", "sorry", "oops"),
-    *("bad", "let", "too", "if ", "unless", "suppose", "hardly", "would", "claim", "says", "said", "think"),
+    *("bad", "let", "too", "if ", "unless", "suppose", "hardly"),
 )
 """Parts of all words that deny or retract an answer: a text without them needs no search for either."""
 _MODIFIERS = (
@@ -120,10 +130,46 @@ _MODIFIERS = (
 
 
 _CHINESE = {
-    **{"最终答案": " answer ", "答案": " answer ", "不是": " is not ", "不等于": " is not ", "等于": " is ", "就是": " is "},
-    **{"是": " is ", "为": " is ", "不": " not ", "错": " wrong ", "没": " not ", "如果": " if ", "可能": " perhaps ", "或": " or "},
-    **{"和": " and ", "与": " and ", "吗": "?", "。": ". ", "，": ", ", "：": ": ", "？": "? ", "！": "! ", "；": "; ", "、": ", "},
-    **{"那么": " then ", "结果": " result ", "所以": " so ", "因此": " so ", "大约": " about ", "之间": " between ", "至少": " at least ", "至多": " at most "},
+    **{
+        "最终答案": " answer ",
+        "答案": " answer ",
+        "不是": " is not ",
+        "不等于": " is not ",
+        "等于": " is ",
+        "就是": " is ",
+    },
+    **{
+        "是": " is ",
+        "为": " is ",
+        "不": " not ",
+        "错": " wrong ",
+        "没": " not ",
+        "如果": " if ",
+        "可能": " perhaps ",
+        "或": " or ",
+    },
+    **{
+        "和": " and ",
+        "与": " and ",
+        "吗": "?",
+        "\u3002": ". ",
+        "\uff0c": ", ",
+        "\uff1a": ": ",
+        "\uff1f": "? ",
+        "\uff01": "! ",
+        "\uff1b": "; ",
+        "\u3001": ", ",
+    },
+    **{
+        "那么": " then ",
+        "结果": " result ",
+        "所以": " so ",
+        "因此": " so ",
+        "大约": " about ",
+        "之间": " between ",
+        "至少": " at least ",
+        "至多": " at most ",
+    },
     **{"大于": " more than ", "小于": " less than ", "超过": " more than "},
 }
 _CHINESE_WORD = re.compile("|".join(sorted(_CHINESE, key=len, reverse=True)))
@@ -168,6 +214,7 @@ def denied_after(text: str, position: int) -> bool:
 
 def changes_value(text: str) -> bool:
     """Whether words of a statement make its number another answer: "less than 5", "half of 5"."""
+    text = _EITHER.sub("", text) if "ither" in text else text
     return _has(_MODIFIERS, text) and _MODIFIED.search(text) is not None
 
 
@@ -209,7 +256,8 @@ def without_explanation(text: str, *, lead: bool) -> str:
     contrast = _BUT.sub("", text)
     contrast = contrast if lead else _restated(contrast)
     if not lead and (why := _WHY.search(contrast)) and any(map(str.isdigit, contrast[: why.start()])):
-        return contrast[: why.start()]
+        rest = contrast[why.start() :].rpartition(";")[2] if ";" in contrast[why.start() :] else ""
+        return rest if any(map(str.isdigit, rest)) else contrast[: why.start()]
     if lead or contrast is not text:
         contrast = _REASON.sub("", contrast, count=1) or contrast
     return _LEAD.sub("", contrast) if lead else contrast

@@ -18,13 +18,15 @@ BOLD = re.compile(r"\*\*(.+?)\*\*|__(.+?)__|(?<![\w*\\^{])\*(?!\s)([^*\n]+?)(?<!
 _LABEL = re.compile(r"(?i:^.*\banswers?\b\s*(?:is|are|:|=)\s*)")
 _NUMBER = re.compile(r"(?<![\w.\\{^_])[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/\d+)?(?!\w)%?")
 _CONTINUES = re.compile(
-    r"[A-Za-z_\\{²³!']|\s*[+*/^=({<>≤≥±:π√\xd7\\]|\s+-\s+(?:\d|\w\b|\\)|[-.,:]?\d|\s+[b-zB-Z]\b|\s\d|\s+and\s+(?:a|one|two|three)\b"
+    r"[A-Za-z_\\{²³!']|\s*[+*/^=({<>≤≥±:π√\xd7\\]|\s+-\s+(?:\d|\w\b|\\)|[-.,:]?\d|\s+[b-zB-Z]\b|\s\d"
+    r"|\s+and\s+(?:a|one|two|three)\b"
 )
 """Text after a number that makes it part of a larger expression."""
 _SYMBOLS = re.compile(r"[\\^=<>≤≥≠_{±√π\xd7]|\b[a-zA-Z]\s*[-+*/]\s*\w|\w\s*[-+*/]\s*[a-zA-Z]\b|\d[a-zA-Z]\b")
 _SIGNS = re.compile(r"[≠±√<>≤≥]|!=|\\(?:neq?|not|pm)(?![a-z])")
 _CURRENCY = re.compile(
-    r"\d[\d,.]*(?:\s.*\s|\s|\s?[,;.]\s.*[A-Za-z]{2,}.*)|.*[A-Za-z]{2,} [A-Za-z]{2,}.*\s|\d[^$]*[-+*/=]\s*\(?\s*", re.DOTALL
+    r"\d[\d,.]*(?:\s.*\s|\s|\s?[,;.]\s.*[A-Za-z]{2,}.*)|.*[A-Za-z]{2,} [A-Za-z]{2,}.*\s|\d[^$]*[-+*/=]\s*\(?\s*",
+    re.DOTALL,
 )
 """The text between the signs of two amounts in dollars."""
 _INEQUALITY = re.compile(r"[<>!:]=|[<>≤≥]")
@@ -39,13 +41,15 @@ _NEXT_WORD = re.compile(
     r"|\s?(?P<percent>%)"
 )
 _STATED_WORD = re.compile(
-    r"(?:\b(?:is|are|was|be|on|equals)|['\u2019]s)\s+(?:(?:an?|the|indeed|therefore|always)\s+)?([A-Za-z]+(?:-[A-Za-z]+)?)[\s.!*]*$"
+    r"(?:\b(?:is|are|was|be|on|equals)|['\u2019]s)\s+(?:(?:an?|the|indeed|therefore"
+    r"|always)\s+)?([A-Za-z]+(?:-[A-Za-z]+)?)[\s.!*]*$"
 )
 _STATES_NUMBER = re.compile(r"[^.;]{0,80}?\b(?:is|are|equals?|gives?|yields?|has)\b\s+(?:\w+\s+){0,2}(?=[-(]?\d)")
 _ARROW = re.compile(r"^\s*(?:[=-]>|[⇒→∴]|\\(?:Rightarrow|implies|therefore)(?![a-z]))")
 _SOLVES = re.compile(r"[^.;]{0,80}?\b(?:gives?|yields?|so|means|then)\b\s+[a-z]\s*=\s*(?=[-\d])")
 _EVALUATED = re.compile(
-    r"(?:\d\s?[-+*/^\xd7·]\s?\(?\d|\\(?:cdot|times|binom)\b|[!²³])[^=,]{0,40},?\s+(?:which|that)\s+(?:is|equals|gives|makes|comes to)\s+"
+    r"(?:\d\s?[-+*/^\xd7·]\s?\(?\d|\\(?:cdot|times|binom)\b|[!²³])[^=,]{0,40},?\s+(?:which|that)\s+(?:is|equals"
+    r"|gives|makes|comes to)\s+"
     r"(?:equal to\s+|about\s+)?([-$]{0,2}\d[\d,.]*\$?(?:\s+[a-z]+){0,3})$"
 )
 """An expression, and the value that the sentence says it has."""

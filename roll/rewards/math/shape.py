@@ -53,8 +53,10 @@ _OR = re.compile(r"\s*(?:\\text ?\{ ?or ?\}|\bor\b|\\(?:lor|vee)(?![a-z]))\s*")
 _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|cong)(?![a-z])\s*")
 _INDEXED = re.compile(r"\\(?:sum|prod|int|lim|max|min|binom|operatorname|begin)(?![a-z])")
 _COMMANDS = re.compile(
-    r"\\(?:frac|sqrt|cdots?|times|div|over|pi|left|right|infty|choose|lfloor|rfloor|lceil|rceil|vert|lvert|rvert|mid|ast"
-    r"|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|[dt]?binom|overline|overset|ldots|dots|phi|circ|degree|gcd|bar|dot"
+    r"\\(?:frac|sqrt|cdots?|times|div|over|pi|left|right|infty|choose|lfloor|rfloor|lceil|rceil|vert|lvert|rvert"
+    r"|mid|ast"
+    r"|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|[dt]?binom|overline|overset|ldots|dots|phi|circ|degree"
+    r"|gcd|bar|dot"
     r"|lbrace|rbrace|text ?\{ ?\})(?![a-zA-Z])"
     r"|\b(?:pi|sqrt|log|ln|sin|cos|tan|exp)\b|(?<![A-Za-z\\])[ei](?![A-Za-z])"
 )

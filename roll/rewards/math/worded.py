@@ -20,7 +20,7 @@ _CHOICE = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\(?([A-J])\
 _WORDS = re.compile(
     r"(?:\\(?:text|textbf|textrm|textit|mathrm|mbox)\s*\{)?\s*([A-Za-z]{2,}(?:[ '-][A-Za-z]+){0,3})\s*\.?\}?", re.ASCII
 )
-_KINDS = tuple(
+_KINDS: tuple[frozenset[str], ...] = tuple(
     frozenset(kind.split())
     for kind in (
         "monday tuesday wednesday thursday friday saturday sunday",
@@ -54,33 +54,49 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 _SUBORDINATE = re.compile(
-    r"^[\s*]*(?:(?:so|thus|hence|therefore|and|but),?\s+)?(?:since|because|as|given|if|when|while|although|though|even though"
+    r"^[\s*]*(?:(?:so|thus|hence|therefore|and|but),?\s+)?(?:since|because|as|given|if|when|while|although|though"
+    r"|even though"
     r"|starting|after|before|counting|from|facing|of|among|comparing|unlike|with|for|knowing|by|in|on|instead of"
     r"|rather than|despite)\b[^,]*,\s*",
     re.IGNORECASE,
 )
-_CONCLUSION = re.compile(r"(?:^|[\s,;])(?:so|thus|hence|therefore|which means|meaning|but)\b(?! far\b),?\s*", re.IGNORECASE)
+_CONCLUSION = re.compile(
+    r"(?:^|[\s,;])(?:so|thus|hence|therefore|which means|meaning|(?<=[,;]\s)but)\b(?! far\b),?\s*", re.IGNORECASE
+)
 _REASON = re.compile(
-    r",?\s+\(?(?:because|since|which|where|as|who|while|whereas|rather than|instead of|than|after|before|followed|compared"
+    r",?\s+\(?(?:because|since|which|where|as|who|while|whereas|rather than|instead of|than|after|before|followed"
+    r"|compared"
     r"|unlike|although|though|given|due to|regardless|for (?:all|every|any|each)|if|when|whenever)\b.*"
-    r"|[,;(]\s*(?:and\s+)?not\b.*|\s+(?:and|but)\s+not\b.*|[,;:\u2014]\s+(?:with|it|she|he|they|this|we|having|one|two|\d).*",
+    r"|[,;(]\s*(?:and\s+)?not\b.*|\s+(?:and|but)\s+not\b.*|[,;:\u2014]\s+(?:with|it|she|he|they|this|we|having"
+    r"|one|two|\d).*",
     re.IGNORECASE | re.DOTALL,
 )
 _NEGATION = re.compile(
-    r"\b(?:not|never|neither|nor|no|none|cannot|non|hardly|unlikely|without|except|wrong|false|incorrect|impossible|doubt\w*"
-    r"|unless|mistaken\w*|almost|nearly|barely|ruled? out|eliminat\w+|exclud\w+)\b|n['\u2019]t\b|\bnon-",
+    r"\b(?:not|never|neither|nor|no|none|cannot|non|hardly|unlikely|without|except|wrong|false|incorrect"
+    r"|impossible|doubt\w*"
+    r"|unless|mistaken\w*|almost|nearly|barely|ruled? out|eliminat\w+|exclud\w+)\b|\bbut\s*\||n['\u2019]t\b|\bnon-",
     re.IGNORECASE,
 )
 _SAYS = re.compile(
-    r"(?:\b(?:is|are|was|were|be|being|becomes?|equals?|on|in|to|by|as|facing|faces|called|named|remains?|wins?|has|have"
+    r"(?:\b(?:is|are|was|were|be|being|becomes?|equals?|on|in|at|from|to|by|as|facing|faces|called|named|remains?|wins?"
+    r"|has|have"
     r"|chose|choose|chooses|pick|name|points|heading|toward|towards|due|get|obtain)|['\u2019]s|[:=]|^)\s*"
-    r"(?:(?:an?|the|indeed|therefore|always|clearly|actually|definitely|thus|also|due|directly|on|in|to|by|of|again|exactly"
-    r"|month of|point|overall)\s+)*[\"'\u201c(]*$",
+    r"(?:(?:an?|the|indeed|therefore|always|clearly|actually|definitely|thus|also|due|directly|on|in|to|by|of"
+    r"|again|exactly"
+    r"|(?:month|day|equation|graph|shape|form|name) of|point|overall)\s+)*[\"'\u201c(]*$",
     re.IGNORECASE,
 )
-_LINK = re.compile(r"^[\s*]*(?:(?:so|thus|hence|therefore|consequently|overall|finally|in conclusion|and|then)\b[,:]?\s*)+", re.IGNORECASE)
-_SECOND = re.compile(r"\s*(?:/|,?\s*\b(?:or|and|nor|versus|vs)\b)\s*(?:perhaps |maybe |possibly |an? |the )?[A-Za-z]", re.IGNORECASE)
+_LINK = re.compile(
+    r"^[\s*]*(?:(?:so|thus|hence|therefore|consequently|overall|finally|in conclusion|and|then)\b[,:]?\s*)+",
+    re.IGNORECASE,
+)
+_SECOND = re.compile(
+    r"\s*(?:/|,?\s*\b(?:or|and|nor|versus|vs)\b)\s*(?:perhaps |maybe |possibly |an? |the )?[A-Za-z]", re.IGNORECASE
+)
 _COMPARATIVE = re.compile(r"\s+(?:\w+er|more|less|better|worse|if|though|when|after|the|a|with)\b", re.IGNORECASE)
+_VERBS = frozenset({"converges", "diverges"})
+_ADDS = frozenset({"or", "and", "but", "no", "not", "nor", "then", "wait", "isn't", "maybe", "perhaps", "possibly"})
+_BEGINS = re.compile(r"(?:^|\b(?:that|means|conclude)\s)\s*$")
 _NAME = re.compile(r"(?<=[a-z,;:] )(?:\*\*)?([A-Z][a-z]+)\b")
 
 
@@ -121,10 +137,10 @@ def _rivals(phrase: str, text: str) -> frozenset[str]:
     word = phrase.lower()
     kinds = [kind for kind in _KINDS if word in kind]
     if kinds:
-        return frozenset().union(*kinds) - {word}
+        return frozenset[str]().union(*kinds) - {word}
     if not phrase[0].isupper():
         return frozenset()
-    return frozenset(name.lower() for name in _NAME.findall(text)) - set(word.split()) - frozenset().union(*_KINDS[:2])
+    return frozenset(name.lower() for name in _NAME.findall(text)) - set(word.split()) - _KINDS[0] - _KINDS[1]
 
 
 def _plain(sentence: str) -> str:
@@ -147,14 +163,16 @@ def _has_any(words: frozenset[str], text: str) -> bool:
 
 
 def _claims(phrase: str, sentence: str, rivals: frozenset[str], bold: list[str]) -> bool:
-    if not mood.is_claim(sentence):
+    if phrase.lower() not in ("true", "false") and prose.after_wrong(sentence) is not None:
         return False
     cue = list(_CUE.finditer(sentence))
     core = sentence[cue[-1].end() :] if cue else _core(phrase, sentence, rivals)
     place = _find(phrase, core)
     if place is None or (cue and prose.negated_before(sentence, cue[-1].start())):
         return False
-    before, after = core[: place.start()], core[place.end() :]
+    if not mood.is_claim(sentence if cue else _concluded(phrase, sentence, rivals)):
+        return False
+    before, after = core[: place.start()], _without_apposition(core[place.end() :], rivals)
     if phrase.lower() == "neither":
         return _SAYS.search(before) is not None and not _NEGATION.search(before)
     if _NEGATION.search(f"{before} | {after}") or _SECOND.match(after):
@@ -168,15 +186,28 @@ def _claims(phrase: str, sentence: str, rivals: frozenset[str], bold: list[str])
 
 def _is_said(phrase: str, before: str, after: str) -> bool:
     """Whether the sentence says that something is the phrase, or it is a name that begins the sentence."""
-    if phrase[0].isupper() and not before.strip():
+    if phrase[0].isupper() and _BEGINS.search(before):
         return not after.strip() or re.match(r"(?:['\u2019]s)?\s+[a-z]|[,:.(\s]", after) is not None
-    return _SAYS.search(before) is not None
+    return phrase.lower() in _VERBS or _SAYS.search(before) is not None
+
+
+def _without_apposition(after: str, rivals: frozenset[str]) -> str:
+    """The text after the phrase, up to a comma that begins no second answer."""
+    head, _, rest = after.partition(",")
+    word = re.match(r"[\s*(]*([A-Za-z']*)", rest)
+    first = word[1].lower() if word else ""
+    return after if first in rivals or first in _ADDS or re.search(r"\b(?:or|but)\b", rest) else head
+
+
+def _concluded(phrase: str, sentence: str, rivals: frozenset[str]) -> str:
+    """The last part of a sentence after "so" or "but" that has an answer."""
+    parts = _CONCLUSION.split(sentence)
+    return next((part for part in reversed(parts) if _find(phrase, part) or _has_any(rivals, part)), sentence)
 
 
 def _core(phrase: str, sentence: str, rivals: frozenset[str]) -> str:
     """The main clause of a sentence: without the conditions before it and the reasons after it."""
-    parts = _CONCLUSION.split(sentence)
-    last = next((part for part in reversed(parts) if _find(phrase, part) or _has_any(rivals, part)), sentence)
+    last = _concluded(phrase, sentence, rivals)
     for _ in range(2):
         main = _SUBORDINATE.sub("", last, count=1)
         if main == last or not (_find(phrase, main) or _has_any(rivals, main)):
@@ -188,5 +219,10 @@ def _core(phrase: str, sentence: str, rivals: frozenset[str]) -> str:
 
 def _leading_yes_no(sentences: list[str]) -> set[str]:
     """What sentences that begin with yes or no say."""
-    starts = (re.match(r"[\s*#>]*(?:(?:so|thus|therefore|hence),?\s+)?(yes|no)\b[\s*]*(?:[,.!:;\u2014-]|$)", part, re.IGNORECASE) for part in sentences)
+    starts = (
+        re.match(
+            r"[\s*#>]*(?:(?:so|thus|therefore|hence),?\s+)?(yes|no)\b[\s*]*(?:[,.!:;\u2014-]|$)", part, re.IGNORECASE
+        )
+        for part in sentences
+    )
     return {start[1].lower() for start in starts if start}

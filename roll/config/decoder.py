@@ -25,8 +25,8 @@ _RECURRENT = (
     *("xlstm", "zamba", "zamba2"),
 )
 _OWN_ATTENTION = (
-    *("bloom", "cpmant", "doge", "falcon", "granite_swa", "granitemoe_swa", "llama4_text", "moshi", "mpt", "nemotron"),
-    *("openai-gpt", "opt", "stablelm", "trocr", "xglm"),
+    *("bloom", "cpmant", "doge", "falcon", "granite_swa", "granitemoe_swa", "llama4_text", "moshi", "mpt"),
+    *("openai-gpt", "opt", "trocr", "xglm"),
 )
 _OUTPUT_BIAS = ("codegen", "ctrl", "gptj", "phi")
 _REFUSED = {

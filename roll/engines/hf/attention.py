@@ -1,22 +1,38 @@
 """Attention of models from `transformers`, over the flat tokens of packed sequences.
 
 `transformers` calls the function registered here instead of its own. It passes queries, keys and values on to the
-`Attend` of the caller, with everything in which families differ: scale, sliding window, soft-capping, attention sinks.
+`Attend` that `attending` has set, with everything in which families differ: scale, sliding window, soft-capping,
+attention sinks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from roll.engines.native.attention import AttentionOptions
-from roll.errors import ConfigError
+from roll.engines.native.decoder import Attend
 
 NAME = "roll"
 """Name of the attention in `transformers`."""
+_CURRENT: list[Attend] = []
+"""Attention in use, the last one first. Not an argument of layers: compiled code would be compiled for each."""
+
+
+@contextmanager
+def attending(attend: Attend) -> Iterator[None]:
+    """Layers computed inside this block attend by `attend`."""
+    _CURRENT.append(attend)
+    try:
+        yield
+    finally:
+        _CURRENT.pop()
 
 
 @cache
@@ -31,6 +47,7 @@ def _mask(*args: Any, local_size: int | None = None, **kwargs: Any) -> Any:
     return local_size
 
 
+@torch.compiler.disable
 def _attention(  # noqa: PLR0913 - transformers decides
     module: Any,
     query: Tensor,
@@ -38,7 +55,6 @@ def _attention(  # noqa: PLR0913 - transformers decides
     value: Tensor,
     attention_mask: int | None,
     *,
-    attend: Any = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -46,11 +62,10 @@ def _attention(  # noqa: PLR0913 - transformers decides
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """[1, heads, tokens, dim] each -> [1, tokens, heads, dim]."""
-    if attend is None:
-        raise ConfigError("model: its layers do not pass arguments on to attention; choose another model")
+    assert _CURRENT, "only inside of `attending`"
     window = min((each for each in (attention_mask, sliding_window) if each is not None), default=None)
     scale = None if scaling == query.shape[-1] ** -0.5 else scaling
     options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=s_aux)
     flat = (each[0].transpose(0, 1) for each in (query, key, value))
-    mixed: Tensor = attend(module.layer_idx, *flat, None if options == AttentionOptions() else options)
+    mixed: Tensor = _CURRENT[-1](module.layer_idx, *flat, None if options == AttentionOptions() else options)
     return mixed.view(1, query.shape[2], query.shape[1], -1), None

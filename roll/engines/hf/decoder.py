@@ -8,7 +8,9 @@ pass before it is used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from roll.config.lora import Lora
-from roll.engines.hf.attention import NAME, register
+from roll.engines.hf.attention import NAME, attending, register
 from roll.engines.hf.names import checkpoint_views, named_tensors
 from roll.engines.native.attention import AttentionOptions, Ragged
 from roll.engines.native.decoder import Attend, CacheShape
@@ -94,6 +96,8 @@ class HuggingFaceDecoder(nn.Module):
 
     def run(self, ids: Tensor, positions: Tensor, attend: Attend, precision: Precision | None = None) -> Tensor:
         """As `hidden`, with the layers as they are; parameters outside of them have this precision."""
+        for layer in layers_of(self.model):
+            layer.forward.attend = attend
         inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0), "use_cache": False}
         body, rounded = self.model.base_model, dict[str, Tensor]()
         if precision is not None and precision.dtype is not None:
@@ -101,7 +105,7 @@ class HuggingFaceDecoder(nn.Module):
             rounded = {
                 name: narrow(each, precision) for name, each in body.named_parameters() if id(each) not in layers
             }
-        hidden: Tensor = functional_call(body, rounded, (), {**inputs, "attend": attend}).last_hidden_state[0]
+        hidden: Tensor = functional_call(body, rounded, (), inputs).last_hidden_state[0]
         return hidden if self.logit_scale == 1 else hidden * self.logit_scale
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -175,29 +179,55 @@ def narrow(weight: Tensor, precision: Precision) -> Tensor:
 
 
 class _Layer:
-    """The forward pass of one layer: weights are rounded where they are used, activations recomputed if asked for."""
+    """The forward pass of one layer: weights are rounded where they are used, activations recomputed if asked for.
+
+    In 16 bits on a GPU it is compiled, once for all layers of a kind and any number of tokens. Layers with experts are
+    not: their products depend on how many tokens each expert has.
+    """
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer, self.inner = layer, layer.forward
         self.precision = Precision()
+        self.attend: Attend | None = None
+        self._compiles = not any(name.endswith("experts") for name, _ in layer.named_modules())
         self._inside = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._inside or self.precision == Precision():
+        if self._inside:
             return self.inner(*args, **kwargs)
+        run = partial(self._run, self.attend)
         if self.precision.checkpointing and torch.is_grad_enabled():
-            return checkpoint(self._run, *args, use_reentrant=False, **kwargs)
-        return self._run(*args, **kwargs)
+            return checkpoint(run, *args, use_reentrant=False, **kwargs)
+        return run(*args, **kwargs)
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, attend: Any, *args: Any, **kwargs: Any) -> Any:
         self._inside = True
         try:
-            if self.precision.dtype is None:
-                return self.inner(*args, **kwargs)
-            rounded = {name: narrow(each, self.precision) for name, each in self.layer.named_parameters()}
-            return functional_call(self.layer, rounded, args, kwargs)
+            with nullcontext() if attend is None else attending(attend):
+                if self.precision.dtype is None:
+                    return self.inner(*args, **kwargs)
+                rounded = {name: narrow(each, self.precision) for name, each in self.layer.named_parameters()}
+                if self._compiles and args[0].is_cuda and not self.precision.exact:
+                    _mark_tokens(args, kwargs)
+                    return _compiled()(self.layer, rounded, args, kwargs)
+                return functional_call(self.layer, rounded, args, kwargs)
         finally:
             self._inside = False
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(functional_call)
+
+
+def _mark_tokens(args: Any, kwargs: Any) -> None:
+    """Tell the compiler that the number of tokens, the second size of most inputs, differs between calls."""
+    tensors = [
+        each for value in (*args, *kwargs.values()) for each in (value if isinstance(value, tuple) else (value,))
+    ]
+    for each in tensors:
+        if isinstance(each, Tensor) and each.ndim > 1 and each.shape[1] == args[0].shape[1]:
+            cast(Any, torch)._dynamo.maybe_mark_dynamic(each, 1)
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -224,6 +254,8 @@ def check_packing(decoder: HuggingFaceDecoder) -> None:
     if decoder.score is None:
         packed = cap_logits(packed @ decoder.head.t(), decoder.logit_cap)
     decoder.model.set_attn_implementation("eager")
+    for layer in layers_of(decoder.model):
+        layer.forward.attend = None
     try:
         whole = decoder.model.base_model if decoder.score is not None else decoder.model
         outputs = [whole(row.unsqueeze(0), use_cache=False) for row in rows]

@@ -233,12 +233,12 @@ def test_a_critic_has_values_and_no_language_head(tmp_path: Path) -> None:
     async def use() -> tuple[torch.Tensor, torch.Tensor]:
         await engine.start()
         before = await engine.values(batch)
-        for _ in range(5):
+        for _ in range(20):
             await engine.update(batch, Objective(loss=Spec("squared_value")))
         return before, await engine.values(batch)
 
     before, after = asyncio.run(use())
-    assert not before.any() and after[batch.trained].mean() > 0.1
+    assert not before.any() and (after - 1)[batch.trained].abs().mean() < 0.7
     assert "lm_head.weight" not in dict(decoder.named_tensors()) and "score.weight" in dict(decoder.named_tensors())
 
 

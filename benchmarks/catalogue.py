@@ -33,6 +33,12 @@ CATALOGUE = {
         about="useful tokens per second of the native generator, against `transformers` generate in batches",
         goal="at least 2.5 times",
     ),
+    "gpu_hf": Benchmark(
+        run="benchmarks.gpu_hf:run",
+        about="seconds per update of a model of `transformers` on one GPU, against the native decoder",
+        goal="at most 1.25 times",
+        needs_gpu=True,
+    ),
     "models": Benchmark(
         run="benchmarks.models:run",
         about="families of models that pass: logits, gradients, training, files and generation as in `transformers`",

@@ -16,7 +16,7 @@ from roll.config.algorithm import Algorithm, DomainAlgorithm
 from roll.config.decoder import engine_of, model_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
-from roll.config.lora import Lora, rank_fault, widths
+from roll.config.lora import Lora, native_fault, rank_fault, widths
 from roll.config.schema import SPECIAL_TOKENS, Checkpoint, Model, Run, TaskSourceConfig
 from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
@@ -183,7 +183,7 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
         for fault in _model_faults(Path(path)):
             yield key, fault
     if run.actor_train.lora is not None:
-        yield from _adapter_faults(run.actor_train.lora, run.model.path)
+        yield from _adapter_faults(run.actor_train.lora, run.model, run.rollout.max_seq_len)
     yield from _stop_faults(run)
     for key, source in _sources(run):
         if source.data is not None and (fault := _data_fault(source.data)):
@@ -343,17 +343,20 @@ def _model_faults(directory: Path) -> Iterator[str]:
         yield f"{directory} has no weights (*.safetensors); download or export them there"
 
 
-def _adapter_faults(lora: Lora, model: str | None) -> Iterator[tuple[str, str]]:
+def _adapter_faults(lora: Lora, model: Model, max_seq_len: int) -> Iterator[tuple[str, str]]:
     """Faults in the files of adapters: a missing adapter to start from, or a rank that exceeds the model's widths."""
     if lora.path is not None and not (Path(lora.path) / "adapter_config.json").is_file():
         yield "actor_train.lora.path", f"{lora.path} has no adapter_config.json; give the folder of an adapter"
-    path = None if model is None else Path(model) / "config.json"
+    path = None if model.path is None else Path(model.path) / "config.json"
     if path is None or not path.is_file():
         return
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return  # the engine reports it
+    if engine_of(config, model.engine, max_seq_len) == "native" and (fault := native_fault(lora)):
+        yield "actor_train.lora.target_modules", fault
+        return
     if not config.keys() >= {"hidden_size", "num_attention_heads", "intermediate_size"}:
         return
     hidden, heads = config["hidden_size"], config["num_attention_heads"]

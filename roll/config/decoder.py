@@ -55,8 +55,8 @@ def model_fault(config: Mapping[str, Any], chosen: str, max_seq_len: int) -> str
 
 def positions(config: Mapping[str, Any]) -> float:
     """Most tokens per sequence that the model has positions for."""
-    found = config.get("max_position_embeddings") or config.get("n_positions")
-    return found if isinstance(found, int) else math.inf
+    number = config.get("max_position_embeddings") or config.get("n_positions")
+    return number if isinstance(number, int) else math.inf
 
 
 def _huggingface_fault(config: Mapping[str, Any], max_seq_len: int) -> str:

@@ -11,7 +11,12 @@ from roll.config.section import Section
 from roll.errors import did_you_mean
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""All projections of a layer, by their Hugging Face names."""
+"""All projections of a layer of the native decoder, by their Hugging Face names."""
+OTHER_TARGETS = (
+    *("qkv_proj", "gate_up_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "out_proj", "fc1", "fc2"),
+    *("dense", "query_key_value", "dense_h_to_4h", "dense_4h_to_h"),
+)
+"""Projections of other families."""
 
 Widths = Mapping[str, tuple[int, int]]
 """Input and output width of each projection."""
@@ -26,7 +31,7 @@ class Lora(Section):
     """The adapter's output is multiplied by alpha / rank."""
     target_modules: tuple[str, ...] = Field(default=TARGETS, min_length=1)
     """Projections of every layer that have an adapter: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`,
-    `down_proj`."""
+    `down_proj`; with engine hf also names such as `qkv_proj`. By default those of the seven that the model has."""
     path: str | None = Field(default=None, min_length=1)
     """A directory with an adapter in peft's format to start from; None: a new one whose output is zero."""
     export: Literal["merged", "adapter"] = "merged"
@@ -36,11 +41,11 @@ class Lora(Section):
     @classmethod
     def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in TARGETS:
-                raise ValueError(f"a layer has no projection {name!r}{did_you_mean(name, TARGETS)}")
+            if name not in TARGETS + OTHER_TARGETS:
+                raise ValueError(f"a layer has no projection {name!r}{did_you_mean(name, TARGETS + OTHER_TARGETS)}")
         if len(set(names)) != len(names):
             raise ValueError(f"a projection is named twice (got {', '.join(names)}); name each once")
-        return tuple(name for name in TARGETS if name in names)
+        return tuple(name for name in TARGETS + OTHER_TARGETS if name in names)
 
     @property
     def scale(self) -> float:
@@ -49,7 +54,7 @@ class Lora(Section):
 
     def parameters(self, widths: Widths) -> int:
         """Trained parameters per layer."""
-        return sum(self.rank * sum(widths[name]) for name in self.target_modules)
+        return sum(self.rank * sum(widths[name]) for name in self.target_modules if name in widths)
 
 
 def widths(*, hidden: int, q: int, kv: int, mlp: int) -> Widths:
@@ -66,13 +71,22 @@ def widths(*, hidden: int, q: int, kv: int, mlp: int) -> Widths:
 
 
 def rank_fault(lora: Lora, widths: Widths) -> str:
-    """An error text if the rank is larger than a projection is wide; else empty."""
-    name = min(lora.target_modules, key=lambda target: min(widths[target]))
+    """An error text if the rank is larger than a projection is wide; else empty. Others are not looked at."""
+    names = [name for name in lora.target_modules if name in widths]
+    if not names:
+        return ""
+    name = min(names, key=lambda target: min(widths[target]))
     rows, columns = widths[name]
     least = min(rows, columns)
     if lora.rank <= least:
         return ""
     return f"{name} is {rows} x {columns}, so its rank is at most {least} (got {lora.rank}); lower it"
+
+
+def native_fault(lora: Lora) -> str:
+    """An error text if a projection is none of the native decoder's; else empty."""
+    unknown = [name for name in lora.target_modules if name not in TARGETS]
+    return f"the native decoder has no {unknown[0]}; choose from {', '.join(TARGETS)}" if unknown else ""
 
 
 def check_lora(lora: Lora, *, shape: Any, parallel: Any, reference: Any) -> None:
@@ -90,6 +104,8 @@ def check_lora(lora: Lora, *, shape: Any, parallel: Any, reference: Any) -> None
         )
     if shape is None:
         return
+    if fault := native_fault(lora):
+        raise ValueError(f"actor_train.lora.target_modules: {fault}")
     head_size = shape.hidden // shape.heads
     sizes = widths(hidden=shape.hidden, q=shape.hidden, kv=shape.kv_heads * head_size, mlp=shape.mlp)
     if fault := rank_fault(lora, sizes):

@@ -139,3 +139,10 @@ def test_defaults_of_transformers_do_not_change_the_result(family: str, changes:
     filled_in = AutoConfig.for_model(**config).to_dict()
     assert decoder_fault(config) == decoder_fault(filled_in)
     assert longest_sequence(config) == longest_sequence(filled_in)
+
+
+def test_projections_of_other_families_are_refused_by_the_native_decoder(tmp_path: Path) -> None:
+    write(tmp_path, {"model_type": "qwen3"})
+    (tmp_path / "model" / "model.safetensors").write_text("")
+    fault = call(tmp_path, "check", "run.yaml", "actor_train.lora={target_modules: [qkv_proj]}").fault(2)
+    assert "actor_train.lora.target_modules: the native decoder has no qkv_proj; choose from q_proj," in fault

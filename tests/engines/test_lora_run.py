@@ -180,7 +180,7 @@ def test_a_run_with_adapters_learns(start: Any, tmp_path: Path) -> None:
             ["actor_train.lora.target_modules=[q_porj]"],
             "actor_train.lora.target_modules: a layer has no projection 'q_porj'; did you ",
         ),
-        (["actor_train.lora.target_modules=[lm_head]"], "no projection 'lm_head'; known: down_proj, gate_proj"),
+        (["actor_train.lora.target_modules=[lm_head]"], "no projection 'lm_head'; known: dense, "),
         (
             ["actor_train.lora.target_modules=[q_proj,q_proj]"],
             "actor_train.lora.target_modules: a projection is named twice",

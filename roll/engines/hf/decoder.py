@@ -122,9 +122,10 @@ class HuggingFaceDecoder(nn.Module):
             )
         linear = {name: each for name, each in self.model.named_modules() if type(each) is nn.Linear}
         chosen = {name: each for name, each in linear.items() if name.rpartition(".")[2] in lora.target_modules}
-        if not chosen:
+        missing = set(lora.target_modules) - {name.rpartition(".")[2] for name in chosen}
+        if missing and ("target_modules" in lora.model_fields_set or not chosen):
             names = ", ".join(sorted({name.rpartition(".")[2] for name in linear if name != "lm_head"}))
-            raise ConfigError(f"actor_train.lora.target_modules: none is in this model; choose from {names}")
+            raise ConfigError(f"actor_train.lora.target_modules: the model has no {min(missing)}; choose from {names}")
         self.requires_grad_(False)
         self.lora = lora
         for name, each in chosen.items():

@@ -29,7 +29,7 @@ class View(NamedTuple):
 def checkpoint_views(model: Any) -> dict[str, list[View]]:
     """For each entry of the model's state, without tied copies, the tensors of the checkpoint that are views of it."""
     known: dict[tuple[str, tuple[int, ...]], list[View]] = {}
-    found: dict[str, list[View]] = {}
+    views: dict[str, list[View]] = {}
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in tied:
@@ -38,8 +38,8 @@ def checkpoint_views(model: Any) -> dict[str, list[View]]:
         pattern = re.sub(r"\d+", "#", name), tuple(tensor.shape)
         if pattern not in known:  # layers differ only in their numbers
             known[pattern] = [_generic(view, name) for view in _views(model, name, tensor)]
-        found[name] = [view._replace(name=_numbered(view.name, numbers)) for view in known[pattern]]
-    return found
+        views[name] = [view._replace(name=_numbered(view.name, numbers)) for view in known[pattern]]
+    return views
 
 
 def named_tensors(model: Any, views: dict[str, list[View]]) -> Iterator[tuple[str, Tensor]]:

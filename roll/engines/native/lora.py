@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from roll.config.lora import Lora, rank_fault, widths
+from roll.config.lora import Lora, native_fault, rank_fault, widths
 from roll.engines.native.decoder import Decoder, Geometry, Layer
 from roll.errors import ConfigError
 from roll.weights.adapters import read_adapter
@@ -114,6 +114,8 @@ def attach(decoder: Decoder, lora: Lora) -> Decoder:
     """The decoder with zero adapters added and everything else frozen."""
     if decoder.score is not None:
         raise ConfigError("actor_train.lora: models with a score head have no adapters; remove it to train all weights")
+    if fault := native_fault(lora):
+        raise ConfigError(f"actor_train.lora.target_modules: {fault}")
     if fault := rank_fault(lora, _widths(decoder.shape)):
         raise ConfigError(f"actor_train.lora.rank: {fault}")
     decoder.requires_grad_(False)

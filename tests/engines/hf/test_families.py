@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def saved(tmp_path: Path, name: str) -> Model:
 
 @some_families
 def test_adapters_start_at_the_model_and_alone_are_trained(name: str, tmp_path: Path) -> None:
-    model, targets = saved(tmp_path, name), ("o_proj", "down_proj")
+    model, targets = saved(tmp_path, name), ("o_proj",)
     decoder = build(ModelSpec(model=model, engine="hf", lora=Lora(rank=4, target_modules=targets)))
     assert torch.equal(logits(decoder, ROWS), logits(build(ModelSpec(model=model, engine="hf")), ROWS))
     frozen = {key: tensor.detach().clone() for key, tensor in decoder.named_tensors()}
@@ -218,9 +219,13 @@ async def _load(engine: Any, path: Path) -> None:
 
 
 def test_a_target_that_no_layer_has_is_named_with_those_that_exist(tmp_path: Path) -> None:
-    spec = ModelSpec(model=saved(tmp_path, "Phi-3"), engine="hf", lora=Lora(rank=4, target_modules=("q_proj",)))
-    with pytest.raises(ConfigError, match="choose from down_proj, gate_up_proj, o_proj, qkv_proj"):
-        build(spec)
+    spec = ModelSpec(model=saved(tmp_path, "Phi-3"), engine="hf")
+    with pytest.raises(ConfigError, match="no q_proj; choose from down_proj, gate_up_proj, o_proj, qkv_proj"):
+        build(replace(spec, lora=Lora(rank=4, target_modules=("q_proj", "o_proj"))))
+    named = build(replace(spec, lora=Lora(rank=4, target_modules=("qkv_proj",))))
+    assert {name.split(".")[4] for name, _ in named.adapter_tensors()} == {"qkv_proj"}
+    default = build(replace(spec, lora=Lora(rank=4)))
+    assert {name.split(".")[4] for name, _ in default.adapter_tensors()} == {"o_proj", "down_proj"}
 
 
 def test_a_critic_has_values_and_no_language_head(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_model_of_transformers_learns(family: str, start: Start) -> None:
     ("changes", "limit"),
     [
         (("rollout.max_staleness=1", "algorithm.correction=truncate"), 2.0),
-        (("actor_train.lora={rank: 4, target_modules: [o_proj, down_proj]}",), 1e-3),
+        (("actor_train.lora={rank: 4, target_modules: [q_proj, o_proj]}",), 1e-3),
         (("actor_train.activation_checkpointing=true",), 1e-3),
     ],
     ids=["asynchronous", "adapters", "recomputed"],

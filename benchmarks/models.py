@@ -242,7 +242,7 @@ async def _in_vllm(decoder: HuggingFaceDecoder, folder: Path, greedy: list[int])
         if attested != digest(decoder.parameters()):
             return "received weights have another digest"
         return "ok" if await _ask(engine) == _greedy(decoder.model) else "other tokens after new weights"
-    except (ConfigError, RunStopped) as error:
+    except (ConfigError, RunStopped, ValueError) as error:
         return str(error).splitlines()[0]
 
 

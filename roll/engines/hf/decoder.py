@@ -42,6 +42,7 @@ class HuggingFaceDecoder(nn.Module):
         register()
         model.set_attn_implementation(NAME)
         self.model, self.config = model.eval(), model.config
+        self.config.architectures = self.config.architectures or [type(model).__name__]  # vLLM chooses by it
         self.lora: Lora | None = None
         self.frozen_digest: Digest | None = None
         output = model.get_output_embeddings()

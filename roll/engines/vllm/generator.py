@@ -245,12 +245,14 @@ def load(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     if not _vllm("platforms").current_platform.is_cpu():
         worker.get_model().load_weights(tensors)
         return
-    # Linear layers were packed for their kernels and have to be packed again. `reload_weights` does not repack a layer
-    # that is tied to the embedding, which would keep the old weights.
+    # Layers were packed for their kernels and have to be packed again. `reload_weights` does so neither for a layer that
+    # is tied to the embedding, which would keep the old weights, nor for experts, which would be read in a wrong order.
     worker.reload_weights(weights_iterator=[(name, tensor.detach().clone()) for name, tensor in tensors])
     for module in worker.get_model().modules():
         if hasattr(module, "cpu_linear") and module.weight.numel():
             module.quant_method.process_weights_after_loading(module)
+        if (experts := getattr(getattr(module, "quant_method", None), "moe_kernel", None)) is not None:
+            experts.fused_experts.process_weights_after_loading(module)
 
 
 def attest(worker: Any) -> Digest:

@@ -67,7 +67,7 @@ class Rollout(Section):
     top_k: int = Field(default=0, ge=0)
     """0 means all tokens."""
     stop: tuple[str, ...] = ()
-    """Tokens that end a response, in addition to the model's end-of-sequence token."""
+    """Tokens that end a response, in addition to those of the template, the tokenizer and generation_config.json."""
     max_retries: int = Field(default=2, ge=0)
     """Retries of a failed attempt before its group is dropped and replaced."""
     max_failed_groups: int = Field(default=16, ge=0)

@@ -56,6 +56,20 @@ def load_tokenizer(directory: str | Path) -> Any:
         ) from error
 
 
+def end_tokens(directory: str | Path) -> frozenset[int]:
+    """Tokens that end a response of a model, from its generation_config.json, else its config.json; may be empty."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            values: Any = json.loads((Path(directory) / name).read_text(encoding="utf-8"))
+            ends: Any = values["eos_token_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        listed = cast("list[Any]", ends if isinstance(ends, list) else [ends])
+        if listed and all(isinstance(each, int) and each >= 0 for each in listed):
+            return frozenset(listed)
+    return frozenset()
+
+
 def character_tokenizer(alphabet: str) -> Any:
     """A tokenizer with one token per character, after `<pad>` 0, `<eos>` 1, `<bos>` 2 and `<unk>` 3."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -80,7 +94,13 @@ class Template:
     every message shows the full state.
     """
 
-    def __init__(self, tokenizer: Any, kind: Literal["auto", "chat", "plain", "last"] = "auto") -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        kind: Literal["auto", "chat", "plain", "last"] = "auto",
+        ends: frozenset[int] = frozenset(),
+    ) -> None:
+        """`ends`: further tokens that end a response; see `end_tokens`."""
         if kind == "chat" and not tokenizer.chat_template:
             raise ConfigError(
                 "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
@@ -100,8 +120,8 @@ class Template:
         self._encoded: dict[tuple[str, bool], Ints] = {}
         self.eos_id = self._end_of_turn()
         """The token that ends a response."""
-        self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id} - {None})
-        """Tokens that end a response: `eos_id` and the tokenizer's end-of-sequence token."""
+        self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, *ends} - {None})
+        """Tokens that end a response: `eos_id`, the tokenizer's end-of-sequence token, and those of the model."""
 
     @cached_property
     def tool_form(self) -> ToolForm | None:

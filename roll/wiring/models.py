@@ -18,7 +18,7 @@ from roll.cluster.ray.environment import set_ray_environment
 from roll.config.decoder import longest_sequence, positions
 from roll.config.roles import AuxiliaryModelConfig
 from roll.config.schema import Model, Optimizer, Run
-from roll.data.templates import Template, character_tokenizer, load_tokenizer
+from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
 from roll.engines.base import Generator, Trainer
 from roll.engines.native.model_spec import Head, ModelSpec, architecture, engine_for
 from roll.errors import ConfigError, RunStopped, WorkerDied
@@ -161,11 +161,17 @@ def build_roles(
         policies[name] = _policy_engines(each, specs, tokenizers[name], executor, idle_reasons)
     return Roles(
         policies=policies,
-        template=Template(first, run.model.template),
+        template=Template(first, run.model.template, _ends(run, len(first))),
         executor=executor,
         placement=placement,
         policy_of={agent: policy.name for policy in run.policies for agent in policy.agents},
     )
+
+
+def _ends(run: Run, vocab: int) -> frozenset[int]:
+    """End tokens of the policies' models; tokens that the tokenizer lacks are never sampled as such."""
+    paths = [each.model.path for each in per_policy_runs(run).values() if each.model.path is not None]
+    return frozenset(token for path in paths for token in end_tokens(path) if token < vocab)
 
 
 def per_policy_runs(run: Run) -> dict[str, Run]:

@@ -1,5 +1,6 @@
 """Text to ids and back, with a chat template of our own writing and with none."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from roll.config.schema import Shape
-from roll.data.templates import Template, character_tokenizer, load_tokenizer
+from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
 from roll.errors import ConfigError
 from roll.types import Message
 
@@ -125,6 +126,26 @@ def test_the_token_after_a_reply_and_the_end_of_sequence_end_it():
     assert template.eos_id == end
     assert template.eos_ids == {end, 1}
     assert plain().eos_ids == {1}
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "ends"),
+    [
+        ({"eos_token_id": [5, 7]}, {"eos_token_id": 3}, {5, 7}),
+        ({}, {"eos_token_id": 3}, {3}),
+        (None, {"eos_token_id": [3, 4]}, {3, 4}),
+        ({"eos_token_id": None}, {"eos_token_id": "x"}, set()),
+        ("broken", [], set()),
+    ],
+)
+def test_end_tokens_are_those_that_the_model_is_generated_with(
+    tmp_path: Path, generation: Any, config: Any, ends: set[int]
+) -> None:
+    for name, values in (("generation_config.json", generation), ("config.json", config)):
+        if values is not None:
+            (tmp_path / name).write_text(values if isinstance(values, str) else json.dumps(values))
+    assert end_tokens(tmp_path) == ends
+    assert Template(plain().tokenizer, ends=end_tokens(tmp_path)).eos_ids == {1, *ends}
 
 
 def test_opening_and_extending_give_the_rendered_conversation():

@@ -245,8 +245,8 @@ def load(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     if not _vllm("platforms").current_platform.is_cpu():
         worker.get_model().load_weights(tensors)
         return
-    # Layers were packed for their kernels and have to be packed again. `reload_weights` does so neither for a layer that
-    # is tied to the embedding, which would keep the old weights, nor for experts, which would be read in a wrong order.
+    # Layers were packed for their kernels and have to be packed again. `reload_weights` does so neither for a layer
+    # that is tied to the embedding, which would keep the old weights, nor for experts, which would be read wrongly.
     worker.reload_weights(weights_iterator=[(name, tensor.detach().clone()) for name, tensor in tensors])
     for module in worker.get_model().modules():
         if hasattr(module, "cpu_linear") and module.weight.numel():

@@ -51,12 +51,12 @@ class _RunCommand(TyperCommand):
     """A command with overrides; its error about an unknown option says how to write a key of the file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)
+        words = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # its module depends on the version of typer
-                _add_override(error, given)
+                _add_override(error, words)
             raise
 
 
@@ -68,8 +68,8 @@ def _add_override(error: Any, arguments: list[str]) -> None:
     keys = [knob.key for knob in knobs() if f".{knob.key}".endswith(f".{name}") and ".N." not in knob.key]
     if name not in keys and len(keys) != 1:
         return
-    given = " ".join(arguments).partition(error.option_name)[2].replace("=", " ").split()
-    value = given[0] if given and not given[0].startswith("--") else "..."
+    values = " ".join(arguments).partition(error.option_name)[2].replace("=", " ").split()
+    value = values[0] if values and not values[0].startswith("--") else "..."
     error.message += f"; write {name if name in keys else keys[0]}={value}"
     error.possibilities = None
 

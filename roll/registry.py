@@ -85,9 +85,9 @@ class Table(Generic[T]):
         """Module and attribute of `name`; imports nothing."""
         target = name if ":" in name else self.targets.get(name)
         if target is None:
-            own, _, last = name.rpartition(".")
-            if own or self.targets:
-                raise UnknownName(self.kind, name, [f"{own}:{last}"] if own else self.targets)
+            module, _, last = name.rpartition(".")
+            if module or self.targets:
+                raise UnknownName(self.kind, name, [f"{module}:{last}"] if module else self.targets)
             raise ConfigError(f"{self.kind} {name!r} names no module; write package.module:attribute")
         module, _, attribute = target.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), attribute)):

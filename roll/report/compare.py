@@ -151,8 +151,8 @@ def _trained_changes(directory: Path) -> Iterator[tuple[tuple[str, str], Respons
     decode = load_decoder(directory, special_tokens=False)
     with open_journal(directory) as reader:
         for first, last in _repeated_tasks(reader)[:_MAX_TRAINED]:
-            found = [next(reader.trajectories(TrajectoryQuery(id=each.id))).trajectory for each in (first, last)]
-            rows = [attempt_row(first.domain, each, decode) for each in found if each is not None]
+            trajectories = [next(reader.trajectories(TrajectoryQuery(id=each.id))).trajectory for each in (first, last)]
+            rows = [attempt_row(first.domain, each, decode) for each in trajectories if each is not None]
             if len(rows) == 2 and first.step is not None and last.step is not None:  # else pruned or rolled back
                 yield (
                     (first.domain, first.task),

@@ -109,17 +109,17 @@ def _advantages(reader: Reader, steps: Collection[int | None]) -> dict[tuple[int
 
 def _ordered(reader: Reader, query: SampleQuery, *, bodies: bool = True) -> Iterator[StoredTrajectory]:
     status = None if query.status is None else Status(query.status)
-    wanted = TrajectoryQuery(step=query.step, domain=query.domain, status=status)
+    selected = TrajectoryQuery(step=query.step, domain=query.domain, status=status)
     if pairs := query.pairs():
         for group, sibling in pairs:
-            attempts = reader.trajectories(replace(wanted, group=group, bodies=bodies))
+            attempts = reader.trajectories(replace(selected, group=group, bodies=bodies))
             yield from (stored for stored in attempts if stored.sibling == sibling)
         return
     if query.sort is None:
-        yield from reader.trajectories(replace(wanted, last=query.last, bodies=bodies))
+        yield from reader.trajectories(replace(selected, last=query.last, bodies=bodies))
         return
     sign = -1.0 if query.sort == "-reward" else 1.0
-    rewards = [(stored.reward, stored.id) for stored in reader.trajectories(replace(wanted, bodies=False))]
+    rewards = [(stored.reward, stored.id) for stored in reader.trajectories(replace(selected, bodies=False))]
     rewarded = sorted((sign * reward, id) for reward, id in rewards if reward is not None)
     unrewarded = [(0.0, id) for reward, id in rewards if reward is None]
     for _, id in [*rewarded, *unrewarded][: query.last]:

@@ -331,10 +331,10 @@ def cheats_of(subject: AuditSubject, index: int) -> dict[str, tuple[str, ...]]:
 
 def _other(tasks: Sequence[Task], index: int) -> Task | None:
     """The next task with a different answer."""
-    own = {_plain(text) for text in answers(tasks[index])} or {tasks[index].id}
+    expected = {_plain(text) for text in answers(tasks[index])} or {tasks[index].id}
     for offset in range(1, min(len(tasks), _MAX_OTHERS)):
         task = tasks[(index + offset) % len(tasks)]
-        if not own & ({_plain(text) for text in answers(task)} or {task.id}):
+        if not expected & ({_plain(text) for text in answers(task)} or {task.id}):
             return task
     return None
 

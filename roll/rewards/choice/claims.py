@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from roll.rewards.choice import questions, wording
+from roll.rewards.choice import phrasing, questions, wording
+from roll.rewards.choice.conclusions import concluded
 from roll.rewards.choice.lines import Line, announced, enumerates, find_lists, split_lines
 from roll.rewards.choice.mentions import FIRST_BOX, Mention, Stance, find_groups, leads, stances
 from roll.rewards.choice.options import OptionTexts, with_letters
@@ -58,16 +59,18 @@ class _Claim:
 
 def committed(text: str, options: OptionTexts, *, negative_question: bool = False, prompt: str = "") -> frozenset[str]:
     """Letters of the options that a text commits to; several if it leaves open which."""
-    text = _shorten(text)
-    text, boxes = _take_boxes(text, options)
-    text = questions.stated(with_letters(plain(text), options))
+    raw = _shorten(text)
+    text, boxes = _take_boxes(raw, options)
+    text = questions.stated(phrasing.restated(with_letters(plain(text), options), options))
     lines = split_lines(text, options, boxes)
     negative_question = negative_question or questions.asks_negatively(text)
-    letters = _resolve(list(_claims(lines, options, boxes)), text, negative_question)
+    letters = _resolve(list(_claims(lines, options, boxes)), text, negative_question, options)
     if boxes or 0 < len(letters) < min(3, len(options.texts)):
         return letters
     letters = reviewed(text, options, negative_question) or letters
-    return letters if letters or negative_question else named(text, options, prompt)
+    if letters or negative_question:
+        return letters
+    return named(text, options, prompt) or concluded(raw, text, options, prompt)
 
 
 def committed_in_tags(text: str, options: OptionTexts) -> frozenset[str] | None:
@@ -195,7 +198,7 @@ def _sentences(line: str) -> Iterator[tuple[int, str]]:
             yield start + len(sentence) - len(sentence.lstrip()), sentence.strip()
 
 
-def _resolve(claims: Sequence[_Claim], text: str, negative_question: bool) -> frozenset[str]:
+def _resolve(claims: Sequence[_Claim], text: str, negative_question: bool, options: OptionTexts) -> frozenset[str]:
     """Fold the claims in order: a later one replaces, joins or is ignored beside the current one."""
     current: _Claim | None = None
     for claim in claims:
@@ -210,9 +213,11 @@ def _resolve(claims: Sequence[_Claim], text: str, negative_question: bool) -> fr
                 current = _joint(current, claim)
         else:
             current = _next(current, claim, between)
-    if current is not None and (_withdrawn(text[current.end :]) or _unfinished(current, text)):
+    if current is None or _withdrawn(text[current.end :]) or _unfinished(current, text):
         return frozenset()
-    return current.letters if current else frozenset()
+    says_none = any(phrasing.NONE.search(options.texts.get(letter, "")) for letter in current.letters)
+    withdrawn = not says_none and phrasing.finds_none(text[current.end :], current.letters)
+    return frozenset() if withdrawn else current.letters
 
 
 def _next(current: _Claim | None, claim: _Claim, between: str) -> _Claim:

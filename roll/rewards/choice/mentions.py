@@ -24,7 +24,7 @@ _BOX = re.compile(r"⟦(.)⟧")
 _NAMED = re.compile(r"(?:option|choice|answer|letter|选项|選項)\s*$", re.IGNORECASE)
 _DELIMITER = re.compile(r"\s*[.:,;)\]!-]|\s*$|\s+(?:because|since)\b")
 _ARTICLE = re.compile(
-    r"\s+(?!(?:or|and|nor|is|was|isn't|wasn't|fits|works|because|since|as|it|for|if|but|not|with|remains|would"
+    r"\s+(?!(?:or|and|nor|is|ist|est|es|was|isn't|wasn't|fits|works|because|since|as|it|for|if|but|not|with|remains|would"
     r"|must|should|has"
     r"|looks|seems|does|doesn't|can|can't|cannot|could|vs|versus|then|to|rather|instead|over|beats|fails|holds"
     r"|matches|by|given"
@@ -35,10 +35,10 @@ _SEPARATOR = re.compile(
     r"|maybe|possibly"
     r"|perhaps|even|also|alternatively|otherwise|else|to|through|option|choice|answer|options|the|with|either|both"
     r"|und|oder|y|o)"
-    r"(?![A-Za-z])|和|或|与|跟|及)*"
+    r"(?![A-Za-z])|和|或|与|跟|及|还是|還是)*"
 )
 _CONJUNCTION = re.compile(
-    r"(?<![A-Za-z])(?:and|or|nor|as well as|also|plus|maybe|perhaps|possibly)(?![A-Za-z])|[/&+|]|和|或|与|及"
+    r"(?<![A-Za-z])(?:and|or|nor|as well as|also|plus|maybe|perhaps|possibly)(?![A-Za-z])|[/&+|]|和|或|与|及|还是|還是"
 )
 _NEW_CLAUSE = re.compile(
     r"\s+(?:is|was|isn't|wasn't|has|would|does|doesn't|can|can't|cannot|could|couldn't|fails|contradicts|ignores"
@@ -108,20 +108,20 @@ def _find_single(sentence: str, options: OptionTexts, boxes: Sequence[frozenset[
         for box in _BOX.finditer(sentence)
         if boxes[ord(box[1]) - FIRST_BOX]
     ]
-    taken = sorted(texts + boxed, key=lambda group: group.start)
-    starts = [group.start for group in taken]
+    spans = sorted(texts + boxed, key=lambda group: group.start)
+    starts = [group.start for group in spans]
     letters = [
         Mention(letter.start(), letter.end(), frozenset(letter[2].upper()))
         for letter in _LETTER.finditer(sentence)
-        if not _overlaps(letter, taken, bisect.bisect_left(starts, letter.end(2)))
+        if not _overlaps(letter, spans, bisect.bisect_left(starts, letter.end(2)))
         and _names_option(letter, sentence, options)
     ]
     return sorted(texts + boxed + letters, key=lambda group: group.start)
 
 
-def _overlaps(letter: re.Match[str], taken: Sequence[Mention], index: int) -> bool:
+def _overlaps(letter: re.Match[str], spans: Sequence[Mention], index: int) -> bool:
     """Whether the last group that starts before a letter's end, at `index` - 1, covers it."""
-    return index > 0 and letter.start(2) < taken[index - 1].end
+    return index > 0 and letter.start(2) < spans[index - 1].end
 
 
 def _names_option(letter: re.Match[str], sentence: str, options: OptionTexts) -> bool:

@@ -29,6 +29,8 @@ _NUMBER_START = re.compile(r"[\d.√(\[]")
 _DASHED_LABEL = re.compile(r"(?<![A-Za-z0-9])[(\[]?[A-Z][)\].]? - $")
 _OPERATOR_BEFORE = re.compile(r"[-+*/<^.,]$|[-+*/<^] $|(?<![-=])> ?$")
 _OPERATOR_AFTER = re.compile(r"\s?[-+*/=^<>]\s?(?:[\d(√.-]|[A-Za-z]\b)")
+_PART_BEFORE = re.compile(r"[\w^√\\'+-]$")
+_PART_AFTER = re.compile(r"\w|'\w|[-/^]\w|[.,]\d")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _POSITION = re.compile(
     rf"(?<![A-Za-z])the ({'|'.join(_ORDINALS)}|last) (?:(?:option|choice|alternative|answer choice)(?![A-Za-z])"
@@ -83,6 +85,18 @@ class OptionTexts:
         for match in self._pattern.finditer(text):
             alone = _stands_alone(text, match.start(), match.end())
             letter = self.match(match[0]) if alone else None
+            if letter is not None:
+                yield TextSpan(match.start(), match.end(), letter)
+
+    def written(self, text: str) -> Iterator[TextSpan]:
+        """The places where an option's whole text is written, whatever word follows; not within a number or a word."""
+        for match in self._pattern.finditer(text) if self._pattern is not None else ():
+            numeric = _NUMBER_START.match(text, match.start()) is not None
+            part = _PART_BEFORE.search(text[max(0, match.start() - 2) : match.start()]) or _PART_AFTER.match(
+                text, match.end()
+            )
+            operated = numeric and (_operated_before(text, match.start()) or _OPERATOR_AFTER.match(text, match.end()))
+            letter = None if part or operated else self.match(match[0])
             if letter is not None:
                 yield TextSpan(match.start(), match.end(), letter)
 

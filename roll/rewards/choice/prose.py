@@ -19,7 +19,7 @@ _SMALL_WORDS = re.compile(
     r"|their|his|her|they|them|who|which|what|all|has|have|had|not",
     re.IGNORECASE,
 )
-_DOUBT = re.compile(
+DOUBT = re.compile(
     r"(?<![^\W_])(?:not|no|never|none|neither|nor|nothing|nobody|cannot|without|unlike|except\w*|excluding"
     r"|besides|wrong\w*"
     r"|incorrect\w*|false\w*|untrue|mistak\w*|error\w*|misconception\w*|myth\w*|confus\w*|mix\w*|trap\w*"
@@ -56,21 +56,21 @@ _DOUBT = re.compile(
 _SUPERLATIVE = re.compile(
     r" (?:is|are) (?:\w+ly )?the (?:(?!second|third|fourth|fifth|next)\w+ )?(?:\w{2,}est(?= \w)|most(?= \w))"
 )
-_LINK = re.compile(
+LINK = re.compile(
     r"(?<![A-Za-z])(?:(?:is|are)(?: \w+ly)? (?:called|named|termed|known as)|heading|headed|facing|pointing"
     r"|moving|travell?ing|flowing"
     r"|blowing|becomes?"
     r"|remains?|stays?|means|is|are)(?: (?:\w+ly|now|then|therefore))? (?:the |an |a )?$",
     re.IGNORECASE,
 )
-_CHANGE = re.compile(
+CHANGE = re.compile(
     r"(?:(?:in|de)creases?|rises?|falls?|drops?|grows?|shrinks?|expands?|contracts?|doubles?|triples?"
     r"|quadruples?|halves"
     r"|melts?|freezes?|evaporates?|condenses?|sinks?|floats?|stops?|accelerates?|decelerates?|slows?|speeds? up"
     r"|first increases|first decreases|stays?|remains?|becomes?)(?![A-Za-z])",
     re.IGNORECASE,
 )
-_NOUN_BEFORE = re.compile(
+NOUN_BEFORE = re.compile(
     r"(?<![A-Za-z])(?!(?:the|an?|of|in|to|from|with|by|at|on|for|as|and|this|that|these|those) $)\w{2,} $",
     re.IGNORECASE,
 )
@@ -98,9 +98,9 @@ def named(text: str, options: OptionTexts, prompt: str = "") -> frozenset[str]:
     if not superlative.search(text) and not _ends_with(sentences[-1], pattern):
         return frozenset()
     masked = pattern.sub(" ", superlative.sub(" ", text))
-    if _DOUBT.search(masked) or _names_other(masked, letter, options):
+    if DOUBT.search(masked) or _names_other(masked, letter, options):
         return frozenset()
-    return frozenset() if _copied(sentences, pattern, prompt) else frozenset(letter)
+    return frozenset() if copied(sentences, pattern, prompt) else frozenset(letter)
 
 
 def _ends_with(sentence: str, pattern: re.Pattern[str]) -> bool:
@@ -109,7 +109,7 @@ def _ends_with(sentence: str, pattern: re.Pattern[str]) -> bool:
     if last is None:
         return False
     clause = re.split(r"[,;:]", sentence[: last.start()])[-1]
-    linked = _LINK.search(clause) is not None or (_CHANGE.match(last[0]) and _NOUN_BEFORE.search(clause))
+    linked = LINK.search(clause) is not None or (CHANGE.match(last[0]) and NOUN_BEFORE.search(clause))
     return bool(linked) and _SUBORDINATE.search(clause) is None
 
 
@@ -123,23 +123,28 @@ def _only_named(text: str, options: OptionTexts) -> tuple[str, re.Pattern[str]] 
             twins = sum(pattern.fullmatch(other) is not None for other in options.texts.values())
             names += [(letter, pattern)] * twins
             rest = pattern.sub(" ", rest)
-    return names[0] if len(names) == 1 and _tellable(options.texts[names[0][0]]) else None
+    return names[0] if len(names) == 1 and tellable(options.texts[names[0][0]]) else None
 
 
-def _tellable(option: str) -> bool:
+def tellable(option: str) -> bool:
     """Whether an option's text is told from ordinary prose: it has no number, and is not only a small word."""
     return not _NUMBER.search(option) and _SMALL_WORDS.fullmatch(option) is None
 
 
 def _names_other(masked: str, letter: str, options: OptionTexts) -> bool:
     """Whether the rest of the text has a word or a number of another option, or the letter of one."""
-    if re.search(r"(?<![A-Za-z'])(?:[B-HJ-Z]|\([A-Za-z]\))(?![A-Za-z'])", masked):
+    if names_letter(masked):
         return True
     words = {_stem(word) for word in _WORD.findall(masked)}
     others = " ".join(text for other, text in options.texts.items() if other != letter)
-    told = {_stem(word) for word in _WORD.findall(others) if _SMALL_WORDS.fullmatch(word) is None}
-    told -= {_stem(word) for word in _WORD.findall(options.texts[letter])}
-    return not words.isdisjoint(told)
+    other_stems = {_stem(word) for word in _WORD.findall(others) if _SMALL_WORDS.fullmatch(word) is None}
+    other_stems -= {_stem(word) for word in _WORD.findall(options.texts[letter])}
+    return not words.isdisjoint(other_stems)
+
+
+def names_letter(text: str) -> bool:
+    """Whether a text has a single capital letter, other than "A" and "I", or any letter in brackets."""
+    return re.search(r"(?<![A-Za-z'])(?:[B-HJ-Z]|\([A-Za-z]\))(?![A-Za-z'])", text) is not None
 
 
 def _stem(word: str) -> str:
@@ -147,7 +152,7 @@ def _stem(word: str) -> str:
     return next((word[: -len(end)] for end in ("'s", "es", "s") if word.endswith(end) and len(word) > 3), word)
 
 
-def _copied(sentences: list[str], pattern: re.Pattern[str], prompt: str) -> bool:
+def copied(sentences: list[str], pattern: re.Pattern[str], prompt: str) -> bool:
     """Whether the question itself names the option beside its list, or holds a sentence of the text."""
     prompt = " ".join(prompt.casefold().split())
     copies = any(" ".join(sentence.casefold().split()).strip(" .!") in prompt for sentence in sentences)

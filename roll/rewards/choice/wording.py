@@ -141,6 +141,7 @@ REJECTED_AFTER = re.compile(
     r"|neglects?|omits?"
     rf"|(?:ist|est|es|é|è)(?:,? (?:also|daher|somit|donc|alors|por (?:lo )?tanto|quindi|portanto),?)* (?:falsch"
     rf"|nicht|faux|fausse|incorrect[aeo]|incorret[ao]|inexacte?|fals[ao]|sbagliat[ao]|errad[ao])|n'est"
+    rf"|nicht (?:richtig|korrekt|die|zutreff)"
     rf"|no es|non è"
     rf"|não é|,? but (?:that|this|it) (?:contradicts|fails|violates|can't be|cannot be|is wrong|is incorrect"
     rf"|is impossible|doesn't (?:fit|work|match|hold))|unexplained|unanswered|untested|unchecked|aside|open(?=\W*$)|✗"
@@ -183,7 +184,7 @@ UNCLAIMED_BEFORE = re.compile(
     r"|no one|half"
     r"|naive\w*|popular|common\w*|would have(?! to)"
     r"|most (?:people|would|might|will|students)|used to|half|pretend\w*|candidates?|contenders?|when|si|wenn"
-    r")(?![A-Za-z])|若|如果|假设|假設|假如"
+    r")(?![A-Za-z])|若|如果|假设|假設|假如|无法|無法|难以|難以|未能|是否"
     r"|^\W*to (?:say|choose|pick|select)\b|^\W*(?:for|with|under|in) $",
     re.IGNORECASE,
 )
@@ -245,11 +246,19 @@ _SURVEY = re.compile(
     re.IGNORECASE,
 )
 """A survey of the options as the subject of what it shows ("a look at the options gives ...")."""
+_DESCRIBED = re.compile(
+    rf"(?<![A-Za-z])((?:answer|option|choice|solution) (?:is|must be)[\w, ]{{0,20}}?"
+    rf" (?:the (?:one|option|choice|answer)|that) )"
+    rf"((?:that|which|in which|where) (?!(?:is|are|was) )[^;.!?:\n]{{2,120}})(?=:{LEAD})",
+    re.IGNORECASE,
+)
+"""The description of the right option before its letter ("the answer is the one that denies the motion: ...")."""
 
 
 def without_idioms(text: str) -> str:
     """The text with spaces in place of words that would reject or consider an option elsewhere."""
     text = IDIOM.sub(lambda idiom: " " * len(idiom[0]), text)
+    text = _DESCRIBED.sub(lambda described: described[1] + " " * len(described[2]), text)
     text = _SURVEY.sub(lambda survey: " " * len(survey[0]), text)
     return _ASKED.sub(lambda asked: asked[1] + " " * len(asked[2]), text)
 
@@ -335,6 +344,7 @@ ADDITION = re.compile(
 )
 ALSO_AFTER = re.compile(
     r"[^.!?\n]{0,30}?\b(?:also|too(?=\s*(?:[.,;!]|$))|as well|equally|likewise|is possible"
+    r"|(?:auch|aussi|también|anche|também)(?= [rkcjg])"
     r"|(?:could|might|may) be(?: (?:right|correct|true|it|argued|accepted|valid|possible|an?|the)(?![A-Za-z])|\W*$))"
     r"(?![A-Za-z])",
     re.IGNORECASE,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roll.rewards.math import mood, number_words, prose
+from roll.rewards.math import mood, number_words, prose, rejected
 from roll.rewards.math.sentence import BOLD, FORMULA, MAX_CHARS, stated_word, values, with_word
 from roll.rewards.response import Box, after_thinking, answer_text, find_boxes
 
@@ -38,7 +38,7 @@ _VERIFIED = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[.!?](?:\s|$)")
-_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*$\\(])")
+_SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*$\\(∴⇒])")
 _JOINS_BOXES = re.compile(
     r"[\s$,;&*.()\[\]\\]*(?:(?:and|or|,|&|\\q?quad|\\text\{ ?(?:and|or) ?\})[\s$,;&*.()\[\]\\]*)?", re.IGNORECASE
 )
@@ -58,6 +58,11 @@ _CONSTANT = re.compile(r"[π∞√∅]|\\(?:infty|pi|sqrt)(?![a-z])|\b(?:infinit
 _SIMPLE = r"\$?(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
 _WORD = r" (?!(?:or|and|to|base|mod|out|times|plus|minus|over|less|divided|per)\b)[a-z]{2,}"
 _SIMPLE_STATEMENT = re.compile(rf"[\s*:]*(?:\\\()?{_SIMPLE}(?:\\\))?[$*]*(?P<word>{_WORD})?[.*]*")
+_PLAIN_REPLY = re.compile(
+    rf"(?:[Tt]he )?(?:[Ff]inal |correct )?[Aa]nswer(?: is|:) "
+    rf"(?:{_SIMPLE}|\$?\\boxed\{{(?P<boxed>[^{{}}\\]{{1,80}})\}}\$?)\.?"
+)
+"""A reply that is a statement and nothing else."""
 _BEFORE_EQUALS = r"(?![^=]* \(?(?:at|since|because|as|where|if|when) [^,=]*=)[^=<>!]*="
 _SIMPLE_LINE = re.compile(rf"(?:[A-Za-z ,']*|{_BEFORE_EQUALS}) ?{_SIMPLE}(?P<word>{_WORD})?(?:{_WORD}){{0,5}}\.?")
 """Most answers: a number after words or an equals sign, and perhaps words after it."""
@@ -68,6 +73,8 @@ def candidates(response: str) -> list[str]:
     whole = after_thinking(response)
     text = answer_text(whole) if "</answer>" in whole else whole
     tagged = text is not whole
+    if (plain := _PLAIN_REPLY.fullmatch(text)) is not None:
+        return [plain["number"] or plain["boxed"]]
     if "\\boxed" in text or "\\fbox" in text:
         boxes = find_boxes(text)
         if boxes:
@@ -76,6 +83,7 @@ def candidates(response: str) -> list[str]:
         text = prose.in_english(text)
     if tagged and "\n" not in text.strip() and not _STATEMENT.search(text):
         return [text.strip()] if _FACTORIAL.fullmatch(text) else _statement(text)
+    text = rejected.without_quotations(text)
     tail = text[-_MAX_TAIL:]
     if prose.may_deny(tail) and (rest := prose.after_retraction(tail)) is not None:
         return _stated(rest)
@@ -84,20 +92,23 @@ def candidates(response: str) -> list[str]:
 
 def _boxed(text: str, boxes: Sequence[Box]) -> list[str]:
     """The last box that is not denied, with those it is joined to by `and`, `or` or a comma."""
-    kept = list(range(len(boxes)))[-_MAX_CUES:]
-    near = text[max(0, boxes[kept[0]].start - _NEAR) :]
-    if prose.may_deny(near):
+    indices = list(range(len(boxes)))[-_MAX_CUES:]
+    near = text[max(0, boxes[indices[0]].start - _NEAR) :]
+    ends = len(text) - boxes[-1].end <= _MAX_END
+    if prose.may_govern(near) if ends else prose.may_deny(near):
         if (rest := prose.after_retraction(text[boxes[-1].end :][-_MAX_TAIL:])) is not None:
             return _stated(rest)
-        kept = [index for index in kept if not _denied(text, boxes[index])]
-    if kept and len(text) - boxes[-1].end > _MAX_END and mood.may_be_unreal(near):
-        kept = [index for index in kept if not _unreal(text, boxes[index])]
-        if not kept:
+        indices = [index for index in indices if not _denied(text, boxes[index])]
+    if indices and not ends and mood.may_be_unreal(near):
+        indices = [index for index in indices if not _unreal(text, boxes[index])]
+        if not indices:
             return _stated(text[boxes[-1].end :])
-    if not kept:
+    if not indices:
         return []
-    last = first = kept[-1]
-    while first > 0 and first - 1 in kept and boxes[first].start - boxes[first - 1].end < _MAX_GAP:
+    if len(boxes) == 1:
+        return [_innermost(boxes[0].content)]
+    last = first = indices[-1]
+    while first > 0 and first - 1 in indices and boxes[first].start - boxes[first - 1].end < _MAX_GAP:
         between = text[boxes[first - 1].end : boxes[first].start]
         if not between.strip("$ ") or "\n\n" in between or not _JOINS_BOXES.fullmatch(between):
             break
@@ -139,8 +150,10 @@ def _stated(text: str) -> list[str]:
             continue
         if "would" in cue[0].lower() and _goes_on(rest):
             return _last_line(text[-_MAX_TAIL:])
-        if not prose.negated_before(text, cue.start()):
-            return _statement(rest)
+        negated = prose.negated_before(text, cue.start())
+        contrast = prose.after_contrast(rest, negated=negated) if negated or "not" in rest[:_MAX_END] else None
+        if contrast is not None or not negated:
+            return _statement(contrast or rest)
     return [] if cues and not cues[-1][0].endswith("\n") else _last_line(text[-_MAX_TAIL:])
 
 
@@ -157,10 +170,10 @@ def _supposed(text: str, start: int, end: int) -> bool:
     if prose.hypothetical(text, start, end):
         return True
     if not mood.may_be_unreal(text[max(0, start - 2 * _NEAR) : end + _NEAR]):
-        return False
+        return rejected.is_past(_SENTENCES.split(text[max(0, start - _NEAR) : start])[-1] + text[start:end])
     before = _SENTENCES.split(text[max(0, start - 2 * _NEAR) : start])[-1].rpartition("\n")[2]
     after = _SENTENCE.split(text[end : end + _NEAR], maxsplit=1)[0].partition("\n")[0]
-    return mood.is_unreal(f"{before}{text[start:end]}{after}")
+    return mood.is_unreal(f"{before}{text[start:end]}{after}") or rejected.is_past(f"{before}{text[start:end]}")
 
 
 def _statement(text: str) -> list[str]:
@@ -236,20 +249,22 @@ def _equation(line: str) -> re.Match[str] | None:
 
 def _equations(text: str, last: re.Match[str]) -> list[str]:
     """The list of values on separate lines after a line that announces several: "The roots are:"."""
-    found = [last]
+    equations = [last]
     for line in reversed(text.splitlines()[-_MAX_LINES:-1]):
         if not any(map(str.isalnum, line)):
             continue
         if (equation := _equation(line)) is None:
-            announced = len(found) > 1 and _ANNOUNCES.search(line[-_NEAR:])
+            announced = len(equations) > 1 and _ANNOUNCES.search(line[-_NEAR:])
             break
-        found.append(equation)
+        equations.append(equation)
     else:
         return []
     if not announced:
         return []
-    names = {equation[1] for equation in found}
-    values_of = [equation[2] if len(names) == 1 else f"{equation[1]} = {equation[2]}" for equation in reversed(found)]
+    names = {equation[1] for equation in equations}
+    values_of = [
+        equation[2] if len(names) == 1 else f"{equation[1]} = {equation[2]}" for equation in reversed(equations)
+    ]
     return [", ".join(values_of)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from roll.rewards.math import rejected
+
 _MAX_CHARS = 600
 _OPENING = r"^[\s(*_>#\d.)\u2022-]*"
 _LINK = (
@@ -219,6 +221,7 @@ def is_claim(sentence: str) -> bool:
     if _QUESTION.search(sentence) and not _TAG_QUESTION.search(sentence):
         return False
     unreal = _is_contrary(sentence) or (_QUOTE.search(sentence) and not _COMPUTED.search(sentence))
+    unreal = unreal or rejected.is_past(sentence)
     unreal = unreal and not _CONTRAST.search(sentence)
     return not (unreal or _GUESS.search(sentence) or _is_plan(sentence))
 

@@ -49,6 +49,7 @@ _SIGNS = str.maketrans(
 )
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
 _PLAIN_SCRIPTS = str.maketrans(_RAISED + _LOWERED, "0123456789+-n" * 2)
+_ROOT = re.compile(r"√\s?(\d+(?:\.\d+)?)")
 _SCRIPTS = re.compile(rf"[{_RAISED}]+|[{_LOWERED}]+")
 _INNER = r"((?:[^{}]++|\{(?:[^{}]++|\{(?:[^{}]++|\{[^{}]*+\})*+\})*+\})*+)"
 """The content of braces, nested at most four deep."""
@@ -176,6 +177,11 @@ class Answer:
     """The canonical unit, if it has a known one."""
 
 
+def _in_latex(text: str) -> str:
+    """The text with LaTeX for other signs than ASCII."""
+    return _SCRIPTS.sub(_script, _ROOT.sub(r"\\sqrt{\1}", text)).translate(_SIGNS)
+
+
 def read(answer: str) -> Answer:
     """The answer without markup, styles, units and spaces."""
     if len(answer) > MAX_CHARS:
@@ -187,7 +193,7 @@ def read(answer: str) -> Answer:
         if unit is not None:
             number = simple["number"].replace(",", "")
             return Answer(number, number, unit or ("dollar" if simple["dollars"] else ""))
-    text = answer if answer.isascii() else _SCRIPTS.sub(_script, answer).translate(_SIGNS)
+    text = answer if answer.isascii() else _in_latex(answer)
     for sign, pattern, replacement in _CLEANING:
         if sign in text:
             text = pattern.sub(replacement, text)

@@ -70,7 +70,11 @@ _RETRACTED = re.compile(
     rf"\bwait\b[\s,.:;!{_DASHES}]*(?:no\b|that|this|it|actually|i\b)|\bno\b[\s,.:;!{_DASHES}]*wait\b|\bscratch that\b"
     rf"|\bcorrection\s*[:,{_DASHES}]|\bi meant?\b|\bmy (?:mistake|bad)\b|\bi made an? (?:mistake|error)\b"
     rf"|[.!?,{_DASHES}]\s*sorry\b|\boops\b|[?…]\s*no\b[\s,.:;{_DASHES}]*|\.\.\.?\s*no\b,?"
-    rf"|\bthat(?:{_APOSTROPHE}s| is| was) (?:wrong|incorrect|not right|not correct)\b|[.!]\s+no,|\(no,",
+    rf"|\bthat(?:{_APOSTROPHE}s| is| was) (?:wrong|incorrect|not right|not correct)\b|[.!]\s+no,|\(no,"
+    r"|\b(?:disregard|ignore|forget|strike|never ?mind)\s+(?:that|this|it|what i (?:said|wrote)"
+    r"|(?:(?:my|the|our)\s+)?(?:above|previous|earlier|first|last)(?:\s+(?:answer|value|line|result|claim|figure))?)"
+    r"(?=\s*[.,;:!\n\u2013\u2014]|\s+(?:and|as|because|the)\b)|\bon (?:second thoughts?|reflection)\b"
+    r"|\bi (?:\w+ )?(?:take (?:that|it|this) back|(?:withdraw|retract)(?: (?:that|it|this|my \w+))?)\b",
     re.IGNORECASE,
 )
 _RECHECKED = re.compile(
@@ -87,6 +91,8 @@ _WHY = re.compile(
     r"|\s+over\s+(?:\w+\s+){0,2}\d+\s+(?:days|weeks|months|years|hours|minutes)$",
     re.IGNORECASE | re.DOTALL,
 )
+_OPENS = re.compile(r"(?:[;:]|\band|\bbut)\s*$")
+"""The end of a text after which a reason belongs to what follows."""
 _GOES_ON = re.compile(r"\s*[,;:.)\u2013\u2014-]|\s+(?:but|so|and|because|since|as)\b", re.IGNORECASE)
 _SUPPOSED = re.compile(
     r"\b(?:if|unless|suppose)\s+(?:the\s+(?:answer|result|total|value)|it|that)\s+(?:is|was|were|equals)[\s$*]*$",
@@ -106,6 +112,12 @@ _REASON = re.compile(
     r"|\s+\((?!(?:(?:in )?base|mod|or|and|not|times|plus|in)\b)(?=[^()]*[A-Za-z]{2})[^()]*\)\s*$",
     re.IGNORECASE | re.DOTALL,
 )
+_NOT_BUT = re.compile(
+    r"[\s*]*not\b[^\n]{1,80}?(?:[.;,\u2013\u2014]|\s-)[\s*]+(?:(?:rather|instead|in fact|actually|but|no)\b,?\s*){0,2}"
+    r"(?:it|this|that|the\s+(?:\w+\s+)?(?:answer|value|result|total|number|figure|one))"
+    rf"(?:{_APOSTROPHE}s|\s+(?:is|was|equals|must be|should be))\s+(?:actually\s+|in fact\s+|rather\s+|instead\s+)?",
+    re.IGNORECASE,
+)
 _BUT = re.compile(r"^.*?\bnot\s.{1,40}?,?\s+but\s+(?:rather\s+)?", re.IGNORECASE | re.DOTALL)
 _LEAD = re.compile(
     r"^[\s:*]*(?:(?:therefore|thus|hence|so|then|simply|just|exactly|precisely|indeed|clearly|obviously|equal to|"
@@ -113,11 +125,31 @@ _LEAD = re.compile(
     r"the (?:number|value|integer|fraction|expression))\b[\s,:]*+)++",
     re.IGNORECASE,
 )
+_GOVERNING = (
+    *(
+        "no",
+        "never",
+        "n't",
+        "n\u2019t",
+        "neither",
+        "wrong",
+        "incorrect",
+        "false",
+        "doubt",
+        "den",
+        "mistake",
+        "unlikely",
+    ),
+    *("impossible", "other", "anything", "except", "far", "rather", "instead", "hardly", "refut", "reject", "rul"),
+    *("if ", "unless", "suppose"),
+)
+"""Parts of all words that deny an answer after them."""
 _DENIALS = (
-    *("no", "never", "neither", "n't", "n\u2019t", "wrong", "incorrect", "false", "doubt", "den", "mistake"),
-    *("unlikely", "impossible", "other", "anything", "except", "far", "rather", "instead", "contrary", "fail"),
-    *("refut", "reject", "rul", "without", "wait", "scratch", "correct", "actually", "mean", "sorry", "oops"),
-    *("bad", "let", "too", "if ", "unless", "suppose", "hardly"),
+    *_GOVERNING,
+    *("contrary", "fail", "without", "wait", "scratch", "correct", "actually", "mean", "sorry", "oops", "bad", "let"),
+    *("too", "disregard", "ignor", "forget", "strike", "thought", "reflection", "back", "withdraw", "retract", "exclu"),
+    *("elimin", "discard", "drop", "dismiss", "disqual", "throw", "extran", "spurious", "invalid", "inadmis"),
+    *("unaccept", "infeas", " out", "overlook", "omit", "misses", "violate", "contradict", "count"),
 )
 """Parts of all words that deny or retract an answer: a text without them needs no search for either."""
 _MODIFIERS = (
@@ -139,6 +171,12 @@ _CHINESE = {
         "就是": " is ",
     },
     **{
+        "而是": " but ",
+        "而不是": ", not ",
+        "并不是": " is not ",
+        "并非": " is not ",
+        "应该是": " it is ",
+        "应该为": " it is ",
         "是": " is ",
         "为": " is ",
         "不": " not ",
@@ -188,6 +226,11 @@ def may_deny(text: str) -> bool:
     return _has(_DENIALS, text)
 
 
+def may_govern(text: str) -> bool:
+    """Whether the text has any word that could deny an answer after it."""
+    return _has(_GOVERNING, text)
+
+
 def _has(words: Sequence[str], text: str) -> bool:
     lower = text.lower()
     for word in words:  # noqa: SIM110 - a generator takes twice as long
@@ -204,7 +247,7 @@ def has_negation(clause: str) -> bool:
 def negated_before(text: str, position: int) -> bool:
     """Whether a negation before the position belongs to what follows: "it is not ...", "I doubt that the ..."."""
     before = text[max(0, position - _CONTEXT) : position]
-    return bool(before) and may_deny(before) and bool(_GOVERNS.search(before) or _SUPPOSED.search(before))
+    return bool(before) and may_govern(before) and bool(_GOVERNS.search(before) or _SUPPOSED.search(before))
 
 
 def denied_after(text: str, position: int) -> bool:
@@ -256,6 +299,9 @@ def without_explanation(text: str, *, lead: bool) -> str:
     contrast = _BUT.sub("", text)
     contrast = contrast if lead else _restated(contrast)
     if not lead and (why := _WHY.search(contrast)) and any(map(str.isdigit, contrast[: why.start()])):
+        if _OPENS.search(contrast[: why.start()]):
+            concluded = contrast[why.start() :].partition(", ")[2]
+            return concluded if any(map(str.isdigit, concluded)) else contrast[: why.start()]
         rest = contrast[why.start() :].rpartition(";")[2] if ";" in contrast[why.start() :] else ""
         return rest if any(map(str.isdigit, rest)) else contrast[: why.start()]
     if lead or contrast is not text:
@@ -267,6 +313,13 @@ def _restated(text: str) -> str:
     """The text after the last "i.e.", if it has a number."""
     rest = text.rpartition("i.e.")[2].lstrip(", ") if "i.e." in text else ""
     return rest if any(map(str.isdigit, rest)) else text
+
+
+def after_contrast(text: str, *, negated: bool) -> str | None:
+    """Of "not 5. It is 6" the second part, without "it is"; None for other texts. `negated` stands for the "not"."""
+    text = f"not {text}" if negated else text
+    contrast = _NOT_BUT.match(text)
+    return text[contrast.end() :] if contrast else None
 
 
 def clause_before(text: str, position: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roll.rewards.math import number_words, prose
+from roll.rewards.math import number_words, prose, rejected
 from roll.rewards.math.expression import last_symbolic, leading_symbolic
 from roll.rewards.math.units import VALUE_WORDS
 
@@ -60,6 +60,17 @@ _GETS = re.compile(
 )
 _EITHER = re.compile(r"[a-z]\s*(?:[<>]=?|[≤≥])\s*[-\w./√π]+,?\s+or\s+[a-z]\s*(?:[<>]=?|[≤≥])\s*[-\w./√π]+$")
 """Two inequalities at the end of a text, one of which holds."""
+_ABOUT = re.compile(r"[,(]\s*(?:(?:which|that)\s+is\s+|or\s+)?(?:about|approximately|roughly|around)\b")
+_APPROXIMATES = re.compile(
+    r"\s*(?:\(?\s*(?:≈|\\approx(?![a-z]))|[,(]\s*(?:(?:which|that)\s+is\s+|or\s+)?(?:about|approximately|roughly"
+    r"|around)\b)[\s$]*(-?\d[\d,.]*%?)\$?(?:\s?[A-Za-z²³/]{1,15}){0,3}[)$.]*$"
+)
+"""An approximation at the end of a sentence."""
+_ENDS_WITH_VALUE = re.compile(r"(?:[\d)}π$!²³%]|[\dπ] ?[a-z]{1,3})$")
+_EXACT = re.compile(r"[/\\π√^!²³]|\be\b")
+"""A sign of a value that is no decimal."""
+_ALONE = re.compile(r"(?<![\w)}\]+*/^\xd7·-])(?<![-+*/^\xd7·]\s)[A-Za-z]\w*\s*=")
+"""A variable alone on the left of an equation."""
 _NEGATIVE = re.compile(r"\bnegative\s+(?=\d)|(?<=\bis )minus\s+(?=\d)", re.IGNORECASE)
 
 
@@ -70,6 +81,12 @@ def values(sentence: str, *, stated: bool) -> list[str]:
         return [plain]
     if (rest := prose.after_wrong(plain)) is not None:
         return values(rest, stated=False) if any(map(str.isdigit, rest)) else []
+    if (rest := rejected.after_rejection(plain)) is not None:
+        return values(rest, stated=False) if any(map(str.isdigit, rest)) else []
+    if not stated and (rest := _concluded(plain)):
+        return values(rest, stated=False)
+    if (approximate := _approximated(plain, stated=stated)) is not None:
+        return approximate
     if (number := _worded(plain)) is not None:
         return [number]
     if (evaluated := _EVALUATED.search(plain)) is not None:
@@ -80,6 +97,31 @@ def values(sentence: str, *, stated: bool) -> list[str]:
         if spans:
             return _bold(text, [span.strip(" :.") for span in spans])
     return [] if prose.changes_value(text) else _value(text, stated=stated)
+
+
+def _concluded(text: str) -> str:
+    """The text after the last sign for "therefore", if it has a number."""
+    if "∴" not in text and "\\therefore" not in text:
+        return ""
+    rest = re.split(r"∴|\\therefore(?![a-z])", text)[-1].strip("$ ")
+    rest = rest if "\\[" in rest or "\\(" in rest else rest.removesuffix("\\]").removesuffix("\\)")
+    return rest if any(map(str.isdigit, rest)) else ""
+
+
+def _approximated(text: str, *, stated: bool) -> list[str] | None:
+    """The exact value and its approximation, of a sentence that ends with both: "p = 5/36 ≈ 0.139"; else None."""
+    if "≈" not in text and "\\approx" not in text and not _ABOUT.search(text):
+        return None
+    about = _APPROXIMATES.search(text, max(0, len(text) - _MAX_WORD))
+    before = text[: about.start()].rstrip() if about else ""
+    if about is None or not _ENDS_WITH_VALUE.search(before) or before.count("$") % 2:
+        return None
+    if "≈" in before or "\\approx" in before or _ABOUT.search(before):
+        return None
+    exact = values(before, stated=stated)
+    if not exact:
+        return [] if _EXACT.search(before) else None
+    return [*exact, about[1]] if _EXACT.search(exact[0]) else None
 
 
 def _worded(text: str) -> str | None:
@@ -233,9 +275,9 @@ def _after_equals(text: str) -> str:
     left, _, right = text.rpartition("=")
     if not right.strip():
         return text
-    if "=" in left and re.search(r"(?:\bor|\band|,)\s*[A-Za-z]\w*\s*$", left):
-        start = re.search(r"[A-Za-z]\w*\s*=", left)
-        return text[start.start() :] if start else text
+    if "=" in left and (joined := re.search(r"(\bor|\band|,)\s*[A-Za-z]\w*\s*$", left)):
+        start = _ALONE.search(left)
+        return text[start.start() :] if start else text if joined[1] == "or" else right.strip()
     return right.strip()
 
 

@@ -80,7 +80,8 @@ _NEGATION = re.compile(
 _SAYS = re.compile(
     r"(?:\b(?:is|are|was|were|be|being|becomes?|equals?|on|in|at|from|to|by|as|facing|faces|called|named|remains?|wins?"
     r"|has|have"
-    r"|chose|choose|chooses|pick|name|points|heading|toward|towards|due|get|obtain)|['\u2019]s|[:=]|^)\s*"
+    r"|chose|choose|chooses|pick|name|points|heading|toward|towards|due|get|obtain)|['\u2019]s|[:=]|^"
+    r"|\bi\.e\.,?|\b(?:namely|that is|in other words),?)\s*"
     r"(?:(?:an?|the|indeed|therefore|always|clearly|actually|definitely|thus|also|due|directly|on|in|to|by|of"
     r"|again|exactly"
     r"|(?:month|day|equation|graph|shape|form|name) of|point|overall)\s+)*[\"'\u201c(]*$",
@@ -97,6 +98,10 @@ _COMPARATIVE = re.compile(r"\s+(?:\w+er|more|less|better|worse|if|though|when|af
 _VERBS = frozenset({"converges", "diverges"})
 _ADDS = frozenset({"or", "and", "but", "no", "not", "nor", "then", "wait", "isn't", "maybe", "perhaps", "possibly"})
 _BEGINS = re.compile(r"(?:^|\b(?:that|means|conclude)\s)\s*$")
+_OPERAND = re.compile(
+    r"\b(?:after|before|from|past|following)\s+[A-Z][a-z]+\b|\b[A-Z][a-z]+\s+(?:plus|minus|\+|-|\u2212)\s", re.ASCII
+)
+"""A day or a month from which another one is counted."""
 _NAME = re.compile(r"(?<=[a-z,;:] )(?:\*\*)?([A-Z][a-z]+)\b")
 
 
@@ -179,7 +184,7 @@ def _claims(phrase: str, sentence: str, rivals: frozenset[str], bold: list[str])
         return False
     if phrase.lower() == "even" and _COMPARATIVE.match(after):
         return False
-    if _has_any(rivals, f"{before} | {after}") and not (phrase.lower() in bold and len(bold) == 1):
+    if _has_any(rivals, f"{_OPERAND.sub(' ', before)} | {after}") and not (phrase.lower() in bold and len(bold) == 1):
         return False
     return _is_said(phrase, _LINK.sub("", before), after)
 

@@ -170,6 +170,8 @@ def _supposed(text: str, start: int, end: int) -> bool:
     if prose.hypothetical(text, start, end):
         return True
     if not mood.may_be_unreal(text[max(0, start - 2 * _NEAR) : end + _NEAR]):
+        if not rejected.may_be_past(text[max(0, start - _NEAR) : start]):
+            return False
         return rejected.is_past(_SENTENCES.split(text[max(0, start - _NEAR) : start])[-1] + text[start:end])
     before = _SENTENCES.split(text[max(0, start - 2 * _NEAR) : start])[-1].rpartition("\n")[2]
     after = _SENTENCE.split(text[end : end + _NEAR], maxsplit=1)[0].partition("\n")[0]

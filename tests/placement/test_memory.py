@@ -68,7 +68,7 @@ def test_the_kv_cache_is_that_of_the_native_generator(tmp_path: Path) -> None:
     sizes = ["rollout.max_seq_len=250", "rollout.max_new_tokens=64", "actor_infer.max_num_seqs=40"]
     plan = plan_of(tmp_path, "2xcpu", tiny, *sizes)
     cache = SlotCache(
-        build(ModelSpec(model=Model(shape=SHAPE))).shape, slots=40, max_seq_len=250, device=torch.device("cpu")
+        build(ModelSpec(model=Model(shape=SHAPE))).cache_shape, slots=40, max_seq_len=250, device=torch.device("cpu")
     )
     assert share(plan, "actor_infer", "kv") == cache.keys.nbytes + cache.values.nbytes
 

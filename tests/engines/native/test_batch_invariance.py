@@ -54,8 +54,8 @@ def test_a_request_gives_the_same_bits_next_to_a_longer_one() -> None:
 @pytest.mark.parametrize("length", [5, 256, 257, 512, 700])
 def test_a_token_decoded_over_blocks_of_keys_is_the_last_of_a_whole_sequence(length: int) -> None:
     """Another sequence of 900 tokens makes the span long."""
-    shape = small("llama").shape
-    cache = SlotCache(shape, slots=16, max_seq_len=CONTEXT, device=CPU)
+    decoder = small("llama")
+    shape, cache = decoder.shape, SlotCache(decoder.cache_shape, slots=16, max_seq_len=CONTEXT, device=CPU)
     lengths = [length, 900]
     noise = torch.Generator().manual_seed(length)
     q, k, v = (

@@ -290,7 +290,7 @@ def _without_replicas(module: Any, rank: int, tensor: torch.Tensor) -> torch.Ten
 def _unpack(module: Any) -> torch.Tensor:
     """The weight of a layer that stores it only in its kernel's format: its output for unit vectors."""
     dtype = torch.float32 if module.params_dtype is None else module.params_dtype
-    unit = torch.eye(module.input_size_per_partition, dtype=dtype)
+    unit = torch.eye(getattr(module, "input_size_per_partition", module.input_size), dtype=dtype)
     return module.quant_method.apply(module, unit, None).t()
 
 

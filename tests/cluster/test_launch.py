@@ -175,6 +175,24 @@ def finish(folder: Path, *command: str, **variables: str) -> str:
         return output
 
 
+@contextmanager
+def closing(close: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close()
+
+
+def repeat_if_ray_was_slow(submit: Callable[[], None]) -> None:
+    """`ray start` gives up after 30 s, a time that cannot be changed and that a busy machine may exceed."""
+    for attempt in range(4):
+        try:
+            return submit()
+        except AssertionError as error:
+            if attempt == 3 or "timed out during startup" not in str(error):
+                raise
+
+
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str], folder: Path) -> None:
     deadline = time.monotonic() + 600
     while not reached():
@@ -236,16 +254,20 @@ def test_a_slurm_job_stops_on_the_signal_and_continues_when_it_is_requeued(folde
         assert all(gone(pid) for pid in pids)
         steps.unlink()
 
-    with submit("steps=100000") as process:
-        wait_for(lambda: trained(run), process, folder)
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(timeout=300) == 130, (folder.parent / "output").read_text()
-        end_steps()
+    def stop_on_the_signal() -> None:
+        with submit("steps=100000") as process, closing(end_steps):
+            wait_for(lambda: trained(run), process, folder)
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(timeout=300) == 130, (folder.parent / "output").read_text()
+
+    def go_on() -> None:
+        with submit(f"steps={last + 1}") as process, closing(end_steps):
+            assert process.wait(timeout=600) == 0, (folder.parent / "output").read_text()
+
+    repeat_if_ray_was_slow(stop_on_the_signal)
     before = checkpoints(run)
     last = len(before)  # there is one per step
-    with submit(f"steps={last + 1}") as process:
-        assert process.wait(timeout=600) == 0, (folder.parent / "output").read_text()
-        end_steps()
+    repeat_if_ray_was_slow(go_on)
     assert set(before) < set(checkpoints(run)) and starts(run) == [None, last]
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks import results_page
 from benchmarks.surface_forms.peer import listing
 from benchmarks.surface_forms.row import Row, read_rows
 from roll.config.knobs import knobs, sections_at
@@ -48,6 +49,7 @@ def pages() -> dict[Path, str]:
         "reference/config.md": config_page(),
         "reference/types.md": types_page(),
         "reference/verifiers.md": verifiers_page(),
+        **results_page.pages(ROOT / "docs/results"),
     }
     return {ROOT / "docs" / name: text for name, text in written.items()}
 

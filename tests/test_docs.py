@@ -19,9 +19,9 @@ def test_a_generated_page_is_up_to_date(page: Path) -> None:
     assert page.is_file() and page.read_text(encoding="utf-8") == PAGES[page], "run make docs"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "verifiers.md"], ids=lambda page: page.name)
-def test_everything_in_a_reference_has_a_meaning(page: Path) -> None:
-    rows = [line for line in PAGES[page].splitlines() if line.startswith("| `")]
+@pytest.mark.parametrize("name", ["metrics.md", "reference/config.md", "reference/types.md"])
+def test_everything_in_a_reference_has_a_meaning(name: str) -> None:
+    rows = [line for line in PAGES[ROOT / "docs" / name].splitlines() if line.startswith("| `")]
     empty = {row.split("`")[1] for row in rows if not row.removesuffix("|").rpartition("|")[2].strip()}
     assert len(rows) > 50
     assert {name for name in empty if name.islower()} <= {"role", "content"}, "only members of enums need no text"

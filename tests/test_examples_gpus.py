@@ -43,8 +43,12 @@ def test_the_quick_start_passes_the_check_where_its_model_and_data_are(
     (tmp_path / "model.safetensors").write_bytes(b"")
     for split in ("train", "test"):
         (tmp_path / f"gsm8k_{split}.jsonl").write_text(json.dumps({"prompt": "1+1?", "answer": "2"}))
+        row = {"prompt": "Write f.", "tests": ["assert f() == 2"], "reference": "def f(): return 2"}
+        (tmp_path / f"mbpp_{split}.jsonl").write_text(json.dumps(row))
     where = (f"vars.model={tmp_path}", f"vars.data={tmp_path}")
-    assert ": ok" in run_cli(capsys, "check", "examples/gsm8k.yaml", *where)
+    for name in ("gsm8k", "mbpp"):
+        assert ": ok" in run_cli(capsys, "check", f"examples/{name}.yaml", *where)
+    assert ": ok" in run_cli(capsys, "check", "examples/frozen_lake_chat.yaml", where[0])
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -33,6 +33,16 @@ class Lake:
         """Manhattan distance from the player to the goal."""
         return abs(self.player[0] - self.goal[0]) + abs(self.player[1] - self.goal[1])
 
+    @property
+    def in_words(self) -> str:
+        """The cells of player, goal and holes in one line; rows and columns count from 1 at the top left."""
+        cells = {"You": [self.player], "goal": [self.goal], "holes": sorted(self.holes)}
+        named = [
+            f"{name}: " + (", ".join(f"row {row + 1} column {column + 1}" for row, column in where) or "none")
+            for name, where in cells.items()
+        ]
+        return "; ".join(named) + ".\n"
+
     def __contains__(self, cell: Cell) -> bool:
         return 0 <= cell[0] < self.size and 0 <= cell[1] < self.size
 
@@ -51,7 +61,7 @@ class FrozenLake:
     The reward is 1 for reaching the goal within `max_turns` moves; a hole ends the attempt. A response that is no move
     costs a turn and `format_penalty`. On `slippery` ice a move goes sideways two times out of three, left or right with
     equal chance; turn t slips the same way for all siblings. Each message is a map of few characters, after the rules
-    unless `terse`. The state is the map.
+    unless `terse`, and before the cells in words with `positions`. The state is the map.
     """
 
     keyed = True  # `roll play` takes keys
@@ -67,6 +77,8 @@ class FrozenLake:
     """Which maps are used; a quarter of all maps is held out."""
     terse: bool = False
     """Only maps, for models with a small alphabet."""
+    positions: bool = False
+    """Name the cells of player, goal and holes after each map, for models that read a map badly."""
     tag: str = ""
     """Tag around the move: the last `<tag>` counts. Empty: the whole response is the move."""
     format_penalty: float = 0.0
@@ -80,7 +92,7 @@ class FrozenLake:
 
     async def start(self) -> tuple[Message, ...]:
         rules = "" if self.terse else _RULES + move_instructions(self.tag)
-        return (Message("user", f"{rules}{self._lake}"),)
+        return (Message("user", f"{rules}{self._shown()}"),)
 
     async def step(self, response: str) -> StepResult:
         self._recorder.check_open()
@@ -96,7 +108,7 @@ class FrozenLake:
         ended = lake.player == lake.goal or lake.player in lake.holes
         words = "" if self.terse or move is not None else f"That was no move. {move_instructions(self.tag)}"
         return self._recorder.record(
-            [Message("user", words + text)],
+            [Message("user", words + self._shown())],
             text,
             valid=move is not None,
             effective=lake.player != before.player,
@@ -105,6 +117,9 @@ class FrozenLake:
 
     async def close(self) -> None:
         self._recorder.done = True
+
+    def _shown(self) -> str:
+        return f"{self._lake}{self._lake.in_words}" if self.positions else str(self._lake)
 
     def _draw_lake(self, draws: random.Random) -> Lake:
         """The first map of this seed that is in the split and solvable within `max_turns`."""

@@ -77,6 +77,13 @@ def test_a_response_that_is_no_move_is_reported_unless_terse():
     assert "hole" in opened and opened.endswith("\n.o\npg\n")
 
 
+def test_positions_name_the_cells_after_each_map():
+    env = lake(CORNER, size=2, holes=0.3, positions=True)
+    assert opening(env) == ".o\npg\nYou: row 2 column 1; goal: row 2 column 2; holes: row 1 column 2.\n"
+    after = asyncio.run(env.step("up"))
+    assert after.messages[0].content == "po\n.g\nYou: row 1 column 1; goal: row 2 column 2; holes: row 1 column 2.\n"
+
+
 def test_slippery_moves_go_aside_two_times_out_of_three_and_alike_for_siblings():
     def ways(seed: int) -> list[str]:
         return [reply.state for reply in play(lake(seed, size=8, holes=0.0, slippery=True, max_turns=64), *["up"] * 5)]

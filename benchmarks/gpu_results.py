@@ -1,0 +1,220 @@
+"""A real model learns on one GPU: the runs of `docs/results.md`, each `roll train` on a file of `examples/`.
+
+`ROLL_MODEL` is the directory of an instruction-tuned model. The folder `ROLL_DATA` has `math/gsm8k_train.jsonl`,
+`math/gsm8k_test.jsonl`, `code/mbpp_train.jsonl` and `code/mbpp_test.jsonl`. Metrics of finished runs stay in
+`ROLL_RESULTS` (`runs/results`), and those runs are not repeated: benchmarks share them. Weights are deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import typer
+
+from benchmarks.gpu_model import missing
+from benchmarks.result import Result
+from roll.commands import train as commands
+from roll.config.load import load
+from roll.preflight import preflight
+from roll.sandbox.level import TRUSTED_CODE, unavailable_reason
+from roll.tracking.sinks import read_lines
+
+MODEL, DATA, RESULTS = "ROLL_MODEL", "ROLL_DATA", "ROLL_RESULTS"
+GSM8K_GAIN, GAIN, CONTROL_GAIN, SPEEDUP, TOLERANCE, LIMIT_S = 0.10, 0.05, 0.02, 1.3, 0.01, 600.0
+_WARM_STEPS = 3
+"""Steps at the start that are not timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A file of `examples/` and the overrides of one run."""
+
+    example: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command line of the run."""
+        return " ".join(["roll train", self.example, *self.overrides])
+
+
+_GSM8K, _MBPP, _LAKE = "examples/gsm8k.yaml", "examples/mbpp.yaml", "examples/frozen_lake_chat.yaml"
+EXPERIMENTS = {
+    "gsm8k": Experiment(_GSM8K),
+    "gsm8k_async": Experiment(
+        _GSM8K,
+        (
+            "executor=ray",
+            "weight_sync.transport=ipc",
+            "rollout.max_staleness=1",
+            "algorithm.correction=truncate",
+        ),
+    ),
+    "gsm8k_dapo": Experiment(_GSM8K, ("algorithm=dapo",)),
+    "gsm8k_reinforce++": Experiment(_GSM8K, ("algorithm=reinforce++",)),
+    "mbpp": Experiment(_MBPP),
+    "mbpp_control": Experiment(_MBPP, ("algorithm.advantage=benchmarks.control:shuffled",)),
+    "frozen_lake": Experiment(_LAKE),
+    "frozen_lake_control": Experiment(_LAKE, ("algorithm.advantage=benchmarks.control:shuffled_turns",)),
+}
+
+
+class Curve(msgspec.Struct, kw_only=True):
+    """What one run measured."""
+
+    command: str
+    model: str
+    """Name of its directory."""
+    host: str
+    """The GPU and the versions of torch and vLLM."""
+    validation: dict[int, float]
+    """Held-out accuracy by step."""
+    rewards: list[float]
+    """Mean reward of each step."""
+    lengths: list[float]
+    step_s: float
+    """Median seconds per step, without validation."""
+    spent_s: float
+    """Of the whole command: loading, compiling, validations."""
+    largest_mismatch: float
+
+    @property
+    def gain(self) -> float:
+        """Held-out accuracy after the last step minus that before the first."""
+        return self.validation[max(self.validation)] - self.validation[min(self.validation)]
+
+
+def gsm8k() -> Result:
+    """Held-out gain on GSM8K within ten minutes, against 0.10."""
+    if reason := _missing():
+        return Result(name="gpu_gsm8k", unit="held-out accuracy gained", higher_is_better=True, skipped=reason)
+    curve = train("gsm8k")
+    details = {**_details(curve), "in_time": curve.spent_s <= LIMIT_S}
+    return _gain_result("gpu_gsm8k", curve.gain, GSM8K_GAIN, details)
+
+
+def asynchronous() -> Result:
+    """Steps per minute of the same run with `max_staleness: 1`, against the synchronous run."""
+    if reason := _missing():
+        return Result(name="gpu_async", unit="steps/min", higher_is_better=True, skipped=reason)
+    synchronous, curve = train("gsm8k"), train("gsm8k_async")
+    return Result(
+        name="gpu_async",
+        unit="steps/min",
+        higher_is_better=True,
+        ours=60 / curve.step_s,
+        peer=60 / synchronous.step_s,
+        details={
+            "async": _details(curve),
+            "sync": _details(synchronous),
+            "accuracy_within_tolerance": curve.gain >= synchronous.gain - TOLERANCE,
+        },
+    )
+
+
+def code() -> Result:
+    """Held-out gain on MBPP, against 0.05."""
+    return _with_control("gpu_code", "mbpp")
+
+
+def agent() -> Result:
+    """Gain in success on unseen maps of FrozenLake, played in words over several turns, against 0.05."""
+    return _with_control("gpu_agent", "frozen_lake")
+
+
+def recipes() -> Result:
+    """The smaller held-out gain of DAPO and REINFORCE++ on GSM8K, against that of GRPO."""
+    if reason := _missing():
+        return Result(name="gpu_recipes", unit="held-out accuracy gained", higher_is_better=True, skipped=reason)
+    curves = {name: train(name) for name in ("gsm8k", "gsm8k_dapo", "gsm8k_reinforce++")}
+    details = {name: _details(curve) for name, curve in curves.items()}
+    grpo, *others = (curve.gain for curve in curves.values())
+    return _gain_result("gpu_recipes", min(others), max(grpo, 1e-4), details)
+
+
+def train(name: str) -> Curve:
+    """The curve of an experiment; trains unless `ROLL_RESULTS` has it."""
+    folder = Path(os.environ.get(RESULTS, "runs/results"))
+    file = folder / f"{name}.json"
+    if not file.exists():
+        run = folder / name
+        curve = _train(EXPERIMENTS[name], run)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(curve)))
+        shutil.rmtree(run)
+    curve = msgspec.json.decode(file.read_bytes(), type=Curve)
+    typer.echo(f"{name}: {_details(curve)}")
+    return curve
+
+
+def _train(experiment: Experiment, run: Path) -> Curve:
+    data = {_GSM8K: "math", _MBPP: "code"}.get(experiment.example)
+    where = [f"vars.model={os.environ[MODEL]}", f"directory={run.parent}", f"name={run.name}", "checkpoint.every=0"]
+    if data:
+        where.append(f"vars.data={Path(os.environ[DATA], data)}")
+    if experiment.example == _MBPP and (reason := unavailable_reason()):
+        typer.echo(f"code runs without a sandbox: {reason}")
+        where.append(f"vars.sandbox='{TRUSTED_CODE}'")
+    began = time.perf_counter()
+    with redirect_stdout(sys.stderr):
+        loaded = load(Path(experiment.example), [*where, *experiment.overrides])
+        preflight(loaded)
+        commands.train(loaded, overwrite=True)
+    spent_s = time.perf_counter() - began
+    lines = read_lines(run / "metrics.jsonl")
+    host = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, vLLM {version('vllm')}"
+    return curve_of(experiment, lines, spent_s, model=Path(os.environ[MODEL]).name, host=host)
+
+
+def curve_of(experiment: Experiment, lines: list[dict[str, Any]], spent_s: float, *, model: str, host: str) -> Curve:
+    """The curve in the lines of a metrics file."""
+    steps = [line for line in lines if "reward/mean" in line]
+    return Curve(
+        command=experiment.command,
+        model=model,
+        host=host,
+        validation={int(line["step"]): line["validation/accuracy"] for line in lines if "validation/accuracy" in line},
+        rewards=[round(line["reward/mean"], 4) for line in steps],
+        lengths=[round(line["length/mean"], 1) for line in steps],
+        step_s=statistics.median(line["time/step"] for line in steps[_WARM_STEPS:] or steps),
+        spent_s=spent_s,
+        largest_mismatch=max(line["sampler_mismatch/mean"] for line in steps),
+    )
+
+
+def _with_control(benchmark: str, name: str) -> Result:
+    if reason := _missing():
+        return Result(name=benchmark, unit="held-out accuracy gained", higher_is_better=True, skipped=reason)
+    curve, control = train(name), train(f"{name}_control")
+    details = {**_details(curve), "control": _details(control), "control_gains_nothing": control.gain <= CONTROL_GAIN}
+    return _gain_result(benchmark, curve.gain, GAIN, details)
+
+
+def _gain_result(name: str, gain: float, bound: float, details: dict[str, Any]) -> Result:
+    unit = "held-out accuracy gained"
+    return Result(name=name, unit=unit, higher_is_better=True, ours=gain, bound=bound, details=details)
+
+
+def _details(curve: Curve) -> dict[str, Any]:
+    return {
+        "validation": {step: round(accuracy, 4) for step, accuracy in curve.validation.items()},
+        "gain": round(curve.gain, 4),
+        "step_s": round(curve.step_s, 2),
+        "spent_s": round(curve.spent_s),
+        "largest_mismatch": round(curve.largest_mismatch, 4),
+    }
+
+
+def _missing() -> str:
+    unset = (f"{name} is not set" for name in (MODEL, DATA) if not os.environ.get(name))
+    return missing() or next(unset, "")

@@ -1,4 +1,4 @@
-"""Writes data/mbpp_train.jsonl and data/mbpp_test.jsonl for examples/mbpp.yaml; downloads google-research-datasets/mbpp."""
+"""Writes data/mbpp_train.jsonl and data/mbpp_test.jsonl for examples/mbpp.yaml, from google-research-datasets/mbpp."""
 
 from datasets import load_dataset
 

@@ -140,9 +140,14 @@ def _innermost(content: str) -> str:
     return content
 
 
+def _may_state(text: str) -> bool:
+    """Whether the text has a word of a statement; cheaper than the search for one."""
+    return "nswer" in text or "####" in text or "NSWER" in text.upper()
+
+
 def _stated(text: str) -> list[str]:
     """The answer by the last statement; without a statement, of the last line that has a value."""
-    cues = list(_STATEMENT.finditer(text))[-2 * _MAX_CUES :]
+    cues = list(_STATEMENT.finditer(text))[-2 * _MAX_CUES :] if _may_state(text) else []
     cues = [cue for cue in cues if not _supposed(text, *cue.span())][-_MAX_CUES:]
     for cue in reversed(cues):
         rest = text[cue.end() :]

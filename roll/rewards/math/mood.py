@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from roll.rewards.math import rejected
+from roll.rewards.math.word_parts import WordParts
 
 _MAX_CHARS = 600
 _OPENING = r"^[\s(*_>#\d.)\u2022-]*"
@@ -164,38 +165,53 @@ _FIRST = """
     verification verify proof we let to in similarly conversely compare more alternatively hmm hmmm
 """
 _OPENERS = frozenset(_FIRST.split())
-_UNREAL_WORDS = (
-    *(
-        "would",
-        "have",
-        "'d",
-        "\u2019d",
-        "say",
-        "said",
-        "claim",
-        "think",
-        "thought",
-        "believ",
-        "argue",
-        "insist",
-        "suggest",
-    ),
-    *("assert", "assum", "maintain", "conclud", "guess", "propos", "accord", "common", "typical", "frequent", "naive"),
-    *(
-        "usual",
-        "tempt",
-        "easy",
-        "glance",
-        "sight",
-        "told",
-        "replied",
-        "led to",
-        "inclined",
-        "used to",
-        "'s ",
-        "\u2019s ",
-    ),
+may_be_unreal = WordParts(
+    (
+        *(
+            "would",
+            "have",
+            "'d",
+            "\u2019d",
+            "say",
+            "said",
+            "claim",
+            "think",
+            "thought",
+            "believ",
+            "argue",
+            "insist",
+            "suggest",
+        ),
+        *(
+            "assert",
+            "assum",
+            "maintain",
+            "conclud",
+            "guess",
+            "propos",
+            "accord",
+            "common",
+            "typical",
+            "frequent",
+            "naive",
+        ),
+        *(
+            "usual",
+            "tempt",
+            "easy",
+            "glance",
+            "sight",
+            "told",
+            "replied",
+            "led to",
+            "inclined",
+            "used to",
+            "'s ",
+            "\u2019s ",
+        ),
+    )
 )
+"""Whether the sentence has a word of a quote or a counterfactual; cheaper than `is_unreal`."""
 
 
 def may_lack_claim(sentence: str) -> bool:
@@ -204,15 +220,6 @@ def may_lack_claim(sentence: str) -> bool:
         return True
     words = sentence.lower().replace(",", " ").replace(":", " ").split()
     return not _WORDS.isdisjoint(words) or (bool(words) and words[0].strip("(*") in _OPENERS)
-
-
-def may_be_unreal(sentence: str) -> bool:
-    """Whether the sentence has a word of a quote or a counterfactual; cheaper than `is_unreal`."""
-    lower = sentence.lower()
-    for word in _UNREAL_WORDS:  # noqa: SIM110 - a generator takes twice as long
-        if word in lower:
-            return True
-    return False
 
 
 def is_claim(sentence: str) -> bool:

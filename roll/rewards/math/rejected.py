@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from roll.rewards.math.word_parts import WordParts
+
 _NEAR = 160
 """Characters after a quotation in which it is criticised."""
 _VERB = 32
@@ -45,12 +47,27 @@ _KEPT = re.compile(
     re.IGNORECASE,
 )
 """A value that holds, in the clause before the one that rejects another."""
-_PARTS = (
-    *("fail", "ruled", "rule", "exclu", "elimin", "discard", "reject", "drop", "dismiss", "disqual", "throw", "extran"),
-    *("spurious", "inadmis", "invalid", "unaccept", "infeas", "not", "cannot", "n't", "n\u2019t", " out", "ignor"),
-    *("forget", "overlook", "neglect", "omit", "misses", "violate", "contradict", "count", "no sense"),
+_may_reject = WordParts(
+    (
+        *(
+            "fail",
+            "ruled",
+            "rule",
+            "exclu",
+            "elimin",
+            "discard",
+            "reject",
+            "drop",
+            "dismiss",
+            "disqual",
+            "throw",
+            "extran",
+        ),
+        *("spurious", "inadmis", "invalid", "unaccept", "infeas", "not", "cannot", "n't", "n\u2019t", " out", "ignor"),
+        *("forget", "overlook", "neglect", "omit", "misses", "violate", "contradict", "count", "no sense"),
+    )
 )
-"""Parts of all words that reject a value."""
+"""Whether the text has any word that could reject a value."""
 _SAID = r"(?:answered|said|wrote|claimed|stated|gave|put|reported|thought|concluded|believed|guessed|replied)"
 _PAST = re.compile(
     rf"(?<!\bas )\b(?:i|we)(?:{_APOSTROPHE}d| had| have)?\s+(?:previously|initially|originally|earlier|mistakenly"
@@ -61,8 +78,13 @@ _PAST = re.compile(
     r"|response|result|value|figure|reply|attempt)\s+(?:was|of|said|gave|had been)\b",
     re.IGNORECASE,
 )
-_PAST_PARTS = ("previous", "initial", "original", "earlier", "mistaken", "wrongly", "incorrectly", " first", "before")
-_PAST_WORDS = (*_PAST_PARTS, "prior", " old ", "once")
+may_be_past = WordParts(
+    (
+        *("previous", "initial", "original", "earlier", "mistaken", "wrongly", "incorrectly", " first", "before"),
+        *("prior", " old ", "once"),
+    )
+)
+"""Whether the text has a word of a sentence about an earlier answer; cheaper than `is_past`."""
 _QUOTATION = re.compile(r"\"([^\"\n]{1,200})\"|\u201c([^\u201c\u201d\n]{1,200})\u201d")
 _REPORTS = (
     r"(?:states?|stated|reads?|writes?|wrote|written|shows?|showed|gives?|gave|prints?|printed"
@@ -83,8 +105,7 @@ _CRITICISED = re.compile(
 
 def after_rejection(text: str) -> str | None:
     """What a sentence that rejects a value says for another one, after it or before, perhaps nothing; else None."""
-    lower = text.lower()
-    if not any(part in lower for part in _PARTS):
+    if not _may_reject(text):
         return None
     last = None
     for last in _REJECTED.finditer(text):  # noqa: B007 - the last one counts
@@ -101,15 +122,6 @@ def after_rejection(text: str) -> str | None:
 def is_past(sentence: str) -> bool:
     """Whether a sentence tells what was answered before: "I previously said ...", "my first answer was ..."."""
     return may_be_past(sentence) and _PAST.search(sentence) is not None
-
-
-def may_be_past(text: str) -> bool:
-    """Whether the text has a word of a sentence about an earlier answer; cheaper than `is_past`."""
-    lower = text.lower()
-    for word in _PAST_WORDS:  # noqa: SIM110 - a generator takes twice as long
-        if word in lower:
-            return True
-    return False
 
 
 def without_quotations(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from roll.rewards.math import number_words, prose, rejected
 from roll.rewards.math.expression import last_symbolic, leading_symbolic
 from roll.rewards.math.units import VALUE_WORDS
+from roll.rewards.math.word_parts import WordParts
 
 MAX_CHARS = 1024
 """Longer answers are not read."""
@@ -46,6 +47,7 @@ _STATED_WORD = re.compile(
 )
 _STATES_NUMBER = re.compile(r"[^.;]{0,80}?\b(?:is|are|equals?|gives?|yields?|has)\b\s+(?:\w+\s+){0,2}(?=[-(]?\d)")
 _ARROW = re.compile(r"^\s*(?:[=-]>|[⇒→∴]|\\(?:Rightarrow|implies|therefore)(?![a-z]))")
+_ARROW_STARTS = "=-⇒→∴\\"
 _SOLVES = re.compile(r"[^.;]{0,80}?\b(?:gives?|yields?|so|means|then)\b\s+[a-z]\s*=\s*(?=[-\d])")
 _EVALUATED = re.compile(
     r"(?:\d\s?[-+*/^\xd7·]\s?\(?\d|\\(?:cdot|times|binom)\b|[!²³])[^=,]{0,40},?\s+(?:which|that)\s+(?:is|equals"
@@ -74,6 +76,10 @@ _ALONE = re.compile(r"(?<![\w)}\]+*/^\xd7·-])(?<![-+*/^\xd7·]\s)[A-Za-z]\w*\s*
 _NEGATIVE = re.compile(r"\bnegative\s+(?=\d)|(?<=\bis )minus\s+(?=\d)", re.IGNORECASE)
 
 
+_may_be_negative = WordParts(("negative", "minus"))
+_may_approximate = WordParts(("about", "approx", "rough", "around", "≈"))
+
+
 def values(sentence: str, *, stated: bool) -> list[str]:
     """The value of a sentence, in every way it may be read: of a statement the first one, else the last."""
     plain = _plain(sentence)
@@ -89,7 +95,7 @@ def values(sentence: str, *, stated: bool) -> list[str]:
         return approximate
     if (number := _worded(plain)) is not None:
         return [number]
-    if (evaluated := _EVALUATED.search(plain)) is not None:
+    if ("which" in plain or "that" in plain) and (evaluated := _EVALUATED.search(plain)) is not None:
         return _plain_value(evaluated[1], stated=True)
     text = prose.without_explanation(plain, lead=stated)
     if not stated:
@@ -110,7 +116,7 @@ def _concluded(text: str) -> str:
 
 def _approximated(text: str, *, stated: bool) -> list[str] | None:
     """The exact value and its approximation, of a sentence that ends with both: "p = 5/36 ≈ 0.139"; else None."""
-    if "≈" not in text and "\\approx" not in text and not _ABOUT.search(text):
+    if not _may_approximate(text) or ("≈" not in text and "\\approx" not in text and not _ABOUT.search(text)):
         return None
     about = _APPROXIMATES.search(text, max(0, len(text) - _MAX_WORD))
     before = text[: about.start()].rstrip() if about else ""
@@ -133,7 +139,9 @@ def _worded(text: str) -> str | None:
 
 def with_word(value: str, word: str | None) -> str:
     """The value with the word after it, if that is a unit or changes the value."""
-    word = (word or "").strip(" -")
+    if not word:
+        return value
+    word = word.strip(" -")
     name = word if word.isalpha() else re.split(r"\W|\d| ", word.replace("²", " ").replace("³", " "), maxsplit=1)[0]
     if (name or word).lower() not in VALUE_WORDS:
         return value
@@ -154,7 +162,10 @@ def _plain(sentence: str) -> str:
         sentence = sentence.replace("**", "") if "**" in sentence and not re.search(r"\w\*\*\w", sentence) else sentence
     if "ratio" in sentence or "odds" in sentence:
         sentence = _RATIO.sub(r"\1:\2", sentence)
-    sentence = _NEGATIVE.sub("-", _MINUS.sub("-", _ARROW.sub("", sentence).strip(" \t:#>.,;`")))
+    sentence = _ARROW.sub("", sentence) if sentence.lstrip()[:1] in _ARROW_STARTS else sentence
+    sentence = sentence.strip(" \t:#>.,;`")
+    sentence = sentence if sentence.isascii() else _MINUS.sub("-", sentence)
+    sentence = _NEGATIVE.sub("-", sentence) if _may_be_negative(sentence) else sentence
     return sentence.lstrip("* ").rstrip("* ") if not sentence.endswith("^*") else sentence
 
 

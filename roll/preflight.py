@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.machinery
-import json
 import reprlib
 import shutil
 import sys
@@ -12,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from roll import model_files
 from roll.config.algorithm import Algorithm, DomainAlgorithm
-from roll.config.decoder import engine_of, model_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
-from roll.config.lora import Lora, native_fault, rank_fault, widths
-from roll.config.schema import SPECIAL_TOKENS, Checkpoint, Model, Run, TaskSourceConfig
+from roll.config.schema import Checkpoint, Run, TaskSourceConfig
 from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
 from roll.registry import CALLBACKS, DATASETS, ENVS, OPTIMIZERS, PARTS, REWARDS, SCRIPTED_AGENTS, SINKS, TOOLS, Table
@@ -41,7 +39,11 @@ def preflight(loaded: LoadedRun, *, files: bool = True, models: bool = True) -> 
     """
     importable(loaded.path)
     run = loaded.run
-    faults = [*_name_faults(run), *(_config_faults(run) if models else ()), *(_file_faults(run) if files else ())]
+    faults = [
+        *_name_faults(run),
+        *(model_files.config_faults(run) if models else ()),
+        *(_file_faults(run) if files else ()),
+    ]
     if faults:
         raise ConfigError("\n".join(f"{loaded.where(key)}: {key}: {fault}" for key, fault in faults))
 
@@ -179,11 +181,8 @@ def _validation_metrics(run: Run) -> Iterator[str]:
 
 
 def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
-    for key, path in _models(run):
-        for fault in _model_faults(Path(path)):
-            yield key, fault
-    if run.actor_train.lora is not None:
-        yield from _adapter_faults(run.actor_train.lora, run.model, run.rollout.max_seq_len)
+    yield from model_files.weight_faults(run)
+    yield from model_files.adapter_faults(run)
     yield from _stop_faults(run)
     for key, source in _sources(run):
         if source.data is not None and (fault := _data_fault(source.data)):
@@ -196,24 +195,10 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _stop_faults(run: Run) -> Iterator[tuple[str, str]]:
-    known = _vocabulary(run.model) if run.rollout.stop else set[str]()
+    known = model_files.vocabulary(run.model) if run.rollout.stop else dict[str, int]()
     for index, token in enumerate(run.rollout.stop if known else ()):
         if token not in known:
             yield f"rollout.stop.{index}", f"the tokenizer has no token {token!r}; name tokens, not text"
-
-
-def _vocabulary(model: Model) -> set[str]:
-    """The tokens of a model's tokenizer; empty if it cannot be told from tokenizer.json."""
-    if model.shape is not None:
-        return {*model.shape.alphabet, *SPECIAL_TOKENS}
-    try:
-        content: Any = json.loads((Path(model.path or "") / "tokenizer.json").read_text(encoding="utf-8"))
-        tokens = content["model"]["vocab"]
-        return (
-            {*tokens, *(added["content"] for added in content["added_tokens"])} if isinstance(tokens, dict) else set()
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()  # the start of the run reads the tokenizer, and reports what is wrong with it
 
 
 def _data_fault(data: SpecConfig) -> str:
@@ -278,97 +263,3 @@ def _command_fault(command: Sequence[str], folder: Path, here: str) -> str:
     if rest and rest[0].endswith(".py") and not (folder / rest[0]).is_file():
         return f"command: no such file: {folder / rest[0]}; paths are relative to {here}"
     return ""
-
-
-def _models(run: Run) -> Iterator[tuple[str, str]]:
-    roles = {role: getattr(run, role) for role in ("model", "critic", "reference", "teacher", "reward_model")}
-    for role, section in roles.items():
-        if section is not None and section.path is not None:
-            yield f"{role}.path", section.path
-    for index, policy in enumerate(run.policies):
-        if policy.path is not None:
-            yield f"policies.{index}.path", policy.path
-
-
-def _config_faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Models on this machine that no trainer can load, by their config.json."""
-    for key, path in _models(run):
-        model = run.model if path == run.model.path else Model(path=path)
-        if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len)):
-            yield key, fault
-
-
-def _config_fault(model: Model, max_seq_len: int) -> str:
-    directory = Path(str(model.path))
-    path = directory / "config.json"
-    if not path.is_file():
-        return f"{directory} has no config.json; give the folder of a Hugging Face model"
-    try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"{path}: not readable ({error}); copy it again from the model"
-    if not isinstance(config, dict):
-        return f"{path}: not a JSON object; copy it again from the model"
-    values = cast(dict[str, Any], config)
-    fault = model_fault(values, model.engine, max_seq_len) or _unknown_family(values, model, max_seq_len)
-    return f"{path}: {fault}" if fault else ""
-
-
-def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:
-    """Why transformers has no such model; empty if it has. Native families are known without asking it."""
-    if engine_of(config, model.engine, max_seq_len) == "native":
-        return ""
-    if "auto_map" in config:
-        trusted = "it needs Python code from its directory; read that code, then set model.trust_remote_code"
-        return "" if model.trust_remote_code else trusted
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    kind = config.get("model_type")
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return ""
-    return f"transformers has no causal language model of model_type {kind!r}; choose another model"
-
-
-def _model_faults(directory: Path) -> Iterator[str]:
-    if not directory.is_dir():
-        wrong = "is not a directory" if directory.exists() else "no such directory"
-        yield f"{wrong}: {directory}; give the folder of a Hugging Face model (get one with 'hf download')"
-        return
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        missing = [name for name in _shards(index) if not (directory / name).is_file()]
-        if missing:
-            yield f"{directory} lacks {', '.join(missing)}, which its index names; download the weights again"
-    elif not any(directory.glob("*.safetensors")):
-        yield f"{directory} has no weights (*.safetensors); download or export them there"
-
-
-def _adapter_faults(lora: Lora, model: Model, max_seq_len: int) -> Iterator[tuple[str, str]]:
-    """Faults in the files of adapters: a missing adapter to start from, or a rank that exceeds the model's widths."""
-    if lora.path is not None and not (Path(lora.path) / "adapter_config.json").is_file():
-        yield "actor_train.lora.path", f"{lora.path} has no adapter_config.json; give the folder of an adapter"
-    path = None if model.path is None else Path(model.path) / "config.json"
-    if path is None or not path.is_file():
-        return
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return  # the engine reports it
-    if engine_of(config, model.engine, max_seq_len) == "native" and (fault := native_fault(lora)):
-        yield "actor_train.lora.target_modules", fault
-        return
-    if not config.keys() >= {"hidden_size", "num_attention_heads", "intermediate_size"}:
-        return
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    size = config.get("head_dim") or hidden // heads
-    kv = (config.get("num_key_value_heads") or heads) * size
-    if fault := rank_fault(lora, widths(hidden=hidden, q=heads * size, kv=kv, mlp=config["intermediate_size"])):
-        yield "actor_train.lora.rank", fault
-
-
-def _shards(index: Path) -> list[str]:
-    """Names of all weight files in an index."""
-    try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index}: broken index of weights ({error!r}); download the model again") from None

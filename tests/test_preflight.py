@@ -173,6 +173,31 @@ def test_missing_files_of_a_model_directory_are_reported(tmp_path: Path) -> None
     assert line.endswith("model has no weights (*.safetensors); download or export them there")
 
 
+def test_a_gguf_file_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "model" / "weights.gguf").write_text("")
+    (line,) = model_faults(tmp_path)
+    assert line.endswith("GGUF files cannot be trained; give the folder of the original model on Hugging Face")
+    (tmp_path / "model").rename(tmp_path / "other")
+    (tmp_path / "other" / "weights.gguf").rename(tmp_path / "model.gguf")
+    with pytest.raises(ConfigError, match=r"model\.gguf: GGUF files cannot be trained"):
+        fly(tmp_path, f"model={{path: '{tmp_path}/model.gguf'}}")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_text("")
+    tokens = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"content": "<end>", "id": 2}]}
+    (model / "tokenizer.json").write_text(json.dumps(tokens))
+    (model / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 2}')
+    (line,) = model_faults(tmp_path)
+    assert "token '<end>' of its tokenizer has id 2, and the model has 2 embeddings; take both from the" in line
+    (model / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 3}')
+    fly(tmp_path, f"model={{path: '{model}'}}")
+
+
 def test_every_shard_of_the_index_must_exist(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()

@@ -48,6 +48,8 @@ def model_fault(config: Mapping[str, Any], chosen: str, max_seq_len: int) -> str
     """Why the engine of such a model cannot load it and train on `max_seq_len` tokens with it; empty if it can."""
     if config.get("model_type") in _FAMILIES and (fault := _type_fault(config)):
         return f"{fault}; copy config.json again from the model"
+    if config.get("quantization_config"):
+        return "its weights are quantised, which cannot be trained; choose the original model"
     if engine_of(config, chosen, max_seq_len) == "native":
         return decoder_fault(config, max_seq_len)
     return _huggingface_fault(config, max_seq_len)
@@ -64,8 +66,6 @@ def _huggingface_fault(config: Mapping[str, Any], max_seq_len: int) -> str:
     kind = config.get("model_type")
     if kind in _REFUSED:
         return f"model_type {kind!r} is not supported: {_REFUSED[kind]}; choose another model"
-    if "quantization_config" in config:
-        return "its weights are quantised, which cannot be trained; choose the original model"
     if config.get("is_encoder_decoder"):
         return "it has an encoder; choose a model with a decoder only"
     if others := set(config.get("layer_types") or ()) & set(_NOT_ATTENTION):

@@ -195,7 +195,8 @@ def _load_checked_tokenizer(run: Run) -> Any:
     config, tokenizer = architecture(run.model), build_tokenizer(run.model)
     if len(tokenizer) > config.vocab_size:
         raise ConfigError(
-            f"{run.model.path}: its tokenizer has {len(tokenizer)} tokens, its weights {config.vocab_size}"
+            f"model.path: {run.model.path}: its tokenizer has {len(tokenizer)} tokens, "
+            f"and the model {config.vocab_size} embeddings; take both from the same model, or resize the embeddings"
         )
     if run.rollout.max_seq_len > (supported := _supported_length(run.model)):
         raise ConfigError(

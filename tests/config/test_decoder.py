@@ -40,6 +40,7 @@ def write(tmp_path: Path, config: Any, folder: str = "model") -> Path:
         ({"model_type": "clip"}, "transformers has no causal language model of model_type 'clip'"),
         ({"model_type": "bloom"}, "model_type 'bloom' is not supported: "),
         ({"model_type": "gemma2", "quantization_config": {"bits": 4}}, "its weights are quantised"),
+        ({"model_type": "qwen2", "quantization_config": {"bits": 4}}, "its weights are quantised"),
         ({"model_type": "bart", "is_encoder_decoder": True}, "it has an encoder"),
         ({"model_type": "x", "auto_map": {"AutoConfig": "x.X"}}, "it needs Python code from its directory"),
         ({"model_type": "gemma2", "max_position_embeddings": 32}, "it has 32 positions, and rollout.max_seq_len is 64"),

@@ -51,7 +51,25 @@ def pages() -> dict[Path, str]:
         "reference/verifiers.md": verifiers_page(),
         **results_page.pages(ROOT / "docs/results"),
     }
-    return {ROOT / "docs" / name: text for name, text in written.items()}
+    return {ROOT / "README.md": readme(), **{ROOT / "docs" / name: text for name, text in written.items()}}
+
+
+def readme() -> str:
+    """The README with the table of models from `docs/models.md`."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    before, start, rest = text.partition("<!-- models: from docs/models.md -->\n")
+    _, end, after = rest.partition("<!-- end of models -->\n")
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| `.+?` \| .+? \| .+? \| yes \| yes \| yes \| (.+?) \|$", page, re.MULTILINE)
+    served = [family for family, vllm in rows if vllm == "ok"]
+    others = [f"{family} ({vllm})" for family, vllm in rows if vllm != "ok"]
+    table = f"""\
+| {len(rows)} families of models | trained, saved and sampled as `transformers` does |
+|---|---|
+| and as vLLM does, on the CPU | {", ".join(served)} |
+| differently in vLLM, on the CPU | {", ".join(others) or "none"} |
+"""
+    return f"{before}{start}{table}{end}{after}"
 
 
 def config_page() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -110,10 +109,13 @@ def _without_memory() -> Iterator[None]:
     """Parameters made in this block have no memory; buffers do, since `transformers` computes some of them."""
     register = nn.Module.register_parameter
 
-    def without(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and not parameter.is_meta:  # tied ones stay one object
-            parameter = nn.Parameter(parameter.data.to("meta"), requires_grad=parameter.requires_grad)
-        register(module, name, parameter)
+    def without(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:  # tied ones stay one object
+            param = nn.Parameter(param.data.to("meta"), requires_grad=param.requires_grad)
+        register(self, name, param)
 
-    with patch.object(nn.Module, "register_parameter", without):
+    nn.Module.register_parameter = without
+    try:
         yield
+    finally:
+        nn.Module.register_parameter = register

@@ -19,9 +19,11 @@ from torch.distributed.tensor import DTensor
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.engines.fsdp.checkpoint import BackgroundSave, copy_to_host, optimizer_state, read_state, write_state
+from roll.engines.fsdp.huggingface import ShardedHuggingFace
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.fsdp.sharded import ShardedModel, tp_dim
+from roll.engines.hf.experts import ExpertLoad
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
 from roll.engines.native.model_spec import ModelSpec, build
@@ -133,6 +135,14 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
             else:
                 self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
             self._num_updates = read_state(path, self.decoder, self._optimizer)
+
+    @property
+    def _expert_load(self) -> ExpertLoad | None:
+        return self.decoder.decoder.expert_load if isinstance(self.decoder, ShardedHuggingFace) else None
+
+    def _whole_totals(self, totals: Tensor) -> Tensor:
+        dist.all_reduce(totals, group=self.ranks.data)
+        return totals
 
     def _step(self, sums: MetricSums) -> dict[str, float]:
         _sum_metrics(sums, self.ranks.data, self.decoder.device)

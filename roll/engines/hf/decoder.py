@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from roll.config.lora import Lora
 from roll.engines.hf.attention import NAME, attending, register
+from roll.engines.hf.experts import ExpertLoad
 from roll.engines.hf.names import checkpoint_views, named_tensors
 from roll.engines.native.attention import AttentionOptions, Ragged
 from roll.engines.native.decoder import Attend, CacheShape
@@ -53,6 +54,7 @@ class HuggingFaceDecoder(nn.Module):
         if scored:
             model.set_output_embeddings(None)
         self.views = checkpoint_views(model)
+        self.expert_load = ExpertLoad(model)
         self._cache_shape: CacheShape | None = None
         for layer in layers_of(model):
             layer.forward = _Layer(layer)

@@ -21,6 +21,7 @@ from roll.config.schema import Optimizer
 from roll.data.collate import pack
 from roll.engines.base import Part
 from roll.engines.hf.decoder import HuggingFaceDecoder
+from roll.engines.hf.experts import ExpertLoad, load_metrics
 from roll.engines.native import lora, mixed
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.custom_optimizer import blame_optimizer, build_custom, read_optimizer_state
@@ -299,7 +300,9 @@ class NativeTrainer(NativeLogprobModel):
     def _accumulate(self, batch: Batch, objective: Objective, sums: MetricSums) -> None:
         """Add this micro-batch's gradient and its part of the metrics."""
         assert batch.weights is not None, "call with_loss_weights before update"
-        output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
+        load = self._expert_load if bool(batch.trained.any()) else None  # an idle micro-batch of a rank has none
+        with nullcontext() if load is None else load.counting():
+            output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
         tokens = _tokens(batch, output)
         loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
         loss.backward()
@@ -323,7 +326,19 @@ class NativeTrainer(NativeLogprobModel):
             self._num_updates += 1
         self._optimizer.zero_grad(set_to_none=True)
         step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
-        return {**sums.means(), **by_layer, **step}
+        return {**sums.means(), **self._expert_metrics(), **by_layer, **step}
+
+    @property
+    def _expert_load(self) -> ExpertLoad | None:
+        return self.decoder.expert_load if isinstance(self.decoder, HuggingFaceDecoder) else None
+
+    def _expert_metrics(self) -> dict[str, float]:
+        totals = None if (load := self._expert_load) is None else load.totals()
+        return {} if totals is None else load_metrics(self._whole_totals(totals))
+
+    def _whole_totals(self, totals: Tensor) -> Tensor:
+        """The sums over all ranks."""
+        return totals
 
     def _layer_norms(self) -> dict[str, float]:
         """The norm of the gradient of each layer, and of each group of parameters outside of the layers."""

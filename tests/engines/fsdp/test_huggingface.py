@@ -1,5 +1,6 @@
 """Models of transformers over several ranks: the results of one process."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,20 @@ def begun(name: str, tmp_path: Path, *, shape: Any = None, **changes: Any) -> tu
 def test_the_gradient_is_that_of_one_process(name: str, team: Team, tmp_path: Path) -> None:
     spec, decoder = begun(name, tmp_path)
     check_same_gradient(team, spec, decoder, batch(), CLIPPED)
+
+
+def test_the_load_of_experts_is_that_of_one_process(team: Team, tmp_path: Path) -> None:
+    spec, decoder = begun("Qwen3-MoE", tmp_path)
+
+    async def load(engine: Any) -> dict[str, float]:
+        await engine.start()
+        metrics = await engine.update(batch(), CLIPPED)
+        await engine.stop()
+        return {name: value for name, value in metrics.items() if name.startswith("experts/")}
+
+    expected = asyncio.run(load(alone(spec, decoder)))
+    assert expected["experts/max_load"] > 1
+    assert team.run(load(team.trainer(spec))) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.sweep

@@ -127,7 +127,10 @@ def enumerates(line: Line, lines: Sequence[Line]) -> bool:
     if line.index == 0:
         later = next((other for other in lines[1:] if other.labelled), None)
         return letter_of(line) == "A" and later is not None and letter_of(later) == "B" and not later.rejected
-    if letter_of(line) == "A" and _ANNOUNCED.search(lines[line.index - 1].text[-300:]):
+    previous = lines[line.index - 1]
+    if letter_of(line) == "A" and _ANNOUNCED.search(previous.text[-300:]):
+        return True
+    if previous.head and not previous.bare and not line.bare and letter_of(previous) < letter_of(line):
         return True
     earlier = next((other for other in reversed(lines[: line.index]) if other.labelled), None)
     return earlier is not None and ord(letter_of(line)) == ord(letter_of(earlier)) + 1

@@ -57,7 +57,8 @@ _SUPERLATIVE = re.compile(
     r" (?:is|are) (?:\w+ly )?the (?:(?!second|third|fourth|fifth|next)\w+ )?(?:\w{2,}est(?= \w)|most(?= \w))"
 )
 LINK = re.compile(
-    r"(?<![A-Za-z])(?:(?:is|are)(?: \w+ly)? (?:called|named|termed|known as)|heading|headed|facing|pointing"
+    r"(?<![A-Za-z])(?:(?:is|are)(?: \w+ly| best)? (?:called|named|termed"
+    r"|(?:known|described|characteri[sz]ed) as)|heading|headed|facing|pointing"
     r"|moving|travell?ing|flowing"
     r"|blowing|becomes?"
     r"|remains?|stays?|means|is|are)(?: (?:\w+ly|now|then|therefore))? (?:the |an |a )?$",

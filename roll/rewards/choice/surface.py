@@ -58,6 +58,7 @@ _COMMANDS = (
     (re.compile(r"\^\\circ|\\degree(?![A-Za-z])|\^\{\\circ\}"), "°"),
     (re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])"), "*"),
     (re.compile(r"\\div(?![A-Za-z])"), "/"),
+    (re.compile(r"(?<=[\s(=$]-)\\(sin|cos|tan|cot|sec|csc|log|ln|exp)(?![A-Za-z])"), r"\1 "),
     (re.compile(r"\\(sin|cos|tan|cot|sec|csc|log|ln|exp|max|min|lim|det)(?![A-Za-z])"), r" \1 "),
     (re.compile(r"\\leq?(?![A-Za-z])"), "≤"),
     (re.compile(r"\\geq?(?![A-Za-z])"), "≥"),

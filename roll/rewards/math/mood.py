@@ -128,6 +128,8 @@ _GIVES_UP = re.compile(
     r"|\b(?:would|need) (?:\w+ )?more (?:information|data|time)\b",
     re.IGNORECASE,
 )
+_ASIDE = re.compile(r"\s*\((?=[^()]*[a-z]{2}[^()]*\s)(?:[^()]|\([^()]*\))*\)[.!]?\s*")
+"""A sentence in brackets."""
 _REMARK = re.compile(
     rf"{_OPENING}(?:remark|note\b|notice|n\.?b\.|aside|p\.?s\.|by the way|incidentally|interestingly|observe that"
     r"|for (?:comparison|reference|instance|example|context|completeness)|as an? (?:aside|example|check|sanity"
@@ -254,7 +256,7 @@ def _is_plan(sentence: str) -> bool:
 
 def is_remark(sentence: str) -> bool:
     """Whether a sentence is beside the answer: a note, an example or a check."""
-    if _EXAMPLE.match(sentence):
+    if _EXAMPLE.match(sentence) or _ASIDE.fullmatch(sentence):
         return True
     return _REMARK.match(sentence) is not None and not _CONCLUDES.search(sentence[-_MAX_CHARS:])
 

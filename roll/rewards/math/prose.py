@@ -87,7 +87,7 @@ _WHY = re.compile(
     r",?\s+\(?(?:because|since|which(?!\s+(?:is|gives|leaves|makes|brings|equals|totals|comes|will"
     r"|would)\b[^.=]{0,120}\d\s*=)"
     r"|where|rather than|instead of)\b.*|[,;(]\s*(?:and\s+)?not\b.*"
-    r"|,?\s+(?:reached|attained|achieved|occurring)\b.*|(?<=\d)\$?\s+at\s+\$?[a-z]\s*=.*"
+    r"|,?\s+(?:or\s+)?equivalently\b.*|,?\s+(?:reached|attained|achieved|occurring)\b.*|(?<=\d)\$?\s+at\s+\$?[a-z]\s*=.*"
     r"|\s+(?:for|over|in|on|across|among|from)\s+(?:all\s+)?(?:the|these|those|his|her|their|its)\s+\d+\s+[a-z]+$"
     r"|\s+over\s+(?:\w+\s+){0,2}\d+\s+(?:days|weeks|months|years|hours|minutes)$",
     re.IGNORECASE | re.DOTALL,

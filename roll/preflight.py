@@ -27,7 +27,9 @@ _STEP_METRICS = (
     *("kl/reference", "kl/coefficient", "hacks/notices", "waiting/groups", "waiting/length", "waiting/reward"),
     *("bias/length", "bias/reward", "time/wait", "time/score", "time/update", "time/publish", "time/validate"),
 )
-_OPEN_PREFIXES = ("loss/", "critic/", "staleness/", "waiting/share/", "bias/share/", "mixture/share/", "rewarded/")
+_OPEN_PREFIXES = (
+    *("loss/", "experts/", "critic/", "staleness/", "waiting/share/", "bias/share/", "mixture/share/", "rewarded/"),
+)
 """Any name with one of these prefixes is valid: losses, rewards and environments name their own metrics."""
 
 

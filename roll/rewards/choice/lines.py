@@ -29,6 +29,9 @@ _ANNOUNCED_EACH = re.compile(
 )
 
 
+_EXPLAINED = re.compile(r"\)?\s*(?:\([^()]{1,80}\))?\s*:|(?<=:)")
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line, without its bullet or mark."""
@@ -130,7 +133,12 @@ def enumerates(line: Line, lines: Sequence[Line]) -> bool:
     previous = lines[line.index - 1]
     if letter_of(line) == "A" and _ANNOUNCED.search(previous.text[-300:]):
         return True
-    if previous.head and not previous.bare and not line.bare and letter_of(previous) < letter_of(line):
+    if _explains(previous) and _explains(line) and letter_of(previous) < letter_of(line):
         return True
     earlier = next((other for other in reversed(lines[: line.index]) if other.labelled), None)
     return earlier is not None and ord(letter_of(line)) == ord(letter_of(earlier)) + 1
+
+
+def _explains(line: Line) -> bool:
+    """Whether a line is an option, a colon and words about it."""
+    return line.head is not None and not line.bare and _EXPLAINED.match(line.text, line.head.end) is not None

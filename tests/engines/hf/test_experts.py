@@ -13,6 +13,7 @@ from roll.config.schema import Optimizer
 from roll.conformance.trainers import OBJECTIVES
 from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.hf.experts import load_metrics
+from roll.engines.native.attention import Ragged
 from roll.engines.native.mixed import Precision
 from tests.engines.models import batch_of, prompts, trainer
 
@@ -58,6 +59,19 @@ def test_recomputed_activations_and_micro_batches_count_tokens_once(name: str) -
     for changes in ({"precision": Precision(checkpointing=True)}, {"tokens_per_microbatch": 40}):
         parts = updated(name, **changes)
         assert all(parts[key] == pytest.approx(whole[key], rel=1e-4) for key in whole if key.startswith("experts/"))
+
+
+def test_only_tokens_of_a_counted_forward_pass_are_counted() -> None:
+    decoder, row = HuggingFaceDecoder(family_model("Mixtral")), torch.tensor(ROWS[0])
+    layout = Ragged((len(row),), device=torch.device("cpu"))
+    ids, precision = row[layout.flat_tokens], Precision(checkpointing=True)
+    with decoder.expert_load.counting():
+        states = decoder.hidden(ids, layout.positions, layout.attend, precision)
+    states.sum().backward()  # computes the layers again
+    decoder.hidden(ids, layout.positions, layout.attend)
+    totals = decoder.expert_load.totals()
+    assert totals is not None
+    assert torch.equal(totals[:, 0].sum(-1), torch.full((len(totals),), 2.0 * len(ids)))
 
 
 def test_a_dense_model_has_no_experts() -> None:

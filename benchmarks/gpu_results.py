@@ -66,7 +66,7 @@ EXPERIMENTS = {
     "mbpp": Experiment(_MBPP),
     "mbpp_control": Experiment(_MBPP, ("algorithm.advantage=benchmarks.control:shuffled",)),
     "frozen_lake": Experiment(_LAKE),
-    "frozen_lake_control": Experiment(_LAKE, ("algorithm.advantage=benchmarks.control:shuffled_turns",)),
+    "frozen_lake_control": Experiment(_LAKE, ("algorithm.advantage=benchmarks.control:shuffled_turns", "steps=12")),
 }
 
 

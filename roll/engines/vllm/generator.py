@@ -27,6 +27,7 @@ import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.vllm.families import is_lost_on_reload
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
 from roll.errors import ConfigError, EngineFailed, RunStopped
@@ -246,7 +247,9 @@ def load(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         return
     # Layers were packed for their kernels and have to be packed again. `reload_weights` does so neither for a layer
     # that is tied to the embedding, which would keep the old weights, nor for experts, which would be read wrongly.
-    worker.reload_weights(weights_iterator=[(name, tensor.detach().clone()) for name, tensor in tensors])
+    copies = [(name, tensor.detach().clone()) for name, tensor in tensors]
+    worker.reload_weights(weights_iterator=copies)
+    worker.get_model().load_weights((name, tensor) for name, tensor in copies if is_lost_on_reload(name))
     for module in worker.get_model().modules():
         if hasattr(module, "cpu_linear") and module.weight.numel():
             module.quant_method.process_weights_after_loading(module)

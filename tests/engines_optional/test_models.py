@@ -7,7 +7,7 @@ from tests.engines_optional.conftest import NEEDS_VLLM
 
 
 @NEEDS_VLLM
-@pytest.mark.parametrize("name", ["Gemma 2", "Qwen3-MoE", "GPT-OSS"])
+@pytest.mark.parametrize("name", ["Gemma 2", "Qwen3-MoE", "GPT-OSS", "Cohere 2"])
 def test_vllm_agrees_before_and_after_new_weights(name: str) -> None:
     row = measure_apart(name)
     assert row.vllm == "ok" and row.passes, row

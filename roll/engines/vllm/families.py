@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+from typing import Any
+
+from transformers import PretrainedConfig
 
 _WITHOUT_LOADER = re.compile(r"\.(sinks|experts\.(gate_up|down)_proj(_bias)?)$")
+
+
+def config_overrides(config: PretrainedConfig) -> dict[str, Any]:
+    """Values of the config that vLLM has to read differently.
+
+    Releases of vLLM differ: for Cohere 2, newer ones attend to one token more than the sliding window of
+    `transformers`, which the trainer has.
+    """
+    if config.model_type != "cohere2" or config.sliding_window is None:
+        return {}
+    models: Any = importlib.import_module("vllm.model_executor.models.commandr")
+    adds_one = "sliding_window + 1" in inspect.getsource(models.CohereAttention)
+    return {"sliding_window": config.sliding_window - 1} if adds_one else {}
 
 
 def is_lost_on_reload(name: str) -> bool:

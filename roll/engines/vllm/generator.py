@@ -27,7 +27,7 @@ import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, build
-from roll.engines.vllm.families import is_lost_on_reload
+from roll.engines.vllm.families import config_overrides, is_lost_on_reload
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
 from roll.errors import ConfigError, EngineFailed, RunStopped
@@ -313,8 +313,8 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
     trusted = model_spec.model.trust_remote_code
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    heads: int = read_config(path, trust_remote_code=trusted).num_attention_heads
-    if heads % settings.tp:
+    config = read_config(path, trust_remote_code=trusted)
+    if (heads := config.num_attention_heads) % settings.tp:
         raise ConfigError(
             f"actor_infer.parallel.tp: {heads} attention heads are not divisible by it (got {settings.tp}); lower it"
         )
@@ -339,7 +339,7 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
         "enable_sleep_mode": settings.offload,
         "stream_interval": min(settings.stream_interval, settings.progress_interval),
         **({"block_size": _CPU_BLOCK} if on_cpu else {}),
-        **wide_logits(settings.dtype),
+        "hf_overrides": {**wide_logits(settings.dtype), **config_overrides(config)},
         **lora_arguments(model_spec.lora),
     }
     try:

@@ -17,7 +17,7 @@ _LAYER = "LogitsProcessor"
 
 
 def wide_logits(dtype: str) -> dict[str, Any]:
-    """Engine arguments for 32-bit logits; releases without such an argument get a replacement layer instead.
+    """Config values for 32-bit logits; releases that do not read them get a replacement layer instead.
 
     The replacement is registered in this process only: with tensor parallelism, vLLM's processes still round.
     """
@@ -25,7 +25,7 @@ def wide_logits(dtype: str) -> dict[str, Any]:
         return {}
     layers: Any = importlib.import_module("vllm.model_executor.layers.logits_processor")
     if "head_dtype" in layers.LogitsProcessor.__init__.__code__.co_names:
-        return {"hf_overrides": {"head_dtype": "float32"}}
+        return {"head_dtype": "float32"}
     known: Any = importlib.import_module("vllm.model_executor.custom_op").op_registry_oot
     if _LAYER not in known:
         layers.LogitsProcessor.register_oot(_layer(layers.LogitsProcessor))

@@ -25,6 +25,16 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 _HEADS, _WINDOW = {"head_dim": 32}, {"sliding_window": 8}
 _GRANITE = {"logits_scaling": 4.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.1}
 _DEEPSEEK = {
@@ -43,6 +53,7 @@ _DEEPSEEK = {
     "first_k_dense_replace": 1,
     "topk_method": "noaux_tc",
     "scoring_func": "sigmoid",
+    "rope_parameters": _YARN,
 }
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Llama 3": ("llama", {"rope_parameters": _LLAMA3, **_HEADS}),

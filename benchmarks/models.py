@@ -105,9 +105,10 @@ def run() -> Result:
     )
 
 
-def measure_apart(name: str) -> Row:
+def measure_apart(name: str, **changes: Any) -> Row:
     """The row of a family, measured in a process of its own: an engine leaves much behind."""
-    command = [sys.executable, "-c", f"from benchmarks.models import *; print(json.dumps(asdict(measure({name!r}))))"]
+    call = f"measure({name!r}, **{changes!r})"
+    command = [sys.executable, "-c", f"from benchmarks.models import *; print(json.dumps(asdict({call})))"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PAGE.parents[1], env=environment)
     if done.returncode:
@@ -115,10 +116,10 @@ def measure_apart(name: str) -> Row:
     return Row(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure(name: str) -> Row:
-    """The row of a family."""
+def measure(name: str, **changes: Any) -> Row:
+    """The row of a family, or of a model whose config differs from the family's by `changes`."""
     torch.set_num_threads(1)
-    model = family_model(name)
+    model = family_model(name, **changes)
     expected = _unpacked(model)
     slopes = torch.linspace(-1, 1, expected.numel()).view_as(expected)
     (expected * slopes).sum().backward()

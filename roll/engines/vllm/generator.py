@@ -27,7 +27,7 @@ import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, build
-from roll.engines.vllm.families import config_overrides, is_lost_on_reload
+from roll.engines.vllm.families import config_overrides, cpu_arguments, is_lost_on_reload, repeats_projection
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
 from roll.errors import ConfigError, EngineFailed, RunStopped
@@ -268,6 +268,8 @@ def _counted(model: Any, rank: int) -> Iterator[torch.Tensor]:
     """Every parameter as its kernel reads it, or the part of it that this rank counts."""
     seen: set[int] = set()
     for module in model.modules():
+        if repeats_projection(module):
+            continue
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in seen or (rank > 0 and not _is_sharded(module, name)):
                 continue
@@ -338,7 +340,7 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
         "kv_cache_memory_bytes": None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
         "enable_sleep_mode": settings.offload,
         "stream_interval": min(settings.stream_interval, settings.progress_interval),
-        **({"block_size": _CPU_BLOCK} if on_cpu else {}),
+        **({"block_size": _CPU_BLOCK, **cpu_arguments(config)} if on_cpu else {}),
         "hf_overrides": {**wide_logits(settings.dtype), **config_overrides(config)},
         **lora_arguments(model_spec.lora),
     }

@@ -88,15 +88,17 @@ def family_config(name: str, **changes: Any) -> Any:
 
 
 def family_model(name: str, *, seed: int = 0, **changes: Any) -> Any:
-    """A small model as transformers builds it, with every parameter random: norms and biases too."""
+    """A small model as transformers builds it, with every parameter random: norms and all biases too."""
     import torch
     from transformers import AutoModelForCausalLM
+
+    from roll.weights.digest import published_tensors
 
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         config = family_config(name, **changes)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
         with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
+            for _, tensor in published_tensors(model):
+                tensor.add_(torch.randn(tensor.shape) * 0.1)
     return model.eval()

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from roll.weights.buckets import NamedTensor, in_memory_order
 
@@ -48,6 +49,13 @@ def combine(parts: Iterable[Digest]) -> Digest:
             before = sums.get(dtype, (0, 0))
             sums[dtype] = ((before[0] + first) % 2**32, (before[1] + second) % 2**32)
     return Digest(sums)
+
+
+def published_tensors(module: nn.Module) -> Iterator[NamedTensor]:
+    """What a digest of a model covers: its parameters, and the buffers that its files have, such as routers' biases."""
+    yield from module.named_parameters()
+    saved = module.state_dict(keep_vars=True)
+    yield from ((name, buffer) for name, buffer in module.named_buffers() if name in saved)
 
 
 class StreamingDigest:

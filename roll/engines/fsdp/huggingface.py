@@ -73,11 +73,18 @@ class ShardedHuggingFace(ShardedModel):
                     buffer.copy_(self._whole(name, buffer, tensors))
                 dist.broadcast(buffer, 0)
 
-    def named_tensors(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
-        yield from super().named_tensors(adapters=adapters)
+    def named_tensors(
+        self, *, adapters: bool = False, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        yield from super().named_tensors(adapters=adapters, dtype=dtype)
         if not adapters:
             for name, buffer in self._saved_buffers():
                 yield from self._parts(name, buffer)
+
+    def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        yield from super().local_parts(adapters=adapters, dtype=dtype)
+        if not adapters and self.ranks.rank == 0:
+            yield from self._saved_buffers()
 
     def _saved_buffers(self) -> list[tuple[str, Tensor]]:
         """Buffers that belong to the weights, such as the biases of experts."""

@@ -80,16 +80,22 @@ class ShardedModel(nn.Module):
             parameter.to_local().copy_(_piece(whole, 0, layout.size // layout.tp, self.ranks.shard))
 
     @torch.no_grad()
-    def named_tensors(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter, or every adapter, whole, one by one, on every rank: all ranks must iterate to the end."""
-        for name, parameter in self._sharded_parameters(adapters=adapters):
-            yield from self._parts(name, parameter.detach().to(self.device).full_tensor())
+    def named_tensors(
+        self, *, adapters: bool = False, dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Every parameter, or every adapter, whole, one by one, on every rank: all ranks must iterate to the end.
 
-    def local_parts(self, *, adapters: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """This rank's shards; those replicated over tensor-parallel ranks come from the first of them only."""
+        Parameters are rounded to `dtype`; None leaves them as they are.
+        """
+        for name, parameter in self._sharded_parameters(adapters=adapters):
+            for part, tensor in self._parts(name, parameter.detach().to(self.device).full_tensor()):
+                yield part, tensor.to(dtype or tensor.dtype)
+
+    def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """This rank's shards, rounded to `dtype`; of those replicated over tensor-parallel ranks, the first one's."""
         for name, parameter in self._sharded_parameters(adapters=adapters):
             if self.ranks.tp_rank == 0 or tp_dim(parameter) is not None:
-                yield name, parameter.detach().to_local()
+                yield name, parameter.detach().to_local().to(dtype or parameter.dtype)
 
     def _whole(self, name: str, parameter: Any, tensors: Mapping[str, Tensor]) -> Tensor:
         """A parameter from the tensors of a file."""

@@ -72,9 +72,8 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
     async def send(self, version: int) -> Digest:
         """Rank 0 sends, one tensor at a time; the digest covers all ranks."""
         dtype, decoder = self.settings.precision.dtype or torch.float32, self.decoder
-        tensors = ((name, tensor.to(dtype)) for name, tensor in decoder.named_tensors())
-        if decoder.lora is not None:
-            tensors = decoder.named_tensors(adapters=True)
+        adapted = decoder.lora is not None
+        tensors = decoder.named_tensors(adapters=adapted, dtype=None if adapted else dtype)
         with self.ranks.blame_peers("a publication"):
             if self.ranks.rank == 0:
                 self.channel.send(tensors, version=version)
@@ -83,7 +82,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
             if decoder.lora is not None:
                 adapters = as_served(decoder.local_parts(adapters=True), decoder.lora.scale, dtype)
                 return combine([self._frozen_digest(), self._combine(digest(part for _, part in adapters))])
-            return self._combine(digest(part.to(dtype) for _, part in decoder.local_parts()))
+            return self._combine(digest(part for _, part in decoder.local_parts(dtype=dtype)))
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
         """For a model with adapters, a resumable save holds the adapters only; the base model is read again.

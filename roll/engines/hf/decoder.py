@@ -163,17 +163,24 @@ class HuggingFaceDecoder(nn.Module):
 
 
 def empty_model(config: Any, dtype: torch.dtype = torch.float32, *, trust_remote_code: bool = False) -> Any:
-    """A causal language model with random weights; raises `ConfigError` if transformers has none."""
+    """A causal language model with random weights; raises `ConfigError` if transformers has none.
+
+    Buffers that its files have, such as routers' biases, have 32 bits whatever the `dtype`, as in vLLM.
+    """
     from transformers import AutoModelForCausalLM  # takes two seconds
 
     register()
     try:
-        return AutoModelForCausalLM.from_config(
+        model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
         )
     except (ValueError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"model: transformers cannot build it ({reason}); choose another model") from None
+    for tensor in model.state_dict(keep_vars=True).values():
+        if not isinstance(tensor, nn.Parameter) and tensor.is_floating_point():
+            tensor.data = tensor.data.float()
+    return model
 
 
 def narrow(weight: Tensor, precision: Precision) -> Tensor:

@@ -26,7 +26,7 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.sampling import cap_logits, draw, score, uniforms
 from roll.types import Finish, Sampling
 from roll.weights.channel import Channel
-from roll.weights.digest import Digest, StreamingDigest, digest
+from roll.weights.digest import Digest, StreamingDigest, digest, published_tensors
 
 MIN_ROWS = 16
 """Matrix products with fewer rows may take another path through the BLAS and round differently."""
@@ -109,7 +109,7 @@ class NativeGenerator(SteppedGenerator):
                 lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
             return lora.digest_served(self.decoder, torch.float32)
         if first is None:  # both sides share a module
-            return digest(self.decoder.parameters())
+            return digest(tensor for _, tensor in published_tensors(self.decoder))
         with StreamingDigest() as streaming:
             tensors = streaming.watch(chain([first], arriving), dict(self.decoder.named_tensors()))
             self.decoder.load(tensors, where=f"version {version}")

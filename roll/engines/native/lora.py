@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
@@ -22,7 +22,7 @@ from roll.config.lora import Lora, native_fault, rank_fault, widths
 from roll.engines.native.decoder import Decoder, Geometry, Layer
 from roll.errors import ConfigError
 from roll.weights.adapters import read_adapter
-from roll.weights.digest import Digest, combine, digest
+from roll.weights.digest import Digest, combine, digest, published_tensors
 
 _FUSED = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
@@ -193,7 +193,7 @@ def digest_served(decoder: Adapted, dtype: torch.dtype) -> Digest:
 def frozen_digest(decoder: Adapted) -> Digest:
     """Digest of the frozen weights."""
     if decoder.frozen_digest is None:
-        frozen = (parameter for name, parameter in decoder.named_parameters() if not is_adapter(name))
+        frozen = (tensor for name, tensor in published_tensors(cast(nn.Module, decoder)) if not is_adapter(name))
         decoder.frozen_digest = digest(frozen)
     return decoder.frozen_digest
 

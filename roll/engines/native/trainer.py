@@ -34,7 +34,7 @@ from roll.errors import ConfigError
 from roll.types import Batch, Sampling, Tokens
 from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.channel import Channel
-from roll.weights.digest import Digest, StreamingDigest
+from roll.weights.digest import Digest, StreamingDigest, published_tensors
 from roll.weights.huggingface import read_tensors, write_model
 
 _STATE = "optimizer.pt"
@@ -253,15 +253,15 @@ class NativeTrainer(NativeLogprobModel):
             self.channel.send(self.decoder.adapter_tensors(), version=version)
             return lora.digest_served(self.decoder, self.settings.precision.dtype or torch.float32)
         with StreamingDigest() as streaming:
-            streaming.add(tensor for _, tensor in self._as_served(self.decoder.named_parameters()))
+            streaming.add(tensor for _, tensor in self._as_served(published_tensors(self.decoder)))
             self.channel.send(self._as_served(self.decoder.named_tensors()), version=version)
             return streaming.digest()
 
     def _as_served(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Weights rounded as the forward pass uses them, which is how a generator needs them."""
-        dtype = self.settings.precision.dtype
+        """Weights rounded as the forward pass uses them, which is how a generator needs them; buffers never are."""
+        dtype, buffers = self.settings.precision.dtype, {id(buffer) for buffer in self.decoder.buffers()}
         for name, tensor in tensors:
-            yield name, tensor if dtype is None else tensor.detach().to(dtype)
+            yield name, tensor if dtype is None or id(tensor) in buffers else tensor.detach().to(dtype)
 
     async def save(self, path: Path, *, resumable: bool = True) -> None:
         """For a model with adapters, a resumable save holds the adapters only; the base model is read again."""

@@ -22,6 +22,8 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, build, engine_for
 from roll.errors import ConfigError
 from roll.types import Sampling, Spec
+from roll.weights.channel import Mailbox
+from roll.weights.digest import digest
 from roll.weights.huggingface import write_model
 from tests.engines.models import batch_of, generator, prompts, request, serve, trainer
 
@@ -180,6 +182,21 @@ def test_weights_arrive_by_their_names_in_files(name: str) -> None:
     missing.popitem()
     with pytest.raises(ConfigError, match=r"is missing \(1 in all\)"):
         other.load(missing.items(), where="here")
+
+
+@some_families
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_the_digest_covers_all_tensors_sent_and_only_parameters_are_rounded(name: str, dtype: Any) -> None:
+    """Routers of DeepSeek have biases, which no gradient changes and no engine rounds."""
+    decoder, channel = HuggingFaceDecoder(family_model(name)), Mailbox()
+    sender = trainer(decoder, channel=channel)
+    sender.settings = replace(sender.settings, precision=Precision(dtype=dtype))
+    sent = asyncio.run(sender.send(1))
+    received = {key: tensor.clone() for key, tensor in channel.receive(version=1)}
+    assert sent == digest(received.values())
+    biases = {key: tensor for key, tensor in received.items() if key.endswith("e_score_correction_bias")}
+    assert len(biases) == (2 if name == "DeepSeek-V3" else 0)
+    assert all(tensor.any() and tensor.dtype == torch.float32 for tensor in biases.values())
 
 
 def saved(tmp_path: Path, name: str) -> Model:

@@ -7,7 +7,7 @@ chat template formats messages; for models without one, their contents are joine
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -19,7 +19,7 @@ from roll.config.schema import SPECIAL_TOKENS
 from roll.data.codec import detokenizer, encoder
 from roll.data.messages import message_entry, message_text
 from roll.data.tools import Tool, ToolForm
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 from roll.types import Message
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ _MAX_TEXTS, _MAX_CHARS = 4096, 1024
 """Number and length of cached texts: observations repeat, above all among siblings."""
 _PLACEHOLDER = "reply"
 """A response that no template changes, to find the text that a template puts after a response."""
+_TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""Errors of the code in a chat template; `TemplateError` itself is its `raise_exception`."""
 _PLACEHOLDER_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
 """A tool to find the format in which a template writes a call."""
 
@@ -118,6 +120,8 @@ class Template:
         """The begin-of-sequence token if the tokenizer adds one by default."""
         self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
+        self._closes = True
+        """Whether a response ends with a token of its own; otherwise the first token of the next message ends it."""
         self.eos_id = self._end_of_turn()
         """The token that ends a response."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, *ends} - {None})
@@ -137,7 +141,7 @@ class Template:
         try:
             opening = apply(messages[:1], tools=[_PLACEHOLDER_TOOL.schema], tokenize=False)
             before, _, after = apply(messages, tokenize=False).rpartition(_PLACEHOLDER_TOOL.name)
-        except (jinja2.TemplateError, TypeError):
+        except _TEMPLATE_ERRORS:
             return None
         if _PLACEHOLDER_TOOL.name not in opening or not before:
             return None
@@ -176,12 +180,13 @@ class Template:
             return self.encode_plain(new, where=where)
         prefix = self.render(before[:-1], tools, where=where)
         with_placeholder = (*before[:-1], Message("assistant", _PLACEHOLDER), *new)
-        rest = _after(prefix + _PLACEHOLDER, self.render(with_placeholder, tools, where=where))
+        rest = _after_placeholder(prefix, self.render(with_placeholder, tools, where=where))
         after = None if rest is None else _after(prefix, self.render((*before, *new), tools, where=where))
         if rest is None or after is None or not after.lstrip().startswith(before[-1].content.strip()):
             return None  # apart from spaces around it, the template must keep the response
         ids = self._encode(rest, where=where, markup=True)
-        closed = last in self.eos_ids and len(ids) > 0 and int(ids[0]) in self.eos_ids
+        first = int(ids[0]) if len(ids) else -1
+        closed = last in self.eos_ids and (first == last or (self._closes and first in self.eos_ids))
         return ids[1:] if closed else ids  # the policy sampled the end-of-turn token itself
 
     def answer(self, text: str, *, where: str) -> Ints:
@@ -215,11 +220,26 @@ class Template:
     def _apply(self, messages: Sequence[Message], tools: Sequence[Tool], *, where: str, **kwargs: Any) -> Any:
         if tools:
             kwargs["tools"] = [tool.schema for tool in tools]
+        apply = self.tokenizer.apply_chat_template
         try:
-            return self.tokenizer.apply_chat_template([message_entry(message) for message in messages], **kwargs)
-        except jinja2.TemplateError as error:
-            what = f"the chat template refuses its messages ({error}); change their roles"
-            raise ConfigError(f"{where}: {what}") from error
+            return apply([message_entry(message) for message in messages], **kwargs)
+        except _TEMPLATE_ERRORS as error:
+            raise ConfigError(f"{where}: {self._template_fault(messages, error, kwargs)}") from error
+
+    def _template_fault(self, messages: Sequence[Message], error: Exception, kwargs: Any) -> str:
+        """Why the chat template has failed on messages, and what to do."""
+        if type(error) is not jinja2.TemplateError:
+            reason = one_line(f"{type(error).__name__}: {error}")
+            return f"the chat template fails ({reason}); fix it in the model's directory, or set model.template: plain"
+        reason, rest = one_line(str(error)), [message for message in messages if message.role != "system"]
+        if 0 < len(rest) < len(messages):
+            try:
+                self.tokenizer.apply_chat_template([message_entry(message) for message in rest], **kwargs)
+            except _TEMPLATE_ERRORS:
+                return f"the chat template refuses its messages ({reason}); change their roles"
+            remedy = "put its text into the user's message (`fields.template` instead of `fields.system`)"
+            return f"the chat template refuses a system message ({reason}); {remedy}"
+        return f"the chat template refuses its messages ({reason}); change their roles"
 
     def _encode(self, text: str, *, where: str, markup: bool = False) -> Ints:
         """Ids of `text`; names of special tokens are parsed only with `markup`, otherwise they are plain text."""
@@ -253,13 +273,26 @@ class Template:
         if self.chat:
             question = Message("user", "question")
             prefix = self.render([question], where=where)
-            whole = self.render([question, Message("assistant", _PLACEHOLDER), question], where=where)
-            ids = self._encode(_after(prefix + _PLACEHOLDER, whole) or "", where=where, markup=True)
-            if len(ids) and int(ids[0]) in self.tokenizer.all_special_ids:
+            chat = [question, Message("assistant", _PLACEHOLDER)]
+            rest = _after_placeholder(prefix, self.render([*chat, question], where=where))
+            ids = self._encode(rest or "", where=where, markup=True)
+            if len(ids) and int(ids[0]) in self._special_ids():
+                self._closes = bool(_after_placeholder(prefix, self.render(chat, where=where, opened=False)))
                 return int(ids[0])
         if self.tokenizer.eos_token_id is None:
             raise ConfigError(f"{where}: the tokenizer has no end-of-sequence token; set its eos_token")
         return int(self.tokenizer.eos_token_id)
+
+    def _special_ids(self) -> set[int]:
+        """Ids of all special tokens: those with a role, such as `eos_token`, and those that are only marked special."""
+        added: Mapping[int, Any] = self.tokenizer.added_tokens_decoder
+        return {*self.tokenizer.all_special_ids, *(index for index, token in added.items() if token.special)}
+
+
+def _after_placeholder(prefix: str, text: str) -> str | None:
+    """The text after the placeholder, which must follow the prefix; some templates put spaces between them."""
+    rest = _after(prefix, text)
+    return None if rest is None else _after(_PLACEHOLDER, rest.lstrip())
 
 
 def _after(prefix: str, text: str) -> str | None:

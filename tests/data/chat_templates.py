@@ -1,4 +1,4 @@
-"""Chat templates of our own writing in the shape of three families, and a tokenizer that can spell a word twice."""
+"""Chat templates of our own writing in the shape of seven families, and a tokenizer that can spell a word twice."""
 
 from typing import Any
 
@@ -59,8 +59,37 @@ THINKING = (  # thoughts are shown from the last question on, and dropped before
     "{% else %}{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+GEMMA = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
+    "{{ m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+MISTRAL = (  # a space before a response, which the prompt does not end with
+    "{{ bos_token }}{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('After the optional system message, conversation roles must alternate') }}{% endif %}"
+    "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+    "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+)
+GLM = (  # no token of its own ends a response: the role of the next message does
+    "{{ '[gMASK]<sop>' }}{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+PHI = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
 FAMILIES = {"chatml": CHATML, "llama": LLAMA, "thinking": THINKING}
+"""Templates with system messages and tools."""
+STRICT = {"gemma": GEMMA, "mistral": MISTRAL, "glm": GLM, "phi": PHI}
+"""Templates without tools, some of which refuse other roles than user and assistant."""
 _MARKS = {
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "mistral": ("[INST]", "[/INST]"),
+    "glm": ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
+    "phi": ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
     "llama": ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
     "chatml": ("<|im_start|>", "<|im_end|>"),
     "thinking": ("<|im_start|>", "<|im_end|>"),
@@ -84,8 +113,13 @@ def tokenizer(family: str) -> Any:
         clean_up_tokenization_spaces=False,
     )
     found.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    found.add_special_tokens({"additional_special_tokens": list(_MARKS[family])})
-    found.chat_template = FAMILIES[family]
+    if family == "phi":  # special, and not listed in tokenizer_config.json
+        found.add_tokens([AddedToken(mark, special=True, normalized=False) for mark in _MARKS[family]])
+    else:
+        found.add_special_tokens({"additional_special_tokens": list(_MARKS[family])})
+    if family in ("gemma", "mistral"):
+        found.add_special_tokens({"bos_token": "<bos>"})
+    found.chat_template = {**FAMILIES, **STRICT}[family]
     return found
 
 

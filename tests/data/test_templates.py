@@ -11,6 +11,7 @@ from roll.config.schema import Shape
 from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
 from roll.errors import ConfigError
 from roll.types import Message
+from tests.data.chat_templates import STRICT, family
 
 CHAT = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
@@ -206,3 +207,49 @@ def test_a_template_of_the_last_message_encodes_only_that_and_is_reopened_after_
     assert spelled(template, template.open([*said, AGAIN], where="t")) == "2+2="
     assert template.open([AGAIN], where="t").tolist() == template.open([*said, AGAIN], where="t").tolist()
     assert template.extend(said, [AGAIN], last=template.eos_id, where="t") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("gemma", "<end_of_turn>"), ("mistral", "<eos>"), ("glm", "<|user|>"), ("phi", "<|end|>")]
+)
+def test_the_end_of_turn_is_found_in_the_template_of_a_family(name: str, end: str) -> None:
+    template = family(name)
+    assert template.tokenizer.convert_ids_to_tokens(template.eos_id) == end
+
+
+@pytest.mark.parametrize("name", STRICT)
+def test_a_second_question_is_appended_to_the_response_as_sampled(name: str) -> None:
+    template, reply = family(name), Message("assistant", "2")
+    opened, sampled = template.open([ASKED], where="t").tolist(), template.answer("2", where="t").tolist()
+    appended = template.extend([ASKED, reply], [AGAIN], last=sampled[-1], where="t")
+    assert appended is not None
+    text = spelled(template, [*opened, *sampled, *appended])
+    rendered = template.render([ASKED, reply, AGAIN], where="t")
+    assert "".join(text.split()) == "".join(rendered.split())
+
+
+def test_the_role_of_the_next_message_is_kept_after_another_end_token() -> None:
+    template, before = family("glm"), [ASKED, Message("assistant", "2")]
+    question = spelled(template, template.extend(before, [AGAIN], last=template.tokenizer.eos_token_id, where="t"))
+    assert question == "<|user|>\n2+2=<|assistant|>"
+    question = spelled(template, template.extend(before, [AGAIN], last=template.eos_id, where="t"))
+    assert question == "\n2+2=<|assistant|>"
+
+
+def test_a_refused_system_message_is_named_as_such() -> None:
+    with pytest.raises(ConfigError) as caught:
+        family("gemma").open([Message("system", "Add."), ASKED], where="task 't'")
+    assert str(caught.value) == (
+        "task 't': the chat template refuses a system message (System role not supported); "
+        "put its text into the user's message (`fields.template` instead of `fields.system`)"
+    )
+    with pytest.raises(ConfigError, match=r"refuses its messages \(Conversation roles must alternate"):
+        family("gemma").open([ASKED, AGAIN], where="task 't'")
+
+
+@pytest.mark.parametrize("broken", ["{% for m in messages %}{{ m.content", "{{ messages[0].content + 3 }}"])
+def test_a_template_with_an_error_is_a_config_error_of_one_line(broken: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chatting(broken)
+    assert str(caught.value).startswith("model.template: the chat template fails (")
+    assert "\n" not in str(caught.value)

@@ -1,7 +1,8 @@
-"""Ten turns through three families of chat templates: what is trained is what was sampled, and nothing twice."""
+"""Ten turns through families of chat templates: what is trained is what was sampled, and nothing twice."""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from roll.envs.base import StepResult
 from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.runner import Attempt, EpisodeLimits, EpisodeRunner
 from roll.types import Message, Sampling, Task, Trajectory
-from tests.data.chat_templates import ALPHABET, FAMILIES, TAGS, family
+from tests.data.chat_templates import ALPHABET, FAMILIES, STRICT, TAGS, family
 from tests.rollout.sampler import Sampler
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,19 @@ class Saying:
     async def close(self) -> None: ...
 
 
+class Asking(Saying):
+    """Without tools and system message; every message is the user's, as strict templates demand."""
+
+    tools = ()
+
+    async def start(self) -> tuple[Message, ...]:
+        return OPENING[1:]
+
+    async def step(self, response: str) -> StepResult:
+        result = await super().step(response)
+        return replace(result, messages=tuple(Message("user", message.content) for message in result.messages))
+
+
 def play(
     name: str, replies: Sequence[Sequence[int]], said: Sequence[tuple[str, str]], **changes: Any
 ) -> tuple[Trajectory, Sampler, SegmentBreaks]:
@@ -71,7 +85,8 @@ def play(
         segment_breaks=breaks,
     )
     attempt = Attempt(task=Task(id="t", domain="d"), sibling=0, number=0, purpose="train", seed=1)
-    found, _ = asyncio.run(runner.run(attempt, Saying(said)))
+    env = Asking(said) if name in STRICT else Saying(said)
+    found, _ = asyncio.run(runner.run(attempt, env))
     return found, sampler, breaks
 
 
@@ -100,7 +115,7 @@ def check_exact(found: Trajectory, sampler: Sampler) -> None:
         assert end == len(segment.ids)
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", sorted({**FAMILIES, **STRICT}))
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_every_sampled_token_is_trained_unchanged_in_exactly_one_segment(name: str, data: st.DataObject) -> None:
@@ -127,7 +142,7 @@ def test_old_turns_are_dropped_without_a_sampled_token_being_lost_or_trained_twi
         assert len(found.segments) == 1 + breaks.dropped > 2
 
 
-@pytest.mark.parametrize("name", ["chatml", "llama"])
+@pytest.mark.parametrize("name", ["chatml", "llama", *STRICT])
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_a_template_that_only_appends_gives_one_segment_with_every_text_tokenised_once(

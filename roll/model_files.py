@@ -10,24 +10,38 @@ from typing import Any, cast
 from roll.config.decoder import engine_of, model_fault
 from roll.config.lora import Lora, native_fault, rank_fault, widths
 from roll.config.schema import SPECIAL_TOKENS, Model, Run
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 
 _GGUF = "GGUF files cannot be trained; give the folder of the original model on Hugging Face"
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+"""Vocabulary files of tokenizers, of which a directory needs one."""
+_OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
+"""Endings of architectures without a language head."""
+_LFS = b"version https://git-lfs"
 
 
 def config_faults(run: Run) -> Iterator[tuple[str, str]]:
     """Models on this machine that no trainer can load, by their config.json."""
     for key, path in _models(run):
         model = run.model if path == run.model.path else Model(path=path)
-        if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len)):
+        generates = key not in ("critic.path", "reward_model.path")
+        if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len, generates=generates)):
             yield key, fault
 
 
 def weight_faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Missing weights, and tokenizers with more tokens than the model."""
+    """Missing or truncated weights, missing tokenizers, and tokenizers with more tokens than the model."""
     for key, path in _models(run):
         faults = list(_weight_faults(Path(path)))
         yield from ((key, fault) for fault in faults or _token_faults(Path(path)))
+
+
+def tokenizer_fault(directory: Path) -> str:
+    """Why a directory has no tokenizer; empty if it has the files of one. From config.json alone, transformers would
+    build an empty one."""
+    if any(path for pattern in _VOCABULARIES for path in directory.glob(pattern)):
+        return ""
+    return f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one with the weights"
 
 
 def adapter_faults(run: Run) -> Iterator[tuple[str, str]]:
@@ -54,6 +68,8 @@ def _read_tokens(directory: Path) -> dict[str, int]:
 
 
 def _token_faults(directory: Path) -> Iterator[str]:
+    if fault := tokenizer_fault(directory):
+        yield fault
     tokens = _read_tokens(directory)
     try:
         config: Any = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -80,7 +96,8 @@ def _models(run: Run) -> Iterator[tuple[str, str]]:
             yield f"policies.{index}.path", policy.path
 
 
-def _config_fault(model: Model, max_seq_len: int) -> str:
+def _config_fault(model: Model, max_seq_len: int, *, generates: bool) -> str:
+    """`generates`: whether the model needs a language head."""
     directory = Path(str(model.path))
     path = directory / "config.json"
     if not path.is_file():
@@ -92,23 +109,58 @@ def _config_fault(model: Model, max_seq_len: int) -> str:
     if not isinstance(config, dict):
         return f"{path}: not a JSON object; copy it again from the model"
     values = cast(dict[str, Any], config)
-    fault = model_fault(values, model.engine, max_seq_len) or _unknown_family(values, model, max_seq_len)
+    fault = (
+        model_fault(values, model.engine, max_seq_len)
+        or _unknown_family(values, model, max_seq_len)
+        or (_head_fault(values) if generates else "")
+    )
     return f"{path}: {fault}" if fault else ""
+
+
+def _head_fault(config: Mapping[str, Any]) -> str:
+    """Why the weights have no language head; empty if they have one, or if that is unknown."""
+    names: Any = config.get("architectures")
+    other = isinstance(names, list) and names and all(str(name).endswith(_OTHER_HEADS) for name in cast(Any, names))
+    return f"its weights are a {names[0]}, which has no language head; choose another model" if other else ""
 
 
 def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:
     """Why transformers has no such model; empty if it has. Native families are known without asking it."""
     if engine_of(config, model.engine, max_seq_len) == "native":
         return ""
-    if "auto_map" in config:
-        trusted = "it needs Python code from its directory; read that code, then set model.trust_remote_code"
-        return "" if model.trust_remote_code else trusted
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if model.trust_remote_code and "auto_map" in config:
+        return _missing_code(config["auto_map"], Path(str(model.path)))
+    from transformers.models.auto import modeling_auto as auto
 
-    kind = config.get("model_type")
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return ""
-    return f"transformers has no causal language model of model_type {kind!r}; choose another model"
+    if not isinstance(kind := config.get("model_type"), str):
+        return "it has no model_type; copy it again from the model"
+    if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "auto_map" in config:
+        return "it needs Python code from its directory; read that code, then set model.trust_remote_code"
+    if kind not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return f"transformers has no causal language model of model_type {kind!r}; choose another model"
+    two_sided = kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
+    if two_sided or kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return f"model_type {kind!r} has an encoder; choose a model with a decoder only"
+    return _invalid_values(kind, config)
+
+
+def _missing_code(auto_map: Any, directory: Path) -> str:
+    """Which file of a model's Python code is missing; empty if none is. Code of another model has `--` in its name."""
+    classes = cast(dict[str, Any], auto_map).values() if isinstance(auto_map, dict) else ()
+    modules = {each.partition(".")[0] for each in classes if isinstance(each, str) and "--" not in each}
+    missing = sorted(module for module in modules if not (directory / f"{module}.py").is_file())
+    return f"it needs {missing[0]}.py, which is not there; download it with the model" if missing else ""
+
+
+def _invalid_values(kind: str, config: Mapping[str, Any]) -> str:
+    """What transformers rejects in the values of a config; empty if it takes them."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        CONFIG_MAPPING[kind].from_dict(dict(config))
+    except Exception as error:  # noqa: BLE001 - each family validates its values with errors of its own
+        return f"transformers rejects its values ({one_line(str(error))}); copy it again from the model"
+    return ""
 
 
 def _weight_faults(directory: Path) -> Iterator[str]:
@@ -121,15 +173,37 @@ def _weight_faults(directory: Path) -> Iterator[str]:
         return
     index = directory / "model.safetensors.index.json"
     if index.is_file():
-        missing = [name for name in _shards(index) if not (directory / name).is_file()]
+        files = [directory / name for name in _shards(index)]
+        missing = [file.name for file in files if not file.is_file()]
         if missing:
             yield f"{directory} lacks {', '.join(missing)}, which its index names; download the weights again"
-    elif any(directory.glob("*.safetensors")):
-        return
+        yield from filter(None, (_file_fault(file) for file in files if file.is_file()))
+    elif files := sorted(directory.glob("*.safetensors")):
+        yield from filter(None, map(_file_fault, files))
     elif any(directory.glob("*.gguf")):
         yield f"{directory}: {_GGUF}"
     else:
         yield f"{directory} has no weights (*.safetensors); download or export them there"
+
+
+def _file_fault(file: Path) -> str:
+    """What is wrong with a safetensors file, by its header and its size; empty if nothing is."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = int.from_bytes(start, "little")
+        if start + stream.read(len(_LFS) - 8) == _LFS:
+            return f"{file}: a pointer of Git LFS, not the weights; run `git lfs pull` there, or download them"
+        if len(start) < 8 or length > size - 8:
+            return f"{file}: cut off within its header ({size} bytes), or not a safetensors file; download it again"
+        stream.seek(8)
+        try:
+            header: dict[str, Any] = json.loads(stream.read(length))
+            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            expected = 8 + length + max(ends, default=0)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return f"{file}: not a readable safetensors file (broken header); download it again"
+    return f"{file}: truncated, {size} of {expected} bytes; download it again" if size < expected else ""
 
 
 def _adapter_faults(lora: Lora, model: Model, max_seq_len: int) -> Iterator[tuple[str, str]]:

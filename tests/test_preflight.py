@@ -7,6 +7,7 @@ import pytest
 from roll.config.load import load
 from roll.errors import ConfigError
 from roll.preflight import preflight
+from tests.model_directories import NO_TENSORS
 
 TEXT = """\
 model: {shape: {hidden: 64}}
@@ -188,7 +189,7 @@ def test_a_gguf_file_is_named_as_such(tmp_path: Path) -> None:
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    (model / "model.safetensors").write_text("")
+    (model / "model.safetensors").write_bytes(NO_TENSORS)
     tokens = {"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"content": "<end>", "id": 2}]}
     (model / "tokenizer.json").write_text(json.dumps(tokens))
     (model / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 2}')
@@ -205,10 +206,11 @@ def test_every_shard_of_the_index_must_exist(tmp_path: Path) -> None:
     (model / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})
     )
-    (model / "1.safetensors").write_text("")
+    (model / "1.safetensors").write_bytes(NO_TENSORS)
+    (model / "tokenizer.json").write_text("{}")
     (line,) = model_faults(tmp_path)
     assert "lacks 2.safetensors" in line
-    (model / "2.safetensors").write_text("")
+    (model / "2.safetensors").write_bytes(NO_TENSORS)
     fly(tmp_path, f"model={{path: '{model}'}}")
 
 

@@ -13,6 +13,7 @@ from roll.config.section import SpecConfig
 from roll.explain.run import explain
 from roll.preflight import importable, preflight
 from roll.registry import PARTS
+from tests.model_directories import fill
 
 ROOT = Path(__file__).parents[1]
 FILES = {path.name.removesuffix(".yaml"): path for path in (Path(roll.__file__).parent / "recipes").glob("*.yaml")}
@@ -44,7 +45,7 @@ def teacher(tmp_path: Path) -> str:
     folder = tmp_path / "teacher"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
-    (folder / "model.safetensors").touch()
+    fill(folder)
     return str(folder)
 
 

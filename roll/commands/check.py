@@ -1,4 +1,7 @@
-"""`roll check`: reads the data of a run, builds its environments and tries its rewards. Imports no torch."""
+"""`roll check`: reads the data of a run, builds its environments, tries its rewards and renders its prompts.
+
+Imports no torch, unless the run has a model directory, whose tokenizer transformers reads.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +19,8 @@ from roll.data.dataset import read_tasks, rows_at_start
 from roll.data.messages import message_text
 from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
-from roll.envs.guarded import unusable_source
+from roll.data.templates import Template, encode_prompt, load_tokenizer
+from roll.envs.guarded import unusable_reason, unusable_source
 from roll.errors import ConfigError
 from roll.rewards.base import RewardAdapter, task_faults
 from roll.rewards.result import RewardFault
@@ -30,18 +35,27 @@ def check_data(run: Run, *, all_rows: bool = False) -> None:
 
     Calls data functions, builds environments without starting them, and downloads nothing from the hub. Built-in
     rewards that are plain functions score an empty response; other built-in ones are only constructed. A reward whose
-    module has `check_task(task, **options)` checks every row that is read.
+    module has `check_task(task, **options)` checks every row that is read. The chat template of a model directory
+    renders every prompt that is read.
     """
     num_rows = sys.maxsize if all_rows else NUM_CHECKED
     sources = (*run.tasks, *run.validation.tasks, *run.sft.tasks)
-    alphabet = "" if run.model.shape is None else run.model.shape.alphabet
+    alphabet, template = "" if run.model.shape is None else run.model.shape.alphabet, _template_of(run)
     local = [source for source in sources if not _on_hub(source)]
-    faults = dict.fromkeys(line for source in local for line in _faults(source, num_rows, alphabet))
+    faults = dict.fromkeys(line for source in local for line in _faults(source, num_rows, alphabet, template))
     if faults:
         raise ConfigError("\n".join(faults))
 
 
-def _faults(source: TaskSourceConfig, num_rows: int, alphabet: str) -> Iterator[str]:
+def _template_of(run: Run) -> Template | None:
+    """The template of the first policy's model directory; None if the model is a shape, or not on this machine."""
+    path = (run.policies[0].path if run.policies else None) or run.model.path
+    if path is None or not Path(path).is_dir():
+        return None
+    return Template(load_tokenizer(path, trust_remote_code=run.model.trust_remote_code), run.model.template)
+
+
+def _faults(source: TaskSourceConfig, num_rows: int, alphabet: str, template: Template | None) -> Iterator[str]:
     try:
         tasks = read_tasks(source, first=num_rows)
     except ConfigError as error:
@@ -49,8 +63,11 @@ def _faults(source: TaskSourceConfig, num_rows: int, alphabet: str) -> Iterator[
         return
     if alphabet:
         yield from _unknown_character(source.name, rows_at_start(tasks), frozenset(alphabet))
+    if template is not None:
+        yield from _unrendered(rows_at_start(tasks), template)
     if source.agent is None:
-        reason = asyncio.run(unusable_source(source.name, source.env.spec, tasks))
+        reason_for = partial(unusable_reason, tools=template is None or template.tool_form is not None)
+        reason = asyncio.run(unusable_source(source.name, source.env.spec, tasks, reason_for))
         yield from [f"tasks: {reason}"] if reason else []
     for reward in source.reward.entries if source.reward is not None else ():
         if ":" not in reward.kind and (reason := asyncio.run(_unusable_reward(reward.spec, tasks))):
@@ -73,6 +90,16 @@ def _unknown_character(source: str, tasks: Sequence[Task], known: frozenset[str]
     for task in tasks:
         for character in (c for message in task.messages for c in message_text(message) if c not in known):
             yield f"tasks: source {source!r}: task {task.id!r}: the alphabet has no {character!r}; add it"
+            return
+
+
+def _unrendered(tasks: Sequence[Task], template: Template) -> Iterator[str]:
+    """The first prompt that the model's template refuses."""
+    for task in tasks:
+        try:
+            encode_prompt(template, task)
+        except ConfigError as error:
+            yield str(error)
             return
 
 

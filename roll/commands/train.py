@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,8 @@ from roll.commands.reward_audit import audit_at_start
 from roll.config.load import LoadedRun, dump, load
 from roll.config.schema import Run
 from roll.config.turns import turn_warnings
+from roll.data.dataset import rows_at_start
+from roll.data.templates import Template, hidden_roles
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
 from roll.journal.database import check_format
@@ -31,7 +33,7 @@ from roll.pipelines.interrupt import Interrupt
 from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
-from roll.rollout.source import check_environments
+from roll.rollout.source import TaskSource, check_environments
 from roll.tracking.callbacks import Callbacks
 from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
@@ -143,12 +145,12 @@ async def _train(
     run: Run, directory: RunDirectory, origin: Path | None, interrupt: Interrupt, terminal: Terminal
 ) -> Result:
     """A fresh run of the file `origin`, or with None a resumed one."""
-    _warn(run)
     resumed = origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
     paths = RunPaths(directory=directory.path, resumed=resumed)
     roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)
     data = build_data(run, run.tasks, roles.template, roles.executor)
+    _warn(run, _hidden_roles(run, roles.template, data.sources))
     async with AsyncExitStack() as stack:
         watch = stack.enter_context(build_watch(run, roles, data))
         watch.enter("start")
@@ -260,9 +262,15 @@ def _conclude(run: Run, directory: RunDirectory, steps: int) -> Result:
     return result
 
 
-def _warn(run: Run) -> None:
-    """Warn about settings that often break training."""
-    for line in turn_warnings(run):
+def _hidden_roles(run: Run, template: Template, sources: Sequence[TaskSource]) -> Iterator[str]:
+    """Warnings about sources of which a base model does not see the roles."""
+    if run.model.path is not None and run.model.template == "auto":
+        yield from filter(None, (hidden_roles(template, rows_at_start(source.tasks)) for source in sources))
+
+
+def _warn(run: Run, more: Iterable[str] = ()) -> None:
+    """Warn about settings that often break training, and about `more`."""
+    for line in (*turn_warnings(run), *more):
         announce(line, logging.WARNING)
     if correction := uncorrected(run):
         staleness = f"rollout.max_staleness is {run.rollout.max_staleness:g}"

@@ -6,6 +6,7 @@ chat template formats messages; for models without one, their contents are joine
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -20,39 +21,43 @@ from roll.data.codec import detokenizer, encoder
 from roll.data.messages import message_entry, message_text
 from roll.data.tools import Tool, ToolForm
 from roll.errors import ConfigError, one_line
-from roll.types import Message
+from roll.model_files import tokenizer_fault
+from roll.types import Message, Task
 
 if TYPE_CHECKING:
     from roll.types import Ints
 
-_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
-"""Vocabulary files of tokenizers, of which a directory needs one."""
 _MAX_OPENINGS = 1024
 """Cached openings: siblings share theirs, and encoding it is most of the work of a short attempt."""
 _MAX_TEXTS, _MAX_CHARS = 4096, 1024
 """Number and length of cached texts: observations repeat, above all among siblings."""
 _PLACEHOLDER = "reply"
 """A response that no template changes, to find the text that a template puts after a response."""
+_WHERE = "model.template"
+"""Location of faults of the template itself."""
 _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """Errors of the code in a chat template; `TemplateError` itself is its `raise_exception`."""
 _PLACEHOLDER_TOOL = Tool("stand_in_tool", "None.", {"type": "object", "properties": {"number": {"type": "integer"}}})
 """A tool to find the format in which a template writes a call."""
 
 
-def load_tokenizer(directory: str | Path) -> Any:
-    """The Hugging Face tokenizer saved in `directory`; downloads nothing and runs no code of it."""
+def load_tokenizer(directory: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """The Hugging Face tokenizer saved in `directory`; downloads nothing, and runs code of it only if trusted."""
     from transformers import AutoTokenizer
 
     folder = Path(directory)
     if not folder.is_dir():
         raise ConfigError(f"{directory}: no such directory; give one with a tokenizer in it")
-    if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
-        # transformers would build an empty tokenizer from config.json alone
-        raise ConfigError(f"{directory}: no tokenizer in it ({', '.join(_VOCABULARIES)}); save one with the weights")
+    if fault := tokenizer_fault(folder):
+        raise ConfigError(fault)
+    trusted = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
-        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
+        return AutoTokenizer.from_pretrained(str(directory), **trusted)
+    except Exception as error:  # its files, or code of transformers and tokenizers that reads them
+        if "trust_remote_code" in str(error):
+            what, remedy = "its tokenizer needs Python code from there", "read that code, then set"
+            raise ConfigError(f"{directory}: {what}; {remedy} model.trust_remote_code") from error
+        reason = one_line(str(error)) or type(error).__name__
         raise ConfigError(
             f"{directory}: no tokenizer that can be read ({reason}); save one with the weights"
         ) from error
@@ -104,9 +109,7 @@ class Template:
     ) -> None:
         """`ends`: further tokens that end a response; see `end_tokens`."""
         if kind == "chat" and not tokenizer.chat_template:
-            raise ConfigError(
-                "model.template: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'"
-            )
+            raise ConfigError(f"{_WHERE}: the tokenizer has no chat template (got 'chat'); choose 'plain' or 'auto'")
         self.tokenizer = tokenizer
         self._tokenize = encoder(tokenizer)
         self.decode = detokenizer(tokenizer)
@@ -224,22 +227,22 @@ class Template:
         try:
             return apply([message_entry(message) for message in messages], **kwargs)
         except _TEMPLATE_ERRORS as error:
-            raise ConfigError(f"{where}: {self._template_fault(messages, error, kwargs)}") from error
+            if type(error) is not jinja2.TemplateError or where == _WHERE:
+                reason, remedy = one_line(f"{type(error).__name__}: {error}"), "fix it in the model's directory"
+                raise ConfigError(
+                    f"{where}: the chat template fails ({reason}); {remedy}, or set model.template: plain"
+                ) from error
+            raise ConfigError(f"{where}: {self._refusal(messages, str(error), kwargs)}") from error
 
-    def _template_fault(self, messages: Sequence[Message], error: Exception, kwargs: Any) -> str:
-        """Why the chat template has failed on messages, and what to do."""
-        if type(error) is not jinja2.TemplateError:
-            reason = one_line(f"{type(error).__name__}: {error}")
-            return f"the chat template fails ({reason}); fix it in the model's directory, or set model.template: plain"
-        reason, rest = one_line(str(error)), [message for message in messages if message.role != "system"]
+    def _refusal(self, messages: Sequence[Message], reason: str, kwargs: Any) -> str:
+        """Which messages the chat template refuses, and what to do."""
+        rest = [message_entry(message) for message in messages if message.role != "system"]
         if 0 < len(rest) < len(messages):
-            try:
-                self.tokenizer.apply_chat_template([message_entry(message) for message in rest], **kwargs)
-            except _TEMPLATE_ERRORS:
-                return f"the chat template refuses its messages ({reason}); change their roles"
-            remedy = "put its text into the user's message (`fields.template` instead of `fields.system`)"
-            return f"the chat template refuses a system message ({reason}); {remedy}"
-        return f"the chat template refuses its messages ({reason}); change their roles"
+            with contextlib.suppress(*_TEMPLATE_ERRORS):
+                self.tokenizer.apply_chat_template(rest, **kwargs)
+                remedy = "put its text into the user's message, in data with `fields.template` for `fields.system`"
+                return f"the chat template refuses a system message ({one_line(reason)}); {remedy}"
+        return f"the chat template refuses its messages ({one_line(reason)}); change their roles"
 
     def _encode(self, text: str, *, where: str, markup: bool = False) -> Ints:
         """Ids of `text`; names of special tokens are parsed only with `markup`, otherwise they are plain text."""
@@ -269,7 +272,7 @@ class Template:
 
     def _end_of_turn(self) -> int:
         """The special token that the template puts directly after a response, else the tokenizer's end of sequence."""
-        where = "model.template"
+        where = _WHERE
         if self.chat:
             question = Message("user", "question")
             prefix = self.render([question], where=where)
@@ -287,6 +290,24 @@ class Template:
         """Ids of all special tokens: those with a role, such as `eos_token`, and those that are only marked special."""
         added: Mapping[int, Any] = self.tokenizer.added_tokens_decoder
         return {*self.tokenizer.all_special_ids, *(index for index, token in added.items() if token.special)}
+
+
+def hidden_roles(template: Template, tasks: Sequence[Task]) -> str:
+    """A warning if the contents of several messages are joined without their roles; empty if none are."""
+    joined = [] if template.chat or template.forgetful else tasks
+    task = next((task for task in joined if len(task.messages) > 1), None)
+    if task is None:
+        return ""
+    where, roles = f"source {task.domain!r}", ", ".join(message.role for message in task.messages)
+    return (
+        f"warning: {where}: the model has no chat template, so it sees the texts of {roles} without their roles; "
+        "choose a model with a template, or accept it with model.template=plain"
+    )
+
+
+def encode_prompt(template: Template, task: Task) -> Ints:
+    """The ids of a task's messages; raises `ConfigError` with its source if they cannot be rendered."""
+    return template.open(task.messages, where=f"tasks: source {task.domain!r}: task {task.id!r}")
 
 
 def _after_placeholder(prefix: str, text: str) -> str | None:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, PretrainedConfig
 
 from roll.config.schema import Shape
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 from roll.weights.buckets import NamedTensor
 
 _GENERATION = "generation_config.json"
@@ -30,8 +30,8 @@ def read_config(directory: Path, *, trust_remote_code: bool = False) -> Pretrain
         raise ConfigError(f"{directory}: no config.json; is this a Hugging Face model directory?")
     try:
         return AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # noqa: BLE001 - each family validates its values with errors of its own
+        reason = one_line(str(error))
         raise ConfigError(f"{directory}/config.json: not readable ({reason}); copy it again from the model") from None
 
 

@@ -13,7 +13,7 @@ from roll.data.mixture import Mixture, MixturePart, SourceSettings
 from roll.data.screening import ScreeningCounts, screen
 from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
-from roll.data.templates import Template
+from roll.data.templates import Template, encode_prompt
 from roll.errors import ConfigError
 from roll.proxy.server import Proxy
 from roll.rewards.base import LocalRewards, RewardService, task_faults
@@ -191,4 +191,4 @@ def _screen_sources(
 
 
 def _prompt_length(template: Template, task: Task) -> int:
-    return len(template.open(task.messages, where=f"task {task.id!r}"))
+    return len(encode_prompt(template, task))

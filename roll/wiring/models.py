@@ -276,7 +276,7 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
 def build_tokenizer(model: Model) -> Any:
     """The tokenizer of a model directory, or one built from the alphabet of a shape."""
     if model.path is not None:
-        return load_tokenizer(Path(model.path))
+        return load_tokenizer(Path(model.path), trust_remote_code=model.trust_remote_code)
     assert model.shape is not None
     return character_tokenizer(model.shape.alphabet)
 

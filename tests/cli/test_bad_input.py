@@ -82,7 +82,7 @@ def test_a_task_without_an_answer_is_reported_with_its_line(roll: Callable, fold
         ),
         (
             lambda model: (model / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:5000]),
-            "model.safetensors: not a readable safetensors file",
+            "model.safetensors: truncated, 5000 of ",
         ),
     ],
     ids=["no directory", "no weights", "no config", "broken config", "no tokenizer", "truncated weights"],

@@ -18,9 +18,10 @@ from roll.commands.importing.command import Imported, convert, import_roll
 from roll.commands.importing.hydra import Composed, compose, leaves
 from roll.commands.importing.outcome import Outcome, Status
 from roll.config.load import load
-from roll.config.schema import Run
+from roll.config.schema import Run, Shape
 from roll.errors import ConfigError
 from tests.cli.conftest import call
+from tests.model_directories import fill
 
 ROOT = Path(__file__).parents[2]
 MODEL = {
@@ -140,7 +141,7 @@ def folder(tmp_path: Path) -> Path:
     """A model, data and a library of environments."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
-    (tmp_path / "model" / "model.safetensors").touch()
+    fill(tmp_path / "model", Shape().alphabet + "_")
     for name, tag in (("sums", "easy"), ("essays", "essay"), ("held_out", "hard")):
         messages = json.dumps([{"role": "user", "content": f"{name}: 1+1="}])
         row = {"id": "0", "prompt": "unused", "messages": messages, "ground_truth": "2", "tag": tag}

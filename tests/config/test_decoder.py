@@ -12,6 +12,7 @@ from roll.config.load import load
 from roll.errors import ConfigError
 from roll.preflight import preflight
 from tests.cli.conftest import call
+from tests.model_directories import fill
 
 TEXT = """\
 model: {path: model}
@@ -50,7 +51,7 @@ def test_a_model_that_no_engine_supports_is_refused_in_one_line(
     tmp_path: Path, config: Any, fault: str, command: str
 ) -> None:
     write(tmp_path, config)
-    (tmp_path / "model" / "model.safetensors").write_text("")
+    fill(tmp_path / "model")
     assert f"run.yaml:1: model.path: model/config.json: {fault}" in call(tmp_path, command, "run.yaml").fault(2)
 
 
@@ -63,7 +64,7 @@ def test_a_forced_engine_is_the_only_one_considered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        ({}, "model/config.json: transformers has no causal language model of model_type None"),
+        ({}, "model/config.json: it has no model_type; copy it again"),
         ("[]", "model/config.json: not a JSON object"),
         ("{", "model/config.json: not readable"),
         ({"model_type": "llama", "hidden_size": "64"}, "hidden_size is not a whole number (got '64')"),
@@ -144,6 +145,6 @@ def test_defaults_of_transformers_do_not_change_the_result(family: str, changes:
 
 def test_projections_of_other_families_are_refused_by_the_native_decoder(tmp_path: Path) -> None:
     write(tmp_path, {"model_type": "qwen3"})
-    (tmp_path / "model" / "model.safetensors").write_text("")
+    fill(tmp_path / "model")
     fault = call(tmp_path, "check", "run.yaml", "actor_train.lora={target_modules: [qkv_proj]}").fault(2)
     assert "actor_train.lora.target_modules: the native decoder has no qkv_proj; choose from q_proj," in fault

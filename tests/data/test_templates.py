@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from roll.config.schema import Shape
-from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
+from roll.data.templates import Template, character_tokenizer, end_tokens, hidden_roles, load_tokenizer
 from roll.errors import ConfigError
-from roll.types import Message
+from roll.types import Message, Task
 from tests.data.chat_templates import STRICT, family
 
 CHAT = (
@@ -241,15 +241,29 @@ def test_a_refused_system_message_is_named_as_such() -> None:
         family("gemma").open([Message("system", "Add."), ASKED], where="task 't'")
     assert str(caught.value) == (
         "task 't': the chat template refuses a system message (System role not supported); "
-        "put its text into the user's message (`fields.template` instead of `fields.system`)"
+        "put its text into the user's message, in data with `fields.template` for `fields.system`"
     )
     with pytest.raises(ConfigError, match=r"refuses its messages \(Conversation roles must alternate"):
         family("gemma").open([ASKED, AGAIN], where="task 't'")
 
 
-@pytest.mark.parametrize("broken", ["{% for m in messages %}{{ m.content", "{{ messages[0].content + 3 }}"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{% for m in messages %}{{ m.content",
+        "{{ messages[0].content + 3 }}",
+        "{% if messages[0].role == 'user' %}{{ raise_exception('no user here') }}{% endif %}",
+    ],
+)
 def test_a_template_with_an_error_is_a_config_error_of_one_line(broken: str) -> None:
     with pytest.raises(ConfigError) as caught:
         chatting(broken)
     assert str(caught.value).startswith("model.template: the chat template fails (")
     assert "\n" not in str(caught.value)
+
+
+def test_roles_that_a_model_without_a_template_does_not_see_are_named() -> None:
+    tasks = [Task(id=str(number), domain="sums", messages=(ASKED,) * number) for number in (1, 2)]
+    warning = hidden_roles(plain(), tasks)
+    assert warning.startswith("warning: source 'sums': the model has no chat template, so it sees the texts of user, u")
+    assert not hidden_roles(plain(), tasks[:1]) and not hidden_roles(chatting(), tasks)

@@ -26,7 +26,7 @@ from roll.engines.native.decoder import Attend, CacheShape
 from roll.engines.native.lora import AdaptedLinear, is_adapter
 from roll.engines.native.mixed import Precision
 from roll.engines.native.sampling import cap_logits
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 from roll.weights.digest import Digest
 
 _CHECKED_LENGTHS = (5, 9)
@@ -174,8 +174,8 @@ def empty_model(config: Any, dtype: torch.dtype = torch.float32, *, trust_remote
         model = AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation=NAME, trust_remote_code=trust_remote_code
         )
-    except (ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # noqa: BLE001 - code of a family, with values of a file
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise ConfigError(f"model: transformers cannot build it ({reason}); choose another model") from None
     for tensor in model.state_dict(keep_vars=True).values():
         if not isinstance(tensor, nn.Parameter) and tensor.is_floating_point():

@@ -119,9 +119,11 @@ def _config_fault(model: Model, max_seq_len: int, *, generates: bool) -> str:
 
 def _head_fault(config: Mapping[str, Any]) -> str:
     """Why the weights have no language head; empty if they have one, or if that is unknown."""
-    names: Any = config.get("architectures")
-    other = isinstance(names, list) and names and all(str(name).endswith(_OTHER_HEADS) for name in cast(Any, names))
-    return f"its weights are a {names[0]}, which has no language head; choose another model" if other else ""
+    listed: Any = config.get("architectures")
+    names = [str(name) for name in cast("list[Any]", listed)] if isinstance(listed, list) else []
+    if not names or not all(name.endswith(_OTHER_HEADS) for name in names):
+        return ""
+    return f"its weights are a {names[0]}, which has no language head; choose another model"
 
 
 def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:
@@ -154,10 +156,11 @@ def _missing_code(auto_map: Any, directory: Path) -> str:
 
 def _invalid_values(kind: str, config: Mapping[str, Any]) -> str:
     """What transformers rejects in the values of a config; empty if it takes them."""
-    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    family: Any = CONFIG_MAPPING[kind]
     try:
-        CONFIG_MAPPING[kind].from_dict(dict(config))
+        family.from_dict(dict(config))
     except Exception as error:  # noqa: BLE001 - each family validates its values with errors of its own
         return f"transformers rejects its values ({one_line(str(error))}); copy it again from the model"
     return ""

@@ -294,7 +294,7 @@ class Template:
 
 def hidden_roles(template: Template, tasks: Sequence[Task]) -> str:
     """A warning if the contents of several messages are joined without their roles; empty if none are."""
-    joined = [] if template.chat or template.forgetful else tasks
+    joined: Sequence[Task] = () if template.chat or template.forgetful else tasks
     task = next((task for task in joined if len(task.messages) > 1), None)
     if task is None:
         return ""

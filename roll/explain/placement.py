@@ -9,6 +9,7 @@ from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.explain.calls import count
 from roll.explain.records import PlacementPlan, RolePlan
+from roll.placement.architecture import Architecture
 from roll.placement.facts import RunFacts, facts_of
 from roll.placement.machine import parse_cluster, this_machine
 from roll.placement.memory import bytes_on, load_classes, overlapping, role_bytes
@@ -20,13 +21,20 @@ _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 def placement_of(run: Run, cluster: str | None = None) -> PlacementPlan:
     """The placement on a cluster such as `8xH200`, or on this machine, or the reason why it does not fit here."""
-    facts = facts_of(run)
+    facts = facts_of(run, count=count_modules)
     if cluster is not None:
         return _describe(facts, plan_devices(facts, parse_cluster(cluster)))
     try:
         return _describe(facts, plan_devices(facts, local_inventory(run)))
     except ConfigError as error:
         return PlacementPlan(fault=str(error))
+
+
+def count_modules(path: str, trust_remote_code: bool) -> Architecture:
+    """A `Count` by the modules of transformers, which are imported only for models that need it."""
+    from roll.engines.hf.counts import count_architecture
+
+    return count_architecture(path, trust_remote_code)
 
 
 def local_inventory(run: Run) -> Inventory:
@@ -89,7 +97,7 @@ def _describe(facts: RunFacts, placement: Placement) -> PlacementPlan:
         roles=tuple(_role(placement, role) for role in placement.roles),
         fullest=_fullest(facts, placement) if placement.shares else None,
         offloads=placement.offloads,
-        notes=(*_adapters(facts), *_memory(facts, placement), _overlap(facts, placement)),
+        notes=(*_adapters(facts), *_experts(facts), *_memory(facts, placement), _overlap(facts, placement)),
         reasons=placement.reasons,
     )
 
@@ -142,6 +150,15 @@ def _adapters(facts: RunFacts) -> list[str]:
     part = actor.adapters / actor.model.parameters
     frozen = f"{actor.model.parameters:,} frozen ones"
     return [f"trained: {actor.adapters:,} adapter parameters, {part:.2%} of the {frozen}"]
+
+
+def _experts(facts: RunFacts) -> list[str]:
+    """Parameters that a token uses in a mixture of experts; empty for other models."""
+    model = facts.role("actor_train").model
+    if model is None or model.active_parameters == model.parameters:
+        return []
+    used = f"{model.active_parameters:,} of {model.parameters:,} parameters"
+    return [f"experts: a token uses {used}; activations are counted for these"]
 
 
 def _memory(facts: RunFacts, placement: Placement) -> Iterator[str]:

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from roll.config.lora import Widths, widths
+from roll.config.decoder import engine_of
+from roll.config.lora import Lora, Widths, widths
 from roll.config.schema import SPECIAL_TOKENS, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCounts:
+    """Numbers counted in the modules of a model, such as a mixture of experts."""
+
+    parameters: int
+    active_parameters: int
+    """Parameters that one token uses: of the experts only those that it chooses."""
+    layer_parameters: int
+    """Parameters of the largest layer."""
+    layer_row: int
+    """Values per token that the backward pass of the largest layer needs."""
+    score_bytes: int
+    """Bytes per query and key, in one layer, of attention that stores its products; 0 for other attention."""
+    kv_row: int
+    """Values per token in the KV cache of the native generator, over all layers. It stores whole sequences, also in
+    layers with a sliding window."""
+    latent_row: int
+    """Values per token in vLLM's cache of latent attention, over all layers; 0 for other attention."""
+    linear: tuple[tuple[str, int], ...]
+    """By name of a projection, its inputs plus outputs over all layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A decoder with gated feed-forward layers."""
+    """A decoder: one with gated feed-forward layers, or another with `counts`."""
 
     vocab: int
     hidden: int
@@ -25,10 +49,14 @@ class Architecture:
     mlp: int
     tied: bool = False
     """Whether the output layer shares the embedding's weights."""
+    counts: ModelCounts | None = None
+    """None: the formulas below describe the model."""
 
     @property
     def layer_parameters(self) -> int:
         """Parameters per layer, without the negligible biases and head norms."""
+        if self.counts is not None:
+            return self.counts.layer_parameters
         heads = self.heads + 2 * self.kv_heads
         attention = self.hidden * self.head_dim * heads + self.heads * self.head_dim * self.hidden
         return attention + 3 * self.hidden * self.mlp + 2 * self.hidden
@@ -36,8 +64,21 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """Parameters of the whole model."""
+        if self.counts is not None:
+            return self.counts.parameters
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         return ends + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses."""
+        return self.parameters if self.counts is None else self.counts.active_parameters
+
+    def adapter_parameters(self, lora: Lora) -> int:
+        """Parameters of the adapters of all layers."""
+        if self.counts is None:
+            return self.layers * lora.parameters(self.widths)
+        return lora.rank * sum(width for name, width in self.counts.linear if name in lora.target_modules)
 
     @property
     def widths(self) -> Widths:
@@ -47,20 +88,40 @@ class Architecture:
     @property
     def layer_row(self) -> int:
         """Values per token and layer that the backward pass needs: the inputs of every product and norm."""
+        if self.counts is not None:
+            return self.counts.layer_row
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return 4 * self.hidden + 3 * (q + kv) + 3 * self.mlp
 
     @property
+    def score_bytes(self) -> int:
+        """Bytes per query and key, in one layer, that attention stores."""
+        return 0 if self.counts is None else self.counts.score_bytes
+
+    def cache_row(self, backend: str) -> int:
+        """Values per token in the KV cache of a backend, over all layers; an upper bound with sliding windows."""
+        latent = 0 if self.counts is None else self.counts.latent_row
+        return latent if latent and backend == "vllm" else self.kv_row
+
+    @property
     def kv_row(self) -> int:
-        """Values per token in the KV cache, over all layers."""
+        """Values per token of keys and values, over all layers."""
+        if self.counts is not None:
+            return self.counts.kv_row
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 
-def architecture_of(model: Model) -> Architecture | None:
-    """The architecture from the configuration, the model's directory or its name; None if unknown."""
+Count: TypeAlias = Callable[[str, bool], Architecture]
+"""Counts the modules of the model in a directory; the flag is `trust_remote_code`."""
+
+
+def architecture_of(model: Model, max_seq_len: int = 1, count: Count | None = None) -> Architecture | None:
+    """The architecture from the configuration, the model's directory or its name; None if unknown.
+
+    `count` describes models that the native decoder cannot compute, or not for `max_seq_len` tokens.
+    """
     if model.shape is None:
-        assert model.path is not None
-        return architecture_at(model.path)
+        return _from_directory(model, max_seq_len, count)
     shape = model.shape
     return Architecture(
         vocab=len(shape.alphabet) + len(SPECIAL_TOKENS),
@@ -74,12 +135,17 @@ def architecture_of(model: Model) -> Architecture | None:
     )
 
 
-def architecture_at(path: str) -> Architecture | None:
+def _from_directory(model: Model, max_seq_len: int, count: Count | None) -> Architecture | None:
     """The architecture of a model directory, or of a well-known model with that name."""
+    path = str(model.path)
     if not (Path(path) / "config.json").is_file():
         return _from_name(Path(path).name)
     config = read_values(path)
-    return None if config is None else _from_config(config)
+    if config is None:
+        return None
+    if count is not None and engine_of(config, model.engine, max_seq_len) == "hf":
+        return count(path, model.trust_remote_code)
+    return _from_config(config)
 
 
 def read_values(path: str) -> dict[str, Any] | None:

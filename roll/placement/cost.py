@@ -71,9 +71,10 @@ class _StepTime:
         infer, facts = self.facts.role("actor_infer"), self.facts
         batch = facts.trajectories / max(1, num // self.tp)
         num_seqs = min(batch, infer.max_num_seqs)
-        read = self.model.parameters + num_seqs * (self._prompt + self._new / 2) * self.model.kv_row
+        row = self.model.cache_row(infer.backend)
+        read = self.model.parameters + num_seqs * (self._prompt + self._new / 2) * row
         read_s = read * infer.weight_bytes / self.tp / (self.kind.bytes_per_s * _STREAMS)
-        compute_s = 2 * self.model.parameters * num_seqs / self.tp / (self.kind.flops * _PRODUCTS)
+        compute_s = 2 * self.model.active_parameters * num_seqs / self.tp / (self.kind.flops * _PRODUCTS)
         num_steps = max(facts.max_new_tokens, self._new * batch / num_seqs)
         return num_steps * (max(read_s, compute_s) + _STEP_S)
 
@@ -86,7 +87,7 @@ class _StepTime:
     def update_s(self, num: int) -> float:
         """Seconds to score and train a batch on `num` devices."""
         tokens = self.facts.trajectories * (self._prompt + self._new)
-        products = (6 * self.facts.epochs + 2 * self.facts.passes) * self.model.parameters * tokens
+        products = (6 * self.facts.epochs + 2 * self.facts.passes) * self.model.active_parameters * tokens
         return products / (num * self.kind.flops * _PRODUCTS) + self._host_s(num, tokens)
 
     def _host_s(self, num: int, tokens: float) -> float:
@@ -135,7 +136,7 @@ def _tp(infer: RoleFacts, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
         return infer.tp, ()
     fitting = [each for each in (1, 2, 4, 8, 16) if model.heads % each == model.kv_heads % each == 0]
     sizes = [each for each in fitting if infer.tp <= each <= node.num_devices] or [infer.tp]
-    row = _SEQUENCES * model.kv_row * 1024
+    row = _SEQUENCES * model.cache_row(infer.backend) * 1024
     needed = (model.parameters + row) * infer.weight_bytes
     room = node.memory * (infer.gpu_memory_utilization or 1.0) * _ROOM
     chosen = next((size for size in sizes if needed / size <= room), sizes[-1])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.config.backends import VllmInfer
-from roll.config.schema import ROLES, NativeInfer, Run
-from roll.placement.architecture import Architecture, architecture_at, architecture_of
+from roll.config.schema import ROLES, Model, NativeInfer, Run
+from roll.placement.architecture import Architecture, Count, architecture_of
 from roll.placement.machine import GIB
 from roll.placement.records import Part
 
@@ -90,13 +90,16 @@ class RunFacts:
         return next(facts for facts in self.roles if facts.role == name)
 
 
-def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
-    """The facts of a run; reads the config.json of local models and no other file. `alone`: only the actor's roles."""
+def facts_of(run: Run, *, alone: bool = False, count: Count | None = None) -> RunFacts:
+    """The facts of a run; reads the config.json of local models and no other file. `alone`: only the actor's roles.
+
+    Without `count`, mixtures of experts are unknown.
+    """
     inline, native = run.executor == "inline", run.actor_infer.backend == "native"
     shared = inline and native and run.rollout.max_staleness == 0
     return RunFacts(
         roles=tuple(
-            _role(run, role, section, shared=shared)
+            _role(run, role, section, _architecture(run, section, count), shared=shared)
             for role, section in roles_of(run).items()
             if role.startswith("actor") or not alone
         ),
@@ -113,18 +116,22 @@ def facts_of(run: Run, *, alone: bool = False) -> RunFacts:
     )
 
 
-def _role(run: Run, role: str, section: Any, *, shared: bool) -> RoleFacts:
+def _architecture(run: Run, section: Any, count: Count | None) -> Architecture | None:
     path = getattr(section, "path", None)
+    return architecture_of(run.model if path is None else Model(path=path), run.rollout.max_seq_len, count)
+
+
+def _role(run: Run, role: str, section: Any, model: Architecture | None, *, shared: bool) -> RoleFacts:
     common: dict[str, Any] = {
         "role": role,
         "backend": _backend(section),
         "devices": section.devices,
         "workers": section.workers,
-        "model": architecture_of(run.model) if path is None else architecture_at(path),
+        "model": model,
     }
     if role.startswith("actor"):
-        lora, model = run.actor_train.lora, common["model"]
-        common["adapters"] = model.layers * lora.parameters(model.widths) if lora and model else 0
+        lora = run.actor_train.lora
+        common["adapters"] = model.adapter_parameters(lora) if lora and model else 0
     if role == "actor_infer":
         return RoleFacts(**common, **_generation(section, run.actor_train, shared=shared))
     movable = ("weights",) if _backend(section) == "native" else ()

@@ -6,6 +6,7 @@
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
+| of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
 | logits | all, in computation | a chunk (64 MiB, bf16: 1.25 GiB) and its results; generators: a row per sequence |
 | kv | generators | native: max_num_seqs x max_seq_len; vLLM: the rest of its share of the device |
 | rounded | trainers in bf16 | a copy of the weights for computation; of one layer with activation checkpointing |
@@ -261,10 +262,16 @@ def _activations(facts: RunFacts, role: RoleFacts, model: Architecture) -> float
     tokens = _tokens(facts, role) / role.cp
     if role.checkpointed:
         inputs = 2 if role.backend == "native" else 1  # native saves both summands of a layer's input
-        return tokens * (inputs * model.layers * model.hidden + model.layer_row / role.tp) * role.weight_bytes
-    return tokens * model.layers * model.layer_row * role.weight_bytes / role.tp
+        return tokens * (inputs * model.layers * model.hidden * role.weight_bytes + _layer_bytes(facts, role, model))
+    return tokens * model.layers * _layer_bytes(facts, role, model)
 
 
 def _forward_bytes(facts: RunFacts, role: RoleFacts, model: Architecture) -> float:
     """Bytes of a forward pass without gradient: the activations of one layer."""
-    return _tokens(facts, role) * (model.layer_row + model.hidden) * role.weight_bytes / role.tp
+    return _tokens(facts, role) * (_layer_bytes(facts, role, model) + model.hidden * role.weight_bytes / role.tp)
+
+
+def _layer_bytes(facts: RunFacts, role: RoleFacts, model: Architecture) -> float:
+    """Bytes per token of the activations of one layer; vLLM stores no products of attention."""
+    scores = 0 if role.backend == "vllm" else model.score_bytes * facts.max_seq_len
+    return (model.layer_row * role.weight_bytes + scores) / role.tp

@@ -10,7 +10,7 @@ import torch
 from roll.cluster.handle import Cluster
 from roll.cluster.ray.environment import set_ray_environment
 from roll.config.schema import Run
-from roll.explain.placement import local_inventory
+from roll.explain.placement import count_modules, local_inventory
 from roll.placement.facts import facts_of
 from roll.placement.machine import ray_inventory
 from roll.placement.planner import num_needed, plan_devices
@@ -33,7 +33,7 @@ def devices_of_ray(run: Run) -> Inventory:
     set_ray_environment(run.ray.start_timeout_s)
     from roll.cluster.ray.connection import wait_for_nodes
 
-    needed, slots = num_needed(facts_of(run)), run.ray.cpu_slots
+    needed, slots = num_needed(facts_of(run, count=count_modules)), run.ray.cpu_slots
     nodes = wait_for_nodes(
         run.ray.address,
         lambda nodes: ray_inventory(nodes, slots).num_devices >= needed,
@@ -45,7 +45,7 @@ def devices_of_ray(run: Run) -> Inventory:
 def plan_placement(run: Run, *, supervised: bool = False) -> Placement:
     """The placement of all roles on the devices of the run; raises `ConfigError` if they do not suffice."""
     devices = devices_here(run) if run.ray.address is None else devices_of_ray(run)
-    return plan_devices(facts_of(run, alone=supervised), devices)
+    return plan_devices(facts_of(run, alone=supervised, count=count_modules), devices)
 
 
 def apply_placement(run: Run, placement: Placement) -> Run:

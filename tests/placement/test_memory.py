@@ -10,7 +10,7 @@ from roll.config.schema import Model, Shape
 from roll.engines.native.attention import Ragged, SlotCache
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.errors import ConfigError
-from roll.placement.architecture import architecture_at, architecture_of
+from roll.placement.architecture import architecture_of
 from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
 from roll.placement.memory import bytes_on
@@ -29,9 +29,9 @@ def share(plan: Placement, role: str, part: str, phase: str = "update") -> int:
 def test_parameters_are_those_of_the_models_as_published() -> None:
     # in billions, as the model cards say
     for name, billions in {"Qwen2.5-7B": 7.6, "Qwen3-0.6B-Base": 0.6, "Llama-3.1-8B-Instruct": 8.0}.items():
-        found = architecture_at(f"models/{name}")
+        found = architecture_of(Model(path=f"models/{name}"))
         assert found is not None and found.parameters / 1e9 == pytest.approx(billions, abs=0.05)
-    assert architecture_at("models/nobody-has-heard-of-it") is None
+    assert architecture_of(Model(path="models/nobody-has-heard-of-it")) is None
 
 
 def test_parameters_equal_those_of_the_decoder_without_biases_and_head_norms() -> None:
@@ -75,7 +75,7 @@ def test_the_kv_cache_is_that_of_the_native_generator(tmp_path: Path) -> None:
 
 def test_a_trainer_in_fp32_takes_sixteen_bytes_per_parameter_and_activations(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "2xH200", SMALL, "actor_train.devices=[0]", "actor_infer.devices=[1]")
-    model = architecture_at("models/Qwen3-0.6B")
+    model = architecture_of(Model(path="models/Qwen3-0.6B"))
     assert model is not None
     parts = {part: share(plan, "actor_train", part) for part in ("weights", "gradients", "optimizer", "activations")}
     assert parts["weights"] + parts["gradients"] + parts["optimizer"] == 16 * model.parameters

@@ -46,9 +46,7 @@ class HuggingFaceDecoder(nn.Module):
         self.config.architectures = self.config.architectures or [type(model).__name__]  # vLLM chooses by it
         self.lora: Lora | None = None
         self.frozen_digest: Digest | None = None
-        output = model.get_output_embeddings()
-        if output is None or getattr(output, "bias", None) is not None:
-            raise ConfigError("model: its output layer has a bias, or it has none; choose another model")
+        output = check_output(model)
         self.logit_scale, self.logit_cap = (1.0, None) if scored else _logit_options(model.config)
         self.score = nn.Parameter(torch.zeros(1, output.weight.shape[1])) if scored else None
         if scored:
@@ -181,6 +179,14 @@ def empty_model(config: Any, dtype: torch.dtype = torch.float32, *, trust_remote
         if not isinstance(tensor, nn.Parameter) and tensor.is_floating_point():
             tensor.data = tensor.data.float()
     return model
+
+
+def check_output(model: Any) -> Any:
+    """The output layer of a model; raises `ConfigError` if there is none, or one with a bias."""
+    output = model.get_output_embeddings()
+    if output is None or getattr(output, "bias", None) is not None:
+        raise ConfigError("model: its output layer has a bias, or it has none; choose another model")
+    return output
 
 
 def narrow(weight: Tensor, precision: Precision) -> Tensor:

@@ -52,7 +52,8 @@ def levels(facts: RunFacts, inventory: Inventory) -> list[list[Candidate]]:
     if facts.inline or not inventory.gpus or train.model is None or infer.model is None:
         return [configured]
     free_infer = infer.devices == "auto" and infer.backend == "vllm"
-    free_train = train.devices == "auto" and train.backend == "fsdp2"
+    divisible = train.model.counts is None  # models of transformers have no context parallelism
+    free_train = train.devices == "auto" and train.backend == "fsdp2" and divisible
     sizes = _sizes(infer, infer.tp, inventory) if free_infer else [infer.tp]
     parts = _sizes(train, train.cp, inventory) if free_train else [train.cp]
     candidates = list(_combine(facts, inventory, sizes, parts))

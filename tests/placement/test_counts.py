@@ -19,6 +19,7 @@ from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
 from roll.placement.records import Placement
+from roll.placement.search import levels
 from tests.placement.runs import run_of
 
 pytestmark = pytest.mark.slow
@@ -128,6 +129,14 @@ def test_a_large_mixture_is_planned_in_seconds_without_memory_for_it(tmp_path: P
     assert share(plan, "actor_infer", "weights", "rollout") == counted.parameters
     text = placement_report(run_of(tmp_path, f"model={{path: {folder}}}", fsdp, vllm), "2x8xH200")
     assert "experts: a token uses 3,35" in text and " ? " not in text
+
+
+def test_sequences_of_a_model_of_transformers_are_not_divided(tmp_path: Path) -> None:
+    directory(tmp_path, LARGE)
+    settings = ["actor_train={backend: fsdp2, dtype: bfloat16}", "actor_infer={backend: vllm, dtype: bfloat16}"]
+    run = run_of(tmp_path, f"model={{path: {tmp_path}/model}}", *settings)
+    candidates = levels(facts_of(run, count=count_modules), parse_cluster("2x8xH200"))
+    assert {each.facts.role("actor_train").cp for level in candidates for each in level} == {1}
 
 
 def test_a_model_that_cannot_be_built_is_an_error_of_the_plan(tmp_path: Path) -> None:

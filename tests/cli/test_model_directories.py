@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.families import family_model
 from roll.engines.hf.decoder import HuggingFaceDecoder
+from roll.tracking.sinks import read_lines
 from roll.weights.huggingface import write_model
 from tests.cli.conftest import Outcome, call
 from tests.data.chat_templates import tokenizer
@@ -29,6 +30,23 @@ actor_infer: {max_num_seqs: 4}
 tracking: {tensorboard: false}
 """
 ROW: dict[str, Any] = {"id": "one", "prompt": "1+1=", "answer": "2"}
+TALK = """\
+from roll.envs.base import StepResult
+from roll.types import Message
+
+class Talk:
+    def __init__(self, task):
+        self.turns = 0
+
+    async def start(self):
+        return (Message("user", "Go."),)
+
+    async def step(self, response):
+        self.turns += 1
+        return StepResult(messages=(Message("user", f"Turn {self.turns}."),), reward=1.0, done=self.turns == 3)
+
+    async def close(self): ...
+"""
 Change = Callable[[Path], object]
 
 
@@ -203,6 +221,30 @@ def test_roles_that_do_not_alternate_are_reported_by_both(folder: Path) -> None:
 def test_tools_that_the_template_cannot_call_are_reported_by_both(folder: Path) -> None:
     env = "tasks.0.env={kind: tool_use, tools: [calculator]}"
     assert "it has tools, and the model's chat template has no way to call one" in both(folder, env)
+
+
+def trained(folder: Path, *overrides: str) -> list[dict[str, Any]]:
+    """The metrics of all steps of a run."""
+    outcome = call(folder, "train", "run.yaml", *overrides)
+    assert outcome.code == 0, outcome
+    return [line for line in read_lines(folder / "runs" / "run" / "metrics.jsonl") if "reward/mean" in line]
+
+
+def test_every_end_token_of_the_model_ends_a_response(folder: Path) -> None:
+    ends = list(range(len(tokenizer("gemma"))))
+    (folder / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    (line,) = trained(folder)
+    assert line["length/mean"] == 1 and line["length/truncated"] == 0
+    exported = json.loads((folder / "runs" / "run" / "model" / "generation_config.json").read_text())
+    assert exported["eos_token_id"] == ends
+
+
+def test_turns_with_a_strict_template_are_trained_as_they_were_sampled(folder: Path) -> None:
+    (folder / "talks_of_models.py").write_text(TALK)
+    task = "{name: talk, env: 'talks_of_models:Talk', data: sums.jsonl}"
+    (line,) = trained(folder, f"tasks=[{task}]", "rollout.max_seq_len=400")
+    assert line["reward/mean"] == 3 and line.get("segments/rewritten", 0) == 0
+    assert line["sampler_mismatch/max"] < 1e-3, "the trainer saw the tokens of the generator"
 
 
 def test_a_model_without_a_template_joins_texts_and_says_so_where_roles_are_lost(folder: Path) -> None:

@@ -44,6 +44,11 @@ CATALOGUE = {
         about="families of models that pass: logits, gradients, training, files and generation as in `transformers`",
         goal="all of them",
     ),
+    "router_replay": Benchmark(
+        run="benchmarks.router_replay:run",
+        about="gap between logprobs of vLLM and the trainer for a mixture of experts, without over with router replay",
+        goal="at least 3 times smaller",
+    ),
     "trl_cpu": Benchmark(
         run="benchmarks.trl_cpu:run",
         about="trajectories per second of whole GRPO steps on the CPU, against TRL 1.16",

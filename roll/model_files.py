@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from roll.config.decoder import engine_of, model_fault
+from roll.config.backends import VllmInfer
+from roll.config.decoder import NUM_CHOSEN, engine_of, model_fault
 from roll.config.lora import Lora, native_fault, rank_fault, widths
 from roll.config.schema import SPECIAL_TOKENS, Model, Run
 from roll.errors import ConfigError, one_line
@@ -27,6 +28,17 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         generates = key not in ("critic.path", "reward_model.path")
         if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len, generates=generates)):
             yield key, fault
+    infer = run.actor_infer
+    if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
+        yield "actor_infer.router_replay", "the model has no experts; leave it out"
+
+
+def _has_experts(directory: Path) -> bool:
+    try:
+        config: Any = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        return any(config.get(key) for key in NUM_CHOSEN)
+    except (OSError, ValueError, AttributeError):
+        return directory.name != ""  # reported with the other faults of config.json
 
 
 def weight_faults(run: Run) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
     Floats = NDArray[np.float32]
     Bools = NDArray[np.bool_]
+    Experts = NDArray[np.int16]
 
 T = TypeVar("T")
 POLICY = "policy"
@@ -148,6 +149,9 @@ class Turn:
     """Name of the environment's state in this turn; empty if the environment does not report states."""
     span_rewards: tuple[tuple[int, float], ...] = ()
     """Rewards of the score's spans: index in `sampled` of the token that ends a span, and value. Indices increase."""
+    experts: Experts | None = None
+    """[tokens, layers, k]: for every token of `observation` and `sampled` the experts of the pass before it, which
+    computed its distribution; -1 where unknown, None if the generator does not record them"""
 
     @property
     def total_reward(self) -> float:
@@ -297,6 +301,8 @@ class Batch:
     span_rewards: torch.Tensor | None = None
     """[tokens] fp32: reward of the spans that end at each token, NaN where none does; None if no score has spans.
     Already part of `rewards`, not of `turn_rewards`"""
+    experts: torch.Tensor | None = None
+    """[tokens, layers, k] int16: experts that the generator chose in the pass before each token, -1 where unknown"""
     penalties: torch.Tensor | None = None
     """[tokens] fp32: subtracted from the reward per token; already subtracted in `rewards`, not in `turn_rewards`"""
     old_logprobs: torch.Tensor | None = None
@@ -340,7 +346,7 @@ class Batch:
 
 def _join(row: torch.Tensor, spans: Sequence[slice]) -> torch.Tensor:
     """Spans of a row as one row; copying spans is ten times as fast as indexing tokens."""
-    joined = row.new_empty(sum(span.stop - span.start for span in spans))
+    joined = row.new_empty(sum(span.stop - span.start for span in spans), *row.shape[1:])
     plain = row.detach().numpy()
     np.concatenate([plain[span] for span in spans], out=joined.numpy())
     return joined
@@ -348,7 +354,7 @@ def _join(row: torch.Tensor, spans: Sequence[slice]) -> torch.Tensor:
 
 _TOKEN_ROWS = (
     *("ids", "trained", "sampler_logprobs", "versions", "turn", "span_rewards", "penalties", "old_logprobs"),
-    *("entropies", "ref_logprobs", "teacher_logprobs", "values", "advantages", "returns", "weights"),
+    *("entropies", "ref_logprobs", "teacher_logprobs", "values", "advantages", "returns", "weights", "experts"),
 )
 
 

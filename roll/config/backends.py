@@ -85,6 +85,8 @@ class VllmInfer(RoleConfig):
     sampler and trainer is not measured: only for `rollout.max_staleness` 0 and algorithms that do not use them."""
     offload: bool = False
     """Whether it can free its GPU memory between two steps, for a trainer on the same GPU."""
+    router_replay: bool = False
+    """Record the experts that vLLM chooses for each token of a mixture of experts, and train with the same ones."""
 
     @property
     def group(self) -> int:

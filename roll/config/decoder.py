@@ -35,6 +35,8 @@ _REFUSED = {
     **dict.fromkeys(_OUTPUT_BIAS, "its output layer has a bias"),
 }
 """Families that `hf` cannot compute. Others that it cannot either are found when the model is built."""
+NUM_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
+"""Keys of configs with the number of experts per token."""
 _NOT_ATTENTION = ("linear_attention", "chunked_attention", "mamba", "recurrent", "conv")
 """Kinds of layers that keep a state along the sequence, or attend otherwise than `hf` can express."""
 

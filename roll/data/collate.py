@@ -175,7 +175,22 @@ class _BatchBuilder:
             turn_rewards=_floats(self.turn_rewards),
             turn_states=torch.tensor(state_numbers, dtype=torch.int64) if all(states) else None,
             span_rewards=self._span_rewards(sizes),
+            experts=self._experts(),
         )
+
+    def _experts(self) -> torch.Tensor | None:
+        """The row of that name: -1 for turns without it."""
+        shape = next((turn.experts.shape[1:] for turn in self.turns if turn.experts is not None), None)
+        if shape is None:
+            return None
+        unknown = np.full((1, *shape), -1, np.int16)
+        rows = [
+            np.broadcast_to(unknown, (len(turn.observation) + len(turn.sampled), *shape))
+            if turn.experts is None
+            else turn.experts
+            for turn in self.turns
+        ]
+        return torch.as_tensor(np.concatenate(rows))
 
     def _span_rewards(self, sizes: Any) -> torch.Tensor | None:
         """The row of that name; `sizes` are those of the observation and the response of each turn."""

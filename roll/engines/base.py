@@ -24,7 +24,7 @@ from roll.weights.digest import Digest
 if TYPE_CHECKING:
     import torch
 
-    from roll.types import Floats, Ints
+    from roll.types import Experts, Floats, Ints
 
 Part = Literal["weights", "optimizer", "kv"]
 
@@ -60,14 +60,24 @@ class Output:
     """Version of the weights that sampled all of these tokens."""
     finish: Finish | None = None
     """None while the request is running."""
+    experts: Experts | None = None
+    """[passes, layers, k] of the last output of a request: the experts of its last passes, ending with the one that
+    sampled the last token. None if they are not recorded."""
 
     @classmethod
     def of(
-        cls, id: str, ids: Sequence[int], logprobs: Sequence[float], *, version: int, finish: Finish | None = None
+        cls,
+        id: str,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        version: int,
+        finish: Finish | None = None,
+        experts: Experts | None = None,
     ) -> Output:
         """An output from plain numbers."""
         rows = np.array(ids, np.int32), np.array(logprobs, np.float32)
-        return cls(id=id, ids=rows[0], logprobs=rows[1], version=version, finish=finish)
+        return cls(id=id, ids=rows[0], logprobs=rows[1], version=version, finish=finish, experts=experts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +184,8 @@ class ActiveRequest:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     num_reported: int = 0
+    name: str = ""
+    """What the engine calls it, if that is not its id."""
 
 
 class SteppedGenerator(ABC):
@@ -226,11 +238,20 @@ class SteppedGenerator(ABC):
                     f"{self._max_seq_len}; raise rollout.max_seq_len"
                 )
 
-    def _report(self, row: ActiveRequest, finish: Finish | None) -> None:
-        """Output the tokens since the last report."""
+    def _report(self, row: ActiveRequest, finish: Finish | None, experts: Experts | None = None) -> None:
+        """Output the tokens since the last report, and the experts of the request's passes."""
         new = slice(row.num_reported, None)
+        if experts is not None:
+            experts = experts[: len(row.request.ids) + len(row.ids) - 1]
         self._outputs.append(
-            Output.of(row.request.id, row.ids[new], row.logprobs[new], version=self._version, finish=finish)
+            Output.of(
+                row.request.id,
+                row.ids[new],
+                row.logprobs[new],
+                version=self._version,
+                finish=finish,
+                experts=experts,
+            )
         )
         row.num_reported = len(row.ids)
 

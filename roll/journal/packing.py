@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Runs = list[tuple[int, int]]
 
 _INT, _UNSIGNED, _SHORT, _FLOAT = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<u2"), np.dtype("<f4")
+_EXPERT = np.dtype("<i2")
 _LONG = 512
 """Bytes of text above which deflating is worth its time."""
 _LEVEL = 1
@@ -120,11 +121,12 @@ def _pack_turn(turn: Turn, versions: dict[int, int]) -> tuple[Any, ...]:
         turn.waited_s,
         turn.state,
         turn.span_rewards,
+        *(() if turn.experts is None else [(turn.experts.shape, _cast(turn.experts, _EXPERT).tobytes())]),
     )
 
 
 def _unpack_turn(plain: list[Any]) -> Turn:
-    num_observed, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state, spans = plain
+    num_observed, narrow, logprobs, runs, finish, reward, generated_s, queued_s, waited_s, state, spans, *rest = plain
     ids = _widen(*narrow)
     return Turn(
         observation=ids[:num_observed],
@@ -138,6 +140,7 @@ def _unpack_turn(plain: list[Any]) -> Turn:
         waited_s=waited_s,
         state=state,
         span_rewards=tuple((index, value) for index, value in spans),
+        experts=np.frombuffer(rest[0][1], _EXPERT).reshape(rest[0][0]) if rest else None,
     )
 
 

@@ -43,15 +43,19 @@ class AuxiliaryModels:
 
 
 async def score(batch: Batch, actor: Cluster[Trainer], models: AuxiliaryModels, needs: frozenset[Need]) -> Batch:
-    """The batch with the per-token rows that `needs` names, and with the reward model's rewards."""
+    """The batch with the per-token rows that `needs` names, and with the reward model's rewards.
+
+    Only the actor repeats the generator's choice of experts: the other models are not what the generator sampled from.
+    """
+    whole, batch = batch, replace(batch, experts=None)
     if models.reward_model is not None:
         batch = await _add_model_reward(batch, models.reward_model, models.reward_weight)
     rows: dict[str, torch.Tensor] = {}
     if "entropies" in needs:
-        both = await _per_token(actor, HasEntropies.logprobs_and_entropies, batch)
+        both = await _per_token(actor, HasEntropies.logprobs_and_entropies, whole)
         rows["old_logprobs"], rows["entropies"] = both
     elif "old_logprobs" in needs:
-        rows["old_logprobs"] = await _per_token(actor, Trainer.logprobs, batch)
+        rows["old_logprobs"] = await _per_token(actor, Trainer.logprobs, whole)
     if models.reference_is_base:
         rows["ref_logprobs"] = await _per_token(actor, HasBaseModel.base_logprobs, batch)
     if models.reference is not None:
@@ -60,7 +64,7 @@ async def score(batch: Batch, actor: Cluster[Trainer], models: AuxiliaryModels, 
         rows["teacher_logprobs"] = await _per_token(models.teacher, LogprobModel.logprobs, batch)
     if models.critic is not None:
         rows["values"] = await _per_token(models.critic, LogprobModel.values, batch)
-    return replace(batch, **rows)
+    return replace(batch, experts=whole.experts, **rows)
 
 
 async def _add_model_reward(batch: Batch, reward_model: Cluster[LogprobModel], weight: float) -> Batch:

@@ -209,6 +209,7 @@ class Session:
             finish=sampled.finish,
             generated_s=time.perf_counter() - began,
             queued_s=sampled.queued_s,
+            experts=sampled.turn_experts(len(point.observation)),
         )
         message = response_message(completion.content, completion.calls)
         self.tree.add(node, point, message, completion.text, turn)

@@ -204,7 +204,12 @@ def _valid_turns(trajectory: Trajectory, valid: Container[int]) -> tuple[SavedTu
             context += turn.observation.tolist()
             versions: list[int] = turn.versions.tolist()
             num = next((index for index, version in enumerate(versions) if version not in valid), len(versions))
-            so_far = Sampled(ids=turn.sampled[:num], logprobs=turn.sampler_logprobs[:num], versions=turn.versions[:num])
+            so_far = Sampled(
+                ids=turn.sampled[:num],
+                logprobs=turn.sampler_logprobs[:num],
+                versions=turn.versions[:num],
+                experts=None if turn.experts is None else turn.experts[: len(turn.observation) + num],
+            )
             turns.append(SavedTurn(checksum=checksum(context), so_far=so_far))
             if num < len(turn.sampled):
                 return tuple(turns)

@@ -18,7 +18,7 @@ from roll.types import Finish, record
 if TYPE_CHECKING:
     import asyncio
 
-    from roll.types import Floats, Ints
+    from roll.types import Experts, Floats, Ints
 
     Future = asyncio.Future["Sampled"]
 
@@ -152,6 +152,18 @@ class Sampled:
     finish: Finish = Finish.ABORT
     queued_s: float = 0.0
     """Seconds that the request waited for a generator."""
+    experts: Experts | None = None
+    """[passes, layers, k]: the experts of the last passes, ending with the one that sampled the last token; None if
+    they are unknown"""
+
+    def turn_experts(self, num_observed: int) -> Experts | None:
+        """The experts of the pass before each token of a turn, with -1 in front where there are fewer passes."""
+        if self.experts is None:
+            return None
+        num_tokens = num_observed + len(self.ids)
+        missing = max(0, num_tokens - len(self.experts))
+        known = self.experts[len(self.experts) - num_tokens + missing :]
+        return np.concatenate([np.full((missing, *known.shape[1:]), -1, np.int16), known]).astype(np.int16)
 
 
 class VersionRows:
@@ -216,6 +228,9 @@ class Pending:
             versions=versions.row(output.version, len(ids)),
             finish=output.finish or Finish.ABORT,
             queued_s=self.queued_s,
+            experts=None
+            if output.experts is None
+            else output.experts[: len(output.experts) - len(output.ids) + len(ids)],
         )
         self.parts.append(part)
         self.num_tokens += len(ids)
@@ -267,6 +282,7 @@ def _join(parts: Sequence[Sampled], finish: Finish, queued_s: float) -> Sampled:
         versions=np.concatenate([part.versions for part in parts]),
         finish=finish,
         queued_s=queued_s,
+        experts=parts[-1].experts,
     )
 
 

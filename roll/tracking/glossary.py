@@ -44,6 +44,7 @@ GLOSSARY: dict[str, str] = {
     "loss/correction": "Mean over trained tokens of the weight that corrects for the sampler mismatch.",
     "experts/max_load": "Tokens of the most chosen expert over the mean of all, as a mean over layers; 1 is even.",
     "experts/unused": "Fraction of the experts of all layers that no token of the batch chose, 0 to 1.",
+    "experts/replay_changed": "Fraction of choices repeated from the generator where the trainer would choose others.",
     "experts/balance": "Load-balance loss: experts x sum of token share x mean probability, over layers; 1 is even.",
     "loss/*": "Mean over trained tokens of a number that the loss returns under this name.",
     "critic/policy": "The critic's loss over the batch of its last optimizer step, before that step.",

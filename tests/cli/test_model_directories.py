@@ -261,3 +261,8 @@ def test_a_model_without_a_template_joins_texts_and_says_so_where_roles_are_lost
     (line,) = warnings(chat)
     assert "the model has no chat template, so it sees the texts of system, user without their roles" in line
     assert not warnings(chat, "model.template=plain")
+
+
+def test_router_replay_needs_experts(folder: Path) -> None:
+    said = "actor_infer.router_replay: the model has no experts; leave it out"
+    assert said in both(folder, "actor_infer={backend: vllm, router_replay: true}")

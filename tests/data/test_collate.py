@@ -169,3 +169,14 @@ def test_rewards_of_spans_are_at_their_tokens_and_part_of_the_trajectorys_reward
     assert batch.turn_rewards.tolist() == [0.0, 1.5, 2.0], "without the spans"
     assert last_rows(batch).span_rewards is None and collate(GROUPS).span_rewards is None
     assert batch.select([1]).span_rewards is not None and len(batch.select([1]).span_rewards) == 2  # type: ignore[arg-type]
+
+
+def test_experts_of_turns_are_one_row_per_token_and_unknown_for_turns_without():
+    known = np.arange(20, dtype=np.int16).reshape(5, 2, 2)
+    turns = replace(turn([1, 2], [3, 4, 5]), experts=known), turn([6], [7])
+    batch = collate([Group(id=0, birth=0, trajectories=(attempt(0, segment(*turns), score=1.0),))])
+    assert batch.experts is not None and batch.experts.dtype == torch.int16
+    assert torch.equal(batch.experts[:5], torch.from_numpy(known)) and bool((batch.experts[5:] == -1).all())
+    assert collate([Group(id=0, birth=0, trajectories=(attempt(0, segment(turns[1]), score=1.0),))]).experts is None
+    both = replace(batch, lengths=(5, 2), trajectory=torch.tensor([0, 0]))
+    assert torch.equal(both.select([1, 0]).experts, batch.experts.roll(2, 0))

@@ -38,6 +38,15 @@ def test_a_turn_without_tokens_survives_a_round_trip():
     assert pack(attempt([])).versions == {}
 
 
+def test_experts_survive_a_round_trip_and_take_no_space_without():
+    plain = attempt([1, 2, 3])
+    experts = np.arange(36, dtype=np.int16).reshape(6, 3, 2) - 1
+    turn = replace(plain.turns[0], experts=experts)
+    found = unpack(pack(replace(plain, segments=(Segment(turns=(turn,)),))).body).turns[0].experts
+    assert found is not None and found.dtype == np.int16 and np.array_equal(found, experts)
+    assert unpack(pack(plain).body).turns[0].experts is None
+
+
 def test_arrays_that_are_views_survive_a_round_trip():
     turn = attempt(list(range(100))).turns[0]
     turn = replace(

@@ -61,9 +61,9 @@ class ShardedHuggingFace(ShardedModel):
             layer.forward.precision = Precision(checkpointing=precision.checkpointing)  # FSDP2 casts the weights
         self.allocate(layers_of(self.decoder.model), device, precision)
 
-    def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, attend: Attend, experts: Tensor | None = None) -> Tensor:
         """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised and scaled for `head`."""
-        return self.decoder.run(ids, positions, attend)
+        return self.decoder.run(ids, positions, attend, experts=experts)
 
     def fill(self, tensors: Mapping[str, Tensor], *, adapters: bool | None = None) -> None:
         super().fill(tensors, adapters=adapters)

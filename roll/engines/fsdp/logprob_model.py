@@ -26,7 +26,13 @@ from roll.engines.native.likelihood import likelihood
 from roll.engines.native.model_spec import ModelSpec, architecture, build
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
 from roll.engines.native.sampling import score
-from roll.engines.native.trainer import ForwardOutput, LogprobSettings, NativeLogprobModel, first_tokens
+from roll.engines.native.trainer import (
+    ForwardOutput,
+    LogprobSettings,
+    NativeLogprobModel,
+    first_tokens,
+    replay_arguments,
+)
 from roll.types import Batch, Sampling
 
 
@@ -86,7 +92,9 @@ class FsdpLogprobModel(NativeLogprobModel):
         layout = (PackedAttention if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
         ids = to_device(batch.ids, device)
         flat_ids = ids[layout.flat_tokens]
-        hidden = decoder(flat_ids, layout.positions, layout.attend)
+        replays = isinstance(decoder, ShardedHuggingFace) and decoder.score is None
+        hidden_arguments = replay_arguments(batch, layout) if replays else {}
+        hidden = decoder(flat_ids, layout.positions, layout.attend, **hidden_arguments)
         at, positions = self._assigned(to_device(needed & ~first_tokens(batch), device), layout, len(flat_ids))
         before = reduce_backward(hidden, self.ranks.tensor).index_select(0, positions)
         zeros = torch.zeros(len(ids), device=device)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from roll.config.decoder import NUM_CHOSEN
 from roll.engines.hf.decoder import check_output, empty_model, layers_of
 from roll.placement.architecture import Architecture, ModelCounts
 from roll.weights.huggingface import read_config
@@ -23,8 +24,6 @@ _GATED, _CLAMPED = 4, 7
 """Values kept per width of a feed-forward layer: inputs and output of the gate, the product; GPT-OSS clamps them."""
 _EXPERT_COPIES = 2
 """Hidden states kept per chosen expert: its input and its output."""
-_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
-"""Keys of configs with the number of experts per token."""
 
 
 def count_architecture(path: str, trust_remote_code: bool = False) -> Architecture:
@@ -97,7 +96,7 @@ def _score_copies(config: Any, layer: nn.Module) -> int:
 
 def _num_chosen(config: Any) -> float:
     """Experts per token; infinite if the config does not name them, so that all are counted."""
-    return next((number for key in _CHOSEN if isinstance(number := getattr(config, key, None), int)), float("inf"))
+    return next((number for key in NUM_CHOSEN if isinstance(number := getattr(config, key, None), int)), float("inf"))
 
 
 def _experts(layer: nn.Module) -> list[tuple[str, int, int]]:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from roll.config.lora import Lora
 from roll.engines.hf.attention import NAME, attending, register
-from roll.engines.hf.experts import ExpertLoad
+from roll.engines.hf.experts import ExpertLoad, RouterReplay, routers_of
 from roll.engines.hf.names import checkpoint_views, named_tensors
 from roll.engines.native.attention import AttentionOptions, Ragged
 from roll.engines.native.decoder import Attend, CacheShape
@@ -55,7 +55,7 @@ class HuggingFaceDecoder(nn.Module):
         self.expert_load = ExpertLoad(model)
         self._cache_shape: CacheShape | None = None
         for layer in layers_of(model):
-            layer.forward = _Layer(layer)
+            layer.forward = _Layer(layer, self.expert_load)
 
     @property
     def head(self) -> Tensor:
@@ -88,17 +88,35 @@ class HuggingFaceDecoder(nn.Module):
             self._cache_shape = CacheShape(layers=len(seen), kv_heads=heads, key_dim=key_dim, value_dim=value_dim)
         return self._cache_shape
 
-    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend, precision: Precision | None = None) -> Tensor:
-        """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised and scaled for `head`."""
+    def hidden(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        precision: Precision | None = None,
+        experts: Tensor | None = None,
+    ) -> Tensor:
+        """[tokens] ids at [tokens] positions -> [tokens, hidden], normalised and scaled for `head`.
+
+        `experts` [tokens, layers, k] are chosen instead of those of the routers, except where they are -1.
+        """
         precision = precision or Precision()
         for layer in layers_of(self.model):
             layer.forward.precision = precision
-        return self.run(ids, positions, attend, precision)
+        return self.run(ids, positions, attend, precision, experts)
 
-    def run(self, ids: Tensor, positions: Tensor, attend: Attend, precision: Precision | None = None) -> Tensor:
+    def run(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        precision: Precision | None = None,
+        experts: Tensor | None = None,
+    ) -> Tensor:
         """As `hidden`, with the layers as they are; parameters outside of them have this precision."""
-        for layer in layers_of(self.model):
+        for index, layer in enumerate(layers_of(self.model)):
             layer.forward.attend = attend
+            layer.forward.experts = None if experts is None else experts[:, index].long()
         inputs = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0), "use_cache": False}
         body, rounded = self.model.base_model, dict[str, Tensor]()
         if precision is not None and precision.dtype is not None:
@@ -202,23 +220,36 @@ class _Layer:
     not: their products depend on how many tokens each expert has.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer, self.inner = layer, layer.forward
+    def __init__(self, layer: nn.Module, load: ExpertLoad) -> None:
+        self.layer, self.inner, self._load = layer, layer.forward, load
         self.precision = Precision()
         self.attend: Attend | None = None
+        self.experts: Tensor | None = None
+        for router in routers_of(layer):
+            router.forward = partial(self._route, router.forward, len(cast(Any, router).weight))
         self._compiles = not any(name.endswith("experts") for name, _ in layer.named_modules())
         self._inside = False
+        self._chosen: Tensor | None = None
+        """Experts of the pass that is running."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._inside:
             return self.inner(*args, **kwargs)
-        run = partial(self._run, self.attend)
+        run = partial(self._run, self.attend, self.experts)
         if self.precision.checkpointing and torch.is_grad_enabled():
             return checkpoint(run, *args, use_reentrant=False, **kwargs)
         return run(*args, **kwargs)
 
-    def _run(self, attend: Any, *args: Any, **kwargs: Any) -> Any:
-        self._inside = True
+    def _route(self, route: Any, num_experts: int, *args: Any, **kwargs: Any) -> Any:
+        if self._chosen is None:
+            return route(*args, **kwargs)
+        with RouterReplay(self._chosen, num_experts) as replay:
+            output = route(*args, **kwargs)
+        self._load.add_replayed(replay.counts)
+        return output
+
+    def _run(self, attend: Any, experts: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+        self._inside, self._chosen = True, experts
         try:
             with nullcontext() if attend is None else attending(attend):
                 if self.precision.dtype is None:
@@ -229,7 +260,7 @@ class _Layer:
                     return _compiled()(self.layer, rounded, args, kwargs)
                 return functional_call(self.layer, rounded, args, kwargs)
         finally:
-            self._inside = False
+            self._inside, self._chosen = False, None
 
 
 @cache
@@ -272,7 +303,7 @@ def check_packing(decoder: HuggingFaceDecoder) -> None:
         packed = cap_logits(packed @ decoder.head.t(), decoder.logit_cap)
     decoder.model.set_attn_implementation("eager")
     for layer in layers_of(decoder.model):
-        layer.forward.attend = None
+        layer.forward.attend = layer.forward.experts = None
     try:
         whole = decoder.model.base_model if decoder.score is not None else decoder.model
         outputs = [whole(row.unsqueeze(0), use_cache=False) for row in rows]

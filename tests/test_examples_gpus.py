@@ -12,6 +12,7 @@ from roll.explain.placement import placement_report
 from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
+from tests.model_directories import ASCII, fill
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def test_it_is_accepted_where_its_model_is_and_on_a_cluster_elsewhere(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    fill(tmp_path, ASCII)
     assert ": ok" in run_cli(capsys, "check", f"examples/{name}", f"vars.model={tmp_path}")
     assert "fullest device" in run_cli(capsys, "check", f"examples/{name}", "--cluster", RUNS[name])
 
@@ -40,7 +41,7 @@ def test_the_quick_start_passes_the_check_where_its_model_and_data_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    fill(tmp_path, ASCII)
     for split in ("train", "test"):
         (tmp_path / f"gsm8k_{split}.jsonl").write_text(json.dumps({"prompt": "1+1?", "answer": "2"}))
         row = {"prompt": "Write f.", "tests": ["assert f() == 2"], "reference": "def f(): return 2"}

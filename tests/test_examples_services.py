@@ -10,6 +10,7 @@ import pytest
 
 from roll.cli import main
 from roll.sandbox.level import unavailable_reason
+from tests.model_directories import ASCII, fill
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def test_the_command_for_a_real_model_at_the_head_of_an_example_is_accepted(
     example: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    fill(tmp_path, ASCII)
     head = (ROOT / "examples" / f"{example}.yaml").read_text().partition("\nname: ")[0]
     (written,) = re.findall(r"roll (train .*model=(?:.*\\\n)*.*)", head)
     words = shlex.split(written.replace("\\\n#", " ").replace("models/instruct", str(tmp_path)))

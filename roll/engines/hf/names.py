@@ -6,6 +6,7 @@ and other engines have one per expert. Each of these is a view of a parameter, s
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,6 +16,10 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.errors import ConfigError
+
+LARGE = 2**20
+"""Entries above which only a slice of a tensor is converted."""
+_THIN = 8
 
 
 class View(NamedTuple):
@@ -53,10 +58,39 @@ def named_tensors(model: Any, views: dict[str, list[View]]) -> Iterator[tuple[st
 
 
 def _views(model: Any, name: str, tensor: Tensor) -> list[View]:
-    """Found by converting a tensor whose entries are their own positions in memory."""
-    places = torch.arange(tensor.numel(), device="cpu").view(tensor.shape)
-    reverted: dict[str, Tensor] = revert_weight_conversion(model, {name: places})
-    return [_view(name, each) for name, each in reverted.items()]
+    """Found by converting a tensor whose entries are their own positions in memory.
+
+    Of large tensors a thin slice is converted, since conversions treat all entries of the last dimension alike. Where
+    they do not, the tensors that come out are not whole slices, and the whole tensor is converted.
+    """
+    shape = tuple(tensor.shape)
+    if tensor.numel() > LARGE and shape[-1] > _THIN and (found := _thin_views(model, name, shape)) is not None:
+        return found
+    places = torch.arange(tensor.numel(), device="cpu").view(shape)
+    return [_view(name, each) for name, each in _reverted(model, name, places).items()]
+
+
+def _thin_views(model: Any, name: str, shape: tuple[int, ...]) -> list[View] | None:
+    """The views, from the first entries of the last dimension; None if a view does not have all of these, in order."""
+    width = shape[-1]
+    places = torch.arange(math.prod(shape[:-1]) * _THIN, device="cpu").view(*shape[:-1], _THIN)
+    views: list[View] = []
+    try:
+        thin = [_view(part, each) for part, each in _reverted(model, name, places).items()]
+    except (ConfigError, RuntimeError):
+        return None
+    for view in thin:
+        if view.size[-1:] != (_THIN,) or view.stride[-1] != 1:
+            return None
+        if any(each % _THIN for each in (view.offset, *view.stride[:-1])):
+            return None
+        stride = (*(each // _THIN * width for each in view.stride[:-1]), 1)
+        views.append(View(view.name, (*view.size[:-1], width), stride, view.offset // _THIN * width))
+    return views
+
+
+def _reverted(model: Any, name: str, places: Tensor) -> dict[str, Tensor]:
+    return revert_weight_conversion(model, {name: places})
 
 
 def _view(name: str, places: Tensor) -> View:

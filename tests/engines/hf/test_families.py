@@ -17,6 +17,7 @@ from roll.config.lora import Lora
 from roll.config.schema import Model, Optimizer
 from roll.conformance.trainers import OBJECTIVES, check_trainer
 from roll.engines.hf.decoder import HuggingFaceDecoder, check_packing
+from roll.engines.hf.names import checkpoint_views
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, build, engine_for
@@ -294,3 +295,11 @@ def test_the_native_decoder_is_taken_where_it_computes_the_same(
 ) -> None:
     path = saved(tmp_path, name).path
     assert engine_for(Model(path=path, engine=engine), max_seq_len) == expected
+
+
+@each_family
+def test_views_of_large_tensors_are_found_from_a_slice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = family_model(name)
+    whole = checkpoint_views(model)
+    monkeypatch.setattr("roll.engines.hf.names.LARGE", 0)
+    assert checkpoint_views(model) == whole

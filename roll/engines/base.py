@@ -153,7 +153,7 @@ class Generator(Protocol):
     """Samples responses with the newest weights it has received.
 
     submit      never waits
-    events      waits until a token is sampled, at most `max_wait_s`; the engine runs during this call
+    events      waits until a token is sampled, at most `max_wait_s`; the engine runs at least during this call
     abort       never waits; partial tokens come back through `events`, with finish `abort`
     receive     only while paused and empty: no step may see a mixture of versions
     """
@@ -196,7 +196,13 @@ class SteppedGenerator(ABC):
         self._outputs: list[Output] = []
         self._version, self._paused = 0, False
         self._changed = asyncio.Event()
-        """Set where `events` may have something to do again."""
+        """Set where the engine may have something to do again."""
+        self.continuous = False
+        """Whether the engine also runs between two calls of `events`: in a process of its own, where a call takes
+        milliseconds to come back. Otherwise it runs during these calls, and other roles between them."""
+        self._stepping: asyncio.Task[None] | None = None
+        self._reported = asyncio.Event()
+        """Set where there may be outputs."""
 
     @property
     @abstractmethod
@@ -208,6 +214,39 @@ class SteppedGenerator(ABC):
         """Run one step of the engine."""
 
     async def events(self, max_wait_s: float) -> list[Output]:
+        await (self._wait_for_outputs(max_wait_s) if self.continuous else self._step_for_outputs(max_wait_s))
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    async def _wait_for_outputs(self, max_wait_s: float) -> None:
+        self._stepping = stepping = self._stepping or asyncio.create_task(self._step())
+        self._reported.clear()
+        if not self._outputs:
+            reported = asyncio.create_task(self._reported.wait())
+            try:
+                await asyncio.wait([reported, stepping], timeout=max_wait_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reported.cancel()
+        if stepping.done():
+            self._stepping = None
+            stepping.result()  # raises the error of the engine
+
+    async def _step(self) -> None:
+        """Run the engine for as long as the process."""
+        while True:
+            if self._paused or not self._busy:
+                self._changed.clear()
+                await self._changed.wait()
+            else:
+                self._advance()
+                await asyncio.sleep(0)
+
+    def _end_stepping(self) -> None:
+        if self._stepping is not None:
+            self._stepping.cancel()
+            self._stepping = None
+
+    async def _step_for_outputs(self, max_wait_s: float) -> None:
         deadline = time.monotonic() + max_wait_s
         while not self._outputs and (left := deadline - time.monotonic()) > 0:
             if self._paused or not self._busy:
@@ -220,8 +259,6 @@ class SteppedGenerator(ABC):
                 continue
             self._advance()
             await asyncio.sleep(0)
-        outputs, self._outputs = self._outputs, []
-        return outputs
 
     async def pause(self) -> None:
         self._paused = True
@@ -254,6 +291,7 @@ class SteppedGenerator(ABC):
             )
         )
         row.num_reported = len(row.ids)
+        self._reported.set()
 
 
 class HasStatistics(Protocol):

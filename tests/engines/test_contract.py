@@ -10,11 +10,20 @@ import pytest
 from roll.engines.fake import FakeGenerator, FakeTrainer
 from roll.errors import ConfigError
 from tests.engines import contract
-from tests.engines.models import generator, small, trainer
+from tests.engines.models import generator, request, small, trainer
+
+
+def in_a_process() -> Any:
+    """The native generator as its own process has it: it samples between calls too."""
+    engine = generator(small(), slots=8, context=contract.CONTEXT)
+    engine.continuous = True
+    return engine
+
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "fake": lambda: FakeGenerator(max_seq_len=contract.CONTEXT),
     "native": lambda: generator(small(), slots=8, context=contract.CONTEXT),
+    "native, continuous": in_a_process,
 }
 TRAINERS: dict[str, Callable[[], Any]] = {"fake": FakeTrainer, "native": lambda: trainer(small())}
 
@@ -51,6 +60,27 @@ def test_every_generator_offloads_and_onloads(make: Callable[[], Any]) -> None:
 def test_every_generator_can_be_probed(make: Callable[[], Any]) -> None:
     engine = make()
     asyncio.run(contract.a_probe_speaks_of_every_token_and_leaves_nothing_behind(engine, engine))
+
+
+def test_a_continuous_generator_samples_between_calls_and_raises_its_errors_in_the_next() -> None:
+    async def use() -> None:
+        engine = in_a_process()
+        await engine.start()
+        await engine.events(0.0)
+        await engine.submit([request("r", [1, 2, 3], 20)])
+        while engine._busy:
+            await asyncio.sleep(0)
+        assert sum(len(output.ids) for output in await engine.events(0.0)) == 20
+        engine._advance = broken
+        await engine.submit([request("s", [1, 2, 3], 20)])
+        with pytest.raises(ZeroDivisionError):
+            await engine.events(60.0)
+        await engine.stop()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    asyncio.run(use())
 
 
 @every(TRAINERS)

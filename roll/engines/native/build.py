@@ -57,9 +57,11 @@ def logprob_model(
 def generator(
     rank: int, *, model_spec: ModelSpec, settings: NativeGeneratorSettings, context: WorkerContext, channel: Spec
 ) -> NativeGenerator:
-    """A generator that receives its weights through `channel`."""
+    """A generator in a process of its own, which receives its weights through `channel`."""
     settings = replace(settings, device=configure_torch(context))
-    return NativeGenerator(build(model_spec), settings, _channel(channel, rank))
+    engine = NativeGenerator(build(model_spec), settings, _channel(channel, rank))
+    engine.continuous = True
+    return engine
 
 
 def configure_torch(context: WorkerContext) -> torch.device:

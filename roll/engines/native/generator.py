@@ -81,6 +81,7 @@ class NativeGenerator(SteppedGenerator):
         await self.onload(["kv"])
 
     async def stop(self) -> None:
+        self._end_stepping()
         self._cache = None
 
     async def submit(self, requests: Sequence[Request]) -> None:

@@ -115,6 +115,7 @@ class VllmGenerator(SteppedGenerator):
             self._adapter = ServedAdapter(self._engine, self.model_spec.lora, self.settings.dtype)
 
     async def stop(self) -> None:
+        self._end_stepping()
         if self._engine is None:
             return
         if self._adapter is not None:
@@ -255,8 +256,10 @@ class VllmGenerator(SteppedGenerator):
 
 
 def generator(rank: int, *, model_spec: ModelSpec, settings: VllmSettings, channel: Spec) -> VllmGenerator:
-    """A generator that receives its weights through `channel`."""
-    return VllmGenerator(model_spec, settings, CHANNELS[channel.name](rank, **channel.kwargs))
+    """A generator in a process of its own, which receives its weights through `channel`."""
+    engine = VllmGenerator(model_spec, settings, CHANNELS[channel.name](rank, **channel.kwargs))
+    engine.continuous = True
+    return engine
 
 
 def load(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:

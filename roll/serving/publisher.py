@@ -63,11 +63,23 @@ class Publisher:
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a generator is between two versions."""
     _num_replaced: int = 0
+    _last_tried: int = -1
+    """The last version whose transfer began; members of a broadcast may have joined its group."""
+    _interrupted: int | None = None
+    """Step whose publication lost a generator; the replacement of that generator publishes it."""
+    _completed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def publish(self, step: int) -> None:
         """Serve the weights of step `step`. Rewards and environments keep running meanwhile."""
         async with self._changing:
-            await self._publish(step)
+            try:
+                await self._publish(step)
+                self._interrupted = None
+            except _GeneratorLost:
+                self._interrupted = step
+                self._completed.clear()
+        if self._interrupted is not None:
+            await self._completed.wait()
 
     async def replace_generator(self, rank: int, died: WorkerDied) -> None:
         """Replace a dead generator by one with the served weights; raises `RunStopped` past the budget."""
@@ -79,17 +91,29 @@ class Publisher:
         if self.transport.concurrent:
             async with self._changing:  # every version needs all generators
                 await self._start_replacement(replacement, rank)
-                await self._publish(self.step_of[self.version], joined=rank)
+                await self._publish_to_replacement(rank)
         else:
             await self._start_replacement(replacement, rank)
             async with self._changing:
                 await self._catch_up(rank)
         self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what))
-        _LOG.info("generator %d was replaced and serves version %d", rank, self.version)
+        _LOG.info("generator %d was replaced; version %d is served", rank, self.version)
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
         await replacement.replace(rank)
         await self.generators.at(rank, Generator.start)
+
+    async def _publish_to_replacement(self, rank: int) -> None:
+        """Publish to all generators the interrupted step, or else the served one again."""
+        step = self.step_of[self.version] if self._interrupted is None else self._interrupted
+        try:
+            await self._publish(step, joined=rank)
+        except _GeneratorLost:  # another one died, whose replacement publishes
+            self._interrupted = step
+            self._completed.clear()
+        else:
+            self._interrupted = None
+            self._completed.set()
 
     async def _catch_up(self, rank: int) -> None:
         """Give one generator the served weights; the others keep running."""
@@ -100,8 +124,13 @@ class Publisher:
         self.router.mark_ready(rank)
 
     async def _publish(self, step: int, *, joined: int | None = None) -> None:
-        """`joined` is a new generator; the version then skips a number, as it has missed the last one."""
-        version, clock = self.version + (1 if joined is None else 2), LapTimer()
+        """`joined` is a new generator; the version then skips a number, as it has missed the last one.
+
+        So it does after a failed transfer, which only some members may have joined.
+        """
+        last = max(self.version, self._last_tried)
+        version = last + (1 if joined is None and last == self.version else 2)
+        clock = LapTimer()
         await self.router.hold()
         if joined is not None:
             await self.generators.at(joined, Generator.pause)
@@ -110,6 +139,9 @@ class Publisher:
         if self.device_sharing is not None:
             await self.device_sharing.enter("weight_sync")
             clock.lap("make room")
+        if self.transport.concurrent and self.router.balancer.unavailable:
+            raise _GeneratorLost
+        self._last_tried = version
         sent, received = await self._move(version, clock)
         self._attest(version, sent, received)
         if self.canary is not None and (self.transport.moves or not self._digests):
@@ -140,14 +172,60 @@ class Publisher:
             return self.generators.at(rank, Generator.receive, version)
 
         if self.transport.concurrent:
-            sent, received = await asyncio.gather(sending, self.router.each(receive))
+            sent, received = await self._broadcast(sending, receive)
             clock.lap("move")
-            return sent[0], received
+            return sent, received
         sent = (await sending)[0]
         clock.lap("send")
         received = await self.router.each(receive)
         clock.lap("receive")
         return sent, received
+
+    async def _broadcast(
+        self, sending: Awaitable[list[Digest]], receive: Callable[[int], Awaitable[Digest]]
+    ) -> tuple[Digest, dict[int, Digest]]:
+        """Send and receive at the same time; raises `_GeneratorLost` if the death of a generator broke the transfer.
+
+        It returns or raises only when no member is in the transfer any more, so that the next one finds all ready.
+        """
+        errors: list[RunStopped] = []
+
+        async def receive_or_record(rank: int) -> Digest | None:
+            try:
+                return await receive(rank)
+            except RunStopped as error:
+                errors.append(error)
+                return None
+
+        sent, received = await asyncio.gather(sending, self.router.each(receive_or_record), return_exceptions=True)
+        if isinstance(received, BaseException):
+            raise received
+        if isinstance(sent, RunStopped):
+            errors.insert(0, sent)
+        elif isinstance(sent, BaseException):
+            raise sent
+        if not errors and not isinstance(sent, BaseException):
+            return sent[0], {rank: digest for rank, digest in received.items() if digest is not None}
+        dead = await self._dead_generators()
+        if not dead and not self.router.balancer.unavailable:
+            raise errors[0]
+        if dead and not self._digests:  # nothing replaces generators before the first version
+            raise dead[0]
+        raise _GeneratorLost
+
+    async def _dead_generators(self) -> list[WorkerDied]:
+        """Errors of the generators that have died since the router last called them."""
+        dead: list[WorkerDied] = []
+
+        async def check(rank: int) -> None:
+            try:
+                await self.generators.at(rank, Generator.pause)
+            except WorkerDied as error:
+                dead.append(error)
+                raise
+
+        await self.router.each(check, "pause")
+        return dead
 
     def _attest(self, version: int, sent: Digest, received: Mapping[int, Digest]) -> None:
         """Raise `RunStopped` unless every generator holds the weights that the trainer sent."""
@@ -168,6 +246,10 @@ class Publisher:
             if digest == held:
                 return f"nothing was delivered, it still holds version {version}"
         return "these weights were never published, so a part is stale or was changed in transit"
+
+
+class _GeneratorLost(Exception):
+    """A generator died, and a broadcast needs all of them; its replacement publishes."""
 
 
 class LapTimer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any
@@ -40,7 +41,7 @@ class GlooChannel:
     """`Channel` from rank 0 to all other ranks of a rendezvous.
 
     After a gap in the versions all members form a new group, in which a replacement may have the rank of a member that
-    died.
+    died. A member whose transfer fails leaves the group, so that the others fail at once instead of after the timeout.
     """
 
     _device = "cpu"
@@ -55,8 +56,7 @@ class GlooChannel:
 
     def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
         assert self.rendezvous.rank == 0, "only rank 0 sends"
-        with blame_transfer(version):
-            self._join(version)
+        with self._transfer(version):
             in_flight: deque[list[tuple[Any, torch.Tensor]]] = deque()
             for entries, payload in self._pack(tensors):
                 in_flight.append(self._post(entries, payload, version))
@@ -69,8 +69,7 @@ class GlooChannel:
     def receive(self, *, version: int) -> Iterator[NamedTensor]:
         """The tensors in any order, each valid until the next is read: its buffer is then written again."""
         assert self.rendezvous.rank > 0, "rank 0 sends"
-        with blame_transfer(version):
-            self._join(version)
+        with self._transfer(version):
             arriving: deque[tuple[list[Entry], torch.Tensor, Any]] = deque()
             number, more = 0, True
             while more or arriving:
@@ -82,6 +81,19 @@ class GlooChannel:
                     work.wait()
                 for entry in entries:
                     yield entry.name, entry.tensor(payload)
+
+    @contextmanager
+    def _transfer(self, version: int) -> Generator[None]:
+        """A transfer in the current group or a new one; after an error this member has left it."""
+        try:
+            with blame_transfer(version):
+                self._join(version)
+                yield
+        except BaseException:
+            group, self._group, self._last = self._group, None, None
+            if group is not None:
+                group.abort()
+            raise
 
     def _join(self, version: int) -> None:
         """Form a group unless `version` follows the last one; versions are equal everywhere, so all members agree."""

@@ -155,6 +155,43 @@ class Process:
         return self.process.returncode, said.splitlines()
 
 
+def wait_for(run: Process, reached: Callable[[], bool], seconds: float = 300.0) -> None:
+    """Wait for a condition while the run goes on."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert run.process.poll() is None, run.process.stderr and run.process.stderr.read()
+        assert time.monotonic() < deadline, run.log()
+        time.sleep(0.05)
+
+
+def steps_of(run: Process) -> int:
+    return len(read_lines(run.directory / "metrics.jsonl"))
+
+
+def test_a_run_over_gloo_replaces_killed_generators_in_a_new_group(ray_address: str, file: Path) -> None:
+    run = Process(file, "gloo", "actor_infer.workers=2", "weight_sync.transport=gloo", f"ray.address={ray_address}")
+    try:
+        wait_for(run, run.trained)
+        for number, name in enumerate(("actor_infer-0", "actor_infer-1"), 1):
+            killed = run.worker(name)
+            os.kill(killed, signal.SIGKILL)
+            wait_for(run, lambda number=number: len(run.events(GeneratorReplaced)) == number)
+            steps = steps_of(run)
+            wait_for(run, lambda steps=steps: steps_of(run) > steps + 1)
+            assert run.worker(name) != killed
+        os.killpg(run.process.pid, signal.SIGINT)
+        code, said = run.ended()
+        assert code == 130 and not any("Traceback" in line for line in said), said
+        versions = [event.version for event in run.events(WeightsPublished)]
+        steps_published = [event.step for event in run.events(WeightsPublished)]
+        assert versions == sorted(set(versions)) and steps_published == sorted(steps_published)
+        gaps = [after - before for before, after in zip(versions, versions[1:], strict=False)]
+        assert sum(gap > 1 for gap in gaps) == 2, "one new group for each replacement"
+    finally:
+        run.process.kill()
+        run.process.communicate()
+
+
 @pytest.mark.sweep
 def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
     lost, asked = (

@@ -103,11 +103,27 @@ class Mortal(InlineCluster[Generator]):
         self.dead.discard(rank)
 
 
+class Broadcasting(FakeTrainer):
+    """Its transfer fails if a generator is dead, as a broadcast does."""
+
+    def __init__(self, cluster: Mortal) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    async def send(self, version: int) -> Digest:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if self._cluster.dead:
+            raise RunStopped(f"weights: version {version} was not transferred (connection closed)")
+        return await super().send(version)
+
+
 class Scene:
     """Generators behind a router and a publisher that has published version 0."""
 
     def __init__(self, path: Path, size: int, *, most: int, together: bool) -> None:
-        self.cluster, self.trainer = Mortal(size), FakeTrainer()
+        self.cluster = Mortal(size)
+        self.trainer = Broadcasting(self.cluster) if together else FakeTrainer()
         self.router = Router(self.cluster, max_wait_s=0.05)
         self.journal = Journal(path / "journal.db")
         self.notices: list[str] = []
@@ -241,6 +257,51 @@ def test_a_generator_that_dies_during_a_publication_does_not_delay_it(method: st
             await until(lambda: scene.events(GeneratorReplaced))
             assert scene.events(GeneratorReplaced)[0].version == 1 and len(scene.events(WeightsPublished)) == 2
             assert scene.cluster.engines[0].calls[:2] == ["receive 1", "resume 1"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["pause", "abort", "receive"])
+def test_a_broadcast_that_loses_a_generator_is_repeated_with_its_replacement(method: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path, 3, together=True) as scene:
+            asked = [asyncio.create_task(scene.router.sample(request(str(at), [5, 6], 300))) for at in range(4)]
+            await until(lambda: scene.router.counts.tokens > 40)
+            scene.cluster.dying[0] = method
+            await scene.publisher.publish(1)
+            (_, event) = scene.events(WeightsPublished)
+            assert event.step == 1 and event.version >= 2, "a gap in the versions makes a new group"
+            assert all(engine.received[-1] == event.version for engine in scene.cluster.engines)
+            replies = await asyncio.gather(*asked)
+            assert all(len(reply.ids) == 300 and set(reply.versions) <= {0, event.version} for reply in replies)
+            await scene.publisher.publish(2)
+            assert all(engine.received[-1] == event.version + 1 for engine in scene.cluster.engines)
+
+    asyncio.run(run())
+
+
+def test_two_generators_that_die_in_one_broadcast_are_both_replaced_before_it_is_repeated(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path, 3, together=True) as scene:
+            scene.cluster.dying |= {0: "receive", 2: "receive"}
+            await scene.publisher.publish(1)
+            assert [event.step for event in scene.events(WeightsPublished)] == [0, 1]
+            assert sorted(scene.cluster.replaced) == [0, 2]
+            assert all(engine.received[-1] == scene.publisher.version for engine in scene.cluster.engines)
+
+    asyncio.run(run())
+
+
+def test_a_broadcast_that_fails_with_all_generators_alive_stops_the_run(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path, together=True) as scene:
+
+            async def send(version: int) -> Digest:
+                raise RunStopped("weights: version 1 was not transferred (timed out)")
+
+            scene.trainer.send = send
+            with pytest.raises(RunStopped, match="timed out"):
+                await scene.publisher.publish(1)
 
     asyncio.run(run())
 

@@ -18,7 +18,7 @@ from typing import Any
 from roll.allocator import keep_freed_memory
 from roll.cluster.handle import build_worker
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
-from roll.errors import ConfigError, RollError
+from roll.errors import ConfigError, RollError, WorkerDied
 
 _THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
@@ -71,6 +71,8 @@ class WorkerActor:
     async def call(self, method: str, arguments: Payload | bytes) -> Payload | bytes:
         """Call a method of the worker."""
         try:
+            if self._worker is None:
+                raise WorkerDied(f"{self._name or 'the worker'}: has not started yet (called for {method})")
             args, kwargs = unpack(arguments)
             return pack(CallResult(True, await getattr(self._worker, method)(*args, **kwargs))).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error

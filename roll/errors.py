@@ -9,6 +9,7 @@ RollError
 │   └── EngineFailed   the inference engine refused or lost the request
 ├── RunStopped         the run cannot continue; all files on disk are intact, exit code 3
 └── WorkerDied         one worker has died; it is replaced, or the run stops if too many have died
+    └── PeerLost       a worker lost the connection to another one, whose own error names the cause
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class WorkerDied(RollError):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}" if self.fix else self.what
+
+
+class PeerLost(WorkerDied):
+    """A rank lost its connection to another one. That one's `WorkerDied`, if it has one, names the cause."""
 
 
 class blame:  # noqa: N801 - used like a function

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.cluster.pending import PendingCall
+from roll.errors import PeerLost, WorkerDied
 from roll.types import Spec
 
 W = TypeVar("W")
@@ -21,6 +22,8 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 Method = Callable[Concatenate[Any, P], Awaitable[R]]
+_CAUSE_S = 15.0
+"""Seconds in which a worker's death is reported after it broke the calls of others."""
 
 
 class Cluster(Protocol[W_co]):
@@ -36,7 +39,7 @@ class Cluster(Protocol[W_co]):
 
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
         calls = [self.at(rank, method, *args, **kwargs) for rank in range(self.size)]
-        return list(await asyncio.gather(*calls))
+        return await gather_ranks(calls)
 
     async def scatter(
         self,
@@ -50,6 +53,40 @@ class Cluster(Protocol[W_co]):
         return list(await asyncio.gather(*calls))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+
+async def gather_ranks(calls: Iterable[Awaitable[R]]) -> list[R]:
+    """The results in order. If calls fail, raises the error of a worker that died itself before those of its peers.
+
+    A death breaks the collective operations of all ranks, and their errors may arrive before Ray reports it.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        first = next((error for task in tasks if task.done() and (error := task.exception())), None)
+        if first is None:
+            return [task.result() for task in tasks]
+        if not _dead(tasks):
+            await _wait_for_death(tasks)
+        raise next(iter(_dead(tasks)), first)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _wait_for_death(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Wait until all have ended or one of them by the death of its worker; at most `_CAUSE_S`."""
+    try:
+        async with asyncio.timeout(_CAUSE_S):
+            while (pending := [task for task in tasks if not task.done()]) and not _dead(tasks):
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    except TimeoutError:
+        return
+
+
+def _dead(tasks: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
+    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    return [error for error in errors if isinstance(error, WorkerDied) and not isinstance(error, PeerLost)]
 
 
 class RankGroup(Cluster[W]):

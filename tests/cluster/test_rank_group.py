@@ -6,6 +6,7 @@ import pytest
 
 from roll.cluster.handle import RankGroup
 from roll.cluster.inline import InlineCluster
+from roll.errors import PeerLost, WorkerDied
 
 
 class Rank:
@@ -24,6 +25,12 @@ class Rank:
     async def fail(self) -> None:
         if self.rank == 1:
             raise ValueError("rank 1")
+
+    async def die(self) -> None:
+        if self.rank == 2:
+            await asyncio.sleep(0.05)
+            raise WorkerDied("rank 2: its process ended")
+        raise PeerLost(f"rank {self.rank}: lost another rank")
 
 
 def rank_group() -> tuple[RankGroup[Rank], list[Rank]]:
@@ -62,3 +69,9 @@ def test_an_error_of_any_rank_is_raised_and_the_group_counts_as_one_worker() -> 
         asyncio.run(one.scatter(Rank.say, ["a", "b"]))
     with pytest.raises(AssertionError, match="one worker"):
         asyncio.run(one.at(1, Rank.say, "a"))
+
+
+def test_the_rank_that_died_is_named_even_if_the_errors_of_its_peers_arrive_first() -> None:
+    one, _ = rank_group()
+    with pytest.raises(WorkerDied, match="rank 2: its process ended"):
+        asyncio.run(one.at(0, Rank.die))

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,8 +186,39 @@ def test_a_run_over_gloo_replaces_killed_generators_in_a_new_group(ray_address: 
         versions = [event.version for event in run.events(WeightsPublished)]
         steps_published = [event.step for event in run.events(WeightsPublished)]
         assert versions == sorted(set(versions)) and steps_published == sorted(steps_published)
-        gaps = [after - before for before, after in zip(versions, versions[1:], strict=False)]
+        gaps = [after - before for before, after in pairwise(versions)]
         assert sum(gap > 1 for gap in gaps) == 2, "one new group for each replacement"
+    finally:
+        run.process.kill()
+        run.process.communicate()
+
+
+DYING = """
+import os, signal
+from pathlib import Path
+import torch.distributed as dist
+
+
+def loss(tokens):
+    if dist.get_rank() == 1 and Path("die").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return -tokens.logprobs * tokens.advantages, {}
+"""
+
+
+def test_if_a_rank_of_a_trainer_dies_the_only_line_names_it(ray_address: str, file: Path) -> None:
+    (file.parent / "beside.py").write_text(BESIDE + DYING)
+    ranks = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
+    run = Process(file, "ranks", *ranks, f"ray.address={ray_address}")
+    try:
+        wait_for(run, run.trained)
+        pids = [run.worker("actor_train-0"), run.worker("actor_train-1")]
+        (file.parent / "die").touch()
+        code, said = run.ended()
+        assert code == 3 and len(said) == 1, said
+        assert said[0].startswith(f"actor_train 1: its process (pid {pids[1]}) ended during update; "), said
+        assert said[0].endswith("then `roll resume` the run") and "gloo" not in said[0]
+        assert all(map(gone, pids)), "no orphans"
     finally:
         run.process.kill()
         run.process.communicate()

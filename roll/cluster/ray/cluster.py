@@ -29,7 +29,7 @@ import ray as _ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from roll.cluster.handle import Cluster, Method, P, R, W
+from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process_state import OUT_OF_MEMORY
 from roll.cluster.process_tree import end_processes, find_process_tree
@@ -244,7 +244,7 @@ class RayCluster(Cluster[W]):
 
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
         arguments = await _store(pack((args, kwargs)))
-        return list(await asyncio.gather(*(self._call(rank, method, arguments) for rank in range(self.size))))
+        return await gather_ranks(self._call(rank, method, arguments) for rank in range(self.size))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._call(rank, method, await _store(pack((args, kwargs))))

@@ -21,7 +21,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from roll.engines.native.decoder import Attend
-from roll.errors import ConfigError, WorkerDied
+from roll.errors import ConfigError, PeerLost, one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +105,16 @@ class Ranks:
 
     @contextmanager
     def blame_peers(self, what: str) -> Generator[None]:
-        """Convert the error of a collective operation into `WorkerDied`: a peer died or did not arrive in time."""
+        """Convert the error of a collective operation into `PeerLost`: a peer died or did not arrive in time."""
         try:
             yield
         except (RuntimeError, dist.DistError) as error:
-            reason = str(error).splitlines()[0]
+            reason = one_line(str(error).partition("\n")[0])
             if not isinstance(error, dist.DistError) and "gloo" not in reason:
                 raise
-            raise WorkerDied(
-                f"{self.layout.role} {self.rank}: lost another rank during {what} ({reason}); "
-                "see the logs of all ranks, then `roll resume` the run"
+            raise PeerLost(
+                f"{self.layout.role} {self.rank}: lost another rank during {what} ({reason})",
+                "see the logs of all ranks, then `roll resume` the run",
             ) from error
 
     def leave(self) -> None:

@@ -117,6 +117,18 @@ class Replaceable(Protocol):
         """Returns once the new worker is ready; raises what keeps it from starting."""
 
 
+@runtime_checkable
+class Killable(Protocol):
+    """A cluster whose workers can be killed while calls wait for them."""
+
+    def kill_worker(self, rank: int, reason: str) -> None:
+        """Calls in flight raise `WorkerDied` at once; `reason` completes the sentence "its process ..."."""
+
+    def stopped(self, rank: int) -> bool:
+        """Whether a signal or a debugger has stopped its process; False if that is unknown."""
+        ...
+
+
 class Executor(Protocol):
     """Starts and stops the workers of a run. All clusters are requested before `start`."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from roll.cluster.process_state import describe_state
+from roll.cluster.process_state import describe_state, is_stopped
 
 _LONG_POLL_S = 2.0
 """Age below which a call is not reported: calls for the outputs of a generator take up to one second without any."""
@@ -70,6 +70,12 @@ class PendingStarts:
 
     def pending_calls(self) -> list[PendingCall]:
         return list(self._calls.values())  # a copy: this runs in another thread
+
+
+def stopped_workers(services: Iterable[HasPendingCalls]) -> str:
+    """The workers of this machine that calls wait for and whose process is stopped; empty if none is."""
+    calls = [call for service in services for call in service.pending_calls()]
+    return ", ".join(sorted({call.worker for call in calls if call.pid and not call.host and is_stopped(call.pid)}))
 
 
 def describe_pending(services: Iterable[HasPendingCalls], phase: str, elapsed_s: float) -> str:

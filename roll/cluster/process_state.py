@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -29,10 +30,28 @@ def describe_exit(pid: int, code: int | None) -> tuple[str, str]:
     return f"its process (pid {pid}) was killed by {name}", OUT_OF_MEMORY if number == signal.SIGKILL else ""
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped a process of this machine."""
+    return _state(pid) in ("T", "t")
+
+
 def describe_state(pid: int) -> str:
     """Why a process of this machine makes no progress; empty if it seems to run or /proc is not there."""
+    return _STATES.get(_state(pid), "").format(pid=pid)
+
+
+def _state(pid: int) -> str:
+    """Its letter in /proc; empty if it is unknown."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-    return _STATES.get(state, "").format(pid=pid)
+
+
+def kill_named(pid: int, title: str) -> None:
+    """Kill a process of this machine, unless its title does not begin so: then another one has its pid."""
+    try:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return  # it has ended

@@ -81,7 +81,8 @@ class Rollout(Section):
     concurrency: Annotated[int, Field(gt=0)] | Literal["adaptive"] | None = None
     """Most requests in flight per generator; `adaptive` sets it by how often memory runs out. None: no limit."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without progress after which a request is sent to another generator, with its tokens."""
+    """Seconds without progress after which a request is sent to another generator, with its tokens. A generator on Ray
+    that does not respond for as long is killed and replaced."""
     env_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds for each call of an environment, after which it has failed. None: no timeout."""
 

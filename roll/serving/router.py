@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeVar
 
-from roll.cluster.handle import Cluster
+from roll.cluster.handle import Cluster, Killable
 from roll.engines.base import Generator, HasStatistics, Output, Request
 from roll.errors import EngineFailed, RunStopped, WorkerDied
 from roll.journal.records import IDLE
 from roll.journal.store import Activity
 from roll.serving.counts import GenerationCounts, IdleReasons
 from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, VersionRows
+from roll.serving.liveness import Liveness
 from roll.types import Finish
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Router:
     ) -> None:
         self._generators, self._max_wait_s, self._with_logprobs = generators, max_wait_s, with_logprobs
         self._timeouts, self.balancer = timeouts or Timeouts(), LoadBalancer(generators.size, concurrency)
+        self._liveness = Liveness(generators, self._timeouts.request_s) if isinstance(generators, Killable) else None
         self._adaptive = concurrency is not None and concurrency.adaptive
         self._pending: dict[str, Pending] = {}
         self._in_flight: dict[str, Pending] = {}  # by dispatch name
@@ -88,6 +90,8 @@ class Router:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._dispatch())
             tasks.create_task(self._watch())
+            if self._liveness is not None:
+                tasks.create_task(self._liveness.run(lambda: self._held))
             for rank in range(self._generators.size):
                 tasks.create_task(self._collect(rank))
 
@@ -242,7 +246,8 @@ class Router:
 
     async def _collect_once(self, rank: int) -> None:
         """Process the next outputs of one generator."""
-        outputs = await self._generators.at(rank, Generator.events, self._max_wait_s)
+        poll = self._generators.at(rank, Generator.events, self._max_wait_s)
+        outputs = await (poll if self._liveness is None else self._liveness.track(rank, poll))
         now = _now()
         for output in outputs:
             item = self._in_flight.get(output.id)

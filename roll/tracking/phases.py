@@ -21,8 +21,9 @@ _WINDOW = 100
 class PhaseWatch:
     """While entered, warns of a phase that lasts longer than `after_s` and five times its median so far.
 
-    The warning is repeated each time the duration has doubled. It comes from a thread of its own, so that a phase that
-    blocks the event loop is reported as well.
+    A stopped worker is reported after `after_s`, whatever the median, between one and 1.25 times of it. The warning is
+    repeated each time the duration has doubled. It comes from a thread of its own, so that a phase that blocks the
+    event loop is reported as well.
     """
 
     def __init__(
@@ -30,8 +31,13 @@ class PhaseWatch:
         after_s: float = 30.0,
         describe: Callable[[str, float], str] = lambda phase, elapsed_s: "",
         clock: Callable[[], float] = time.monotonic,
+        stopped: Callable[[], str] = lambda: "",
     ) -> None:
-        """`describe` names what a phase waits for after so many seconds; it is called from the thread."""
+        """`describe` names what a phase waits for after so many seconds, `stopped` the workers that are stopped.
+
+        Both are called from the thread.
+        """
+        self._stopped, self._stop_reported = stopped, False
         self._after_s, self._describe, self._clock = after_s, describe, clock
         self.details: dict[str, Callable[[], str]] = {}
         """More about single phases, called from the thread."""
@@ -58,14 +64,17 @@ class PhaseWatch:
         if before:
             self._durations.setdefault(before, deque(maxlen=_WINDOW)).append(now - began)
         self._next_s = max(self._after_s, _FACTOR * self._median(phase))
-        self._current = (phase, now)
+        self._current, self._stop_reported = (phase, now), False
 
     def check(self) -> None:
         """Warn if the current phase is slow."""
         phase, began = self._current
         elapsed_s = self._clock() - began
-        if not phase or elapsed_s < self._next_s:
+        if not phase or elapsed_s < self._after_s:
             return
+        if elapsed_s < self._next_s and (self._stop_reported or not self._stopped()):
+            return
+        self._stop_reported = True
         self._next_s = 2 * elapsed_s
         usual = f" (median {self._median(phase):.1f} s)" if phase in self._durations else ""
         details = [self.details[phase]()] if phase in self.details else []

@@ -15,7 +15,7 @@ from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.handle import Replaceable
-from roll.cluster.pending import HasPendingCalls, describe_pending
+from roll.cluster.pending import HasPendingCalls, describe_pending, stopped_workers
 from roll.config.algorithm import Algorithm
 from roll.config.backends import FsdpTrain
 from roll.config.schema import Run, TaskSourceConfig
@@ -86,7 +86,8 @@ def build_publisher(policy: PolicyEngines, journal: Journal, name: str = "") -> 
 def build_watch(run: Run, roles: Roles, data: Data) -> PhaseWatch:
     """Warnings about slow phases, with the workers that they wait for."""
     services = [each for each in (roles.executor, data.rewards, data.envs) if isinstance(each, HasPendingCalls)]
-    return PhaseWatch(run.tracking.slow_phase_s, partial(describe_pending, services))
+    describe, stopped = partial(describe_pending, services), partial(stopped_workers, services)
+    return PhaseWatch(run.tracking.slow_phase_s, describe, stopped=stopped)
 
 
 def build_validator(run: Run, roles: Roles, sources: Sequence[TaskSource]) -> Validator:

@@ -193,6 +193,30 @@ def test_a_run_over_gloo_replaces_killed_generators_in_a_new_group(ray_address: 
         run.process.communicate()
 
 
+@pytest.mark.parametrize("transport", ["disk", "gloo"])
+def test_a_stopped_generator_is_killed_and_replaced(transport: str, ray_address: str, file: Path) -> None:
+    settings = ("actor_infer.workers=2", f"weight_sync.transport={transport}", "rollout.request_timeout_s=10")
+    run = Process(file, "stopped", *settings, f"ray.address={ray_address}")
+    try:
+        wait_for(run, run.trained)
+        stopped = run.worker("actor_infer-0")
+        os.kill(stopped, signal.SIGSTOP)
+        wait_for(run, lambda: bool(run.events(GeneratorReplaced)))
+        reason = run.events(GeneratorReplaced)[0].reason
+        assert reason.startswith(f"actor_infer 0: its process (pid {stopped}) was stopped by a signal or a debugger, ")
+        assert "(rollout.request_timeout_s) and was killed" in reason and "\n" not in reason
+        assert f"generator 0 is being replaced, its requests go to others or wait: {reason}" in run.log()
+        assert gone(stopped), "the process does not remain"
+        steps = steps_of(run)
+        wait_for(run, lambda: steps_of(run) > steps + 1)
+        os.killpg(run.process.pid, signal.SIGINT)
+        code, said = run.ended()
+        assert code == 130 and not any("Traceback" in line for line in said), said
+    finally:
+        run.process.kill()
+        run.process.communicate()
+
+
 DYING = """
 import os, signal
 from pathlib import Path

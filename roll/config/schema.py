@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from roll.config.algorithm import COMPARING, Algorithm
-from roll.config.backends import Infer, Train, VllmInfer, check_dtypes, check_logprobs, check_ranks
+from roll.config.backends import Infer, Train, check_dtypes, check_logprobs, check_ranks, check_sglang
 from roll.config.envs import Envs, ProxyConfig
 from roll.config.interrupt import InterruptConfig
 from roll.config.lora import check_lora
@@ -295,6 +295,7 @@ class Run(Section):
         check_transport(self.executor, self.weight_sync.transport, actor)
         check_ranks(self.executor, self.actor_train)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
+        check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
         check_dtypes(self.actor_train.dtype, self.actor_infer)
         check_logprobs(self.actor_infer, self.algorithm, self.rollout.max_staleness)
         if self.actor_train.lora is not None:
@@ -368,8 +369,8 @@ class Run(Section):
             faults.append(": with rollout.env_timeout_s timing decides what fails; leave it out")
         if rollout.concurrency == "adaptive":
             faults.append(": adaptive rollout.concurrency depends on timing; give a number, or leave it out")
-        if isinstance(self.actor_infer, VllmInfer):
-            reason = "tokens of backend vllm depend on the other requests of a batch"
+        if (backend := self.actor_infer.backend) != "native":
+            reason = f"tokens of backend {backend} depend on the other requests of a batch"
             faults.append(f": {reason}; set actor_infer.backend to native, or deterministic to false")
         if self.deterministic and faults:
             raise ValueError(f"deterministic{faults[0]}")

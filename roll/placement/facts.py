@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config.backends import VllmInfer
+from roll.config.backends import SglangInfer, VllmInfer
 from roll.config.schema import ROLES, Model, NativeInfer, Run
 from roll.placement.architecture import Architecture, Count, architecture_of
 from roll.placement.machine import GIB
@@ -158,15 +158,24 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
     }
 
 
-def _generation(section: NativeInfer | VllmInfer, trainer: Any, *, shared: bool) -> dict[str, Any]:
+def _generation(section: NativeInfer | VllmInfer | SglangInfer, trainer: Any, *, shared: bool) -> dict[str, Any]:
     if isinstance(section, NativeInfer):
         movable: tuple[Part, ...] = ("kv",) if shared else ("kv", "weights")
         return {"tokens": section.max_num_batched_tokens, "max_num_seqs": section.max_num_seqs, "movable": movable}
+    weight_bytes = _BF16 if _half(trainer if section.dtype == "auto" else section) else _FP32
+    if isinstance(section, SglangInfer):
+        return {
+            "tokens": section.chunked_prefill_size,
+            "max_num_seqs": section.max_num_seqs,
+            "weight_bytes": weight_bytes,
+            "gpu_memory_utilization": section.mem_fraction_static,
+            "movable": (),
+        }
     return {
         "tp": section.parallel.tp,
         "tokens": section.max_num_batched_tokens,
         "max_num_seqs": section.max_num_seqs,
-        "weight_bytes": _BF16 if _half(trainer if section.dtype == "auto" else section) else _FP32,
+        "weight_bytes": weight_bytes,
         "kv_bytes": None if section.kv_cache_gib is None else int(section.kv_cache_gib * GIB),
         "gpu_memory_utilization": section.gpu_memory_utilization,
         "offload": section.offload,

@@ -8,7 +8,7 @@
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
 | logits | all, in computation | a chunk (64 MiB, bf16: 1.25 GiB) and its results; generators: a row per sequence |
-| kv | generators | native: max_num_seqs x max_seq_len; vLLM: the rest of its share of the device |
+| kv | generators | native: max_num_seqs x max_seq_len; vLLM, SGLang: the rest of its share of the device |
 | rounded | trainers in bf16 | a copy of the weights for computation; of one layer with activation checkpointing |
 | gathered | fsdp2 | the current layer and the next one, whole |
 | buckets | both sides of a weight sync | two of 64 MiB (`gloo`) or 512 MiB (`ipc`, `nccl`) |
@@ -168,12 +168,15 @@ def _remedy(role: RoleFacts, part: str, here: list[str]) -> str:
     if part == "kv" and role.backend == "vllm":
         spare = " or set actor_infer.offload to true" if not role.movable and len(here) > 1 else ""
         return f"lower actor_infer.gpu_memory_utilization (got {role.gpu_memory_utilization:g}){spare}"
+    if part == "kv" and role.backend == "sglang":
+        return f"lower actor_infer.mem_fraction_static (got {role.gpu_memory_utilization:g})"
     if part == "kv":
         return f"lower actor_infer.max_num_seqs (got {role.max_num_seqs}) or rollout.max_seq_len"
     if part in ("activations", "logits"):
-        knob = "actor_infer.max_num_batched_tokens" if name == "actor_infer" else "actor_train.tokens_per_microbatch"
+        limit = "chunked_prefill_size" if role.backend == "sglang" else "max_num_batched_tokens"
+        knob = f"actor_infer.{limit}" if name == "actor_infer" else "actor_train.tokens_per_microbatch"
         return f"lower {knob} (got {role.tokens})"
-    if name == "actor_infer" and role.backend != "native":
+    if name == "actor_infer" and role.backend == "vllm":
         return f"raise actor_infer.parallel.tp (got {role.tp})"
     if role.trains and role.backend != "native":
         return f"give {name} more devices"

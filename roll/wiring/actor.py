@@ -12,7 +12,7 @@ import torch
 
 from roll.cluster.handle import Cluster, Executor, RankGroup
 from roll.cluster.inline import InlineCluster
-from roll.config.backends import FsdpTrain, VllmInfer
+from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
 from roll.config.devices import one_device
 from roll.config.roles import Parallel, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
@@ -25,6 +25,7 @@ from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, architecture, build, engine_for
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.engines.sglang.generator import SglangGenerator, SglangSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.serving.canary import Canary, canary_for
 from roll.types import Sampling, Spec
@@ -90,6 +91,8 @@ def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
     if isinstance(run.actor_infer, NativeInfer):
         settings = replace(native_settings(run, run.actor_infer), device=device)
         generator = NativeGenerator(decoder if shared else copy.deepcopy(decoder), settings, channel)
+    elif isinstance(run.actor_infer, SglangInfer):
+        generator = SglangGenerator(specs.model_spec, sglang_settings(run, run.actor_infer), channel)
     else:
         generator = VllmGenerator(specs.model_spec, vllm_settings(run, run.actor_infer), channel)
     return ActorHandles(
@@ -187,6 +190,9 @@ def generator_call(run: Run, model_spec: ModelSpec, channel: Spec, context: Work
     if isinstance(run.actor_infer, VllmInfer):
         kwargs["settings"] = vllm_settings(run, run.actor_infer)
         return Spec("roll.engines.vllm.generator:generator", kwargs)
+    if isinstance(run.actor_infer, SglangInfer):
+        kwargs["settings"] = sglang_settings(run, run.actor_infer)
+        return Spec("roll.engines.sglang.generator:generator", kwargs)
     settings = native_settings(run, run.actor_infer)
     return Spec("roll.engines.native.build:generator", {**kwargs, "settings": settings, "context": context})
 
@@ -208,6 +214,16 @@ def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
     return VllmSettings(
         max_seq_len=run.rollout.max_seq_len,
         tp=section.parallel.tp,
+        dtype=run.actor_train.dtype if section.dtype == "auto" else section.dtype,
+        **passed,
+    )
+
+
+def sglang_settings(run: Run, section: SglangInfer) -> SglangSettings:
+    """Settings of SGLang."""
+    passed = section.model_dump(exclude={"backend", "dtype", *RoleConfig.model_fields})
+    return SglangSettings(
+        max_seq_len=run.rollout.max_seq_len,
         dtype=run.actor_train.dtype if section.dtype == "auto" else section.dtype,
         **passed,
     )

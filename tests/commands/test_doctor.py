@@ -32,7 +32,7 @@ def test_versions_are_those_installed_and_every_area_is_there(capsys: pytest.Cap
 
 
 def test_only_packages_that_some_engine_uses_are_listed() -> None:
-    assert {extra for extra, _, _ in _OPTIONAL}.isdisjoint({"sglang", "deepspeed", "megatron"})
+    assert {extra for extra, _, _ in _OPTIONAL}.isdisjoint({"deepspeed", "megatron"})
 
 
 def test_missing_packages_come_with_the_command_that_installs_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.backends import VllmInfer
+from roll.config.backends import SglangInfer, VllmInfer, check_sglang
 from roll.config.load import load
 from roll.config.roles import NativeInfer
 from roll.errors import ConfigError
@@ -32,7 +32,7 @@ def test_the_section_is_that_of_the_backend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "fault"),
     [
-        ("{backend: vlm}", r"run.yaml:5: actor_infer.backend: must be one of 'native', 'vllm' \(got 'vlm'\)"),
+        ("{backend: vlm}", r"run.yaml:5: actor_infer.backend: must be one of 'native', 'vllm', 'sglang' \(got 'vlm'\)"),
         (
             "{backend: vllm, max_num_seq: 4}",
             "run.yaml:5: unknown key 'actor_infer.max_num_seq'; did you mean 'max_num_seqs'",
@@ -49,9 +49,25 @@ def test_a_fault_is_reported_at_its_line_for_every_backend(section: str, fault: 
         infer(tmp_path, section)
 
 
-def test_a_deterministic_run_refuses_vllm(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="deterministic: tokens of backend vllm depend on the other requests"):
-        infer(tmp_path, "{backend: vllm}", "deterministic=true")
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_a_deterministic_run_refuses_backends_that_are_not_native(backend: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"deterministic: tokens of backend {backend} depend on the other requests"):
+        infer(tmp_path, f"{{backend: {backend}}}", "deterministic=true")
+
+
+def test_sglang_has_the_names_of_its_server_arguments(tmp_path: Path) -> None:
+    found = infer(tmp_path, "{backend: sglang, max_running_requests: 8}", "actor_infer.max_total_tokens=4096")
+    assert isinstance(found, SglangInfer) and (found.max_num_seqs, found.max_total_tokens) == (8, 4096)
+    with pytest.raises(ConfigError, match="unknown key 'actor_infer.parallel'"):
+        infer(tmp_path, "{backend: sglang, parallel: {tp: 2}}")
+
+
+def test_sglang_refuses_adapters_and_a_second_engine_in_one_process(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="actor_train.lora: backend sglang serves no adapters"):
+        infer(tmp_path, "{backend: sglang}", "actor_train.lora={rank: 4}")
+    with pytest.raises(ValueError, match=r"policies: a process has one engine of SGLang .*\(got 2\)"):
+        check_sglang("inline", SglangInfer(backend="sglang"), None, 2)
+    check_sglang("ray", SglangInfer(backend="sglang"), None, 2)
 
 
 @pytest.mark.parametrize(

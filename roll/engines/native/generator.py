@@ -23,7 +23,7 @@ from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native import lora
 from roll.engines.native.attention import SlotCache
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.sampling import cap_logits, draw, score, uniforms
+from roll.engines.native.sampling import cap_logits, draw_each, score, uniforms
 from roll.types import Finish, Sampling
 from roll.weights.channel import Channel
 from roll.weights.digest import Digest, StreamingDigest, digest, published_tensors
@@ -240,7 +240,7 @@ class NativeGenerator(SteppedGenerator):
         keys = np.array([row.request.key for row in rows], np.uint64)
         positions = np.array([row.request.produced + len(row.ids) for row in rows], np.uint64)
         noise = torch.from_numpy(uniforms(keys, positions)).to(self.settings.device)
-        ids, logprobs = _draw_each(logits, [row.request.sampling for row in rows], noise)
+        ids, logprobs = draw_each(logits, [row.request.sampling for row in rows], noise)
         ended: list[int] = []
         for slot, row, token, logprob in zip(count(first), rows, ids.tolist(), logprobs.tolist(), strict=False):
             row.ids.append(token)
@@ -270,15 +270,3 @@ class NativeGenerator(SteppedGenerator):
                 assert self._cache is not None
                 self._cache.copy(len(self._running), [slot], last.length)
                 self._running[slot] = last
-
-
-def _draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample each row with its own sampling parameters; rows with equal parameters are sampled together."""
-    if all(sampling is samplings[0] for sampling in samplings):
-        return draw(logits, samplings[0], noise)
-    ids = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
-    logprobs = torch.zeros(len(logits), device=logits.device)
-    for kind in set(samplings):
-        at = torch.tensor([row for row, sampling in enumerate(samplings) if sampling == kind], device=logits.device)
-        ids[at], logprobs[at] = draw(logits[at], kind, noise[at])
-    return ids, logprobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from roll.engines.hf.decoder import HuggingFaceDecoder, check_packing, empty_mod
 from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
 from roll.errors import ConfigError
-from roll.weights.huggingface import config_of, read_config, read_tensors
+from roll.weights.huggingface import config_of, read_config, read_tensors, write_model
 
 Head = Literal["logits", "score", "new score"]
 
@@ -71,6 +72,18 @@ def build(model_spec: ModelSpec, device: torch.device | None = None) -> Any:
     if model_spec.engine == "hf":
         return build_huggingface(model_spec)
     return build_native(model_spec, device)
+
+
+@contextmanager
+def model_directory(model_spec: ModelSpec) -> Generator[Path]:
+    """The model directory for an engine that reads one; a temporary one for a model that is built from a shape."""
+    if model_spec.model.path is not None:
+        yield Path(model_spec.model.path)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        decoder = build(model_spec)
+        write_model(Path(directory), decoder.config, dict(decoder.named_tensors()))
+        yield Path(directory)
 
 
 def build_huggingface(model_spec: ModelSpec) -> HuggingFaceDecoder:

@@ -7,6 +7,7 @@ the same tokens regardless of its batch and of restarts.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -80,6 +81,18 @@ def draw(logits: Tensor, sampling: Sampling, noise: Tensor) -> tuple[Tensor, Ten
         cumulative = logprobs.exp().double().cumsum(-1)
         ids = torch.searchsorted(cumulative, (noise * cumulative[:, -1]).unsqueeze(-1), right=True).squeeze(-1)
     return ids, logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+
+
+def draw_each(logits: Tensor, samplings: Sequence[Sampling], noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample each row with its own sampling parameters; rows with equal parameters are sampled together."""
+    if all(sampling is samplings[0] for sampling in samplings):
+        return draw(logits, samplings[0], noise)
+    ids = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+    logprobs = torch.zeros(len(logits), device=logits.device)
+    for kind in set(samplings):
+        at = torch.tensor([row for row, sampling in enumerate(samplings) if sampling == kind], device=logits.device)
+        ids[at], logprobs[at] = draw(logits[at], kind, noise[at])
+    return ids, logprobs
 
 
 def cap_logits(logits: Tensor, cap: float | None) -> Tensor:

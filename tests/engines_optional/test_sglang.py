@@ -20,6 +20,7 @@ from roll.config.schema import Model, Optimizer
 from roll.engines.base import Generator, Output, Trainer
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.model_spec import ModelSpec
+from roll.engines.sglang.engine import Engine
 from roll.engines.sglang.generator import SglangGenerator, SglangSettings
 from roll.errors import ConfigError, RunStopped
 from roll.journal.events import WeightsPublished
@@ -32,7 +33,7 @@ from roll.weights.channel import Channel, Mailbox, Shared
 from roll.weights.digest import Digest, digest
 from roll.weights.huggingface import write_model
 from tests.engines import contract
-from tests.engines.models import batch_of, collect, generator, prompts, request, serve, trainer, twin
+from tests.engines.models import Answer, batch_of, collect, generator, prompts, request, serve, trainer, twin
 from tests.engines_optional.conftest import model
 
 pytestmark = pytest.mark.skipif(
@@ -58,7 +59,8 @@ class Engines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.name, self.engine = "", None
+        self.name = ""
+        self.engine: Engine | None = None
 
     def serving(self, decoder: Decoder, name: str, channel: Channel | None = None, **changes: Any) -> SglangGenerator:
         """A new generator over the engine of this model."""
@@ -81,7 +83,7 @@ class Engines:
                 self._engine = shared.engine
 
             async def stop(self) -> None:
-                self._engine.drain()
+                self._started.drain()
 
         return Reused(
             ModelSpec(model=Model(path=str(path))), SglangSettings(**{**numbers, **changes}), channel or Shared()
@@ -141,7 +143,7 @@ def test_requests_with_different_sampling_share_a_batch(engines: Engines) -> Non
 
 
 def test_progress_is_reported_and_a_resumed_request_continues_from_it(engines: Engines) -> None:
-    async def run() -> tuple[list[Output], Output]:
+    async def run() -> tuple[list[Output], Answer]:
         engine = engines.serving(model(), "qwen3", progress_interval=5)
         await engine.start()
         whole = request("whole", [1, 2, 3], 17)
@@ -161,7 +163,7 @@ def test_progress_is_reported_and_a_resumed_request_continues_from_it(engines: E
 
 
 def test_prompts_longer_than_a_chunk_are_computed_in_parts_and_can_be_aborted(engines: Engines) -> None:
-    async def run() -> dict[str, Output]:
+    async def run() -> dict[str, Answer]:
         engine = engines.serving(model(), "chunked", chunked_prefill_size=16)
         await engine.start()
         await engine.submit([request("aborted", range(1, 40), 24)])
@@ -179,7 +181,7 @@ def test_prompts_longer_than_a_chunk_are_computed_in_parts_and_can_be_aborted(en
 def test_preempted_requests_are_counted_and_lose_nothing(engines: Engines) -> None:
     contexts = [request(str(at), [1, 2, at], 100) for at in range(8)]
 
-    async def run() -> tuple[dict[str, Output], int]:
+    async def run() -> tuple[dict[str, Answer], int]:
         engine = engines.serving(model(), "crowded", max_total_tokens=400, disable_radix_cache=True)
         await engine.start()
         await engine.submit(contexts)

@@ -28,5 +28,5 @@ def test_missing_kernels_are_an_error_and_on_arm_there_are_none_to_install() -> 
     check_kernels("aarch64", has_kernels=True)
     with pytest.raises(ConfigError, match=r"has no kernels for this machine \(aarch64\); set backend to vllm$"):
         check_kernels("aarch64", has_kernels=False)
-    with pytest.raises(ConfigError, match="needs the package sgl_kernel; install it, or set backend to vllm$"):
+    with pytest.raises(ConfigError, match=r"needs the package sgl_kernel; install it, or set backend to vllm$"):
         check_kernels("x86_64", has_kernels=False)

@@ -255,6 +255,15 @@ def test_a_cache_too_small_for_one_sequence_is_refused(engines: Engines) -> None
         asyncio.run(engine.start())
 
 
+def test_a_model_that_sglang_cannot_load_is_refused_in_one_line(engines: Engines, tmp_path: Path) -> None:
+    engines.stop()
+    engine = engines.serving(model(), "broken")
+    (engines.path / "broken" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"^actor_infer: SGLang does not start \([^\n]+\); see its log above$"):
+        asyncio.run(engine.start())
+    asyncio.run(serve(engines.serving(model(), "qwen3"), [request("r", [1, 2], 4)]))
+
+
 def test_a_second_engine_in_one_process_is_refused(engines: Engines) -> None:
     first, second = engines.serving(model(), "qwen3"), engines.serving(model(), "qwen3")
     asyncio.run(first.start())

@@ -8,8 +8,10 @@ request objects of SGLang, and weights are passed by reference.
 from __future__ import annotations
 
 import importlib
+import logging
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,10 +44,13 @@ class Engine:
         try:
             self._start(path, arguments)
         except BaseException:
-            _leave_groups()
+            Engine._live = False
+            with suppress(ImportError, AttributeError, RuntimeError, AssertionError):
+                _leave_groups()  # those that exist by now
             raise
 
     def _start(self, path: Path, arguments: dict[str, Any]) -> None:
+        logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)  # else one line per unused family
         server = sglang("server_args")
         settings = server.ServerArgs(
             model_path=str(path),
@@ -69,12 +74,12 @@ class Engine:
             tokenizer_worker_ipc_name=None,
             decoupled_spec_ipc_config=None,
         )
-        self.scheduler = _classes()[0](settings, ports, 0, 0, 0, 0, 0, 0, None)
+        self.scheduler = _scheduler_class()(settings, ports, 0, 0, 0, 0, 0, 0, None)
         if self.scheduler.device == "cpu":
             self.scheduler.schedule_stream.synchronize = lambda: None
         runner = self.scheduler.tp_worker.model_runner
         self.model: torch.nn.Module = runner.model
-        self._sampler = runner.sampler = _classes()[1]()  # on the CPU SGLang accepts no registered one
+        self._sampler = runner.sampler = _sampler_class()()  # on the CPU SGLang accepts no registered one
 
     @property
     def idle(self) -> bool:
@@ -171,9 +176,8 @@ def _leave_groups() -> None:
 
 
 @cache
-def _classes() -> tuple[Any, Any]:
-    """The scheduler and its sampler, as subclasses of SGLang's."""
-    schedulers, samplers = sglang("managers.scheduler"), sglang("layers.sampler")
+def _scheduler_class() -> Any:
+    """A scheduler that is called instead of calling."""
     channels = sglang("managers.scheduler_components.ipc_channels").SchedulerIpcChannels
     sender = sglang("managers.scheduler_components.output_sender").SenderWrapper
 
@@ -181,7 +185,7 @@ def _classes() -> tuple[Any, Any]:
         def stream_output(self, *_: Any, **__: Any) -> None:
             """Tokens are read from the requests."""
 
-    class InProcess(schedulers.Scheduler):
+    class InProcess(sglang("managers.scheduler").Scheduler):
         num_preempted = 0
 
         def init_ipc_channels(self, port_args: Any) -> None:
@@ -201,7 +205,14 @@ def _classes() -> tuple[Any, Any]:
             self.num_preempted += is_retracted
             super()._add_request_to_queue(req, is_retracted=is_retracted)
 
-    class Sampler(samplers.Sampler):
+    return InProcess
+
+
+@cache
+def _sampler_class() -> Any:
+    """A sampler in place of SGLang's."""
+
+    class Sampler(sglang("layers.sampler").Sampler):
         """Samples as the native generator does: by a request's key and position, from roll's own distribution.
 
         SGLang's sampler would return logprobs without top-k and top-p, and seeds only in its deterministic mode.
@@ -226,4 +237,4 @@ def _classes() -> tuple[Any, Any]:
             logits_output.next_token_logprobs = logprobs
             return ids
 
-    return InProcess, Sampler
+    return Sampler

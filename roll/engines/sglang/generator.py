@@ -34,7 +34,6 @@ _SLACK = 8
 """Tokens by which SGLang's limit exceeds ours: it would cut a request that fills the context exactly."""
 _ENVIRONMENT = {
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the slack; no position exceeds the model's
-    "HF_HUB_OFFLINE": "1",
 }
 
 

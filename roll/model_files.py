@@ -63,7 +63,7 @@ def adapter_faults(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def vocabulary(model: Model) -> Mapping[str, int]:
-    """The tokens of a model's tokenizer with their ids; empty if they cannot be told from tokenizer.json."""
+    """The tokens of a model's tokenizer with their ids; empty if tokenizer.json does not say."""
     if model.shape is not None:
         return {token: index for index, token in enumerate((*SPECIAL_TOKENS, *model.shape.alphabet))}
     return _read_tokens(Path(model.path or ""))
@@ -173,7 +173,7 @@ def _invalid_values(kind: str, config: Mapping[str, Any]) -> str:
     family: Any = CONFIG_MAPPING[kind]
     try:
         family.from_dict(dict(config))
-    except Exception as error:  # noqa: BLE001 - each family validates its values with errors of its own
+    except Exception as error:  # noqa: BLE001 - every family has its own validation errors
         return f"transformers rejects its values ({one_line(str(error))}); copy it again from the model"
     return ""
 

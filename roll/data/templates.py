@@ -124,7 +124,7 @@ class Template:
         self._opened: dict[tuple[str, tuple[Message, ...]], Ints] = {}
         self._encoded: dict[tuple[str, bool], Ints] = {}
         self._closes = True
-        """Whether a response ends with a token of its own; otherwise the first token of the next message ends it."""
+        """Whether a response ends with an end token; otherwise the first token of the next message ends it."""
         self.eos_id = self._end_of_turn()
         """The token that ends a response."""
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, *ends} - {None})

@@ -198,7 +198,7 @@ class SteppedGenerator(ABC):
         self._changed = asyncio.Event()
         """Set where the engine may have something to do again."""
         self.continuous = False
-        """Whether the engine also runs between two calls of `events`: in a process of its own, where a call takes
+        """Whether the engine also runs between two calls of `events`: in a separate process, where a call takes
         milliseconds to come back. Otherwise it runs during these calls, and other roles between them."""
         self._stepping: asyncio.Task[None] | None = None
         self._reported = asyncio.Event()

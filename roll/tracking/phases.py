@@ -21,8 +21,8 @@ _WINDOW = 100
 class PhaseWatch:
     """While entered, warns of a phase that lasts longer than `after_s` and five times its median so far.
 
-    A stopped worker is reported after `after_s`, whatever the median, between one and 1.25 times of it. The warning is
-    repeated each time the duration has doubled. It comes from a thread of its own, so that a phase that blocks the
+    A stopped worker is reported after one to 1.25 times `after_s`, also if the phase is always slow. The warning is
+    repeated each time the duration has doubled. It comes from a separate thread, so that a phase that blocks the
     event loop is reported as well.
     """
 

@@ -30,7 +30,7 @@ def read_config(directory: Path, *, trust_remote_code: bool = False) -> Pretrain
         raise ConfigError(f"{directory}: no config.json; is this a Hugging Face model directory?")
     try:
         return AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
-    except Exception as error:  # noqa: BLE001 - each family validates its values with errors of its own
+    except Exception as error:  # noqa: BLE001 - every family has its own validation errors
         reason = one_line(str(error))
         raise ConfigError(f"{directory}/config.json: not readable ({reason}); copy it again from the model") from None
 

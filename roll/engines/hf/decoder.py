@@ -181,7 +181,7 @@ class HuggingFaceDecoder(nn.Module):
 def empty_model(config: Any, dtype: torch.dtype = torch.float32, *, trust_remote_code: bool = False) -> Any:
     """A causal language model with random weights; raises `ConfigError` if transformers has none.
 
-    Buffers that its files have, such as routers' biases, have 32 bits whatever the `dtype`, as in vLLM.
+    Buffers that its files have, such as routers' biases, have 32 bits with any `dtype`, as in vLLM.
     """
     from transformers import AutoModelForCausalLM  # takes two seconds
 

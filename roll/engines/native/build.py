@@ -57,7 +57,7 @@ def logprob_model(
 def generator(
     rank: int, *, model_spec: ModelSpec, settings: NativeGeneratorSettings, context: WorkerContext, channel: Spec
 ) -> NativeGenerator:
-    """A generator in a process of its own, which receives its weights through `channel`."""
+    """A generator in a separate process, which receives its weights through `channel`."""
     settings = replace(settings, device=configure_torch(context))
     engine = NativeGenerator(build(model_spec), settings, _channel(channel, rank))
     engine.continuous = True

@@ -221,7 +221,7 @@ def _sampler_class() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.rows: list[ActiveRequest | None] = []
-            """Of the batch that runs; None for requests whose tokens nobody reads."""
+            """Of the batch that runs; None for requests whose tokens are not read."""
 
         def forward(self, logits_output: Any, *_: Any, **__: Any) -> torch.Tensor:
             logits = logits_output.next_token_logits

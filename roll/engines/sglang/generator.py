@@ -83,6 +83,7 @@ class SglangGenerator(SteppedGenerator):
             self._engine = _engine(path, self.settings, self.model_spec)
 
     async def stop(self) -> None:
+        self._end_stepping()
         if self._engine is not None:
             self._engine.stop()
             self._engine = None
@@ -185,8 +186,10 @@ class SglangGenerator(SteppedGenerator):
 
 
 def generator(rank: int, *, model_spec: ModelSpec, settings: SglangSettings, channel: Spec) -> SglangGenerator:
-    """A generator that receives its weights through `channel`."""
-    return SglangGenerator(model_spec, settings, CHANNELS[channel.name](rank, **channel.kwargs))
+    """A generator in a separate process, which receives its weights through `channel`."""
+    engine = SglangGenerator(model_spec, settings, CHANNELS[channel.name](rank, **channel.kwargs))
+    engine.continuous = True
+    return engine
 
 
 def check_release(release: str | None) -> None:

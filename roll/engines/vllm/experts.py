@@ -71,7 +71,7 @@ class Recorder:
 
 
 def record(worker: Any) -> None:
-    """Begin to record in a worker without such an output of its own."""
+    """Begin to record in a worker that does not return them."""
     setattr(worker, _RECORDER, Recorder(worker.model_runner, worker.get_model()))
 
 

@@ -254,7 +254,7 @@ class VllmGenerator(SteppedGenerator):
 
 
 def generator(rank: int, *, model_spec: ModelSpec, settings: VllmSettings, channel: Spec) -> VllmGenerator:
-    """A generator in a process of its own, which receives its weights through `channel`."""
+    """A generator in a separate process, which receives its weights through `channel`."""
     engine = VllmGenerator(model_spec, settings, CHANNELS[channel.name](rank, **channel.kwargs))
     engine.continuous = True
     return engine

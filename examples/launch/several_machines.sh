@@ -20,38 +20,17 @@ export RAY_AUTH_TOKEN RAY_AUTH_MODE=token
 STARTED=()
 trap 'kill "${STARTED[@]}" 2>/dev/null || true; wait' EXIT
 
-start_ray() {  # `ray start` gives up after 30 s, which a busy machine may exceed
-  local try began child
-  for try in 1 2 3; do
-    began=$SECONDS
-    ray start --block --disable-usage-stats "$@" &
-    child=$!
-    trap 'kill "$child" 2>/dev/null; wait "$child"; exit 143' HUP INT TERM
-    if wait "$child"; then return; fi
-    if [ $((SECONDS - began)) -gt 300 ]; then return 1; fi  # it had started, and ended later
-    echo "ray start failed on $(hostname), try $try of 3" >&2
-  done
-  return 1
-}
-
 CPUS=${CPUS:+--num-cpus $CPUS}  # CPUs per machine; default: all
 # shellcheck disable=SC2086
-start_ray --head --node-ip-address "$HEAD" --port "$PORT" $CPUS &
-RAY=$!
-STARTED+=($RAY)
-timeout 600 bash -c "until ray health-check --address '$HEAD:$PORT' >/dev/null 2>&1; do
-  kill -0 $RAY && sleep 0.5 || exit 1
-done" ||
-  { echo "Ray did not start on $HEAD:$PORT; its logs are in /tmp/ray" >&2; exit 1; }
-JOIN=$(base64 <<EOF | tr -d '\n'
-read -rs RAY_AUTH_TOKEN; export RAY_AUTH_TOKEN RAY_AUTH_MODE=token; cd '$FOLDER' && . .venv/bin/activate
-$(declare -f start_ray)
-start_ray --address '$HEAD:$PORT' $CPUS
-EOF
-)  # encoded, so that no shell on the way reads it
+ray start --head --block --node-ip-address "$HEAD" --port "$PORT" --disable-usage-stats $CPUS &
+STARTED+=($!)
+timeout 600 bash -c "until ray health-check --address '$HEAD:$PORT' >/dev/null 2>&1; do sleep 0.5; done" ||
+  { echo "Ray did not start on $HEAD:$PORT in 10 minutes; its logs are in /tmp/ray" >&2; exit 1; }
+JOIN="read -rs RAY_AUTH_TOKEN; export RAY_AUTH_TOKEN RAY_AUTH_MODE=token; cd '$FOLDER' && . .venv/bin/activate;"
+JOIN+=" ray start --block --address '$HEAD:$PORT' --disable-usage-stats $CPUS & trap \"kill \$!\" HUP INT TERM; wait"
 for host in $HOSTS; do
   # The secret is sent through the connection: other users could read it on a command line.
-  ssh -tt "$host" "exec bash -c 'eval \"\$(echo $JOIN | base64 -d)\"'" <<<"$RAY_AUTH_TOKEN" &
+  ssh -tt "$host" "exec bash -c $(printf %q "$JOIN")" <<<"$RAY_AUTH_TOKEN" &
   STARTED+=($!)
 done
 

@@ -62,7 +62,9 @@ EXPERIMENTS = {
         ),
     ),
     "gsm8k_dapo": Experiment(_GSM8K, ("algorithm=dapo", "steps=18")),
-    "gsm8k_reinforce++": Experiment(_GSM8K, ("algorithm=reinforce++", "steps=18")),
+    "gsm8k_reinforce++": Experiment(
+        _GSM8K, ("algorithm=reinforce++", "steps=18", "actor_train.tokens_per_microbatch=24576")
+    ),
     "mbpp": Experiment(_MBPP),
     "mbpp_control": Experiment(_MBPP, ("algorithm.advantage=benchmarks.control:shuffled",)),
     "frozen_lake": Experiment(_LAKE),

@@ -27,6 +27,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         self.directory, self.keep = directory, keep
+        self.pinned: int | None = None
+        """Step of a checkpoint that is kept as well, because the run was resumed from it."""
 
     def recover(self) -> None:
         """Remove the remains of an interrupted write. Only for the writing process, before it reads."""
@@ -87,7 +89,7 @@ class Checkpoints:
     def _retain(self) -> None:
         marked = self._best()
         for step in self.steps()[: -self.keep]:
-            if marked is None or step != marked[0]:
+            if step != self.pinned and (marked is None or step != marked[0]):
                 _remove(self.directory / f"step-{step}")
 
 

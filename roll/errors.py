@@ -9,7 +9,8 @@ RollError
 │   └── EngineFailed   the inference engine refused or lost the request
 ├── RunStopped         the run cannot continue; all files on disk are intact, exit code 3
 └── WorkerDied         one worker has died; it is replaced, or the run stops if too many have died
-    └── PeerLost       a worker lost the connection to another one, whose own error names the cause
+    ├── PeerLost       a worker lost the connection to another one, whose own error names the cause
+    └── StateLost      a worker died with what the call refers to; its replacement cannot repeat the call
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ class WorkerDied(RollError):
 
 class PeerLost(WorkerDied):
     """A rank lost its connection to another one. That one's `WorkerDied`, if it has one, names the cause."""
+
+
+class StateLost(WorkerDied):
+    """A worker died with what the call refers to, such as a save in progress; the next call gets its replacement."""
 
 
 class blame:  # noqa: N801 - used like a function

@@ -95,8 +95,9 @@ class RankGroup(Cluster[W]):
     One call at a time: two calls that reached the ranks in different orders would deadlock.
     """
 
-    def __init__(self, ranks: Cluster[W]) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Cluster[W], renew: Callable[[], Spec] | None = None) -> None:
+        """`renew` returns the spec of new ranks, which need another rendezvous than those before them."""
+        self._ranks, self._renew = ranks, renew
         self._lock = asyncio.Lock()
 
     @property
@@ -108,6 +109,22 @@ class RankGroup(Cluster[W]):
         async with self._lock:
             return (await self._ranks.each(method, *args, **kwargs))[0]
 
+    async def replace(self, rank: int) -> None:
+        """Start all ranks anew: those that survived a death wait for messages that never come."""
+        assert self._renew is not None and isinstance(self._ranks, Restartable), "these ranks cannot start again"
+        async with self._lock:
+            await self._ranks.restart(self._renew())
+
+    def kill_worker(self, rank: int, reason: str) -> None:
+        """Kill the stopped ranks, or all of them if none is."""
+        assert isinstance(self._ranks, Killable), "these ranks cannot be killed"
+        stopped = [each for each in range(self._ranks.size) if self._ranks.stopped(each)]
+        for each in stopped or range(self._ranks.size):
+            self._ranks.kill_worker(each, reason)
+
+    def stopped(self, rank: int) -> bool:
+        return isinstance(self._ranks, Killable) and any(map(self._ranks.stopped, range(self._ranks.size)))
+
 
 @runtime_checkable
 class Replaceable(Protocol):
@@ -115,6 +132,24 @@ class Replaceable(Protocol):
 
     async def replace(self, rank: int) -> None:
         """Returns once the new worker is ready; raises what keeps it from starting."""
+
+
+@runtime_checkable
+class HasGeneration(Protocol):
+    """A cluster that replaces its workers itself."""
+
+    @property
+    def generation(self) -> int:
+        """Number of replacements; a new process has none of the connections of the one before."""
+        ...
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """A cluster all of whose workers can be started again together."""
+
+    async def restart(self, worker: Spec) -> None:
+        """Kill all workers, and return once new ones, built from `worker`, are ready."""
 
 
 @runtime_checkable

@@ -24,7 +24,14 @@ class Ray(Section):
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds for Ray itself to start or to reply, and then for each worker to start."""
     max_replacements: int = Field(default=3, ge=0)
-    """Dead generators that are replaced per run; the run stops when one more dies."""
+    """Dead workers of a role that are replaced per run: generators, trainers, reference and the other models. The run
+    stops when one more dies."""
+    hang_timeout_s: float = Field(default=120.0, gt=0)
+    """Seconds after which a trainer or another model is killed and replaced if its process is stopped, or if its call
+    also takes ten times as long as the longest one before."""
+    snapshot_s: float = Field(default=10.0, gt=0)
+    """Seconds of updates after which trainers save their state in the run's directory, apart from checkpoints: a
+    replaced trainer repeats the updates since. Saves take at most 2 % of the time of updates."""
     cpu_slots: int | None = Field(default=None, gt=0)
     """Number of devices that a machine without GPUs counts as, to try a placement there. None: one per core."""
 

@@ -20,9 +20,10 @@ from roll.algorithms.credit import AlgorithmState
 from roll.checkpoint import Checkpoints, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
-from roll.errors import ConfigError
+from roll.errors import ConfigError, StateLost
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
+from roll.pipelines.recovery import RecoveringCluster
 from roll.rollout.inflight import SchedulerState
 from roll.rollout.resume import CheckpointState
 from roll.tracking.log import announce
@@ -98,7 +99,13 @@ class Checkpointer:
         copied = asyncio.Event()
 
         async def write() -> None:
-            path = await self.checkpoints.write(step, partial(self._fill, state, copied), score=metrics.get(self.best))
+            try:
+                fill = partial(self._fill, state, copied)
+                path = await self.checkpoints.write(step, fill, score=metrics.get(self.best))
+            except StateLost as error:
+                _LOG.warning("the checkpoint of step %d is lost, the next one follows: %s", step, error.what)
+                return
+            self._mark_saved(path)
             self.journal.record(CheckpointSaved(step=step, path=str(path.relative_to(self.directory))))
             self.journal.flush(durable=True)
             _LOG.info("checkpoint of step %d: %s", step, path)
@@ -130,6 +137,13 @@ class Checkpointer:
                 while not await trainers.at(0, AsyncSaver.save_completed):
                     await asyncio.sleep(_POLL_S)
 
+    def _mark_saved(self, path: Path) -> None:
+        """Lost trainers are restored from this checkpoint from now on."""
+        clusters = {policy_folder(path, name): cluster for name, cluster in self.trainers.items()}
+        for folder, cluster in (*clusters.items(), (path / _CRITIC, self.critic)):
+            if isinstance(cluster, RecoveringCluster):
+                cluster.saved(folder)
+
     async def finish(self) -> None:
         """Wait for the asynchronous save in progress, and raise its error if it failed."""
         while self._writing:
@@ -145,6 +159,7 @@ class Checkpointer:
             )
         announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
+        self.checkpoints.pinned = state.step  # new processes are built from it
         for name, trainers in self.trainers.items():
             await trainers.each(Trainer.load, policy_folder(path, name))
         if self.critic is not None:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from roll.cluster.handle import Cluster
+from roll.cluster.handle import Cluster, HasGeneration
 from roll.engines.base import Generator, Probeable, Trainer
-from roll.errors import RunStopped, WorkerDied
+from roll.errors import RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
@@ -68,6 +68,8 @@ class Publisher:
     _interrupted: int | None = None
     """Step whose publication lost a generator; the replacement of that generator publishes it."""
     _completed: asyncio.Event = field(default_factory=asyncio.Event)
+    _sender: int = 0
+    """Generation of the trainer that sent the last version."""
 
     async def publish(self, step: int) -> None:
         """Serve the weights of step `step`. Rewards and environments keep running meanwhile."""
@@ -87,6 +89,7 @@ class Publisher:
         if replacement is None or self._num_replaced >= replacement.max_replacements:
             raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
+        began = time.monotonic()
         replacement.notice(f"generator {rank} is being replaced, its requests go to others or wait: {died.what}")
         if self.transport.concurrent:
             async with self._changing:  # every version needs all generators
@@ -96,7 +99,8 @@ class Publisher:
             await self._start_replacement(replacement, rank)
             async with self._changing:
                 await self._catch_up(rank)
-        self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what))
+        seconds = time.monotonic() - began
+        self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what, seconds=seconds))
         _LOG.info("generator %d was replaced; version %d is served", rank, self.version)
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
@@ -124,12 +128,7 @@ class Publisher:
         self.router.mark_ready(rank)
 
     async def _publish(self, step: int, *, joined: int | None = None) -> None:
-        """`joined` is a new generator; the version then skips a number, as it has missed the last one.
-
-        So it does after a failed transfer, which only some members may have joined.
-        """
-        last = max(self.version, self._last_tried)
-        version = last + (1 if joined is None and last == self.version else 2)
+        """`joined` is a new generator."""
         clock = LapTimer()
         await self.router.hold()
         if joined is not None:
@@ -139,10 +138,7 @@ class Publisher:
         if self.device_sharing is not None:
             await self.device_sharing.enter("weight_sync")
             clock.lap("make room")
-        if self.transport.concurrent and self.router.balancer.unavailable:
-            raise _GeneratorLost
-        self._last_tried = version
-        sent, received = await self._move(version, clock)
+        version, sent, received = await self._transfer(clock, joined=joined is not None)
         self._attest(version, sent, received)
         if self.canary is not None and (self.transport.moves or not self._digests):
             canary = self.canary
@@ -163,6 +159,30 @@ class Publisher:
         name, seconds = describe_version(version, self.policy), sum(clock.laps.values())
         _LOG.info("%s: serves the weights of step %d, published in %.1f s", name, step, seconds)
         self.journal.record(RequestsResumed(version=version, num_requests=requests, num_tokens=tokens))
+
+    async def _transfer(self, clock: LapTimer, *, joined: bool) -> tuple[int, Digest, dict[int, Digest]]:
+        """Move the weights as a new version, and again if the trainer was replaced during a broadcast.
+
+        The version skips a number where a member is new and has missed the last one, and after a failed transfer, which
+        only some members may have joined.
+        """
+        while True:
+            if self.transport.concurrent and self.router.balancer.unavailable:
+                raise _GeneratorLost
+            last, sender = max(self.version, self._last_tried), self._generation
+            renewed = self.transport.concurrent and sender != self._sender
+            version = last + (2 if joined or renewed or last != self.version else 1)
+            self._last_tried = version
+            try:
+                sent, received = await self._move(version, clock)
+            except StateLost:
+                continue
+            self._sender = sender
+            return version, sent, received
+
+    @property
+    def _generation(self) -> int:
+        return self.trainers.generation if isinstance(self.trainers, HasGeneration) else 0
 
     async def _move(self, version: int, clock: LapTimer) -> tuple[Digest, dict[int, Digest]]:
         """Transfer the weights; the trainer's digest, and each generator's after it has loaded them."""

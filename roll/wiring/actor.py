@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from roll.cluster.handle import Cluster, Executor, RankGroup
+from roll.cluster.handle import Cluster, Executor, RankGroup, Replaceable
 from roll.cluster.inline import InlineCluster
 from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
 from roll.config.devices import one_device
@@ -27,10 +27,14 @@ from roll.engines.native.model_spec import ModelSpec, architecture, build, engin
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.engines.sglang.generator import SglangGenerator, SglangSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
+from roll.pipelines.recovery import RecoveringCluster
 from roll.serving.canary import Canary, canary_for
 from roll.types import Sampling, Spec
 from roll.weights.channel import Mailbox, Shared, Transport
 from roll.wiring.data import source_settings
+
+_FIXED_SENDER = ("nccl", "ipc")
+"""Channels whose receivers stay connected to the process that sent first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +149,26 @@ def build_workers(
     """
     size, python = section.num_workers, section.python
     if scratch is None or not (isinstance(section, FsdpTrain) or getattr(section, "sharded", False)):
-        return executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
+        cluster = executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
+        return cluster if scratch is None else _recovering(cluster, kwargs.get("channel"), role, scratch)
     parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
-    url = _rendezvous_url(scratch, role)
-    layout = ParallelLayout(url=url, size=size, tp=parallel.tp, cp=parallel.cp, offload=offload, role=role)
-    spec = Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
-    return RankGroup[Any](executor.cluster(spec, size, role=role, python=python))
+
+    def spec() -> Spec:
+        url = _rendezvous_url(scratch, role)
+        layout = ParallelLayout(url=url, size=size, tp=parallel.tp, cp=parallel.cp, offload=offload, role=role)
+        return Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
+
+    ranks = RankGroup[Any](executor.cluster(spec(), size, role=role, python=python), spec)
+    return _recovering(ranks, kwargs.get("channel"), role, scratch)
+
+
+def _recovering(cluster: Cluster[Any], channel: Spec | None, role: str, scratch: Path) -> Cluster[Any]:
+    """The cluster with replacement of lost workers, unless receivers of its channel cannot accept another sender."""
+    kind = "" if channel is None else channel.name
+    if not isinstance(cluster, Replaceable) or kind in _FIXED_SENDER:
+        return cluster
+    snapshots = scratch.with_name(f"{scratch.name}-state-{role}")
+    return RecoveringCluster(cluster, role=role, snapshots=snapshots, sends=bool(kind), broadcasts=kind == "gloo")
 
 
 def _rendezvous_url(scratch: Path, name: str) -> str:

@@ -54,6 +54,7 @@ from roll.wiring.data import Data
 from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.placing import build_device_sharing
+from roll.wiring.recovery import recover_models
 
 _LOG = logging.getLogger(__name__)
 
@@ -255,6 +256,7 @@ def build_scheduler(
 def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume: ResumeState | None = None) -> Loop:
     """The reinforcement learning loop with all its parts, fresh or continued from `resume`."""
     publishers = build_publishers(run, roles, services, resume)
+    recover_models(run, roles, services.journal, services.reporter.note)
     scheduler = build_scheduler(run, roles, data, services, publishers, resume)
     meter, record_phase = Meter(), _record_activities(roles, services.journal)
 

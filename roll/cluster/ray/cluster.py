@@ -232,16 +232,26 @@ class RayCluster(Cluster[W]):
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
 
+    async def restart(self, worker: Spec) -> None:
+        """Start all workers again, built from `worker`."""
+        for rank, (pid, host) in enumerate(self._processes):
+            self._kill_process(rank, pid, host)
+        self._spec, self._packed_spec = worker, await _store(pack(worker))
+        await gather_ranks(self.replace(rank) for rank in range(self.size))
+
     def kill_worker(self, rank: int, reason: str) -> None:
         """Kill one process; Ray alone could not end a stopped one. Calls in flight raise `WorkerDied`."""
         pid, host = self._processes[rank]
         stopped = "was stopped by a signal or a debugger, " if self.stopped(rank) else ""
-        if host == socket.gethostname():
-            kill_named(pid, f"ray::{self.role} {rank}")
+        self._kill_process(rank, pid, host)
         ray.kill(self._actors[rank])
         for future, (of, _, _) in list(self._in_flight.items()):
             if of == rank and future.cancel():
                 self._killed[future] = f"(pid {pid}) {stopped}{reason} and was killed"
+
+    def _kill_process(self, rank: int, pid: int, host: str) -> None:
+        if host == socket.gethostname():
+            kill_named(pid, f"ray::{self.role} {rank}")
 
     def stopped(self, rank: int) -> bool:
         pid, host = self._processes[rank]

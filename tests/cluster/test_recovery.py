@@ -1,0 +1,188 @@
+"""Lost trainers and other models are replaced within a run on Ray, and the run ends with the same weights."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+from roll.commands import train as commands
+from roll.config.load import load
+from roll.errors import RunStopped
+from roll.journal.events import Event, StepStarted, WeightsPublished, WeightsUpdated, WorkerReplaced
+from roll.journal.store import Reader
+from roll.preflight import preflight
+from tests.cluster.test_ray import gone
+from tests.cluster.test_ray_runs import RUN, untimed
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+E = TypeVar("E", bound=Event)
+BESIDE = """\
+import os
+import signal
+from pathlib import Path
+
+_calls = []
+
+
+def even(task, reply):
+    kill("idle")
+    return sum(letter in "02468" for letter in reply) / 6
+
+
+def loss(tokens):
+    _calls.append(0)
+    if len(_calls) > 5:
+        Path(f"pid-{os.getpid()}").touch()
+        kill("update")
+    return -tokens.logprobs * tokens.advantages, {}
+
+
+def value_loss(tokens):
+    _calls.append(0)
+    if len(_calls) > 5:
+        Path(f"pid-{os.getpid()}").touch()
+        kill("critic")
+    return (tokens.values - tokens.returns) ** 2, {}
+
+
+def kill(when):
+    order = Path(f"kill-{when}")  # has the number of the signal and how often to send it
+    pids = sorted(Path().glob("pid-*"), key=lambda path: path.stat().st_mtime)
+    if order.exists() and pids:
+        number, times = map(int, order.read_text().split())
+        order.write_text(f"{number} {times - 1}") if times > 1 else order.unlink()
+        pid = os.getpid() if when in ("update", "critic") else int(pids[-1].name[4:])
+        for path in pids:
+            path.unlink()
+        os.kill(pid, number)
+"""
+SHARDED = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of all runs of this module, which is the current one."""
+    path, before, threads = tmp_path_factory.mktemp("recovery"), Path.cwd(), torch.get_num_threads()
+    (path / "beside.py").write_text(BESIDE)
+    (path / "run.yaml").write_text(RUN)
+    os.chdir(path)
+    yield path
+    os.chdir(before)
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def train(folder: Path, name: str, *changes: str) -> None:
+    loaded = load(folder / "run.yaml", [f"directory={folder}", f"name={name}", "steps=6", "executor=ray", *changes])
+    preflight(loaded)
+    commands.train(loaded, overwrite=False)
+
+
+@contextmanager
+def killed(when: str, number: int = signal.SIGKILL, times: int = 1) -> Iterator[None]:
+    """The run of this block loses a trainer; the signal is sent from its loss, or from a reward while it is idle."""
+    for path in Path().glob("pid-*"):
+        path.unlink()
+    order = Path(f"kill-{when}")
+    order.write_text(f"{int(number)} {times}")
+    try:
+        yield
+        assert not order.exists(), "the signal was sent"
+    finally:
+        order.unlink(missing_ok=True)
+
+
+def events(folder: Path, name: str, kind: type[E]) -> list[E]:
+    with closing(Reader(folder / name / "journal.db")) as reader:
+        return [entry.event for entry in reader.events(kind)]
+
+
+def weights(folder: Path, name: str) -> bytes:
+    return (folder / name / "model/model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(ray_address: str, folder: Path) -> str:
+    """The name of a deterministic run in which nothing is lost."""
+    train(folder, "whole", "deterministic=true")
+    return "whole"
+
+
+@pytest.mark.parametrize("when", ["update", "idle"])
+def test_a_killed_trainer_is_replaced_and_the_run_ends_with_the_same_weights(
+    when: str, folder: Path, whole: str
+) -> None:
+    with killed(when):
+        train(folder, when, "deterministic=true", "checkpoint.every=2")
+    (event,) = events(folder, when, WorkerReplaced)
+    assert event.worker == "actor_train 0" and "ended during " in event.reason and event.seconds > 0
+    assert event.num_updates <= 2, "the others are in a checkpoint"
+    assert untimed(folder / when) == untimed(folder / whole)
+    assert weights(folder, when) == weights(folder, whole)
+    assert [event.step for event in events(folder, when, WeightsUpdated)] == [1, 2, 3, 4, 5, 6]
+    assert [event.version for event in events(folder, when, WeightsPublished)] == [0, 1, 2, 3, 4, 5, 6]
+    assert not list((folder / when).glob("weights*")), "nothing remains of snapshots"
+
+
+def test_a_trainer_is_restored_from_a_snapshot(folder: Path, whole: str) -> None:
+    with killed("update", times=2):
+        train(folder, "snapshot", "deterministic=true", "ray.snapshot_s=0.0001")
+    replaced = events(folder, "snapshot", WorkerReplaced)
+    assert len(replaced) == 2 and replaced[-1].num_updates < 3
+    assert weights(folder, "snapshot") == weights(folder, whole)
+
+
+def test_a_stopped_trainer_is_killed_and_replaced(folder: Path, whole: str) -> None:
+    with killed("update", signal.SIGSTOP):
+        train(folder, "stopped", "deterministic=true", "ray.hang_timeout_s=2")
+    (event,) = events(folder, "stopped", WorkerReplaced)
+    assert "was stopped by a signal or a debugger, did not respond for " in event.reason
+    assert "(ray.hang_timeout_s) and was killed during update" in event.reason
+    assert gone(int(event.reason.partition("(pid ")[2].partition(")")[0])), "the process does not remain"
+    assert weights(folder, "stopped") == weights(folder, whole)
+
+
+def test_an_asynchronous_run_over_gloo_goes_on_with_a_new_trainer(ray_address: str, folder: Path) -> None:
+    changes = ("weight_sync.transport=gloo", "rollout.max_staleness=1", "actor_infer.workers=2")
+    with killed("update"), killed("idle"):
+        train(folder, "gloo", *changes)
+    assert len(events(folder, "gloo", WorkerReplaced)) == 2
+    steps = [event.step for event in events(folder, "gloo", StepStarted)]
+    groups = [group for event in events(folder, "gloo", StepStarted) for group in event.groups]
+    assert steps == [1, 2, 3, 4, 5, 6] and len(set(groups)) == len(groups), "nothing is trained twice"
+    published = [(event.version, event.step) for event in events(folder, "gloo", WeightsPublished)]
+    assert published == sorted(set(published)) and [step for _, step in published] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_killed_critic_is_replaced(ray_address: str, folder: Path) -> None:
+    algorithm = "algorithm={recipe: ppo, loss: 'beside:loss', value_loss: 'beside:value_loss'}"
+    train(folder, "ppo", "deterministic=true", algorithm)
+    with killed("critic"):
+        train(folder, "critic", "deterministic=true", algorithm)
+    (event,) = events(folder, "critic", WorkerReplaced)
+    assert event.worker == "critic 0"
+    assert weights(folder, "critic") == weights(folder, "ppo")
+
+
+def test_if_a_rank_of_a_trainer_dies_all_ranks_start_again(ray_address: str, folder: Path) -> None:
+    train(folder, "ranks", "deterministic=true", *SHARDED)
+    with killed("update"):
+        train(folder, "rank_killed", "deterministic=true", "checkpoint.every=2", *SHARDED)
+    (event,) = events(folder, "rank_killed", WorkerReplaced)
+    assert event.reason.startswith("actor_train ") and "ended during update" in event.reason
+    assert weights(folder, "rank_killed") == weights(folder, "ranks")
+
+
+def test_if_the_budget_is_used_up_the_run_stops_and_can_be_resumed(folder: Path, whole: str) -> None:
+    changes = ("deterministic=true", "checkpoint.every=1", "ray.max_replacements=1")
+    with killed("update", times=2), pytest.raises(RunStopped, match="1 workers of actor_train were replaced") as raised:
+        train(folder, "budget", *changes)
+    assert "\n" not in str(raised.value) and "see ray.max_replacements" in str(raised.value)
+    commands.resume(folder / "budget", ())
+    assert weights(folder, "budget") == weights(folder, whole)

@@ -108,7 +108,7 @@ async def write_atomically(final: Path, fill: Callable[[Path], Awaitable[None]])
         _remove(old)
     except BaseException as cause:
         _remove(temporary)
-        if not _is_write_failure(cause):
+        if not is_write_failure(cause):
             raise
         raise RunStopped(
             f"{final}: could not be written ({type(cause).__name__}: {cause}); "
@@ -149,7 +149,7 @@ def _load(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def _is_write_failure(cause: BaseException) -> bool:
+def is_write_failure(cause: BaseException) -> bool:
     """Whether the error is a failed write, as Python, safetensors or torch report it."""
     archive = isinstance(cause, RuntimeError) and "inline_container" in str(cause)  # torch.save
     return archive or isinstance(cause, OSError | SafetensorError)

@@ -135,16 +135,6 @@ class Replaceable(Protocol):
 
 
 @runtime_checkable
-class HasGeneration(Protocol):
-    """A cluster that replaces its workers itself."""
-
-    @property
-    def generation(self) -> int:
-        """Number of replacements; a new process has none of the connections of the one before."""
-        ...
-
-
-@runtime_checkable
 class Restartable(Protocol):
     """A cluster all of whose workers can be started again together."""
 

@@ -28,7 +28,7 @@ class Ray(Section):
     stops when one more dies."""
     hang_timeout_s: float = Field(default=120.0, gt=0)
     """Seconds after which a trainer or another model is killed and replaced if its process is stopped, or if its call
-    also takes ten times as long as the longest one before."""
+    also takes ten times as many seconds per token as the slowest one before."""
     snapshot_s: float = Field(default=10.0, gt=0)
     """Seconds of updates after which trainers save their state in the run's directory, apart from checkpoints: a
     replaced trainer repeats the updates since. Saves take at most 2 % of the time of updates."""

@@ -23,9 +23,9 @@ from roll.engines.base import AsyncSaver, Trainer
 from roll.errors import ConfigError, StateLost
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
-from roll.pipelines.recovery import RecoveringCluster
 from roll.rollout.inflight import SchedulerState
 from roll.rollout.resume import CheckpointState
+from roll.serving.recovery import RecoveringCluster
 from roll.tracking.log import announce
 from roll.types import Batch
 from roll.weights.huggingface import copy_generation_config

@@ -11,13 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from roll.cluster.handle import Cluster, HasGeneration
+from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, Probeable, Trainer
 from roll.errors import RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
 from roll.serving.device_sharing import DeviceSharing
+from roll.serving.recovery import RecoveringCluster
 from roll.serving.router import Router
 from roll.weights.channel import Transport
 from roll.weights.digest import Digest
@@ -182,7 +183,7 @@ class Publisher:
 
     @property
     def _generation(self) -> int:
-        return self.trainers.generation if isinstance(self.trainers, HasGeneration) else 0
+        return self.trainers.generation if isinstance(self.trainers, RecoveringCluster) else 0
 
     async def _move(self, version: int, clock: LapTimer) -> tuple[Digest, dict[int, Digest]]:
         """Transfer the weights; the trainer's digest, and each generator's after it has loaded them."""

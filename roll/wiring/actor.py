@@ -27,8 +27,8 @@ from roll.engines.native.model_spec import ModelSpec, architecture, build, engin
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.engines.sglang.generator import SglangGenerator, SglangSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
-from roll.pipelines.recovery import RecoveringCluster
 from roll.serving.canary import Canary, canary_for
+from roll.serving.recovery import RecoveringCluster
 from roll.types import Sampling, Spec
 from roll.weights.channel import Mailbox, Shared, Transport
 from roll.wiring.data import source_settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from roll.config.schema import Run
 from roll.journal.store import Journal
-from roll.pipelines.recovery import RecoveringCluster, RecoveryPolicy
+from roll.serving.recovery import RecoveringCluster, RecoveryPolicy
 from roll.wiring.models import Roles
 
 

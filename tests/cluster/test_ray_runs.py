@@ -230,10 +230,10 @@ def loss(tokens):
 """
 
 
-def test_if_a_rank_of_a_trainer_dies_the_only_line_names_it(ray_address: str, file: Path) -> None:
+def test_if_a_rank_of_a_trainer_dies_and_is_not_replaced_the_only_line_names_it(ray_address: str, file: Path) -> None:
     (file.parent / "beside.py").write_text(BESIDE + DYING)
     ranks = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
-    run = Process(file, "ranks", *ranks, f"ray.address={ray_address}")
+    run = Process(file, "ranks", *ranks, "ray.max_replacements=0", f"ray.address={ray_address}")
     try:
         wait_for(run, run.trained)
         pids = [run.worker("actor_train-0"), run.worker("actor_train-1")]
@@ -251,7 +251,7 @@ def test_if_a_rank_of_a_trainer_dies_the_only_line_names_it(ray_address: str, fi
 @pytest.mark.sweep
 def test_of_two_concurrent_runs_one_loses_its_trainer_and_the_other_a_generator(ray_address: str, file: Path) -> None:
     lost, asked = (
-        Process(file, "lost"),
+        Process(file, "lost", "ray.max_replacements=0"),
         Process(file, "asked", *("actor_infer.workers=2", "tracking.slow_phase_s=1", f"ray.address={ray_address}")),
     )
     try:

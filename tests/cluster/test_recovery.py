@@ -52,12 +52,15 @@ def value_loss(tokens):
 
 
 def kill(when):
-    order = Path(f"kill-{when}")  # has the number of the signal and how often to send it
+    order = Path(f"kill-{when}")  # number of the signal, how often to send it, log of another worker that gets it
     pids = sorted(Path().glob("pid-*"), key=lambda path: path.stat().st_mtime)
     if order.exists() and pids:
-        number, times = map(int, order.read_text().split())
+        number, times, *log = order.read_text().split()
+        number, times = int(number), int(times)
         order.write_text(f"{number} {times - 1}") if times > 1 else order.unlink()
         pid = os.getpid() if when in ("update", "critic") else int(pids[-1].name[4:])
+        if log:
+            pid = int(Path(log[0]).read_text().split()[3])
         for path in pids:
             path.unlink()
         os.kill(pid, number)
@@ -85,12 +88,15 @@ def train(folder: Path, name: str, *changes: str) -> None:
 
 
 @contextmanager
-def killed(when: str, number: int = signal.SIGKILL, times: int = 1) -> Iterator[None]:
-    """The run of this block loses a trainer; the signal is sent from its loss, or from a reward while it is idle."""
+def killed(when: str, number: int = signal.SIGKILL, times: int = 1, log: str = "") -> Iterator[None]:
+    """The run of this block loses a trainer, or the worker with this log.
+
+    The signal is sent from the loss, or from a reward while the trainer is idle.
+    """
     for path in Path().glob("pid-*"):
         path.unlink()
     order = Path(f"kill-{when}")
-    order.write_text(f"{int(number)} {times}")
+    order.write_text(f"{int(number)} {times} {log}")
     try:
         yield
         assert not order.exists(), "the signal was sent"
@@ -168,6 +174,18 @@ def test_a_killed_critic_is_replaced(ray_address: str, folder: Path) -> None:
     (event,) = events(folder, "critic", WorkerReplaced)
     assert event.worker == "critic 0"
     assert weights(folder, "critic") == weights(folder, "ppo")
+
+
+def test_a_killed_reference_is_replaced(ray_address: str, folder: Path) -> None:
+    changes = ("deterministic=true", "algorithm={recipe: grpo, kl: {coefficient: 0.1}}", "reference.workers=2")
+    train(folder, "kl", *changes)
+    with killed("idle", log="reference/logs/reference-1.log"):
+        Path("pid-0").touch()
+        train(folder, "reference", *changes)
+    (event,) = events(folder, "reference", WorkerReplaced)
+    assert event.worker == "reference 1" and event.num_updates == 0
+    assert untimed(folder / "reference") == untimed(folder / "kl")
+    assert weights(folder, "reference") == weights(folder, "kl")
 
 
 def test_if_a_rank_of_a_trainer_dies_all_ranks_start_again(ray_address: str, folder: Path) -> None:

@@ -10,6 +10,7 @@ from roll.cluster.serialization import pack, unpack
 from roll.config.load import load
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.trainer import FsdpTrainer
+from roll.serving.recovery import RecoveringCluster
 from roll.types import Spec
 from roll.wiring.actor import build_engine_specs, place_actor
 from roll.wiring.models import build_models, build_tokenizer
@@ -59,7 +60,8 @@ def test_ranks_of_a_role_meet_at_a_place_of_their_own_and_are_one_worker(tmp_pat
         assert (layout.size, layout.role) == (size, role) and layout.url.startswith(
             f"file://{tmp_path}/weights-{role}-"
         )
-    assert all(isinstance(cluster, RankGroup) for cluster in (actor.trainers, models.critic, models.reference))
+    for cluster in (actor.trainers, models.critic, models.reference):
+        assert isinstance(cluster, RecoveringCluster) and isinstance(cluster.cluster, RankGroup)
     trainer, critic, reference = (executor.made[role][0] for role in ("actor_train", "critic", "reference"))
     assert isinstance(trainer, FsdpTrainer) and (trainer.ranks.layout.tp, trainer.ranks.layout.offload) == (2, True)
     assert isinstance(critic, FsdpTrainer) and critic.decoder.score is not None and trainer.decoder.score is None

@@ -13,27 +13,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roll.checkpoint import is_write_failure
 from roll.cluster.handle import Cluster, Killable, Method, P, R, Replaceable, W
 from roll.engines.base import LogprobModel, Offloadable, Part, Trainer
 from roll.errors import RunStopped, StateLost, WorkerDied, describe_error
 from roll.journal.events import WorkerReplaced
 from roll.journal.store import Journal
+from roll.types import Batch
 
 _LOG = logging.getLogger(__name__)
 _CHECKS = 4
 """Checks per timeout. A call has to be unanswered at each of them, so that time in which the controller itself was
 blocked counts at most once."""
-_COMPUTING = frozenset({"update", "logprobs", "values", "logprobs_and_entropies", "base_logprobs"})
 _SLOWER = 10.0
-"""A call that computes has hung after this multiple of the longest one before it."""
+"""A call that computes has hung when it takes this multiple of the most seconds per token before."""
 _SNAPSHOT_SHARE = 0.02
 """Largest part of the time of updates that is spent on snapshots."""
 
@@ -117,10 +119,11 @@ class RecoveringCluster(Cluster[W]):
         self._not_repeated = {"save_completed", *(["send"] if broadcasts else [])}
         self._workers = [_Worker() for _ in range(cluster.size)]
         self._num_replaced = 0
-        self._longest_s: dict[str, float] = {}
-        """The longest duration of each call that computes."""
+        self._slowest: dict[str, float] = {}
+        """The most seconds per token of each method that computes."""
         self._snapshot_took_s = 0.0
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing: asyncio.Task[None] | None = None
+        """The newest snapshot."""
 
     @property
     def size(self) -> int:
@@ -159,7 +162,7 @@ class RecoveringCluster(Cluster[W]):
                 raise StateLost(loss.what, loss.fix)
             generation, began = worker.generation, time.monotonic()
             try:
-                result = await self._watch(rank, name, self.cluster.at(rank, method, *args, **kwargs))
+                result = await self._watch(rank, method, *args, **kwargs)
             except WorkerDied as error:
                 worker.mark_lost(error, generation)
                 loss = error
@@ -170,8 +173,8 @@ class RecoveringCluster(Cluster[W]):
     def _record(self, rank: int, name: str, args: Any, kwargs: Any, seconds: float) -> None:
         """Keep what a new process needs to know of a call that has succeeded."""
         worker = self._workers[rank]
-        if name in _COMPUTING:
-            self._longest_s[name] = max(seconds, self._longest_s.get(name, 0.0))
+        if seconds and (num_tokens := _num_tokens(args)):
+            self._slowest[name] = max(seconds / num_tokens, self._slowest.get(name, 0.0))
         if name == "update":
             worker.updates.append(_Update(args, kwargs, seconds))
         elif name == "load":
@@ -198,14 +201,13 @@ class RecoveringCluster(Cluster[W]):
         policy.notice(f"{name} is being replaced{repeats}: {died.what}")
         try:
             await cluster.replace(rank)
-            await self._watch(rank, "start", self.cluster.at(rank, LogprobModel.start))
+            await self._watch(rank, LogprobModel.start)
             if worker.base is not None:
-                await self._watch(rank, "load", self.cluster.at(rank, Trainer.load, worker.base))
+                await self._watch(rank, Trainer.load, worker.base)
             for update in updates:
-                call = self.cluster.at(rank, Trainer.update, *update.args, **update.kwargs)
-                await self._watch(rank, "update", call)
+                await self._watch(rank, Trainer.update, *update.args, **update.kwargs)
             if worker.offloaded:
-                await self._watch(rank, "offload", self.cluster.at(rank, Offloadable.offload, worker.offloaded))
+                await self._watch(rank, Offloadable.offload, worker.offloaded)
         except WorkerDied as again:
             worker.lost = again
             return
@@ -214,25 +216,24 @@ class RecoveringCluster(Cluster[W]):
         policy.journal.record(event)
         policy.notice(f"{name} was replaced in {seconds:.1f} s")
 
-    async def _watch(self, rank: int, name: str, call: Awaitable[R]) -> R:
+    async def _watch(self, rank: int, method: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         """The result of a call; kills the worker if it has hung, so that the call raises `WorkerDied`."""
         assert self.policy is not None
-        task, num_checks, began = asyncio.ensure_future(call), 0, time.monotonic()
+        slowest = self._slowest.get(method.__name__, math.inf)
+        limit_s, began, num_checks = _SLOWER * slowest * (_num_tokens(args) or math.inf), time.monotonic(), 0
+        task = asyncio.ensure_future(self.cluster.at(rank, method, *args, **kwargs))
         try:
             while not (await asyncio.wait([task], timeout=self.policy.hang_timeout_s / _CHECKS))[0]:
                 num_checks += 1
                 elapsed_s = time.monotonic() - began
-                if num_checks > _CHECKS and isinstance(self.cluster, Killable) and self._hung(rank, name, elapsed_s):
-                    self.cluster.kill_worker(rank, f"did not respond for {elapsed_s:.0f} s (ray.hang_timeout_s)")
+                cluster = self.cluster
+                if num_checks <= _CHECKS or not isinstance(cluster, Killable):
+                    continue
+                if elapsed_s > limit_s or cluster.stopped(rank):
+                    cluster.kill_worker(rank, f"did not respond for {elapsed_s:.0f} s (ray.hang_timeout_s)")
             return task.result()
         finally:
             task.cancel()  # in case this call was cancelled
-
-    def _hung(self, rank: int, name: str, elapsed_s: float) -> bool:
-        """Whether its process is stopped, or computes for much longer than ever before."""
-        assert isinstance(self.cluster, Killable)
-        longest_s = self._longest_s.get(name)
-        return self.cluster.stopped(rank) or (longest_s is not None and elapsed_s > _SLOWER * longest_s)
 
     def _snapshot_due(self, rank: int) -> bool:
         assert self.policy is not None
@@ -241,10 +242,10 @@ class RecoveringCluster(Cluster[W]):
 
     def _begin_snapshot(self, rank: int) -> None:
         """Save the state while the controller goes on; the next update waits for it."""
-        if not self._writing:
-            task = asyncio.create_task(self._snapshot(rank, self._workers[rank]))
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+        if self._writing is not None and self._writing.done():
+            self._writing.result()  # raises a failure other than that of the disk
+            self._writing = None
+        self._writing = self._writing or asyncio.create_task(self._snapshot(rank, self._workers[rank]))
 
     async def _snapshot(self, rank: int, worker: _Worker) -> None:
         async with worker.changing:
@@ -254,12 +255,14 @@ class RecoveringCluster(Cluster[W]):
                 if worker.lost is not None:
                     return
                 path.mkdir(parents=True, exist_ok=True)
-                await self._watch(rank, "save", self.cluster.at(rank, Trainer.save, path))
+                await self._watch(rank, Trainer.save, path)
                 self._snapshot_took_s = time.monotonic() - began
                 self._forget(worker.continue_from(path, num_updates))
             except WorkerDied as error:
                 worker.mark_lost(error, generation)
-            except OSError as error:
+            except Exception as error:
+                if not is_write_failure(error):
+                    raise
                 self._snapshot_took_s = max(self._snapshot_took_s, time.monotonic() - began)
                 _LOG.warning("%s: its state could not be saved for a replacement: %s", path, describe_error(error))
             finally:
@@ -270,3 +273,8 @@ class RecoveringCluster(Cluster[W]):
         """Delete a snapshot that is no longer needed; checkpoints are not deleted here."""
         if before is not None and before.parent == self._snapshots.parent:
             shutil.rmtree(before, ignore_errors=True)
+
+
+def _num_tokens(args: Sequence[Any]) -> int:
+    """Tokens of the batch that a call is about; 0 if it is about none."""
+    return args[0].num_tokens if args and isinstance(args[0], Batch) else 0

@@ -120,6 +120,7 @@ def whole(ray_address: str, folder: Path) -> str:
     return "whole"
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("when", ["update", "idle"])
 def test_a_killed_trainer_is_replaced_and_the_run_ends_with_the_same_weights(
     when: str, folder: Path, whole: str
@@ -136,6 +137,7 @@ def test_a_killed_trainer_is_replaced_and_the_run_ends_with_the_same_weights(
     assert not list((folder / when).glob("weights*")), "nothing remains of snapshots"
 
 
+@pytest.mark.sweep
 def test_a_trainer_is_restored_from_a_snapshot(folder: Path, whole: str) -> None:
     with killed("update", times=2):
         train(folder, "snapshot", "deterministic=true", "ray.snapshot_s=0.0001")
@@ -188,13 +190,24 @@ def test_a_killed_reference_is_replaced(ray_address: str, folder: Path) -> None:
     assert weights(folder, "reference") == weights(folder, "kl")
 
 
-def test_if_a_rank_of_a_trainer_dies_all_ranks_start_again(ray_address: str, folder: Path) -> None:
+@pytest.fixture(scope="module")
+def ranks(ray_address: str, folder: Path) -> str:
+    """The name of a deterministic run with two ranks, of which none is lost."""
     train(folder, "ranks", "deterministic=true", *SHARDED)
-    with killed("update"):
-        train(folder, "rank_killed", "deterministic=true", "checkpoint.every=2", *SHARDED)
-    (event,) = events(folder, "rank_killed", WorkerReplaced)
-    assert event.reason.startswith("actor_train ") and "ended during update" in event.reason
-    assert weights(folder, "rank_killed") == weights(folder, "ranks")
+    return "ranks"
+
+
+@pytest.mark.sweep(keep=1)
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "was stopped by a signal")])
+def test_if_a_rank_of_a_trainer_is_lost_all_ranks_start_again(
+    number: int, reason: str, folder: Path, ranks: str
+) -> None:
+    name = f"rank-{int(number)}"
+    with killed("update", number):
+        train(folder, name, "deterministic=true", "checkpoint.every=2", "ray.hang_timeout_s=4", *SHARDED)
+    (event,) = events(folder, name, WorkerReplaced)
+    assert event.reason.startswith("actor_train ") and reason in event.reason and "during update" in event.reason
+    assert weights(folder, name) == weights(folder, ranks)
 
 
 def test_if_the_budget_is_used_up_the_run_stops_and_can_be_resumed(folder: Path, whole: str) -> None:
@@ -204,3 +217,14 @@ def test_if_the_budget_is_used_up_the_run_stops_and_can_be_resumed(folder: Path,
     assert "\n" not in str(raised.value) and "see ray.max_replacements" in str(raised.value)
     commands.resume(folder / "budget", ())
     assert weights(folder, "budget") == weights(folder, whole)
+
+
+@pytest.mark.sweep
+def test_a_trainer_of_a_resumed_run_is_replaced_after_older_checkpoints_are_gone(folder: Path, whole: str) -> None:
+    changes = ("deterministic=true", "checkpoint.every=1", "checkpoint.keep=1")
+    train(folder, "resumed", *changes, "steps=2")
+    with killed("update"):
+        commands.resume(folder / "resumed", ("steps=6",))
+    (event,) = events(folder, "resumed", WorkerReplaced)
+    assert event.num_updates == 0, "the newest checkpoint has all of them"
+    assert weights(folder, "resumed") == weights(folder, whole)

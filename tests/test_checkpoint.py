@@ -80,6 +80,17 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path):
     assert names(tmp_path) == ["best.json", "step-5", "step-6"]
 
 
+def test_a_checkpoint_that_a_run_was_resumed_from_is_kept_until_another_one_is(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step in (1, 2, 3):
+        checkpoints.pinned = 1
+        write(checkpoints, step, holding(str(step)))
+    assert checkpoints.steps() == [1, 3]
+    checkpoints.pinned = 3
+    write(checkpoints, 4, holding("4"))
+    assert checkpoints.steps() == [3, 4]
+
+
 def test_an_old_checkpoint_is_removed_only_after_the_new_one_exists(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     write(checkpoints, 1, holding("1"))

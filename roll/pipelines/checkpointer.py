@@ -103,9 +103,12 @@ class Checkpointer:
                 fill = partial(self._fill, state, copied)
                 path = await self.checkpoints.write(step, fill, score=metrics.get(self.best))
             except StateLost as error:
+                if not any(cluster.changed for cluster in self._recovering(self.directory).values()):
+                    return await write()
                 _LOG.warning("the checkpoint of step %d is lost, the next one follows: %s", step, error.what)
                 return
-            self._mark_saved(path)
+            for folder, cluster in self._recovering(path).items():
+                cluster.saved(folder)  # lost trainers are restored from it from now on
             self.journal.record(CheckpointSaved(step=step, path=str(path.relative_to(self.directory))))
             self.journal.flush(durable=True)
             _LOG.info("checkpoint of step %d: %s", step, path)
@@ -137,12 +140,11 @@ class Checkpointer:
                 while not await trainers.at(0, AsyncSaver.save_completed):
                     await asyncio.sleep(_POLL_S)
 
-    def _mark_saved(self, path: Path) -> None:
-        """Lost trainers are restored from this checkpoint from now on."""
-        clusters = {policy_folder(path, name): cluster for name, cluster in self.trainers.items()}
-        for folder, cluster in (*clusters.items(), (path / _CRITIC, self.critic)):
-            if isinstance(cluster, RecoveringCluster):
-                cluster.saved(folder)
+    def _recovering(self, path: Path) -> dict[Path, RecoveringCluster[Trainer]]:
+        """The trainers that are replaced when they are lost, by their folders in a checkpoint."""
+        folders = {policy_folder(path, name): cluster for name, cluster in self.trainers.items()}
+        clusters = {**folders, path / _CRITIC: self.critic}
+        return {folder: cluster for folder, cluster in clusters.items() if isinstance(cluster, RecoveringCluster)}
 
     async def finish(self) -> None:
         """Wait for the asynchronous save in progress, and raise its error if it failed."""

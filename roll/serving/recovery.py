@@ -145,6 +145,11 @@ class RecoveringCluster(Cluster[W]):
             self._begin_snapshot(rank)
         return result
 
+    @property
+    def changed(self) -> bool:
+        """Whether updates have begun since the last resumable save did."""
+        return any(each.changing.locked() or each.num_in_save != each.num_updates for each in self._workers)
+
     def saved(self, folder: Path) -> None:
         """The last resumable save is complete, and stays in this folder until the next one is."""
         for worker in self._workers:

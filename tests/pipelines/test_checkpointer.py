@@ -1,23 +1,29 @@
 """Asynchronous checkpoints: complete or absent, and never two at once."""
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roll.algorithms.credit import AlgorithmState
+from roll.algorithms.recipe import Objective
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
 from roll.data.templates import character_tokenizer
 from roll.engines.base import Trainer
 from roll.engines.fake import FakeTrainer
-from roll.errors import RunStopped
+from roll.errors import RunStopped, WorkerDied
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.rollout.inflight import SchedulerState
+from roll.serving.recovery import RecoveringCluster, RecoveryPolicy
+from roll.types import Spec
+from tests.engines.models import batch_of
 
 
 class Slow(FakeTrainer):
@@ -138,3 +144,43 @@ def test_a_save_waits_for_the_one_before(tmp_path: Path, journal: Journal) -> No
         assert checkpointer.checkpoints.steps() == [1, 2]
 
     asyncio.run(run())
+
+
+class Mortal(InlineCluster[Trainer]):
+    """A trainer that may die in a call of `save_completed`, and can be replaced."""
+
+    def __init__(self) -> None:
+        super().__init__([Slow()])
+        self.dying = False
+
+    async def at(self, rank: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.dying and method.__name__ == "save_completed":
+            raise WorkerDied("actor_train 0: ended")
+        return await super().at(rank, method, *args, **kwargs)
+
+    async def replace(self, rank: int) -> None:
+        trainer = Slow()
+        trainer.go.set()
+        self._workers, self.dying = (trainer,), False
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_checkpoint_that_is_lost_with_its_trainer_is_repeated_if_the_state_is_the_same(
+    changed: bool, tmp_path: Path, journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        mortal = Mortal()
+        trainers = RecoveringCluster[Trainer](mortal, role="actor_train", snapshots=tmp_path / "state")
+        trainers.policy = RecoveryPolicy(
+            journal=journal, max_replacements=1, hang_timeout_s=100.0, snapshot_s=100.0, notice=print
+        )
+        checkpointer = dataclasses.replace(build(tmp_path, Slow(), journal), trainers={"": trainers})
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        if changed:
+            await trainers.at(0, Trainer.update, batch_of([[1, 2]]), Objective(loss=Spec("clipped")))
+        mortal.dying = True
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == ([] if changed else [1])
+
+    asyncio.run(run())
+    assert ("the checkpoint of step 1 is lost" in caplog.text) == changed

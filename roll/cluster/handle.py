@@ -122,6 +122,12 @@ class RankGroup(Cluster[W]):
         for each in stopped or range(self._ranks.size):
             self._ranks.kill_worker(each, reason)
 
+    def dump_stacks(self, rank: int) -> None:
+        """Of all ranks: one that hangs may wait for another one."""
+        if isinstance(self._ranks, HasStacks):
+            for each in range(self._ranks.size):
+                self._ranks.dump_stacks(each)
+
     def stopped(self, rank: int) -> bool:
         return isinstance(self._ranks, Killable) and any(map(self._ranks.stopped, range(self._ranks.size)))
 
@@ -152,6 +158,14 @@ class Killable(Protocol):
     def stopped(self, rank: int) -> bool:
         """Whether a signal or a debugger has stopped its process; False if that is unknown."""
         ...
+
+
+@runtime_checkable
+class HasStacks(Protocol):
+    """A cluster whose workers write their stacks on request, also while they are busy."""
+
+    def dump_stacks(self, rank: int) -> None:
+        """Write the stacks of a worker's threads to its log, if it runs on this machine."""
 
 
 class Executor(Protocol):

@@ -48,10 +48,10 @@ def _state(pid: int) -> str:
         return ""
 
 
-def kill_named(pid: int, title: str) -> None:
-    """Kill a process of this machine, unless its title does not begin so: then another one has its pid."""
+def signal_named(pid: int, title: str, number: int) -> None:
+    """Signal a process of this machine, unless its title does not begin so: then another one has its pid."""
     try:
         if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
     except OSError:
         return  # it has ended

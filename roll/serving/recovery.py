@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.checkpoint import is_write_failure
-from roll.cluster.handle import Cluster, Killable, Method, P, R, Replaceable, W
+from roll.cluster.handle import Cluster, HasStacks, Killable, Method, P, R, Replaceable, W
 from roll.engines.base import LogprobModel, Offloadable, Part, Trainer
 from roll.errors import RunStopped, StateLost, WorkerDied, describe_error
 from roll.journal.events import WorkerReplaced
@@ -225,16 +225,19 @@ class RecoveringCluster(Cluster[W]):
         """The result of a call; kills the worker if it has hung, so that the call raises `WorkerDied`."""
         assert self.policy is not None
         slowest = self._slowest.get(method.__name__, math.inf)
+        cluster, late = self.cluster, False
         limit_s, began, num_checks = _SLOWER * slowest * (_num_tokens(args) or math.inf), time.monotonic(), 0
         task = asyncio.ensure_future(self.cluster.at(rank, method, *args, **kwargs))
         try:
             while not (await asyncio.wait([task], timeout=self.policy.hang_timeout_s / _CHECKS))[0]:
                 num_checks += 1
                 elapsed_s = time.monotonic() - began
-                cluster = self.cluster
-                if num_checks <= _CHECKS or not isinstance(cluster, Killable):
+                if num_checks < _CHECKS or not isinstance(cluster, Killable):
                     continue
-                if elapsed_s > limit_s or cluster.stopped(rank):
+                before, late = late, elapsed_s > limit_s or cluster.stopped(rank)
+                if late and not before and isinstance(cluster, HasStacks):
+                    cluster.dump_stacks(rank)
+                if late and before:
                     cluster.kill_worker(rank, f"did not respond for {elapsed_s:.0f} s (ray.hang_timeout_s)")
             return task.result()
         finally:

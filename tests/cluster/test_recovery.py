@@ -25,6 +25,7 @@ E = TypeVar("E", bound=Event)
 BESIDE = """\
 import os
 import signal
+import time
 from pathlib import Path
 
 _calls = []
@@ -63,7 +64,10 @@ def kill(when):
             pid = int(Path(log[0]).read_text().split()[3])
         for path in pids:
             path.unlink()
-        os.kill(pid, number)
+        if number:
+            os.kill(pid, number)
+        else:
+            time.sleep(3600)
 """
 SHARDED = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
 
@@ -154,6 +158,16 @@ def test_a_stopped_trainer_is_killed_and_replaced(folder: Path, whole: str) -> N
     assert "(ray.hang_timeout_s) and was killed during update" in event.reason
     assert gone(int(event.reason.partition("(pid ")[2].partition(")")[0])), "the process does not remain"
     assert weights(folder, "stopped") == weights(folder, whole)
+
+
+def test_a_trainer_that_hangs_is_killed_and_its_stack_is_in_its_log(folder: Path, whole: str) -> None:
+    with killed("update", 0):  # sleeps instead
+        train(folder, "hangs", "deterministic=true", "ray.hang_timeout_s=2")
+    (event,) = events(folder, "hangs", WorkerReplaced)
+    assert ") did not respond for " in event.reason and event.reason.partition("; log: ")[0].endswith("during update")
+    log = (folder / "hangs/logs/actor_train-0.log").read_text()
+    assert "Current thread" in log and "beside.py" in log and "in kill" in log
+    assert weights(folder, "hangs") == weights(folder, whole)
 
 
 def test_an_asynchronous_run_over_gloo_goes_on_with_a_new_trainer(ray_address: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import inspect
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -20,6 +21,8 @@ from roll.cluster.handle import build_worker
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, WorkerDied
 
+STACKS = signal.SIGUSR1
+"""A worker writes the stacks of its threads to its log on this signal."""
 _THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
@@ -101,6 +104,7 @@ def _set_up(setup: ProcessSetup) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
+    faulthandler.register(STACKS)
     sys.stderr.write(f"{setup.name}: process {os.getpid()} on {socket.gethostname()}\n")
     os.chdir(setup.folder)
     sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]

@@ -15,6 +15,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -31,9 +32,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall, PendingStarts
-from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, kill_named
+from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
-from roll.cluster.ray.actor import ProcessSetup, WorkerActor, WorkerSlot
+from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
 from roll.cluster.ray.environment import accepts_connections, check_interpreter, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
@@ -234,24 +235,27 @@ class RayCluster(Cluster[W]):
 
     async def restart(self, worker: Spec) -> None:
         """Start all workers again, built from `worker`."""
-        for rank, (pid, host) in enumerate(self._processes):
-            self._kill_process(rank, pid, host)
+        for rank in range(self.size):
+            self._signal(rank, signal.SIGKILL)
         self._spec, self._packed_spec = worker, await _store(pack(worker))
         await gather_ranks(self.replace(rank) for rank in range(self.size))
 
     def kill_worker(self, rank: int, reason: str) -> None:
         """Kill one process; Ray alone could not end a stopped one. Calls in flight raise `WorkerDied`."""
-        pid, host = self._processes[rank]
         stopped = "was stopped by a signal or a debugger, " if self.stopped(rank) else ""
-        self._kill_process(rank, pid, host)
+        self._signal(rank, signal.SIGKILL)
         ray.kill(self._actors[rank])
         for future, (of, _, _) in list(self._in_flight.items()):
             if of == rank and future.cancel():
-                self._killed[future] = f"(pid {pid}) {stopped}{reason} and was killed"
+                self._killed[future] = f"(pid {self.pids[rank]}) {stopped}{reason} and was killed"
 
-    def _kill_process(self, rank: int, pid: int, host: str) -> None:
+    def dump_stacks(self, rank: int) -> None:
+        self._signal(rank, STACKS)
+
+    def _signal(self, rank: int, number: int) -> None:
+        pid, host = self._processes[rank]
         if host == socket.gethostname():
-            kill_named(pid, f"ray::{self.role} {rank}")
+            signal_named(pid, f"ray::{self.role} {rank}", number)
 
     def stopped(self, rank: int) -> bool:
         pid, host = self._processes[rank]

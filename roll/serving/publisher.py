@@ -160,6 +160,8 @@ class Publisher:
         name, seconds = describe_version(version, self.policy), sum(clock.laps.values())
         _LOG.info("%s: serves the weights of step %d, published in %.1f s", name, step, seconds)
         self.journal.record(RequestsResumed(version=version, num_requests=requests, num_tokens=tokens))
+        if isinstance(self.trainers, RecoveringCluster):
+            self.trainers.snapshot_if_due()
 
     async def _transfer(self, clock: LapTimer, *, joined: bool) -> tuple[int, Digest, dict[int, Digest]]:
         """Move the weights as a new version, and again if the trainer was replaced during a broadcast.

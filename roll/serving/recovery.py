@@ -105,6 +105,7 @@ class _Worker:
 class RecoveringCluster(Cluster[W]):
     """`Cluster` that replaces lost workers and repeats the call, once `policy` is set; before that, a loss is raised.
 
+    The policy has to be set before the first update, since the updates before it are not kept.
     Two calls are not repeated but raise `StateLost`: a broadcast, which needs its receivers, and the question whether
     a save is written, which was lost with the process.
     """
@@ -112,10 +113,10 @@ class RecoveringCluster(Cluster[W]):
     def __init__(
         self, cluster: Cluster[W], *, role: str, snapshots: Path, sends: bool = False, broadcasts: bool = False
     ) -> None:
-        """`snapshots` is a prefix of folders. A trainer that `sends` weights saves its state after it has sent."""
+        """`snapshots` is a prefix of folders. A trainer that `sends` weights waits for `snapshot_if_due`."""
         self.cluster, self.role, self._snapshots = cluster, role, snapshots
         self.policy: RecoveryPolicy | None = None
-        self._snapshot_after = "send" if sends else "update"
+        self._sends = sends
         self._not_repeated = {"save_completed", *(["send"] if broadcasts else [])}
         self._workers = [_Worker() for _ in range(cluster.size)]
         self._num_replaced = 0
@@ -137,18 +138,33 @@ class RecoveringCluster(Cluster[W]):
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self.policy is None or method.__name__ == "stop":
             result = await self.cluster.at(rank, method, *args, **kwargs)
-            self._record(rank, method.__name__, args, kwargs, 0.0)
+            if method.__name__ == "load":
+                self._record(rank, "load", args, kwargs, 0.0)
             return result
         async with self._workers[rank].changing if method.__name__ == "update" else nullcontext():
             result = await self._call(rank, method, args, kwargs)
-        if method.__name__ == self._snapshot_after and self._snapshot_due(rank):
-            self._begin_snapshot(rank)
+        if method.__name__ == "update" and not self._sends:
+            self.snapshot_if_due()
         return result
 
     @property
     def changed(self) -> bool:
         """Whether updates have begun since the last resumable save did."""
         return any(each.changing.locked() or each.num_in_save != each.num_updates for each in self._workers)
+
+    def snapshot_if_due(self) -> None:
+        """Save the state if updates since the last save took long enough; call it when the workers have no other work.
+
+        This returns at once; the next update waits for it.
+        """
+        if self.policy is None or (self._writing is not None and not self._writing.done()):
+            return
+        if self._writing is not None:
+            self._writing.result()  # raises a failure other than that of the disk
+        for rank, worker in enumerate(self._workers):
+            repeated_s = sum(update.seconds for update in worker.updates)
+            if repeated_s > max(self.policy.snapshot_s, self._snapshot_took_s / _SNAPSHOT_SHARE):
+                self._writing = asyncio.create_task(self._snapshot(rank, worker))
 
     def saved(self, folder: Path) -> None:
         """The last resumable save is complete, and stays in this folder until the next one is."""
@@ -242,18 +258,6 @@ class RecoveringCluster(Cluster[W]):
             return task.result()
         finally:
             task.cancel()  # in case this call was cancelled
-
-    def _snapshot_due(self, rank: int) -> bool:
-        assert self.policy is not None
-        repeated_s = sum(update.seconds for update in self._workers[rank].updates)
-        return repeated_s > max(self.policy.snapshot_s, self._snapshot_took_s / _SNAPSHOT_SHARE)
-
-    def _begin_snapshot(self, rank: int) -> None:
-        """Save the state while the controller goes on; the next update waits for it."""
-        if self._writing is not None and self._writing.done():
-            self._writing.result()  # raises a failure other than that of the disk
-            self._writing = None
-        self._writing = self._writing or asyncio.create_task(self._snapshot(rank, self._workers[rank]))
 
     async def _snapshot(self, rank: int, worker: _Worker) -> None:
         async with worker.changing:

@@ -119,6 +119,7 @@ class Scene:
     async def step(self, version: int) -> None:
         await self.cluster.scatter(Trainer.update, [batch()], OBJECTIVE)
         await self.cluster.each(Trainer.send, version)
+        self.cluster.snapshot_if_due()
 
     async def snapshot_written(self) -> None:
         if self.cluster._writing is not None:
@@ -211,6 +212,19 @@ def test_snapshots_bound_the_updates_that_are_repeated(tmp_path: Path) -> None:
             scene.mortal.dead = True
             await scene.step(4)
             assert scene.mortal.trainer.num_updates == 4 and scene.events(WorkerReplaced)[0].num_updates == 0
+
+    asyncio.run(run())
+
+
+def test_without_replacement_a_loss_is_raised_and_no_batch_is_kept(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path) as scene:
+            scene.cluster.policy = None
+            await scene.step(1)
+            assert not scene.cluster._workers[0].updates
+            scene.mortal.dead = True
+            with pytest.raises(WorkerDied, match="ended during update; then resume"):
+                await scene.step(2)
 
     asyncio.run(run())
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from roll.cluster.handle import Cluster
-from roll.engines.base import Generator, Probeable, Trainer
+from roll.engines.base import Generator, Offloadable, Probeable, Trainer
 from roll.errors import RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
@@ -172,9 +172,12 @@ class Publisher:
         while True:
             if self.transport.concurrent and self.router.balancer.unavailable:
                 raise _GeneratorLost
-            last, sender = max(self.version, self._last_tried), self._generation
-            renewed = self.transport.concurrent and sender != self._sender
-            version = last + (2 if joined or renewed or last != self.version else 1)
+            last = max(self.version, self._last_tried)
+            renewed = self.transport.concurrent and self._generation != self._sender
+            skips = joined or renewed or last != self.version
+            if skips and isinstance(self.trainers, RecoveringCluster):
+                await self.trainers.each(Offloadable.onload, ())  # does nothing, but a dead one is replaced before
+            version, sender = last + (2 if skips else 1), self._generation
             self._last_tried = version
             try:
                 sent, received = await self._move(version, clock)

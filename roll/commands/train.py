@@ -14,7 +14,8 @@ from typing import Any
 import typer
 
 from roll.allocator import freeze_startup_objects
-from roll.checkpoint import Checkpoints
+from roll.checkpoint import Checkpoints, IntactCheckpoint
+from roll.checksums import check_model
 from roll.commands import sft
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
@@ -113,15 +114,19 @@ def _resume(
             f"give the new values on the command line (key=value), or change name="
         )
     supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
-    if supervised and Checkpoints(path / "checkpoints", keep=1).latest() is None:
+    checkpoints = Checkpoints(path / "checkpoints", keep=1)
+    if supervised and checkpoints.latest() is None:
         raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
-    loaded = _from_checkpoint(loaded, path)
-    preflight(loaded)
     if _finished(loaded.run, directory):
+        preflight(_from_checkpoint(loaded, path, checkpoints.latest()))
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
         return _read_result(loaded.run, directory, loaded.run.steps)
+    checkpoints.recover()
+    newest = checkpoints.newest_intact()
+    loaded = _from_checkpoint(loaded, path, newest and newest.path)
+    preflight(loaded)
     check_sandboxes(loaded)
-    return _run(loaded.run, directory, origin=None, embedded=embedded)
+    return _run(loaded.run, directory, origin=None, checkpoint=newest, embedded=embedded)
 
 
 def _resumable(directory: RunDirectory) -> bool:
@@ -135,16 +140,28 @@ def _resumable(directory: RunDirectory) -> bool:
     return False
 
 
-def _run(run: Run, directory: RunDirectory, *, origin: Path | None, embedded: bool) -> Result:
+def _run(
+    run: Run,
+    directory: RunDirectory,
+    *,
+    origin: Path | None,
+    checkpoint: IntactCheckpoint | None = None,
+    embedded: bool,
+) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
-    return run_to_end(partial(_train, run, directory, origin, interrupt), directory, interrupt, run)
+    return run_to_end(partial(_train, run, directory, origin, checkpoint, interrupt), directory, interrupt, run)
 
 
 async def _train(
-    run: Run, directory: RunDirectory, origin: Path | None, interrupt: Interrupt, terminal: Terminal
+    run: Run,
+    directory: RunDirectory,
+    origin: Path | None,
+    checkpoint: IntactCheckpoint | None,
+    interrupt: Interrupt,
+    terminal: Terminal,
 ) -> Result:
-    """A fresh run of the file `origin`, or with None a resumed one."""
+    """A fresh run of the file `origin`, or with None a resumed one from `checkpoint`."""
     resumed = origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
     paths = RunPaths(directory=directory.path, resumed=resumed)
@@ -167,7 +184,7 @@ async def _train(
         checkpointer = build_checkpointer(run, directory, roles, journal, callbacks)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
-        state = resume_from(await checkpointer.restore(), data.mixture, journal) if resumed else None
+        state = resume_from(await checkpointer.restore(checkpoint), data.mixture, journal) if resumed else None
         start, groups = (0, ()) if state is None else (state.step, state.groups)
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
@@ -196,12 +213,11 @@ def _finished(run: Run, directory: RunDirectory) -> bool:
     return bool(ended) and ended[-1].reason == "finished" and ended[-1].step >= run.steps
 
 
-def _from_checkpoint(loaded: LoadedRun, path: Path) -> LoadedRun:
+def _from_checkpoint(loaded: LoadedRun, path: Path, newest: Path | None) -> LoadedRun:
     """The run with its newest checkpoint as model and its saved initial weights as reference.
 
     The model that it started from may no longer exist.
     """
-    newest = Checkpoints(path / "checkpoints", keep=1).latest()
     if newest is None:
         return loaded
     adapted = (newest / ADAPTER).is_file()
@@ -219,6 +235,7 @@ def _from_checkpoint(loaded: LoadedRun, path: Path) -> LoadedRun:
         "policies": policies,
     }
     if (path / REFERENCE).is_dir():
+        check_model(path / REFERENCE, "reference")
         changed["reference"] = loaded.run.reference.model_copy(update={"path": str(path / REFERENCE)})
     return replace(loaded, run=loaded.run.model_copy(update=changed))
 

@@ -56,6 +56,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != FORMAT and not (write and version == 0):
             connection.close()
+            if version == 0:
+                raise ConfigError(f"{path}: empty; if its {path.name}-wal is missing, put that file back")
             raise ConfigError(
                 f"{path}: written in journal format {version} (this release reads format {FORMAT}); "
                 "use the release that wrote it, or start a new run"

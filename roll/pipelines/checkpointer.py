@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from roll.algorithms.credit import AlgorithmState
-from roll.checkpoint import Checkpoints, read_state, write_atomically, write_state
+from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
 from roll.errors import ConfigError
@@ -57,7 +57,7 @@ class Checkpointer:
     best: str
     """The metric whose highest value marks the best checkpoint."""
     async_save: bool = False
-    """Whether trainers are `AsyncSaver`: a save returns once they hold a copy, and is written during later steps."""
+    """Whether trainers are `AsyncSaver`, which copy their state first and write it during later steps."""
     every: int = 0
     """Steps between two checkpoints; 0: the number of steps makes none due."""
     every_s: float = math.inf
@@ -67,14 +67,18 @@ class Checkpointer:
     clock: Callable[[], float] = time.monotonic
     _saved_s: float = field(init=False)
     """Time of the last checkpoint; of the start before the first."""
-    _writing: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-    """The asynchronous save in progress."""
+    _writing: asyncio.Task[None] | None = None
+    """The save in progress."""
+    _failure: WriteFailed | None = None
+    """Why the last checkpoint could not be written."""
 
     def __post_init__(self) -> None:
         self._saved_s = self.clock()
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written at the end of this step."""
+        """Whether a checkpoint is to be written at the end of this step; raises an error of the save in progress."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
         by_steps = self.every > 0 and step % self.every == 0
         return by_steps or self.clock() - self._saved_s >= self.every_s
 
@@ -85,7 +89,11 @@ class Checkpointer:
         algorithm: Mapping[str, AlgorithmState],
         metrics: Mapping[str, float],
     ) -> None:
-        """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all."""
+        """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all.
+
+        Returns once the trainers may change their state. Syncing, checksums and the rename follow in the background.
+        A checkpoint that cannot be written is reported, and the run continues.
+        """
         state = CheckpointState(
             step=step,
             journal=self.journal.position(),  # that of `scheduler`: nothing may be awaited before this
@@ -94,24 +102,28 @@ class Checkpointer:
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
         self._saved_s = self.clock()
-        await self.finish()
+        await self._await_write()
         copied = asyncio.Event()
-
-        async def write() -> None:
-            path = await self.checkpoints.write(step, partial(self._fill, state, copied), score=metrics.get(self.best))
-            self.journal.record(CheckpointSaved(step=step, path=str(path.relative_to(self.directory))))
-            self.journal.flush(durable=True)
-            _LOG.info("checkpoint of step %d: %s", step, path)
-            self.on_saved(step, path)
-
-        if not self.async_save:
-            return await write()
-        self._writing.append(asyncio.create_task(write()))
+        self._writing = asyncio.create_task(self._write(state, copied, metrics.get(self.best)))
         copying = asyncio.create_task(copied.wait())
-        await asyncio.wait((copying, *self._writing), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((copying, self._writing), return_when=asyncio.FIRST_COMPLETED)
         copying.cancel()
         if not copied.is_set():  # it failed before there was a copy
-            await self.finish()
+            await self._await_write()
+
+    async def _write(self, state: CheckpointState, copied: asyncio.Event, score: float | None) -> None:
+        try:
+            path = await self.checkpoints.write(state.step, partial(self._fill, state, copied), score=score)
+        except WriteFailed as failure:
+            self._failure = failure
+            retry = "the run continues and tries again at the next checkpoint; free some space"
+            announce(f"{failure.what}; {retry}", logging.WARNING)
+            return
+        self._failure = None
+        self.journal.record(CheckpointSaved(step=state.step, path=str(path.relative_to(self.directory))))
+        self.journal.flush(durable=True)
+        _LOG.info("checkpoint of step %d: %s", state.step, path)
+        self.on_saved(state.step, path)
 
     async def _fill(self, state: CheckpointState, copied: asyncio.Event, path: Path) -> None:
         for name, trainers in self.trainers.items():
@@ -130,25 +142,48 @@ class Checkpointer:
                 while not await trainers.at(0, AsyncSaver.save_completed):
                     await asyncio.sleep(_POLL_S)
 
-    async def finish(self) -> None:
-        """Wait for the asynchronous save in progress, and raise its error if it failed."""
-        while self._writing:
-            await self._writing.pop()
+    async def _await_write(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
 
-    async def restore(self) -> CheckpointState:
-        """Load the newest checkpoint into the trainers; the rest of its state."""
+    async def finish(self) -> None:
+        """Wait for the save in progress, and raise its error if the last checkpoint could not be written."""
+        await self._await_write()
+        if self._failure is not None:
+            raise self._failure
+
+    def describe_wait(self) -> str:
+        """The file operation that a save is waiting for."""
+        return self.checkpoints.activity or "waiting for the trainers to write their state"
+
+    async def restore(self, checkpoint: IntactCheckpoint | None = None) -> CheckpointState:
+        """Load a checkpoint, by default the newest intact one, into the trainers; the rest of its state.
+
+        Newer ones, which are damaged, are renamed.
+        """
         self.checkpoints.recover()
-        path = self.checkpoints.latest()
-        if path is None:
+        checkpoint = checkpoint or self.checkpoints.newest_intact()
+        if checkpoint is None:
             raise ConfigError(
                 f"{self.directory}: no checkpoint to resume from; start again with `roll train ... --overwrite`"
             )
+        path = checkpoint.path
+        for note in checkpoint.notes:
+            announce(note, logging.WARNING)
         announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
+        if state.journal > (last := self.journal.position()):
+            raise ConfigError(
+                f"{self.directory / 'journal.db'}: ends at event {last}, before event {state.journal} that {path.name} "
+                "contains; it is an older copy, or its journal.db-wal is missing: put the file back"
+            )
         for name, trainers in self.trainers.items():
             await trainers.each(Trainer.load, policy_folder(path, name))
         if self.critic is not None:
             await self.critic.each(Trainer.load, path / _CRITIC)
+        for damaged in checkpoint.damaged:
+            announce(f"{damaged}: renamed to {self.checkpoints.set_aside(damaged).name}", logging.WARNING)
         return state
 
     async def export(self, name: str = "model") -> Path:

@@ -294,6 +294,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         save_attempts=partial(save_attempts, directory / HELD_OUT, roles.template.decode),
     )
     services.watch.details["wait"] = loop.describe_wait
+    services.watch.details["checkpoint"] = services.checkpointer.describe_wait
     return loop
 
 

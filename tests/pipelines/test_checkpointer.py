@@ -109,19 +109,27 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: P
     assert (tmp_path / "checkpoints/step-1/state.json").is_file()
 
 
-def test_a_failed_write_is_raised_at_the_next_save_and_leaves_the_one_before(tmp_path: Path, journal: Journal) -> None:
+def test_a_failed_write_is_reported_and_the_next_one_is_tried(
+    tmp_path: Path, journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         trainer = Slow()
         checkpointer = build(tmp_path, trainer, journal)
         await first(checkpointer, trainer)
         trainer.full = True
-        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
         trainer.go.set()
-        with pytest.raises(RunStopped, match="No space left"):
-            await checkpointer.save(3, EMPTY, {"": AlgorithmState()}, {})
-        assert checkpointer.checkpoints.steps() == [1]
+        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
+        with pytest.raises(RunStopped, match=r"step-2: .*No space left.*the previous one is intact"):
+            await checkpointer.finish()  # at the end of a run the last checkpoint has to exist
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-1"]
+        trainer.full = False
+        await checkpointer.save(3, EMPTY, {"": AlgorithmState()}, {})
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 3]
 
     asyncio.run(run())
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "step-2: could not be written" in line and "the run continues" in line
 
 
 def test_a_save_waits_for_the_one_before(tmp_path: Path, journal: Journal) -> None:

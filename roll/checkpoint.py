@@ -6,7 +6,9 @@ One process writes; any may read. `recover` cleans up after a crash. Checkpoints
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,6 +23,7 @@ from safetensors import SafetensorError
 from roll.checksums import CHECKSUMS, find_damage, sync, write_checksums
 from roll.errors import ConfigError, RunStopped, one_line
 
+_LOG = logging.getLogger(__name__)
 FORMAT = 4
 _STEP = re.compile(r"step-(\d+)")
 _OLD = re.compile(r"\.old-(step-\d+)-\d+")
@@ -29,12 +32,12 @@ _OLD = re.compile(r"\.old-(step-\d+)-\d+")
 class WriteFailed(RunStopped):
     """A directory could not be written, and nothing of it is left. `what` names it and the cause."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(what)  # the field is the argument, so that the error pickles
+    def __init__(self, what: str, fix: str = "free some space") -> None:
+        self.what, self.fix = what, fix
+        super().__init__(what, fix)  # the fields are args, so that the error pickles
 
     def __str__(self) -> str:
-        return f"{self.what}; the previous one is intact; free some space and resume the run"
+        return f"{self.what}; the previous one is intact; {self.fix} and resume the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +79,9 @@ class Checkpoints:
             self.recover()
         try:
             await write_atomically(final, fill, complete=self._add_checksums)
-            with _as_write_failure(self.directory / "best.json"):
-                await asyncio.to_thread(self._retain, step, score)
+            await asyncio.to_thread(self._retain, step, score)
+        except OSError as error:  # the checkpoint itself is complete
+            _LOG.warning("%s: the best one is not marked, or old ones are not removed (%s)", self.directory, error)
         finally:
             self.activity = ""
         return final
@@ -236,7 +240,11 @@ def _as_write_failure(path: Path) -> Generator[None]:
         network = isinstance(cause, ConnectionError | TimeoutError)
         if network or not (archive or isinstance(cause, OSError | SafetensorError)):
             raise
-        raise WriteFailed(f"{path}: could not be written ({type(cause).__name__}: {one_line(str(cause))})") from cause
+        writable = getattr(cause, "errno", None) != errno.EROFS
+        raise WriteFailed(
+            f"{path}: could not be written ({type(cause).__name__}: {one_line(str(cause))})",
+            "free some space" if writable else "make the file system writable",
+        ) from cause
 
 
 def _entries(directory: Path) -> list[Path]:

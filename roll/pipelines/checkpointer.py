@@ -20,7 +20,7 @@ from roll.algorithms.credit import AlgorithmState
 from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.rollout.inflight import SchedulerState
@@ -116,7 +116,7 @@ class Checkpointer:
             path = await self.checkpoints.write(state.step, partial(self._fill, state, copied), score=score)
         except WriteFailed as failure:
             self._failure = failure
-            retry = "the run continues and tries again at the next checkpoint; free some space"
+            retry = f"the run continues and tries again at the next checkpoint; {failure.fix}"
             announce(f"{failure.what}; {retry}", logging.WARNING)
             return
         self._failure = None
@@ -205,8 +205,11 @@ class Checkpointer:
         copy_generation_config(self.origins.get(policy), folder)
 
     def save_refused_batch(self, step: int, batch: Batch, policy: str = "") -> Path:
-        """Write a batch with a non-finite update, for analysis with `torch.load`."""
+        """Write a batch with a non-finite update, for analysis with `torch.load`; a failed write is only reported."""
         path = self.directory / "refused" / f"step-{step}{policy and f'-{policy}'}.pt"
-        path.parent.mkdir(exist_ok=True)
-        torch.save({field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            torch.save({field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, path)
+        except (OSError, RuntimeError) as error:  # torch's writer raises either
+            announce(f"{path}: not written ({one_line(str(error))})", logging.WARNING)
         return path

@@ -47,10 +47,12 @@ def read_checksums(directory: Path) -> dict[str, tuple[int, int]] | None:
 
 def parse_checksums(text: str) -> dict[str, tuple[int, int]]:
     """Size and CRC-32 by relative path, from the text of a checksum file; `ValueError` if it is damaged."""
-    content: Any = json.loads(text)
-    if not isinstance(content, dict) or not isinstance(cast(dict[str, Any], content).get("files"), dict):
+    parsed: Any = json.loads(text)
+    content = cast(dict[str, Any], parsed) if isinstance(parsed, dict) else {}
+    entries = content.get("files")
+    if not isinstance(entries, dict):
         raise ValueError("it has no list of files")
-    entries = cast(dict[str, Any], content["files"])
+    entries = cast(dict[str, Any], entries)
     if content.get("crc32") != _crc(entries):
         raise ValueError("its content differs from what was written")
     return {name: (size, crc) for name, (size, crc) in entries.items()}

@@ -26,7 +26,7 @@ from roll.data.dataset import rows_at_start
 from roll.data.templates import Template, hidden_roles
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
-from roll.journal.database import check_format
+from roll.journal.database import check_format, check_intact
 from roll.journal.events import RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.checkpointer import policy_folder
@@ -121,6 +121,8 @@ def _resume(
         preflight(_from_checkpoint(loaded, path, checkpoints.latest()))
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
         return _read_result(loaded.run, directory, loaded.run.steps)
+    if directory.journal.is_file():
+        check_intact(directory.journal)
     checkpoints.recover()
     newest = checkpoints.newest_intact()
     loaded = _from_checkpoint(loaded, path, newest and newest.path)

@@ -1,7 +1,9 @@
 """Damaged files of a run: named in one line, never overwritten, and what is intact is used."""
 
 import os
+import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -97,3 +99,66 @@ def test_an_older_copy_of_the_journal_is_refused(roll: Callable, made: Path, fol
     assert line.startswith("runs/tiny/journal.db: ends at event ") and "before event" in line
     assert contents(made / "checkpoints") == before
     assert (made / "journal.db").read_bytes() == (folder / "old.db").read_bytes()
+
+
+PAGE = 16 * 1024
+
+
+def damage_page(path: Path, table: str) -> None:
+    """Flip a byte in the header of a page with rows of this table, so that SQLite cannot read the page."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = connection.execute(f"SELECT rootpage FROM sqlite_master WHERE name = '{table}'").fetchone()
+    content = bytearray(path.read_bytes())
+    start = (page - 1) * PAGE
+    if content[start] == 5:  # an inner page: take the first leaf below it
+        cell = int.from_bytes(content[start + 12 : start + 14], "big")
+        start = (int.from_bytes(content[start + cell : start + cell + 4], "big") - 1) * PAGE
+    assert content[start] == 13, "a leaf"
+    content[start] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("table", ["events", "bodies", "trajectories"])
+def test_a_damaged_page_of_the_journal_is_named_and_the_rest_is_shown(roll: Callable, made: Path, table: str) -> None:
+    assert roll("resume", "runs/tiny", "steps=40", "checkpoint.every=40").code == 0  # more than one page of events
+    intact = len(roll("samples", "runs/tiny", "--last", "10000", "--json").out.splitlines())
+    damage_page(made / "journal.db", table)
+    before = contents(made)
+    line = roll("resume", "runs/tiny", "steps=41").fault(2)
+    assert line.startswith("runs/tiny/journal.db: the journal is damaged (")
+    samples = roll("samples", "runs/tiny", "--last", "10000", "--json")
+    assert samples.code == 0 and 0 < len(samples.out.splitlines()) <= intact
+    if table != "trajectories":
+        assert len(samples.out.splitlines()) == intact  # their table is whole
+    if table != "events":
+        assert samples.err.startswith("runs/tiny/journal.db: damaged (") and f"{table} 0-" in samples.err, samples.err
+    report = roll("report", "runs/tiny")
+    assert "Traceback" not in report.err and report.code in (0, 2)
+    assert contents(made) == before
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95])
+def test_a_truncated_journal_is_one_line(roll: Callable, made: Path, share: float) -> None:
+    path = made / "journal.db"
+    os.truncate(path, int(path.stat().st_size * share))
+    before = contents(made)
+    line = roll("resume", "runs/tiny", "steps=5").fault(2)
+    assert line.startswith("runs/tiny/journal.db: ")
+    for command in ("report", "samples"):
+        outcome = roll(command, "runs/tiny")
+        assert outcome.code in (0, 2) and len(outcome.err.splitlines()) <= 1, outcome
+        assert share > 0.9 or outcome.err.startswith("runs/tiny/journal.db: ")  # its last pages may not be needed
+    assert contents(made) == before
+
+
+def test_a_flipped_byte_anywhere_in_the_journal_never_ends_in_a_traceback(roll: Callable, made: Path) -> None:
+    path = made / "journal.db"
+    whole, seeds = path.read_bytes(), random.Random(0)
+    for _ in range(40):
+        content = bytearray(whole)
+        content[seeds.randrange(len(content))] ^= 1 << seeds.randrange(8)
+        path.write_bytes(content)
+        for command in ("report", "samples"):
+            assert roll(command, "runs/tiny").code in (0, 2)  # any other error would be raised here
+        assert path.read_bytes() == bytes(content)

@@ -1,9 +1,8 @@
-"""Durable state of a run: checkpoints, batches of refused updates, the exported model."""
+"""Durable state of a run: checkpoints, and the exported model."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import math
 import time
@@ -14,19 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from roll.algorithms.credit import AlgorithmState
 from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
-from roll.errors import ConfigError, one_line
+from roll.errors import ConfigError
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.rollout.inflight import SchedulerState
 from roll.rollout.resume import CheckpointState
 from roll.tracking.log import announce
-from roll.types import Batch
 from roll.weights.huggingface import copy_generation_config
 
 _LOG = logging.getLogger(__name__)
@@ -203,13 +200,3 @@ class Checkpointer:
         """Write the files of a model that its trainer does not have."""
         self.tokenizer.save_pretrained(folder)
         copy_generation_config(self.origins.get(policy), folder)
-
-    def save_refused_batch(self, step: int, batch: Batch, policy: str = "") -> Path:
-        """Write a batch with a non-finite update, for analysis with `torch.load`; a failed write is only reported."""
-        path = self.directory / "refused" / f"step-{step}{policy and f'-{policy}'}.pt"
-        try:
-            path.parent.mkdir(exist_ok=True)
-            torch.save({field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}, path)
-        except (OSError, RuntimeError) as error:  # torch's writer raises either
-            announce(f"{path}: not written ({one_line(str(error))})", logging.WARNING)
-        return path

@@ -125,11 +125,17 @@ def train(
 
 
 @app.command(cls=_RunCommand)
-def resume(directory: Directory, overrides: Overrides = None) -> None:
+def resume(
+    directory: Directory,
+    overrides: Overrides = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="Create DIRECTORY from a copy of checkpoint.mirror.")
+    ] = None,
+) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     from roll.commands import train as commands
 
-    _run(lambda: commands.resume(directory, overrides or []).finished)
+    _run(lambda: commands.resume(directory, overrides or [], source=source).finished)
 
 
 @app.command(cls=_RunCommand)

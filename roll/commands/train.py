@@ -17,6 +17,7 @@ from roll.allocator import freeze_startup_objects
 from roll.checkpoint import Checkpoints, IntactCheckpoint
 from roll.checksums import check_model
 from roll.commands import sft
+from roll.commands.fetching import check_unused, fetch_newest, fetch_run, mirror_url, newest_checkpoint
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
 from roll.config.load import LoadedRun, dump, load
@@ -31,6 +32,7 @@ from roll.journal.events import RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.checkpointer import policy_folder
 from roll.pipelines.interrupt import Interrupt
+from roll.pipelines.mirror import mirroring
 from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
@@ -87,14 +89,18 @@ def train(
     run = loaded.run
     check_sandboxes(loaded)
     path = Path(run.directory) / run.name
+    if not overwrite and not resume:
+        check_unused(run)
     with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
-        if resume and _resumable(directory):
+        if resume and _resumable(run, directory):
             return _resume(directory, overrides, run, embedded=embedded)
         return _run(run, directory, origin=loaded.path.absolute(), embedded=embedded)
 
 
-def resume(path: Path, overrides: Sequence[str], *, embedded: bool = False) -> Result:
-    """`roll resume`: continue a run from its newest checkpoint."""
+def resume(path: Path, overrides: Sequence[str], *, source: str | None = None, embedded: bool = False) -> Result:
+    """`roll resume`: continue a run from its newest checkpoint, or from that of the store `source`."""
+    if source is not None:
+        fetch_run(source, path)
     with closing(RunDirectory.open(path)) as directory:
         return _resume(directory, overrides, embedded=embedded)
 
@@ -123,19 +129,20 @@ def _resume(
         return _read_result(loaded.run, directory, loaded.run.steps)
     if directory.journal.is_file():
         check_intact(directory.journal)
-    checkpoints.recover()
-    newest = checkpoints.newest_intact()
+    newest = newest_checkpoint(loaded.run, path)
     loaded = _from_checkpoint(loaded, path, newest and newest.path)
     preflight(loaded)
     check_sandboxes(loaded)
     return _run(loaded.run, directory, origin=None, checkpoint=newest, embedded=embedded)
 
 
-def _resumable(directory: RunDirectory) -> bool:
-    """Whether a fresh run would delete a checkpoint or a trained model."""
+def _resumable(run: Run, directory: RunDirectory) -> bool:
+    """Whether a fresh run would delete a checkpoint or a trained model. Looks into the store of the run as well."""
     checkpoints = Checkpoints(directory.path / "checkpoints", keep=1)
     checkpoints.recover()
     if checkpoints.latest() is not None or (directory.path / "model").exists():
+        return True
+    if (url := mirror_url(run)) is not None and fetch_newest(url, directory.path) is not None:
         return True
     if directory.config.exists():
         typer.echo(f"{directory.path}: has no checkpoint yet; starts again from step 0")
@@ -183,7 +190,8 @@ async def _train(
         journal = stack.enter_context(closing(Journal(directory.journal)))
         if data.proxy is not None:
             stack.enter_context(data.proxy.record_refusals(journal))
-        checkpointer = build_checkpointer(run, directory, roles, journal, callbacks)
+        copy = await stack.enter_async_context(mirroring(directory.path, mirror_url(run)))
+        checkpointer = build_checkpointer(run, directory, roles, journal, callbacks.checkpoint_saved, *copy)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
         state = resume_from(await checkpointer.restore(checkpoint), data.mixture, journal) if resumed else None
@@ -191,8 +199,7 @@ async def _train(
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        digest = hashlib.sha256(dump(run).encode()).hexdigest()
-        journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
+        journal.record(RunStarted(config_digest=_digest(run), resumed_from=start if resumed else None))
         if resumed:
             journal.record(RolledBack(to_step=start, reason="resumed"))
             announce(_describe_inflight(groups))
@@ -204,6 +211,10 @@ async def _train(
         watch.enter("")
         journal.record(RunEnded(step=finished, reason="finished" if finished == run.steps else "interrupted"))
     return _conclude(run, directory, finished)
+
+
+def _digest(run: Run) -> str:
+    return hashlib.sha256(dump(run).encode()).hexdigest()
 
 
 def _finished(run: Run, directory: RunDirectory) -> bool:

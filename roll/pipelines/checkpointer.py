@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,8 @@ class Checkpointer:
     """Steps between two checkpoints; 0: the number of steps makes none due."""
     every_s: float = math.inf
     """Seconds after which the next finished step is saved, regardless of `every`."""
-    on_saved: Callable[[int, Path], None] = lambda step, path: None
-    """Callback with the step and the folder of a checkpoint that is complete."""
+    on_saved: Sequence[Callable[[int, Path], None]] = ()
+    """Callbacks with the step and the folder of a checkpoint that is complete."""
     clock: Callable[[], float] = time.monotonic
     _saved_s: float = field(init=False)
     """Time of the last checkpoint; of the start before the first."""
@@ -88,8 +88,7 @@ class Checkpointer:
     ) -> None:
         """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all.
 
-        Returns once the trainers may change their state. Syncing, checksums and the rename follow in the background.
-        A checkpoint that cannot be written is reported, and the run continues.
+        Returns once the trainers may change their state; the rest is done in the background. A failure is reported.
         """
         state = CheckpointState(
             step=step,
@@ -120,7 +119,8 @@ class Checkpointer:
         self.journal.record(CheckpointSaved(step=state.step, path=str(path.relative_to(self.directory))))
         self.journal.flush(durable=True)
         _LOG.info("checkpoint of step %d: %s", state.step, path)
-        self.on_saved(state.step, path)
+        for callback in self.on_saved:
+            callback(state.step, path)
 
     async def _fill(self, state: CheckpointState, copied: asyncio.Event, path: Path) -> None:
         for name, trainers in self.trainers.items():
@@ -155,10 +155,7 @@ class Checkpointer:
         return self.checkpoints.activity or "waiting for the trainers to write their state"
 
     async def restore(self, checkpoint: IntactCheckpoint | None = None) -> CheckpointState:
-        """Load a checkpoint, by default the newest intact one, into the trainers; the rest of its state.
-
-        Newer ones, which are damaged, are renamed.
-        """
+        """Load a checkpoint, by default the newest intact one, and rename damaged newer ones; the rest of its state."""
         self.checkpoints.recover()
         checkpoint = checkpoint or self.checkpoints.newest_intact()
         if checkpoint is None:

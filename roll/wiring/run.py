@@ -118,7 +118,7 @@ def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
 
 
 def build_checkpointer(
-    run: Run, directory: RunDirectory, roles: Roles, journal: Journal, callbacks: Callbacks | None = None
+    run: Run, directory: RunDirectory, roles: Roles, journal: Journal, *on_saved: Callable[[int, Path], None]
 ) -> Checkpointer:
     """The checkpointer of a run. Also saves the tokenizer next to the journal, for readers of the journal."""
     tokenizer = roles.template.tokenizer
@@ -137,7 +137,7 @@ def build_checkpointer(
         async_save=isinstance(run.actor_train, FsdpTrain),
         every=run.checkpoint.every,
         every_s=60 * (run.checkpoint.every_minutes or math.inf),
-        on_saved=(callbacks or Callbacks(())).checkpoint_saved,
+        on_saved=on_saved,
     )
 
 

@@ -2,8 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from contextlib import closing
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -174,3 +179,77 @@ def test_resume_from_a_store_refuses_an_existing_directory_and_an_empty_store(
     assert "exists already; give a new directory" in roll("resume", "runs/tiny", "--from", f"file://{store}").fault(2)
     line = roll("resume", "runs/new", "--from", f"file://{folder / 'empty'}").fault(2)
     assert "has no complete checkpoint" in line and not (folder / "runs" / "new").exists()
+
+
+class S3Server:
+    """A local server with the interface of S3; its content is lost when it ends."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        limit = time.monotonic() + 120
+        while not self._answers():
+            assert self._process.poll() is None and time.monotonic() < limit
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(60)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    with closing_by_kill(S3Server()) as server:
+        for name, value in (("AWS_ENDPOINT_URL", server.url), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_MAX_ATTEMPTS", "1")):
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
+        yield server
+
+
+@contextmanager
+def closing_by_kill(server: S3Server) -> Iterator[S3Server]:
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+S3 = "checkpoint.mirror='s3://bucket/runs'"
+
+
+def test_a_run_continues_from_object_storage_on_an_empty_machine(
+    roll: Callable, folder: Path, server: S3Server
+) -> None:
+    outcome = roll("train", "run.yaml", S3)
+    assert outcome.code == 0, outcome
+    expected = weights(folder / "runs" / "tiny", 4)
+    assert "has checkpoints of a run already" in roll("train", "run.yaml", S3, "directory=elsewhere").fault(2)
+    shutil.rmtree(folder / "runs")
+    outcome = roll("resume", "runs/again", "--from", "s3://bucket/runs/tiny", "steps=5")
+    assert outcome.code == 0, outcome
+    assert weights(folder / "runs" / "again", 4) == expected and starts(folder / "runs" / "again")[-1] == 4
+
+
+def test_a_run_outlives_its_object_storage(child: Callable, folder: Path, server: S3Server) -> None:
+    process = child("train", "run.yaml", S3, "steps=100000", "validation.tasks=[]")
+    process.wait_for_step(3)
+    server.kill()
+    newest = max(int(json.loads(line)["step"]) for line in process.metrics.read_text().splitlines())
+    process.wait_for_step(newest + 30)
+    process.send(signal.SIGTERM)
+    outcome = process.end()
+    assert outcome.code == 130 and "the run continues, and the copy is tried again" in outcome.out, outcome
+    assert "Traceback" not in outcome.err

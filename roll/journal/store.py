@@ -40,7 +40,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ConfigError(f"{path}: no journal here; give the directory of a run that has begun")
-        self._path, self._connection = path, connect(path, write=False)
+        self.path, self._connection = path, connect(path, write=False)
 
     def position(self) -> int:
         """Id of the last event."""
@@ -67,7 +67,7 @@ class Reader:
         if kind in (Event, TrajectoryEnded):
             queries.append(_ENDS)
         for row in self._rows(" UNION ALL ".join(queries), {"after": after, "kind": kind.__name__}):
-            with report_damage(self._path):
+            with report_damage(self.path):
                 event = _parse_end(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
             yield JournalEntry(id=row[0], time=row[1], event=cast(E, event))
 
@@ -90,7 +90,7 @@ class Reader:
         return map(self._parse_trajectory, self._rows(statement, {**values, "after": after}))
 
     def _parse_trajectory(self, row: tuple[Any, ...]) -> StoredTrajectory:
-        with report_damage(self._path):
+        with report_damage(self.path):
             return _parse_trajectory(row)
 
     def progress(self, group: int | None = None) -> list[Chunk]:
@@ -98,7 +98,7 @@ class Reader:
         self._catch_up()
         where = "" if group is None else 'WHERE "group" = ?'
         query = f'SELECT {_CHUNK} FROM progress {where} ORDER BY "group", sibling, id'
-        with report_damage(self._path):
+        with report_damage(self.path):
             rows = self._connection.execute(query, () if group is None else (group,)).fetchall()
             return [_parse_chunk(row) for row in rows]
 
@@ -115,7 +115,7 @@ class Reader:
 
     def _number(self, query: str, values: dict[str, Any] | None = None) -> int:
         self._catch_up()
-        with report_damage(self._path):
+        with report_damage(self.path):
             return int(self._connection.execute(query, values or {}).fetchone()[0])
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -126,7 +126,7 @@ class Reader:
             values = {**values, "after": rows[-1][0]}
 
     def _fetch(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with report_damage(self._path):
+        with report_damage(self.path):
             return self._connection.execute(query, values).fetchall()
 
     def _catch_up(self) -> None:

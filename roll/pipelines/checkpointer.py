@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from roll.algorithms.credit import AlgorithmState
 from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, read_state, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
-from roll.errors import ConfigError
+from roll.errors import ConfigError, RollError
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.rollout.inflight import SchedulerState
@@ -66,6 +67,8 @@ class Checkpointer:
     """Time of the last checkpoint; of the start before the first."""
     _writing: asyncio.Task[None] | None = None
     """The save in progress."""
+    _filled: bool = False
+    """Whether all files of the save in progress are written, but not yet synced and renamed."""
     _failure: WriteFailed | None = None
     """Why the last checkpoint could not be written."""
 
@@ -86,10 +89,7 @@ class Checkpointer:
         algorithm: Mapping[str, AlgorithmState],
         metrics: Mapping[str, float],
     ) -> None:
-        """Write a checkpoint from which a resumed run continues exactly; it appears complete or not at all.
-
-        Returns once the trainers may change their state; the rest is done in the background. A failure is reported.
-        """
+        """Write a checkpoint from which a resumed run continues exactly, partly in the background."""
         state = CheckpointState(
             step=step,
             journal=self.journal.position(),  # that of `scheduler`: nothing may be awaited before this
@@ -99,7 +99,7 @@ class Checkpointer:
         )
         self._saved_s = self.clock()
         await self._await_write()
-        copied = asyncio.Event()
+        copied, self._filled = asyncio.Event(), False
         self._writing = asyncio.create_task(self._write(state, copied, metrics.get(self.best)))
         copying = asyncio.create_task(copied.wait())
         await asyncio.wait((copying, self._writing), return_when=asyncio.FIRST_COMPLETED)
@@ -112,8 +112,7 @@ class Checkpointer:
             path = await self.checkpoints.write(state.step, partial(self._fill, state, copied), score=score)
         except WriteFailed as failure:
             self._failure = failure
-            retry = f"the run continues and tries again at the next checkpoint; {failure.fix}"
-            announce(f"{failure.what}; {retry}", logging.WARNING)
+            announce(f"{failure.what}; the run continues and tries again later; {failure.fix}", logging.WARNING)
             return
         self._failure = None
         self.journal.record(CheckpointSaved(step=state.step, path=str(path.relative_to(self.directory))))
@@ -138,6 +137,7 @@ class Checkpointer:
             for trainers in self.trainers.values():
                 while not await trainers.at(0, AsyncSaver.save_completed):
                     await asyncio.sleep(_POLL_S)
+        self._filled = True
 
     async def _await_write(self) -> None:
         writing, self._writing = self._writing, None
@@ -149,6 +149,12 @@ class Checkpointer:
         await self._await_write()
         if self._failure is not None:
             raise self._failure
+
+    async def settle(self) -> None:
+        """In a run that fails: complete a checkpoint whose files are all written."""
+        if self._filled:
+            with suppress(RollError):  # the run has an error already
+                await self._await_write()
 
     def describe_wait(self) -> str:
         """The file operation that a save is waiting for."""
@@ -167,11 +173,6 @@ class Checkpointer:
             announce(note, logging.WARNING)
         announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
-        if state.journal > (last := self.journal.position()):
-            raise ConfigError(
-                f"{self.directory / 'journal.db'}: ends at event {last}, before event {state.journal} that {path.name} "
-                "contains; it is an older copy, or its journal.db-wal is missing: put the file back"
-            )
         for name, trainers in self.trainers.items():
             await trainers.each(Trainer.load, policy_folder(path, name))
         if self.critic is not None:

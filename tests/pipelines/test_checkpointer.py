@@ -1,6 +1,8 @@
 """Asynchronous checkpoints: complete or absent, and never two at once."""
 
 import asyncio
+import dataclasses
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -41,6 +43,17 @@ class Slow(FakeTrainer):
             raise OSError(28, "No space left on device")
         (path / "model.safetensors").write_text(str(num_updates))
         return True
+
+
+class LateStorage(Checkpoints):
+    """Syncs nothing before `go` is set."""
+
+    go = threading.Event()
+
+    def _add_checksums(self, directory: Path) -> None:
+        self.activity = "syncing model.safetensors to disk"
+        assert self.go.wait(600)
+        super()._add_checksums(directory)
 
 
 @pytest.fixture
@@ -144,5 +157,43 @@ def test_a_save_waits_for_the_one_before(tmp_path: Path, journal: Journal) -> No
         await later
         await checkpointer.finish()
         assert checkpointer.checkpoints.steps() == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_a_step_does_not_wait_for_storage_that_answers_late(tmp_path: Path, journal: Journal) -> None:
+    async def run() -> None:
+        trainer = FakeTrainer()
+        checkpointer = dataclasses.replace(
+            build(tmp_path, Slow(), journal),
+            trainers={"": InlineCluster[Trainer]([trainer])},
+            async_save=False,
+            checkpoints=LateStorage(tmp_path / "checkpoints", keep=2),
+        )
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        trainer.num_updates = 7  # the next step
+        assert checkpointer.checkpoints.steps() == []
+        later = asyncio.create_task(checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {}))
+        while "syncing" not in checkpointer.describe_wait():
+            await asyncio.sleep(0.01)
+        assert not later.done()  # two checkpoints at once would only be slower
+        LateStorage.go.set()
+        await later
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 2]
+
+    asyncio.run(asyncio.wait_for(run(), 600))
+
+
+def test_a_failing_run_completes_the_checkpoint_it_was_writing(tmp_path: Path, journal: Journal) -> None:
+    async def run() -> None:
+        checkpointer = dataclasses.replace(
+            build(tmp_path, Slow(), journal),
+            trainers={"": InlineCluster[Trainer]([FakeTrainer()])},
+            async_save=False,
+        )
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        await checkpointer.settle()
+        assert checkpointer.checkpoints.steps() == [1]
 
     asyncio.run(run())

@@ -1,25 +1,54 @@
 """Directories that appear complete or not at all: written under a temporary name, synced, then renamed.
 
-One process writes; any may read. `recover` cleans up after a crash.
+One process writes; any may read. `recover` cleans up after a crash. Checkpoints carry checksums of their files.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError
 
-from roll.errors import ConfigError, RunStopped
+from roll.checksums import CHECKSUMS, find_damage, sync, write_checksums
+from roll.errors import ConfigError, RunStopped, one_line
 
+_LOG = logging.getLogger(__name__)
 FORMAT = 4
 _STEP = re.compile(r"step-(\d+)")
 _OLD = re.compile(r"\.old-(step-\d+)-\d+")
+
+
+class WriteFailed(RunStopped):
+    """A directory could not be written, and nothing of it is left. `what` names it and the cause."""
+
+    def __init__(self, what: str, fix: str = "free some space") -> None:
+        self.what, self.fix = what, fix
+        super().__init__(what, fix)  # the fields are args, so that the error pickles
+
+    def __str__(self) -> str:
+        return f"{self.what}; the previous one is intact; {self.fix} and resume the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntactCheckpoint:
+    """The newest checkpoint whose files are as they were written."""
+
+    path: Path
+    damaged: tuple[Path, ...] = ()
+    """Newer checkpoints with damaged files."""
+    notes: tuple[str, ...] = ()
+    """One line about each damaged checkpoint, and one if this one has no checksums."""
 
 
 class Checkpoints:
@@ -29,6 +58,8 @@ class Checkpoints:
         self.directory, self.keep = directory, keep
         self.pinned: int | None = None
         """Step of a checkpoint that is kept as well, because the run was resumed from it."""
+        self.activity = ""
+        """The file operation in progress, for warnings about slow storage."""
 
     def recover(self) -> None:
         """Remove the remains of an interrupted write. Only for the writing process, before it reads."""
@@ -44,13 +75,25 @@ class Checkpoints:
 
         A failed write leaves no trace and changes no earlier checkpoint. The highest score is the best.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.recover()
         final = self.directory / f"step-{step}"
-        await write_atomically(final, fill)
-        self._mark(step, score)
-        self._retain()
+        with as_write_failure(final):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.recover()
+        try:
+            await write_atomically(final, fill, complete=self._add_checksums)
+            await asyncio.to_thread(self._retain, step, score)
+        except OSError as error:  # the checkpoint itself is complete
+            _LOG.warning("%s: the best one is not marked, or old ones are not removed (%s)", self.directory, error)
+        finally:
+            self.activity = ""
         return final
+
+    def _add_checksums(self, directory: Path) -> None:
+        def report(name: str) -> None:
+            self.activity = f"syncing {name} to disk"
+
+        write_checksums(directory, report)
+        self.activity = "renaming the directory"
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints on disk, in order."""
@@ -61,11 +104,40 @@ class Checkpoints:
         steps = self.steps()
         return self.directory / f"step-{steps[-1]}" if steps else None
 
+    def newest_intact(self) -> IntactCheckpoint | None:
+        """The newest checkpoint without damage; None if there is no checkpoint, an error if all are damaged.
+
+        Reads all files of the checkpoints it looks at.
+        """
+        notes: list[str] = []
+        damaged: list[Path] = []
+        for step in reversed(self.steps()):
+            path = self.directory / f"step-{step}"
+            damage = find_damage(path)
+            if damage:
+                damaged.append(path)
+                notes.append(f"{path}: damaged: {damage}; it is not used")
+                continue
+            if damage is None:
+                notes.append(f"{path}: has no {CHECKSUMS}, so its files cannot be checked for damage")
+            return IntactCheckpoint(path=path, damaged=tuple(damaged), notes=tuple(notes))
+        if damaged:
+            raise ConfigError(
+                f"{notes[0].removesuffix('; it is not used')}; none of the {len(damaged)} checkpoints is intact: "
+                "nothing was changed; copy one back from a backup, or start a new run"
+            )
+        return None
+
+    def set_aside(self, damaged: Path) -> Path:
+        """Rename a damaged checkpoint, so that it neither counts nor takes the place of a good one; the new path."""
+        target = self.directory / f"damaged-{damaged.name}"
+        _remove(target)
+        return damaged.rename(target)
+
     def best(self) -> Path | None:
         """The checkpoint with the highest score; None if none was scored."""
         marked = self._best()
-        path = None if marked is None else self.directory / f"step-{marked[0]}"
-        return path if path and path.is_dir() else None
+        return None if marked is None else self.directory / f"step-{marked[0]}"
 
     def _mark(self, step: int, score: float | None) -> None:
         marked = self._best()
@@ -73,9 +145,9 @@ class Checkpoints:
             return
         temporary = self.directory / f".tmp-best-{os.getpid()}"
         temporary.write_text(json.dumps({"step": step, "score": score}), encoding="utf-8")
-        _sync(temporary)
+        sync(temporary)
         temporary.replace(self.directory / "best.json")
-        _sync(self.directory)
+        sync(self.directory)
 
     def _best(self) -> tuple[int, float] | None:
         path = self.directory / "best.json"
@@ -84,36 +156,47 @@ class Checkpoints:
         best = _load(path)
         if not isinstance(best.get("step"), int) or not isinstance(best.get("score"), int | float):
             raise ConfigError(f"{path}: has no step and score; remove it, the next validation writes a new one")
+        if not (self.directory / f"step-{best['step']}").is_dir():
+            return None
         return best["step"], float(best["score"])
 
-    def _retain(self) -> None:
+    def _retain(self, step: int, score: float | None) -> None:
+        """Record the score of the new checkpoint, and remove old ones."""
+        self.activity = "removing old checkpoints"
+        self._mark(step, score)
         marked = self._best()
         for step in self.steps()[: -self.keep]:
             if step != self.pinned and (marked is None or step != marked[0]):
                 _remove(self.directory / f"step-{step}")
 
 
-async def write_atomically(final: Path, fill: Callable[[Path], Awaitable[None]]) -> None:
-    """Write the directory `final` through `fill`, which gets a temporary one; replaces an existing one only then."""
+async def write_atomically(
+    final: Path, fill: Callable[[Path], Awaitable[None]], complete: Callable[[Path], None] = write_checksums
+) -> None:
+    """Write the directory `final` through `fill`, which gets a temporary one; replaces an existing one only then.
+
+    `complete` adds checksums and syncs to disk, in another thread: the event loop does not wait for slow storage.
+    """
     temporary = final.with_name(f".tmp-{final.name}-{os.getpid()}")
     old = final.with_name(f".old-{final.name}-{os.getpid()}")
-    try:
-        temporary.mkdir()
-        await fill(temporary)
-        _sync_tree(temporary)
+
+    def publish() -> None:
+        complete(temporary)
         if final.exists():
             final.rename(old)  # rename cannot overwrite a directory with files
         temporary.rename(final)
-        _sync(final.parent)
+        sync(final.parent)
         _remove(old)
-    except BaseException as cause:
-        _remove(temporary)
-        if not is_write_failure(cause):
+
+    with as_write_failure(final):
+        try:
+            temporary.mkdir()
+            await fill(temporary)
+            await asyncio.to_thread(publish)
+        except BaseException:
+            with suppress(OSError):  # a file system that became read-only; `recover` removes it later
+                _remove(temporary)
             raise
-        raise RunStopped(
-            f"{final}: could not be written ({type(cause).__name__}: {cause}); "
-            f"the previous one is intact; free some space and resume the run"
-        ) from cause
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:
@@ -149,10 +232,21 @@ def _load(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def is_write_failure(cause: BaseException) -> bool:
-    """Whether the error is a failed write, as Python, safetensors or torch report it."""
-    archive = isinstance(cause, RuntimeError) and "inline_container" in str(cause)  # torch.save
-    return archive or isinstance(cause, OSError | SafetensorError)
+@contextmanager
+def as_write_failure(path: Path) -> Generator[None]:
+    """Raise failed writes in this block, as Python, safetensors or torch report them, as `WriteFailed`."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as cause:
+        archive = isinstance(cause, RuntimeError) and "inline_container" in str(cause)  # torch.save
+        network = isinstance(cause, ConnectionError | TimeoutError)
+        if network or not (archive or isinstance(cause, OSError | SafetensorError)):
+            raise
+        writable = getattr(cause, "errno", None) != errno.EROFS
+        raise WriteFailed(
+            f"{path}: could not be written ({type(cause).__name__}: {one_line(str(cause))})",
+            "free some space" if writable else "make the file system writable",
+        ) from cause
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -167,19 +261,3 @@ def _remove(path: Path) -> None:
     if not path.name.startswith(".tmp-"):
         path = path.rename(path.with_name(f".tmp-gone-{path.name.lstrip('.')}-{os.getpid()}"))
     shutil.rmtree(path)
-
-
-def _sync_tree(directory: Path) -> None:
-    for root, _, files in os.walk(directory, topdown=False):
-        for name in files:
-            _sync(Path(root) / name)
-        _sync(Path(root))
-    _sync(directory.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -44,6 +44,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option("--cluster", metavar="2x8xH200", help="Plan for NODESxDEVICESxKIND instead of this machine."),
 ]
+_DISK_FULL = ("disk is full", "free some space")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
 
 
@@ -88,10 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (RunStopped, WorkerDied) as error:
         _exit(str(error), 3)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         where = f" ({error.filename})" if error.filename else ""
-        _exit(f"disk is full: {error.strerror}{where}; free some space, then 'roll resume' the run", 3)
+        what, fix = ("not written", "make it writable") if error.errno == errno.EROFS else _DISK_FULL
+        _exit(f"{what}: {error.strerror}{where}; {fix}, then 'roll resume' the run", 3)
 
 
 @app.callback(invoke_without_command=True)
@@ -123,11 +125,17 @@ def train(
 
 
 @app.command(cls=_RunCommand)
-def resume(directory: Directory, overrides: Overrides = None) -> None:
+def resume(
+    directory: Directory,
+    overrides: Overrides = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="Create DIRECTORY from a copy of checkpoint.mirror.")
+    ] = None,
+) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     from roll.commands import train as commands
 
-    _run(lambda: commands.resume(directory, overrides or []).finished)
+    _run(lambda: commands.resume(directory, overrides or [], source=source).finished)
 
 
 @app.command(cls=_RunCommand)

@@ -2,7 +2,8 @@
 
 RollError
 ├── ConfigError        the user can fix it by editing a file or a flag; exit code 2, no traceback
-│   └── UnknownName    a name that is in no table
+│   ├── UnknownName    a name that is in no table
+│   └── JournalDamaged a journal of which some pages or rows cannot be read
 ├── RolloutError       one trajectory is lost; recorded on it, the run continues
 │   ├── EnvFailed      environment code raised
 │   ├── RewardFailed   reward code raised, or returned something that is not a finite number
@@ -43,6 +44,20 @@ class UnknownName(ConfigError):
 
     def __str__(self) -> str:
         return f"no {self.kind} named {self.name!r}{did_you_mean(self.name, self.known)}"
+
+
+class JournalDamaged(ConfigError):
+    """Part of a journal cannot be read; nothing in it was changed."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(path, cause)  # the fields are args, so that the error pickles
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the journal is damaged ({self.cause}); nothing was changed: copy it back from a backup; "
+            "`roll report` and `roll samples` show what can be read"
+        )
 
 
 class RolloutError(RollError):

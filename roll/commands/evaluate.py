@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from roll.checksums import check_model
 from roll.commands.lifecycle import await_with_routing, routing, run_async, running
 from roll.config.load import LoadedRun
 from roll.config.schema import Run
@@ -40,6 +41,13 @@ def evaluate(loaded: LoadedRun, *, output: Path | None = None) -> Evaluation:
     if output is not None:
         check_output(output)
     check_sandboxes(loaded, training=False)
+    paths = {
+        "model.path": loaded.run.model.path,
+        **{f"policies.{each.name}": each.path for each in loaded.run.policies},
+    }
+    for key, path in paths.items():
+        if path is not None:
+            check_model(Path(path), key)
     return run_async(_evaluate(loaded.run, output))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 
 from roll.checkpoint import Checkpoints
 from roll.config.load import load
@@ -23,9 +24,12 @@ def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
     """Write the newest checkpoint of a run to `output`; the path of that checkpoint."""
     check_run(directory)
     check_format(directory / JOURNAL)
-    newest = Checkpoints(directory / "checkpoints", keep=1).latest()
-    if newest is None:
+    checkpoint = Checkpoints(directory / "checkpoints", keep=1).newest_intact()
+    if checkpoint is None:
         raise ConfigError(f"{directory}: no checkpoint to export; give the directory of a run that has saved one")
+    newest = checkpoint.path
+    for note in checkpoint.notes:
+        typer.echo(note, err=True)
     if output.exists():
         raise ConfigError(f"{output}: exists already; name another directory")
     run = load(directory / "config.yaml", []).run

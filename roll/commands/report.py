@@ -15,8 +15,9 @@ def report(
     """Account for every second, token, attempt and group of a run."""
     import msgspec
 
+    from roll.report.journals import with_readable
     from roll.report.ledger import read_ledger
     from roll.report.report import format_report
 
-    ledger = read_ledger(directory)
+    ledger = with_readable(directory, read_ledger)
     typer.echo(msgspec.json.encode(ledger).decode() if as_json else format_report(ledger, directory))

@@ -27,16 +27,17 @@ def samples(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Show sampled trajectories with references, rewards, comments, versions and reasons; also of a run in progress."""
     from roll.report.attempts import to_line
+    from roll.report.journals import with_readable
     from roll.report.samples import SampleQuery, sample_rows, show, write_page
 
     query = SampleQuery(step=step, last=last, domain=domain, status=status, sort=sort, attempts=attempt)
     if html is not None and as_json:
         raise ConfigError("roll samples: --json and --html are two formats; leave one of them out")
     if html is not None:
-        typer.echo(f"{write_page(directory, query, html)} attempts: {html}")
+        typer.echo(f"{with_readable(directory, lambda run: write_page(run, query, html))} attempts: {html}")
     elif as_json:
-        for row in sample_rows(directory, query):
+        for row in with_readable(directory, lambda run: list(sample_rows(run, query))):
             typer.echo(to_line(row), nl=False)
     else:
-        for text in show(directory, query):
+        for text in with_readable(directory, lambda run: list(show(run, query))):
             typer.echo(text)

@@ -14,8 +14,10 @@ from typing import Any
 import typer
 
 from roll.allocator import freeze_startup_objects
-from roll.checkpoint import Checkpoints
+from roll.checkpoint import Checkpoints, IntactCheckpoint
+from roll.checksums import check_model
 from roll.commands import sft
+from roll.commands.fetching import check_unused, fetch_newest, fetch_run, mirror_url, newest_checkpoint
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
 from roll.config.load import LoadedRun, dump, load
@@ -25,11 +27,12 @@ from roll.data.dataset import rows_at_start
 from roll.data.templates import Template, hidden_roles
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
-from roll.journal.database import check_format
+from roll.journal.database import check_format, check_intact
 from roll.journal.events import RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.checkpointer import policy_folder
 from roll.pipelines.interrupt import Interrupt
+from roll.pipelines.mirror import mirroring
 from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
@@ -86,14 +89,18 @@ def train(
     run = loaded.run
     check_sandboxes(loaded)
     path = Path(run.directory) / run.name
+    if not overwrite and not resume:
+        check_unused(run)
     with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
-        if resume and _resumable(directory):
+        if resume and _resumable(run, directory):
             return _resume(directory, overrides, run, embedded=embedded)
         return _run(run, directory, origin=loaded.path.absolute(), embedded=embedded)
 
 
-def resume(path: Path, overrides: Sequence[str], *, embedded: bool = False) -> Result:
-    """`roll resume`: continue a run from its newest checkpoint."""
+def resume(path: Path, overrides: Sequence[str], *, source: str | None = None, embedded: bool = False) -> Result:
+    """`roll resume`: continue a run from its newest checkpoint, or from that of the store `source`."""
+    if source is not None:
+        fetch_run(source, path)
     with closing(RunDirectory.open(path)) as directory:
         return _resume(directory, overrides, embedded=embedded)
 
@@ -113,38 +120,57 @@ def _resume(
             f"give the new values on the command line (key=value), or change name="
         )
     supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
-    if supervised and Checkpoints(path / "checkpoints", keep=1).latest() is None:
+    checkpoints = Checkpoints(path / "checkpoints", keep=1)
+    if supervised and checkpoints.latest() is None:
         raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
-    loaded = _from_checkpoint(loaded, path)
-    preflight(loaded)
     if _finished(loaded.run, directory):
+        preflight(_from_checkpoint(loaded, path, checkpoints.latest()))
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
         return _read_result(loaded.run, directory, loaded.run.steps)
+    if directory.journal.is_file():
+        check_intact(directory.journal)
+    newest = newest_checkpoint(loaded.run, path)
+    loaded = _from_checkpoint(loaded, path, newest and newest.path)
+    preflight(loaded)
     check_sandboxes(loaded)
-    return _run(loaded.run, directory, origin=None, embedded=embedded)
+    return _run(loaded.run, directory, origin=None, checkpoint=newest, embedded=embedded)
 
 
-def _resumable(directory: RunDirectory) -> bool:
-    """Whether a fresh run would delete a checkpoint or a trained model."""
+def _resumable(run: Run, directory: RunDirectory) -> bool:
+    """Whether a fresh run would delete a checkpoint or a trained model. Looks into the store of the run as well."""
     checkpoints = Checkpoints(directory.path / "checkpoints", keep=1)
     checkpoints.recover()
     if checkpoints.latest() is not None or (directory.path / "model").exists():
+        return True
+    if (url := mirror_url(run)) is not None and fetch_newest(url, directory.path) is not None:
         return True
     if directory.config.exists():
         typer.echo(f"{directory.path}: has no checkpoint yet; starts again from step 0")
     return False
 
 
-def _run(run: Run, directory: RunDirectory, *, origin: Path | None, embedded: bool) -> Result:
+def _run(
+    run: Run,
+    directory: RunDirectory,
+    *,
+    origin: Path | None,
+    checkpoint: IntactCheckpoint | None = None,
+    embedded: bool,
+) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
-    return run_to_end(partial(_train, run, directory, origin, interrupt), directory, interrupt, run)
+    return run_to_end(partial(_train, run, directory, origin, checkpoint, interrupt), directory, interrupt, run)
 
 
 async def _train(
-    run: Run, directory: RunDirectory, origin: Path | None, interrupt: Interrupt, terminal: Terminal
+    run: Run,
+    directory: RunDirectory,
+    origin: Path | None,
+    checkpoint: IntactCheckpoint | None,
+    interrupt: Interrupt,
+    terminal: Terminal,
 ) -> Result:
-    """A fresh run of the file `origin`, or with None a resumed one."""
+    """A fresh run of the file `origin`, or with None a resumed one from `checkpoint`."""
     resumed = origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
     paths = RunPaths(directory=directory.path, resumed=resumed)
@@ -164,16 +190,16 @@ async def _train(
         journal = stack.enter_context(closing(Journal(directory.journal)))
         if data.proxy is not None:
             stack.enter_context(data.proxy.record_refusals(journal))
-        checkpointer = build_checkpointer(run, directory, roles, journal, callbacks)
+        copy = await stack.enter_async_context(mirroring(directory.path, mirror_url(run)))
+        checkpointer = build_checkpointer(run, directory, roles, journal, callbacks.checkpoint_saved, *copy)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
-        state = resume_from(await checkpointer.restore(), data.mixture, journal) if resumed else None
+        state = resume_from(await checkpointer.restore(checkpoint), data.mixture, journal) if resumed else None
         start, groups = (0, ()) if state is None else (state.step, state.groups)
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        digest = hashlib.sha256(dump(run).encode()).hexdigest()
-        journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
+        journal.record(RunStarted(config_digest=_digest(run), resumed_from=start if resumed else None))
         if resumed:
             journal.record(RolledBack(to_step=start, reason="resumed"))
             announce(_describe_inflight(groups))
@@ -187,6 +213,10 @@ async def _train(
     return _conclude(run, directory, finished)
 
 
+def _digest(run: Run) -> str:
+    return hashlib.sha256(dump(run).encode()).hexdigest()
+
+
 def _finished(run: Run, directory: RunDirectory) -> bool:
     """Whether the run has ended, including its export."""
     if not directory.journal.is_file():
@@ -196,12 +226,11 @@ def _finished(run: Run, directory: RunDirectory) -> bool:
     return bool(ended) and ended[-1].reason == "finished" and ended[-1].step >= run.steps
 
 
-def _from_checkpoint(loaded: LoadedRun, path: Path) -> LoadedRun:
+def _from_checkpoint(loaded: LoadedRun, path: Path, newest: Path | None) -> LoadedRun:
     """The run with its newest checkpoint as model and its saved initial weights as reference.
 
     The model that it started from may no longer exist.
     """
-    newest = Checkpoints(path / "checkpoints", keep=1).latest()
     if newest is None:
         return loaded
     adapted = (newest / ADAPTER).is_file()
@@ -219,6 +248,7 @@ def _from_checkpoint(loaded: LoadedRun, path: Path) -> LoadedRun:
         "policies": policies,
     }
     if (path / REFERENCE).is_dir():
+        check_model(path / REFERENCE, "reference")
         changed["reference"] = loaded.run.reference.model_copy(update={"path": str(path / REFERENCE)})
     return replace(loaded, run=loaded.run.model_copy(update=changed))
 

@@ -142,6 +142,8 @@ class Checkpoint(Section):
     """Number of newest checkpoints to keep, in addition to the best."""
     best_metric: str = "validation/reward"
     """The best checkpoint is the one with the highest value of this metric."""
+    mirror: str | None = Field(default=None, pattern=r"^[a-z0-9+.-]+://.")
+    """URL to which each checkpoint is copied, such as `s3://bucket/runs`; the run's name is appended. None: no copy."""
 
 
 class Tracking(Section):

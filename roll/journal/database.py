@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import zlib
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from roll.errors import ConfigError, RunStopped
+import msgspec
+
+from roll.errors import ConfigError, JournalDamaged, RunStopped, one_line
 
 FORMAT = 8
 """Raised whenever a table, a stored record, or the name of an event or of one of its fields, changes."""
@@ -56,6 +61,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != FORMAT and not (write and version == 0):
             connection.close()
+            if version == 0:
+                raise ConfigError(f"{path}: empty; if its {path.name}-wal is missing, put that file back")
             raise ConfigError(
                 f"{path}: written in journal format {version} (this release reads format {FORMAT}); "
                 "use the release that wrote it, or start a new run"
@@ -72,6 +79,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             f"{path}: the journal could not be opened ({error}); free some space, or check the permissions"
         ) from error
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
+            raise JournalDamaged(str(path), str(error)) from None
         raise ConfigError(f"{path}: not a journal ({error}); give another run, or move the file away") from None
     return connection
 
@@ -80,3 +89,26 @@ def check_format(path: Path) -> None:
     """Refuse the journal of another release before any other file of its run is read; a missing file is fine."""
     if path.is_file():
         connect(path, write=False).close()
+
+
+def check_intact(path: Path) -> None:
+    """Raise `JournalDamaged` if a page of the journal cannot be read; reads the whole file."""
+    with closing(connect(path, write=False)) as connection, report_damage(path):
+        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if finding != "ok":
+            raise JournalDamaged(str(path), one_line(finding))
+
+
+@contextmanager
+def report_damage(path: Path) -> Generator[None]:
+    """Raise errors about unreadable pages and rows in this block as `JournalDamaged`."""
+    try:
+        yield
+    except ConfigError:  # which is a ValueError
+        raise
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "I/O" not in str(error):
+            raise
+        raise JournalDamaged(str(path), str(error)) from error
+    except (msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, zlib.error) as error:
+        raise JournalDamaged(str(path), f"a row cannot be decoded: {one_line(str(error))}") from error

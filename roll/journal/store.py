@@ -11,6 +11,7 @@ After a failed write every call raises its error: a run cannot continue without 
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ import numpy as np
 
 from roll.errors import ConfigError, RunStopped
 from roll.journal.batch import PruneBodies, StoreTrajectory, SyncToDisk
-from roll.journal.database import connect
+from roll.journal.database import connect, report_damage
 from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
 from roll.journal.records import ActivitySpan, Chunk, E, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
@@ -39,7 +40,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ConfigError(f"{path}: no journal here; give the directory of a run that has begun")
-        self._connection = connect(path, write=False)
+        self.path, self._connection = path, connect(path, write=False)
 
     def position(self) -> int:
         """Id of the last event."""
@@ -57,7 +58,8 @@ class Reader:
         try:
             yield
         finally:
-            self._connection.execute("COMMIT")
+            with suppress(sqlite3.DatabaseError):  # of a damaged file; nothing was written
+                self._connection.execute("COMMIT")
 
     def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[JournalEntry[E]]:
         """Events of one kind, or of all kinds, with ids above `after`, in order."""
@@ -65,7 +67,8 @@ class Reader:
         if kind in (Event, TrajectoryEnded):
             queries.append(_ENDS)
         for row in self._rows(" UNION ALL ".join(queries), {"after": after, "kind": kind.__name__}):
-            event = _parse_end(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
+            with report_damage(self.path):
+                event = _parse_end(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
             yield JournalEntry(id=row[0], time=row[1], event=cast(E, event))
 
     def trajectories(self, query: TrajectoryQuery | None = None) -> Iterator[StoredTrajectory]:
@@ -84,16 +87,20 @@ class Reader:
         table = "trajectories LEFT JOIN bodies USING (id)" if query.bodies else "trajectories"
         body = "body" if query.bodies else "NULL"
         statement = f"SELECT {_TRAJECTORY}, {_STEP}, {body} FROM {table} WHERE id > :after AND {where}"
-        return (_parse_trajectory(row) for row in self._rows(statement, {**values, "after": after}))
+        return map(self._parse_trajectory, self._rows(statement, {**values, "after": after}))
+
+    def _parse_trajectory(self, row: tuple[Any, ...]) -> StoredTrajectory:
+        with report_damage(self.path):
+            return _parse_trajectory(row)
 
     def progress(self, group: int | None = None) -> list[Chunk]:
         """Sampled parts of unfinished responses, of one group or of all: by sibling, in order."""
         self._catch_up()
         where = "" if group is None else 'WHERE "group" = ?'
         query = f'SELECT {_CHUNK} FROM progress {where} ORDER BY "group", sibling, id'
-        return [
-            _parse_chunk(row) for row in self._connection.execute(query, () if group is None else (group,)).fetchall()
-        ]
+        with report_damage(self.path):
+            rows = self._connection.execute(query, () if group is None else (group,)).fetchall()
+            return [_parse_chunk(row) for row in rows]
 
     def spans(self) -> Iterator[ActivitySpan]:
         """Activities of all workers, in order for each worker."""
@@ -108,14 +115,19 @@ class Reader:
 
     def _number(self, query: str, values: dict[str, Any] | None = None) -> int:
         self._catch_up()
-        return int(self._connection.execute(query, values or {}).fetchone()[0])
+        with report_damage(self.path):
+            return int(self._connection.execute(query, values or {}).fetchone()[0])
 
     def _rows(self, query: str, values: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         """The rows of a query for ids above `:after`, read page by page."""
         self._catch_up()
-        while rows := self._connection.execute(f"{query} ORDER BY id LIMIT {_PAGE}", values).fetchall():
+        while rows := self._fetch(f"{query} ORDER BY id LIMIT {_PAGE}", values):
             yield from rows
             values = {**values, "after": rows[-1][0]}
+
+    def _fetch(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        with report_damage(self.path):
+            return self._connection.execute(query, values).fetchall()
 
     def _catch_up(self) -> None:
         """Before a read: nothing, since a reader sees what is committed; the writing journal commits first."""

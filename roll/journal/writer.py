@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from roll.errors import ConfigError, RunStopped
+from roll.errors import ConfigError, JournalDamaged, RunStopped
 from roll.journal.batch import FlushProgress, WriteBatch, WriteItem, WriterState
 
 _BATCH = 2048
@@ -109,6 +109,9 @@ class Writer:
                 "earlier events are intact: free some space and resume the run"
             )
             failure.__cause__ = cause
+        except sqlite3.DatabaseError as cause:
+            damaged = cause.sqlite_errorcode in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+            failure = JournalDamaged(str(self._path), str(cause)) if damaged else cause
         except Exception as error:  # noqa: BLE001 - the thread that puts raises any error
             failure = error
         with self._changed:

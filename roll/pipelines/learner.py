@@ -19,6 +19,7 @@ from roll.journal.events import WeightsUpdated
 from roll.journal.store import Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.reference_models import AuxiliaryModels, score
+from roll.pipelines.refused_batch import save_refused_batch
 from roll.serving.device_sharing import DeviceSharing
 from roll.tracking.meter import Meter
 from roll.types import Batch
@@ -87,7 +88,7 @@ class Learner:
         self.journal.record(WeightsUpdated(step=step, refused=refused))
         self._num_refused = self._num_refused + 1 if refused else 0
         if refused:
-            path = self.checkpointer.save_refused_batch(step, batch, self.name)
+            path = save_refused_batch(self.checkpointer.directory, step, batch, self.name)
             where = f"policy {self.name!r}, step {step}" if self.name else f"step {step}"
             if self._num_refused >= self.max_nonfinite_updates:
                 raise RunStopped(

@@ -98,6 +98,7 @@ class Loop:
         except BaseExceptionGroup as group:
             raise root_cause(group) from None
         finally:
+            await self.checkpointer.settle()
             with suppress(RunStopped):  # the journal itself may be what failed
                 self._account(self.publishers.serving().step)
         return finished

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.report.attempts import attempt_row, to_line
+from roll.tracking.log import announce
 from roll.types import Trajectory
 
 if TYPE_CHECKING:
@@ -20,7 +22,17 @@ _FILE = re.compile(r"step-(\d+)\.jsonl")
 
 
 def save_attempts(directory: Path, decode: Decode, step: int, results: Mapping[str, Sequence[Trajectory]]) -> None:
-    """Write the attempts after `step` to `directory`; delete those of validations between the first and this one."""
+    """Write the attempts after `step` to `directory`; delete those of validations between the first and this one.
+
+    A failed write is only reported: nothing else depends on these files.
+    """
+    try:
+        _save_attempts(directory, decode, step, results)
+    except OSError as error:
+        announce(f"{directory}: the attempts of step {step} are not written ({error})", logging.WARNING)
+
+
+def _save_attempts(directory: Path, decode: Decode, step: int, results: Mapping[str, Sequence[Trajectory]]) -> None:
     directory.mkdir(exist_ok=True)
     temporary = directory / f".step-{step}"
     with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:

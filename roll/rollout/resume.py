@@ -16,7 +16,7 @@ import numpy as np
 
 from roll.algorithms.credit import AlgorithmState
 from roll.data.mixture import Draw, Mixture
-from roll.errors import RunStopped
+from roll.errors import ConfigError, RunStopped
 from roll.journal.events import (
     Event,
     GroupAdmitted,
@@ -73,6 +73,11 @@ class ResumeState:
 
 def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> ResumeState:
     """The state to resume from; also brings the mixture to it."""
+    if saved.journal > (last := journal.position()):
+        raise ConfigError(
+            f"{journal.path}: ends at event {last}, before event {saved.journal} that the checkpoint contains; "
+            f"it is an older copy, or its {journal.path.name}-wal is missing: put the file back"
+        )
     mixture.restore(saved.scheduler.mixture)
     step_of = _valid_versions(journal, saved.step)
     replay = _Replay(mixture, saved.scheduler, step_of)

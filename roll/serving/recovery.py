@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roll.checkpoint import is_write_failure
+from roll.checkpoint import WriteFailed, as_write_failure
 from roll.cluster.handle import Cluster, HasStacks, Killable, Method, P, R, Replaceable, W
 from roll.engines.base import LogprobModel, Offloadable, Part, Trainer
-from roll.errors import RunStopped, StateLost, WorkerDied, describe_error
+from roll.errors import RunStopped, StateLost, WorkerDied
 from roll.journal.events import WorkerReplaced
 from roll.journal.store import Journal
 from roll.types import Batch
@@ -266,17 +266,16 @@ class RecoveringCluster(Cluster[W]):
             try:
                 if worker.lost is not None:
                     return
-                path.mkdir(parents=True, exist_ok=True)
-                await self._watch(rank, Trainer.save, path)
+                with as_write_failure(path):
+                    path.mkdir(parents=True, exist_ok=True)
+                    await self._watch(rank, Trainer.save, path)
                 self._snapshot_took_s = time.monotonic() - began
                 self._forget(worker.continue_from(path, num_updates))
             except WorkerDied as error:
                 worker.mark_lost(error, generation)
-            except Exception as error:
-                if not is_write_failure(error):
-                    raise
+            except WriteFailed as error:
                 self._snapshot_took_s = max(self._snapshot_took_s, time.monotonic() - began)
-                _LOG.warning("%s: its state could not be saved for a replacement: %s", path, describe_error(error))
+                _LOG.warning("%s; a replacement repeats more updates", error.what)
             finally:
                 if worker.base != path:
                     await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

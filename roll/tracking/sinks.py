@@ -6,15 +6,20 @@ A sink takes one mapping of numbers per step. A service's package is imported on
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import logging
 import math
 import os
+import socket
 import time
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from roll.errors import ConfigError, RunStopped
+from roll.tracking.log import announce
 
 
 class Sink(Protocol):
@@ -32,14 +37,13 @@ class JsonLines:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         _remove_partial_line(path)
-        self._file = path.open("ab", buffering=0)  # no buffer that closing would have to write
+        self._file = FileIO(path, "ab")  # no buffer that closing would have to write
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         values = {name: float(value) if math.isfinite(value) else None for name, value in metrics.items()}
         line = (json.dumps({"step": step, "time": time.time(), **values}) + "\n").encode()
         try:
-            while line:
-                line = line[self._file.write(line) :]
+            _write_all(self._file, line)
         except OSError as cause:
             raise RunStopped(
                 f"{self._path}: the metrics could not be written ({cause}); free some space and resume the run"
@@ -58,11 +62,16 @@ class JsonLines:
             os.fsync(file.fileno())
         self._file.close()
         temporary.replace(self._path)
-        self._file = self._path.open("ab", buffering=0)
+        self._file = FileIO(self._path, "ab")
         return any(line["step"] == step for line in lines)
 
     def close(self) -> None:
         self._file.close()
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -93,20 +102,67 @@ def _remove_partial_line(path: Path) -> None:
 
 
 class TensorBoard:
-    """Event files for `tensorboard --logdir`; a resume hides the steps that are written again."""
+    """Event files for `tensorboard --logdir`; a resume hides the steps that are written again.
+
+    Steps that cannot be written are missing there: one line reports it, and a new file is tried at the next step.
+    """
 
     def __init__(self, directory: Path, *, resumed_from: int | None = None) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        purge_step = None if resumed_from is None else resumed_from + 1
-        self._writer: Any = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=10)
+        self._events, self._summaries, self._records = (
+            cast(Any, importlib.import_module(f"tensorboard.{name}"))
+            for name in ("compat.proto.event_pb2", "compat.proto.summary_pb2", "summary.writer.record_writer")
+        )
+        self._directory = directory
+        self._file: FileIO | None = None
+        self._num_files = 0
+        self._failed = False
+        self._pending: list[Any] = []
+        """Events to write before the next step."""
+        if resumed_from is not None:
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._pending.append(self._event(step=resumed_from + 1, session_log=start))
+        self._append()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        summary = self._summaries.Summary
+        values = [summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]
+        self._append(self._event(step=step, summary=summary(value=values)))
 
     def close(self) -> None:
-        self._writer.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _event(self, **fields: Any) -> Any:
+        return self._events.Event(wall_time=time.time(), **fields)
+
+    def _append(self, *events: Any) -> None:
+        self._pending = [*(event for event in self._pending if event.HasField("session_log")), *events]
+        try:
+            if self._file is None:
+                self._file = self._open()
+                self._write(self._event(file_version="brain.Event:2"))
+            for event in self._pending:
+                self._write(event)
+        except OSError as error:
+            self.close()
+            self._file = None  # its last record may be cut short
+            if not self._failed:
+                announce(f"{self._directory}: not written ({error}); the run continues without it", logging.WARNING)
+            self._failed = True
+        else:
+            self._pending, self._failed = [], False
+
+    def _write(self, event: Any) -> None:
+        record = io.BytesIO()
+        self._records.RecordWriter(record).write(event.SerializeToString())
+        assert self._file is not None
+        _write_all(self._file, record.getvalue())
+
+    def _open(self) -> FileIO:
+        self._num_files += 1
+        self._directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{self._num_files}"
+        return FileIO(self._directory / name, "ab")
 
 
 class _Service:

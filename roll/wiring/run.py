@@ -119,7 +119,7 @@ def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
 
 
 def build_checkpointer(
-    run: Run, directory: RunDirectory, roles: Roles, journal: Journal, callbacks: Callbacks | None = None
+    run: Run, directory: RunDirectory, roles: Roles, journal: Journal, *on_saved: Callable[[int, Path], None]
 ) -> Checkpointer:
     """The checkpointer of a run. Also saves the tokenizer next to the journal, for readers of the journal."""
     tokenizer = roles.template.tokenizer
@@ -138,7 +138,7 @@ def build_checkpointer(
         async_save=isinstance(run.actor_train, FsdpTrain),
         every=run.checkpoint.every,
         every_s=60 * (run.checkpoint.every_minutes or math.inf),
-        on_saved=(callbacks or Callbacks(())).checkpoint_saved,
+        on_saved=on_saved,
     )
 
 
@@ -296,6 +296,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         save_attempts=partial(save_attempts, directory / HELD_OUT, roles.template.decode),
     )
     services.watch.details["wait"] = loop.describe_wait
+    services.watch.details["checkpoint"] = services.checkpointer.describe_wait
     return loop
 
 

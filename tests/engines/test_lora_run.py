@@ -145,6 +145,12 @@ def test_a_checkpoint_can_be_exported_merged_or_as_adapter(
     with pytest.raises(SystemExit) as ended:
         main(["export", run, "--output", whole])
     assert ended.value.code == 2 and "exists already; name another" in capsys.readouterr().err
+    adapter = tmp_path / "run" / "checkpoints" / "step-2" / "adapter_model.safetensors"
+    adapter.write_bytes(adapter.read_bytes()[:-1] + b"?")
+    with pytest.raises(SystemExit) as ended:
+        main(["export", run, "--output", str(tmp_path / "damaged")])
+    assert ended.value.code == 2 and "adapter_model.safetensors: its content has changed" in capsys.readouterr().err
+    assert not (tmp_path / "damaged").exists()
 
 
 def test_adapters_are_sent_between_two_modules_of_one_process(start: Any, tmp_path: Path) -> None:

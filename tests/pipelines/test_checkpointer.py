@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -47,6 +48,17 @@ class Slow(FakeTrainer):
             raise OSError(28, "No space left on device")
         (path / "model.safetensors").write_text(str(num_updates))
         return True
+
+
+class LateStorage(Checkpoints):
+    """Syncs nothing before `go` is set."""
+
+    go = threading.Event()
+
+    def _add_checksums(self, directory: Path) -> None:
+        self.activity = "syncing model.safetensors to disk"
+        assert self.go.wait(600)
+        super()._add_checksums(directory)
 
 
 @pytest.fixture
@@ -115,19 +127,27 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: P
     assert (tmp_path / "checkpoints/step-1/state.json").is_file()
 
 
-def test_a_failed_write_is_raised_at_the_next_save_and_leaves_the_one_before(tmp_path: Path, journal: Journal) -> None:
+def test_a_failed_write_is_reported_and_the_next_one_is_tried(
+    tmp_path: Path, journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         trainer = Slow()
         checkpointer = build(tmp_path, trainer, journal)
         await first(checkpointer, trainer)
         trainer.full = True
-        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
         trainer.go.set()
-        with pytest.raises(RunStopped, match="No space left"):
-            await checkpointer.save(3, EMPTY, {"": AlgorithmState()}, {})
-        assert checkpointer.checkpoints.steps() == [1]
+        await checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {})
+        with pytest.raises(RunStopped, match=r"step-2: .*No space left.*the previous one is intact"):
+            await checkpointer.finish()  # at the end of a run the last checkpoint has to exist
+        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-1"]
+        trainer.full = False
+        await checkpointer.save(3, EMPTY, {"": AlgorithmState()}, {})
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 3]
 
     asyncio.run(run())
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "step-2: could not be written" in line and "the run continues" in line
 
 
 def test_a_save_waits_for_the_one_before(tmp_path: Path, journal: Journal) -> None:
@@ -184,3 +204,39 @@ def test_a_checkpoint_that_is_lost_with_its_trainer_is_repeated_if_the_state_is_
 
     asyncio.run(run())
     assert ("the checkpoint of step 1 is lost" in caplog.text) == changed
+def test_a_step_does_not_wait_for_storage_that_answers_late(tmp_path: Path, journal: Journal) -> None:
+    async def run() -> None:
+        trainer = FakeTrainer()
+        checkpointer = dataclasses.replace(
+            build(tmp_path, Slow(), journal),
+            trainers={"": InlineCluster[Trainer]([trainer])},
+            async_save=False,
+            checkpoints=LateStorage(tmp_path / "checkpoints", keep=2),
+        )
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        trainer.num_updates = 7  # the next step
+        assert checkpointer.checkpoints.steps() == []
+        later = asyncio.create_task(checkpointer.save(2, EMPTY, {"": AlgorithmState()}, {}))
+        while "syncing" not in checkpointer.describe_wait():
+            await asyncio.sleep(0.01)
+        assert not later.done()  # two checkpoints at once would only be slower
+        LateStorage.go.set()
+        await later
+        await checkpointer.finish()
+        assert checkpointer.checkpoints.steps() == [1, 2]
+
+    asyncio.run(asyncio.wait_for(run(), 600))
+
+
+def test_a_failing_run_completes_the_checkpoint_it_was_writing(tmp_path: Path, journal: Journal) -> None:
+    async def run() -> None:
+        checkpointer = dataclasses.replace(
+            build(tmp_path, Slow(), journal),
+            trainers={"": InlineCluster[Trainer]([FakeTrainer()])},
+            async_save=False,
+        )
+        await checkpointer.save(1, EMPTY, {"": AlgorithmState()}, {})
+        await checkpointer.settle()
+        assert checkpointer.checkpoints.steps() == [1]
+
+    asyncio.run(run())

@@ -75,16 +75,9 @@ def test_a_version_is_published_after_every_step_and_slots_free_only_then(tmp_pa
         kinds = (StepStarted, WeightsUpdated, WeightsPublished, SlotsReleased, CheckpointSaved)
         recorded = [type(event).__name__ for event in rig.events(Event) if isinstance(event, kinds)]
         step = ["StepStarted", "WeightsUpdated", "WeightsPublished", "SlotsReleased"]
-        assert recorded == [
-            "WeightsPublished",
-            *step,
-            *step,
-            "StepStarted",
-            "WeightsUpdated",
-            "WeightsPublished",
-            "CheckpointSaved",
-            "SlotsReleased",
-        ]
+        written = recorded.index("CheckpointSaved")  # in the background, once the last version is published
+        assert written > recorded.index("WeightsPublished", 10) and recorded.pop(written)
+        assert recorded == ["WeightsPublished", *step, *step, *step]
 
 
 def test_a_generator_with_other_weights_stops_the_run(tmp_path: Path) -> None:

@@ -171,3 +171,21 @@ def test_the_mode_set_by_the_user_is_used(service: str, record: str, tmp_path: P
     done = run_python(WRITE.format(sink=service.capitalize()), tmp_path, **{f"{service.upper()}_MODE": "disabled"})
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "logs").rglob(record)) == []
+
+
+def test_tensorboard_that_cannot_be_written_is_reported_once_and_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "board").write_text("in the way")
+    sink = TensorBoard(tmp_path / "board")
+    sink.write(1, {"reward/mean": 0.1})
+    assert len(caplog.records) == 1 and "the run continues without it" in caplog.text
+    (tmp_path / "board").unlink()
+    for step in (2, 3):
+        sink.write(step, {"reward/mean": step / 10})
+    sink.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("reward/mean")] == [2, 3]

@@ -62,3 +62,23 @@ def test_a_run_on_two_ranks_learns_as_one_process_does(tmp_path: Path) -> None:
     logs = {path.name for path in (tmp_path / "two/logs").iterdir()}
     assert {"actor_train-0.log", "actor_train-1.log", "actor_infer-0.log"} <= logs
     assert not list((tmp_path / "two").glob("weights*"))
+
+
+@pytest.mark.sweep
+def test_a_damaged_shard_of_two_ranks_is_named_and_the_checkpoint_before_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "even.py").write_text(EVEN)
+    (tmp_path / "run.yaml").write_text(RUN)
+    loaded = load(tmp_path / "run.yaml", [f"directory={tmp_path}", "name=two", *RANKS])
+    preflight(loaded)
+    commands.train(loaded, overwrite=False)
+    shard = next((tmp_path / "two/checkpoints/step-3/optimizer").glob("__1_*"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    result = commands.resume(tmp_path / "two", ["steps=4"])
+    assert result.finished and result.checkpoint == tmp_path / "two/checkpoints/step-4"
+    assert f"step-3: damaged: optimizer/{shard.name}: its content has changed" in capsys.readouterr().out
+    assert (tmp_path / "two/checkpoints/damaged-step-3").is_dir()
+    assert [line["step"] for line in read_lines(tmp_path / "two/metrics.jsonl")] == [0, 1, 2, 3, 4]

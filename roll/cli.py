@@ -18,6 +18,7 @@ from roll.commands.audit import audits, rewards
 from roll.commands.compare import compare
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.verify import verify
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def play(
 app.command()(samples)
 app.command()(compare)
 app.command()(report)
+app.command()(verify)
 audits.command(cls=_RunCommand)(rewards)
 
 

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 import roll
 from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
+from roll.commands.chaos.command import chaos
 from roll.commands.compare import compare
 from roll.commands.report import report
 from roll.commands.samples import samples
@@ -271,6 +272,7 @@ app.command()(samples)
 app.command()(compare)
 app.command()(report)
 app.command()(verify)
+app.command(cls=_RunCommand)(chaos)
 audits.command(cls=_RunCommand)(rewards)
 
 

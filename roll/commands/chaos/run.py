@@ -141,7 +141,7 @@ class _ChaosRun:
             if now - self._began > self.plan.limit_s:
                 self._timed_out = True
                 return controller
-            self._observe(now)
+            self._observe(controller, now)
             if fault is None and self._ready():
                 fault = next(faults, None)
                 if fault is None and not self._interrupted:
@@ -194,11 +194,11 @@ class _ChaosRun:
         typer.echo(f"chaos: {fault.at_s:.1f} s: SIG{name} to {kind} ({target.worker}, pid {fault.pid})", err=True)
         return True
 
-    def _targets(self, controller: subprocess.Popen[str] | None = None) -> list[Target]:
+    def _targets(self, controller: subprocess.Popen[str]) -> list[Target]:
         """Running workers of the run by name, without those that are stopped already."""
         stopped = {fault.pid for fault in self._faults if fault.signal == "STOP"}
         targets: list[Target] = []
-        if controller is not None and (process := track(controller.pid)):
+        if process := track(controller.pid):
             targets.append(Target(CONTROLLER, CONTROLLER, process))
         members = {process.pid: process for process in find_by_environment(self._variable)}
         members |= {process.pid: process for process in logged_workers(self.directory)}
@@ -207,10 +207,10 @@ class _ChaosRun:
                 targets.append(Target(*name, process))
         return targets
 
-    def _observe(self, now: float) -> None:
+    def _observe(self, controller: subprocess.Popen[str], now: float) -> None:
         """Note new processes of workers that a fault has hit, and the shared memory that the run uses."""
         if any(fault.restarted_s is None for fault in self._faults):
-            pids = {target.worker: target.process.pid for target in self._targets()}
+            pids = {target.worker: target.process.pid for target in self._targets(controller)}
             for fault in self._faults:
                 if fault.restarted_s is None and pids.get(fault.worker, fault.pid) != fault.pid:
                     fault.restarted_s = now - fault.time

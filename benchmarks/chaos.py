@@ -134,7 +134,7 @@ def violations(report: ChaosReport, plan: ChaosPlan) -> Iterator[str]:
         yield f"did not end within {plan.limit_s:g} s"
     elif report.exit_code:
         yield f"exit code {report.exit_code}"
-    if (number := sum(fault.recovered for fault in report.faults)) != plan.num_faults:
+    if (number := sum(fault.recovered_s is not None for fault in report.faults)) != plan.num_faults:
         yield f"recovered from {number} of {plan.num_faults} faults"
     if report.verification is None:
         yield "nothing to verify"

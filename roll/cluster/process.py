@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic
@@ -194,6 +194,8 @@ class ProcessCluster(Cluster[W]):
         self._workers: list[ProcessWorker[W] | None] = [None] * size
         self._locks = [asyncio.Lock() for _ in range(size)]
         self._starts = PendingStarts()
+        self.on_replaced: Callable[[str, str, float], None] = lambda worker, reason, seconds: None
+        """Callback after a worker was replaced: its name, why the one before it ended, and the time of the start."""
 
     @property
     def size(self) -> int:
@@ -248,10 +250,13 @@ class ProcessCluster(Cluster[W]):
                 raise
 
     async def _ensure_started(self, rank: int) -> ProcessWorker[W]:
-        worker = self._workers[rank]
+        worker = before = self._workers[rank]
         if worker is None or worker.exit_reason:
+            began = time.monotonic()
             with self._starts.record(f"{self.name} {rank}"):
                 worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
+            if before is not None:
+                self.on_replaced(worker.name, before.exit_reason, time.monotonic() - began)
         return worker
 
 

@@ -168,6 +168,21 @@ class GeneratorReplaced(Event):
     version: int
     """Version that it was updated to before it served."""
     reason: str
+    seconds: float = 0.0
+    """From the loss to the replacement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReplaced(Event):
+    """A trainer or another model died, and a new process has its state."""
+
+    worker: str
+    """Role and rank, such as `actor_train 0`; the first rank of a model that is sharded over several."""
+    reason: str
+    seconds: float
+    """From the loss to the end of the repeated updates."""
+    num_updates: int
+    """Updates since the last saved state, which were repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

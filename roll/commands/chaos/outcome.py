@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from roll.report.report import table
 from roll.report.verify import Verification, describe_violations
 
-_UNRECORDED = ("reward", "environment")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosPlan:
@@ -46,11 +44,6 @@ class InjectedFault:
     """Seconds until the journal recorded the replacement; None if it did not."""
     cause: str = ""
     """Cause in that record."""
-
-    @property
-    def recovered(self) -> bool:
-        """Whether the worker was replaced. The journal records no replacement of reward and environment workers."""
-        return (self.restarted_s if self.kind in _UNRECORDED else self.recovered_s) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

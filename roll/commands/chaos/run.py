@@ -165,7 +165,7 @@ class _ChaosRun:
         if not self.plan.in_turn and self.plan.num_faults != len(self._faults):
             return True
         self._match_recoveries()
-        return all(fault.recovered for fault in self._faults)
+        return all(fault.recovered_s is not None for fault in self._faults)
 
     def _interrupt(self, controller: subprocess.Popen[str]) -> None:
         """Let the run finish its step and leave."""

@@ -12,8 +12,7 @@ from roll.cluster.process_tree import TrackedProcess, command_of, track
 from roll.commands.chaos.outcome import ChaosPlan, InjectedFault
 from roll.config.schema import Run
 from roll.errors import ConfigError
-from roll.journal.events import KINDS as EVENTS
-from roll.journal.events import Event, RunStarted
+from roll.journal.events import Event, GeneratorReplaced, RunStarted, WorkerReplaced
 
 CONTROLLER = "controller"
 _KIND_OF_ROLE = {"actor_infer": "generator", "actor_train": "trainer", "envs": "environment"}
@@ -23,8 +22,7 @@ _RAY_KINDS = ("generator", "trainer", "reference", "critic", "teacher", "reward_
 KINDS = (CONTROLLER, *_RAY_KINDS, "reward", "environment")
 _RAY_TITLE = re.compile(r"ray::([\w+-]+) (\d+) \(")
 _LOGGED = re.compile(r"^([\w+-]+ \d+): process (\d+) on (\S+)$", re.MULTILINE)
-_EVENT = "Replaced"
-RECOVERIES = (RunStarted, *(kind for name, kind in EVENTS.items() if name.endswith(_EVENT)))
+RECOVERIES = (RunStarted, GeneratorReplaced, WorkerReplaced)
 """Events that record the replacement of a worker, or the next process of the run."""
 
 
@@ -78,9 +76,14 @@ def name_of(pid: int) -> tuple[str, str] | None:
 
 def recovers(event: Event, fault: InjectedFault) -> bool:
     """Whether an event of `RECOVERIES` may record the recovery from this fault."""
-    if isinstance(event, RunStarted):
-        return fault.kind == CONTROLLER
-    role = str(getattr(event, "role", type(event).__name__.removesuffix(_EVENT).lower()))
-    kind = kind_of_role(role)
-    rank = getattr(event, "rank", getattr(event, kind, None))
-    return kind == fault.kind and (rank is None or fault.worker.endswith(f" {rank}"))
+    match event:
+        case GeneratorReplaced(generator=rank):
+            return fault.kind == "generator" and fault.worker.endswith(f" {rank}")
+        case WorkerReplaced(worker=worker):
+            name, _, rank = worker.rpartition(" ")
+            kind = _KIND_OF_PROCESS.get(name) or kind_of_role(name)
+            # All ranks of a sharded model are replaced together.
+            alone = kind in _KIND_OF_PROCESS.values()
+            return kind == fault.kind and (not alone or fault.worker.endswith(f" {rank}"))
+        case _:
+            return fault.kind == CONTROLLER

@@ -61,7 +61,10 @@ class FaultSet:
 
 
 _RAY = ("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3", "ray.max_replacements=100")
-_WORKERS = ("rewards.workers=2", "rewards.timeout_s=4", "envs.workers=2", "envs.grace_s=3", "rollout.env_timeout_s=4")
+_WORKERS = (
+    *("rewards.workers=2", "rewards.timeout_s=4", "rewards.start_timeout_s=30"),
+    *("envs.workers=2", "envs.start_timeout_s=30", "envs.grace_s=3", "rollout.env_timeout_s=4"),
+)
 FAULTS = {
     "engines": FaultSet(kinds=("generator",), signals=("KILL", "STOP"), overrides=_RAY, exact=True),
     "services": FaultSet(kinds=("reward", "environment"), signals=("KILL", "STOP"), overrides=_WORKERS, exact=False),

@@ -3,6 +3,7 @@
 | call | waits for | woken by |
 |---|---|---|
 | `ProcessWorker.start` | the process and its worker | the first reply; the process's death |
+| `ProcessCluster.start` | all of its workers | their starts; `start_timeout_s` |
 | `ProcessWorker.call` | the reply to this call; calls run concurrently | the reply; the process's death |
 | `ProcessWorker.responds` | a turn of the process's event loop | its reply; the timeout; the process's death |
 | `ProcessCluster.at` | its turn (one call per worker), then the reply | the reply; the timeout; the process's death |
@@ -187,9 +188,11 @@ class ProcessCluster(Cluster[W]):
         name: str,
         timeout_s: float | None = None,
         timeouts: Mapping[str, float] | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         assert size > 0, "a cluster has at least one worker"
         self.name, self.timeout_s, self.timeouts = name, timeout_s, timeouts or {}
+        self.start_timeout_s = start_timeout_s
         self._spec = worker
         self._workers: list[ProcessWorker[W] | None] = [None] * size
         self._locks = [asyncio.Lock() for _ in range(size)]
@@ -254,10 +257,21 @@ class ProcessCluster(Cluster[W]):
         if worker is None or worker.exit_reason:
             began = time.monotonic()
             with self._starts.record(f"{self.name} {rank}"):
-                worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
+                worker = self._workers[rank] = await self._start_worker(rank)
             if before is not None:
                 self.on_replaced(worker.name, before.exit_reason, time.monotonic() - began)
         return worker
+
+    async def _start_worker(self, rank: int) -> ProcessWorker[W]:
+        deadline = asyncio.timeout(self.start_timeout_s)
+        try:
+            async with deadline:
+                return await ProcessWorker[W].start(self._spec, rank, name=self.name)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the worker's own
+            what = f"did not start within {self.start_timeout_s:g} s; its process was killed"
+            raise WorkerDied(f"{self.name} {rank}: {what}") from None
 
 
 def main() -> None:

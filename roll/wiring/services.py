@@ -67,6 +67,7 @@ def build_reward_service(rewards: Rewards) -> RewardService:
         name="reward worker",
         timeout_s=rewards.timeout_s,
         timeouts={LocalRewards.start_reward.__name__: rewards.start_timeout_s},
+        start_timeout_s=rewards.start_timeout_s,
     )
     return RewardPool(workers=workers, max_retries=rewards.max_retries)
 

@@ -93,6 +93,7 @@ class JournalChecks:
         """The last step that was taken."""
         self.checkpoint: CheckpointSaved | None = None
         """The last one that no rollback undid."""
+        self.num_processes = 0
         self.ended: RunEnded | None = None
         """The end of the last process; None if it runs or was killed."""
         self.rolled_back = False
@@ -236,6 +237,7 @@ class JournalChecks:
     def _apply_process(self, event: Event) -> None:
         match event:
             case RunStarted():
+                self.num_processes += 1
                 self.ended = None
             case RunEnded(step=step):
                 self.ended = event

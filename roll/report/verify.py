@@ -71,10 +71,12 @@ def verify_journal(directory: Path, bounds: RunBounds) -> Verification:
         for fault in damage:
             journal.require(False, fault)
         last = _check_entries(reader, checks, journal)
+    if not checks.num_processes and not journal.violations:
+        raise ConfigError(f"{directory}: its journal has no run of `roll train` yet; give the directory of one")
     books = Invariant("tokens, attempts and groups are accounted for", "accounts")
     metrics = Invariant("metrics have one line per step", "lines")
     checkpoints = Invariant("checkpoints match the journal", "checkpoints")
-    if journal.checked and not journal.violations:
+    if not journal.violations:
         _check_books(read_ledger(directory), checks, books)
         _check_metrics(lines, checks, metrics)
         _check_checkpoints(directory, saved, last, checks, checkpoints)

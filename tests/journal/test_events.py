@@ -29,6 +29,7 @@ from roll.journal.events import (
     ValidationFinished,
     WeightsPublished,
     WeightsUpdated,
+    WorkerReplaced,
 )
 from roll.types import Status
 
@@ -53,6 +54,7 @@ EVERY = [
     WeightsPublished(version=5, step=5, digest="float32:12:34"),
     WeightsPublished(version=6, step=6, digest="float32:12:34", seconds={"hold": 0.5}),
     GeneratorReplaced(generator=1, version=6, reason="actor_infer 1: its process ended during events"),
+    WorkerReplaced(worker="critic 0", reason="critic 0: its process ended during update", seconds=9.5, num_updates=3),
     RequestsResumed(version=6, num_requests=3, num_tokens=4096),
     TokensGenerated(step=6, tokens=100, aborted=3, late=1, bad=0, redispatched=1),
     SlotsReleased(step=5),

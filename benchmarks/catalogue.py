@@ -94,6 +94,11 @@ CATALOGUE = {
         about="violations after a short run was killed at every file operation and journal commit, and continued",
         goal="none",
     ),
+    "chaos": Benchmark(
+        run="benchmarks.chaos:run",
+        about="violations in runs whose generators, services and controller are killed and stopped",
+        goal="none",
+    ),
     "config_fuzz": Benchmark(
         run="benchmarks.config_fuzz:run",
         about="faults on 10,000 mutated examples: tracebacks, hangs, files that `check` accepts and `train` refuses",

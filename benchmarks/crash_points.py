@@ -15,7 +15,6 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,9 @@ import typer
 import yaml
 
 from benchmarks.result import Result
-from roll.journal.events import RolledBack, StepStarted
-from roll.journal.records import TrajectoryQuery
-from roll.journal.store import Reader
 from roll.report.ledger import read_ledger
+from roll.report.verify import describe_violations, verify
 from roll.tracking.progress import bar
-from roll.tracking.sinks import read_lines
 from roll.types import Score, Task
 
 STEPS, GROUPS, SIBLINGS = 4, 4, 4
@@ -214,34 +210,12 @@ def violations(folder: Path, code: int, expected: str | None) -> Iterator[str]:
         tail = (folder / "output").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         yield f"exit code {code}: {tail}"
         return
-    steps = [line["step"] for line in read_lines(path / "metrics.jsonl")]
-    if steps != list(range(STEPS + 1)):
-        yield f"metrics of steps {steps}"
     if expected is not None and weights(folder) != expected:
         yield "other weights than those of the unbroken run"
-    with closing(Reader(path / "journal.db")) as reader:
-        groups = _groups_by_step(reader)
-        flat = [group for step in groups.values() for group in step]
-        if sorted(groups) != list(range(1, STEPS + 1)) or len(set(flat)) != len(flat) or len(flat) != STEPS * GROUPS:
-            yield f"trained on {groups}"
-        for step in groups:
-            if (number := len(list(reader.trajectories(TrajectoryQuery(step=step))))) != GROUPS * SIBLINGS:
-                yield f"step {step} has {number} trajectories"
-        if left := {chunk.group for chunk in reader.progress()} & set(flat):
-            yield f"progress of trained groups {sorted(left)} is left"
-
-
-def _groups_by_step(reader: Reader) -> dict[int, tuple[int, ...]]:
-    groups: dict[int, tuple[int, ...]] = {}
-    for entry in reader.events():
-        match entry.event:
-            case StepStarted(step=step):
-                groups[step] = entry.event.groups
-            case RolledBack(to_step=to_step):
-                groups = {step: each for step, each in groups.items() if step <= to_step}
-            case _:
-                pass
-    return groups
+    verification = verify(path)
+    if verification.steps != STEPS:
+        yield f"{verification.steps} steps instead of {STEPS}"
+    yield from describe_violations(verification)
 
 
 def weights(folder: Path) -> str:

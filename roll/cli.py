@@ -15,9 +15,11 @@ from typer.core import TyperCommand
 import roll
 from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
+from roll.commands.chaos.command import chaos
 from roll.commands.compare import compare
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.verify import verify
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
@@ -277,6 +279,8 @@ def play(
 app.command()(samples)
 app.command()(compare)
 app.command()(report)
+app.command()(verify)
+app.command(cls=_RunCommand)(chaos)
 audits.command(cls=_RunCommand)(rewards)
 
 

@@ -3,6 +3,7 @@
 | call | waits for | woken by |
 |---|---|---|
 | `ProcessWorker.start` | the process and its worker | the first reply; the process's death |
+| `ProcessCluster.start` | all of its workers | their starts; `start_timeout_s` |
 | `ProcessWorker.call` | the reply to this call; calls run concurrently | the reply; the process's death |
 | `ProcessWorker.responds` | a turn of the process's event loop | its reply; the timeout; the process's death |
 | `ProcessCluster.at` | its turn (one call per worker), then the reply | the reply; the timeout; the process's death |
@@ -23,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic
@@ -187,13 +188,17 @@ class ProcessCluster(Cluster[W]):
         name: str,
         timeout_s: float | None = None,
         timeouts: Mapping[str, float] | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         assert size > 0, "a cluster has at least one worker"
         self.name, self.timeout_s, self.timeouts = name, timeout_s, timeouts or {}
+        self.start_timeout_s = start_timeout_s
         self._spec = worker
         self._workers: list[ProcessWorker[W] | None] = [None] * size
         self._locks = [asyncio.Lock() for _ in range(size)]
         self._starts = PendingStarts()
+        self.on_replaced: Callable[[str, str, float], None] = lambda worker, reason, seconds: None
+        """Callback after a worker was replaced: its name, why the one before it ended, and the time of the start."""
 
     @property
     def size(self) -> int:
@@ -248,11 +253,25 @@ class ProcessCluster(Cluster[W]):
                 raise
 
     async def _ensure_started(self, rank: int) -> ProcessWorker[W]:
-        worker = self._workers[rank]
+        worker = before = self._workers[rank]
         if worker is None or worker.exit_reason:
+            began = time.monotonic()
             with self._starts.record(f"{self.name} {rank}"):
-                worker = self._workers[rank] = await ProcessWorker[W].start(self._spec, rank, name=self.name)
+                worker = self._workers[rank] = await self._start_worker(rank)
+            if before is not None:
+                self.on_replaced(worker.name, before.exit_reason, time.monotonic() - began)
         return worker
+
+    async def _start_worker(self, rank: int) -> ProcessWorker[W]:
+        deadline = asyncio.timeout(self.start_timeout_s)
+        try:
+            async with deadline:
+                return await ProcessWorker[W].start(self._spec, rank, name=self.name)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the worker's own
+            what = f"did not start within {self.start_timeout_s:g} s; its process was killed"
+            raise WorkerDied(f"{self.name} {rank}: {what}") from None
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Finds processes by their command line, so that they can be ended although the process that started them is gone."""
+"""Finds processes by command line or environment, also after the process that started them has ended."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _EVERY_S = 0.05
+_SHARED = "/dev/shm/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,53 @@ class TrackedProcess:
 def find_process_tree(marker: str) -> list[TrackedProcess]:
     """Processes with `marker` in their command line, and all their descendants; empty without /proc."""
     parents = {int(path.name): _start_and_parent(int(path.name))[1] for path in Path("/proc").glob("[0-9]*")}
-    pids = {pid for pid in parents if marker in _command(pid) and pid != os.getpid()}
+    pids = {pid for pid in parents if marker in command_of(pid) and pid != os.getpid()}
     while children := {pid for pid, parent in parents.items() if parent in pids} - pids:
         pids |= children
     return [TrackedProcess(pid, start) for pid in sorted(pids) if (start := _start_and_parent(pid)[0])]
+
+
+def find_by_environment(variable: str) -> list[TrackedProcess]:
+    """Processes of this user that started with `NAME=value` in their environment, as all children of one do."""
+    entry, processes = variable.encode(), list[TrackedProcess]()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            if entry in (path / "environ").read_bytes().split(b"\0") and (process := track(int(path.name))):
+                processes.append(process)
+    return processes
+
+
+def track(pid: int) -> TrackedProcess | None:
+    """The process that has this pid now; None if there is none."""
+    start, _ = _start_and_parent(pid)
+    return TrackedProcess(pid, start) if start else None
+
+
+def send_signal(process: TrackedProcess, number: int) -> bool:
+    """Send a signal to this process and no other that may have its pid now; False if it has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not process.alive:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def shared_memory(pid: int) -> set[Path]:
+    """Files of /dev/shm that a process has mapped."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    paths = {line[line.index(_SHARED) :] for line in lines if _SHARED in line}
+    return {Path(path) for path in paths if not path.endswith(" (deleted)")}
 
 
 def end_processes(processes: list[TrackedProcess], *, grace_s: float) -> None:
@@ -44,7 +88,8 @@ def end_processes(processes: list[TrackedProcess], *, grace_s: float) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Command line or title of a process, with a NUL after each argument; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -43,10 +43,10 @@ from roll.tracking.directory import RunDirectory
 from roll.tracking.log import Terminal, announce
 from roll.tracking.sinks import read_lines
 from roll.weights.adapters import CONFIG as ADAPTER
-from roll.wiring.data import build_data
+from roll.wiring.data import Data, build_data
 from roll.wiring.models import RunPaths, build_roles
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter, build_watch
-from roll.wiring.services import check_sandboxes
+from roll.wiring.services import check_sandboxes, record_replacements
 
 REFERENCE = "reference"
 """Folder for the initial weights of a run that needs them as reference."""
@@ -188,8 +188,7 @@ async def _train(
         report_screening(data.screened, directory)
         stack.enter_context(interrupt)
         journal = stack.enter_context(closing(Journal(directory.journal)))
-        if data.proxy is not None:
-            stack.enter_context(data.proxy.record_refusals(journal))
+        stack.enter_context(_recording(journal, data))
         copy = await stack.enter_async_context(mirroring(directory.path, mirror_url(run)))
         checkpointer = build_checkpointer(run, directory, roles, journal, callbacks.checkpoint_saved, *copy)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
@@ -215,6 +214,14 @@ async def _train(
 
 def _digest(run: Run) -> str:
     return hashlib.sha256(dump(run).encode()).hexdigest()
+
+
+@contextmanager
+def _recording(journal: Journal, data: Data) -> Generator[None]:
+    """Record requests that the proxy refuses, and reward and environment workers that are replaced."""
+    refusals = nullcontext() if data.proxy is None else data.proxy.record_refusals(journal)
+    with refusals, record_replacements(journal, data.rewards, data.envs):
+        yield
 
 
 def _finished(run: Run, directory: RunDirectory) -> bool:

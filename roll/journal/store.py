@@ -46,6 +46,14 @@ class Reader:
         """Id of the last event."""
         return max(self._number(f"SELECT COALESCE(MAX(id), 0) FROM {table}") for table in ("events", "trajectories"))
 
+    def damage(self) -> list[str]:
+        """Faults that SQLite finds in the file; empty if it is intact."""
+        try:
+            lines = [str(row[0]) for row in self._connection.execute("PRAGMA quick_check").fetchall()]
+        except sqlite3.DatabaseError as error:
+            return [str(error)]
+        return [] if lines == ["ok"] else lines
+
     def last_group(self) -> int:
         """The highest group id ever admitted, also by an earlier process; -1 if there is none."""
         return self._number('SELECT COALESCE(MAX("group"), -1) FROM events')
@@ -58,8 +66,7 @@ class Reader:
         try:
             yield
         finally:
-            with suppress(sqlite3.DatabaseError):  # of a damaged file; nothing was written
-                self._connection.execute("COMMIT")
+            self._connection.rollback()  # a read of a damaged page may have ended it
 
     def events(self, kind: type[E] = Event, *, after: int = 0) -> Iterator[JournalEntry[E]]:
         """Events of one kind, or of all kinds, with ids above `after`, in order."""

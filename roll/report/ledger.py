@@ -197,8 +197,9 @@ class _LedgerBuilder:
                 self.tokens[owner] += num_tokens
             if outcome is SampleOutcome.TRAINED and stored.step is not None:
                 for version, num_tokens in stored.versions.items():
-                    staleness = stored.step - 1 - self.groups.step_of[version]
-                    self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
+                    if version in self.groups.step_of:  # in a damaged journal it may be missing
+                        staleness = stored.step - 1 - self.groups.step_of[version]
+                        self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
     def add_progress(self, chunks: Iterable[Chunk]) -> None:
         """Count unfinished replies, and the remains of aborted attempts that no event in `aborted` counts."""

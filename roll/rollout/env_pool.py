@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -101,6 +102,8 @@ class EnvPool:
         self.limits = limits or EnvWorkerLimits()
         self.num_replaced = 0
         """Processes that died, were killed, or grew too large."""
+        self.on_replaced: Callable[[str, str, float], None] = lambda worker, reason, seconds: None
+        """As in `ProcessCluster`."""
         self._num_reported = 0
         self._names, self._start_worker = tuple(names), start_worker
         self._starts = StartLimiter(start_limit, limit_s)
@@ -201,11 +204,14 @@ class EnvPool:
 
     async def _worker(self, rank: int) -> _Worker:
         async with self._opening[rank]:
-            worker = self._workers[rank]
+            worker = before = self._workers[rank]
             if worker is None or worker.process.exit_reason:
                 self.num_replaced += worker is not None
+                began = time.monotonic()
                 with self._pending_starts.record(f"{_NAME} {rank}"):
                     worker = self._workers[rank] = _Worker(await self._start_process(rank))
+                if before is not None:
+                    self.on_replaced(f"{_NAME} {rank}", before.process.exit_reason, time.monotonic() - began)
             return worker
 
     async def _start_process(self, rank: int) -> EnvProcess:

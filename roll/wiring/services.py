@@ -6,7 +6,8 @@ Imports no torch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from roll.cluster.handle import Executor
@@ -15,6 +16,8 @@ from roll.config.load import LoadedRun
 from roll.config.reward import Reward
 from roll.config.schema import Rewards, Run
 from roll.errors import ConfigError
+from roll.journal.events import WorkerReplaced
+from roll.journal.store import Journal
 from roll.registry import REWARDS
 from roll.rewards.base import LocalRewards, RewardService
 from roll.rollout.env_pool import WORKER, EnvPool, EnvWorkerLimits, cluster_workers, start_process
@@ -64,8 +67,29 @@ def build_reward_service(rewards: Rewards) -> RewardService:
         name="reward worker",
         timeout_s=rewards.timeout_s,
         timeouts={LocalRewards.start_reward.__name__: rewards.start_timeout_s},
+        start_timeout_s=rewards.start_timeout_s,
     )
     return RewardPool(workers=workers, max_retries=rewards.max_retries)
+
+
+@contextmanager
+def record_replacements(journal: Journal, rewards: RewardService, envs: Environments) -> Generator[None]:
+    """Record in the journal which reward and environment workers are replaced inside this block, and why."""
+    pools: list[ProcessCluster[LocalRewards] | EnvPool] = []
+    pools += [rewards.workers] if isinstance(rewards, RewardPool) else []
+    pools += [envs] if isinstance(envs, EnvPool) else []
+    recording = True
+
+    def record(worker: str, reason: str, seconds: float) -> None:
+        if recording:
+            journal.record(WorkerReplaced(worker=worker, reason=reason, seconds=seconds, num_updates=0))
+
+    for pool in pools:
+        pool.on_replaced = record
+    try:
+        yield
+    finally:
+        recording = False
 
 
 def check_sandboxes(loaded: LoadedRun, *, training: bool = True, choose: Callable[[str], Any] = choose_level) -> None:

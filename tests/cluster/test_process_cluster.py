@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,3 +268,40 @@ def test_a_failed_start_is_retried_by_the_next_call() -> None:
             await cluster.stop()
 
     asyncio.run(run())
+
+
+class StopsAtItsFirstStart:
+    def __init__(self, rank: int, *, folder: str) -> None:
+        pid = Path(folder) / "pid"
+        if not pid.exists():
+            pid.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    async def answer(self) -> int:
+        return os.getpid()
+
+
+def test_a_worker_that_is_stopped_while_it_starts_is_killed_and_the_next_call_starts_another(tmp_path: Path) -> None:
+    spec = Spec(f"{__name__}:StopsAtItsFirstStart", {"folder": str(tmp_path)})
+    replaced: list[tuple[str, str]] = []
+
+    async def use() -> None:
+        cluster = ProcessCluster[StopsAtItsFirstStart](spec, 1, name="worker", start_timeout_s=20)
+        cluster.on_replaced = lambda worker, reason, seconds: replaced.append((worker, reason))
+        try:
+            with pytest.raises(WorkerDied, match="worker 0: did not start within 20 s; its process was killed"):
+                await cluster.start()
+            stopped = int((tmp_path / "pid").read_text())
+            assert not Path(f"/proc/{stopped}").exists()
+            pid = await cluster.at(0, StopsAtItsFirstStart.answer)
+            assert replaced == [], "there was none before it"
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(WorkerDied):
+                await cluster.at(0, StopsAtItsFirstStart.answer)
+            assert await cluster.at(0, StopsAtItsFirstStart.answer) != pid
+        finally:
+            await cluster.stop()
+
+    asyncio.run(use())
+    ((worker, reason),) = replaced
+    assert worker == "worker 0" and "was killed by SIGKILL" in reason

@@ -1,0 +1,1 @@
+"""`roll chaos`: faults in a run at random times."""

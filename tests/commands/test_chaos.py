@@ -1,0 +1,183 @@
+"""`roll chaos`: real runs whose processes are killed and stopped; only processes of the run are signalled."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from roll.cluster.process_tree import find_by_environment, send_signal, track
+from roll.commands.chaos.outcome import ChaosPlan, ChaosReport, InjectedFault, format_chaos
+from roll.commands.chaos.run import run_chaos
+from roll.commands.chaos.workers import recovers
+from roll.journal.events import GeneratorReplaced, RunStarted, WorkerReplaced
+
+RUN = """\
+name: run
+threads: 1
+steps: 100000
+model:
+  shape: {alphabet: "0123456789-?+=ehiglortw", hidden: 16, layers: 1, heads: 2, kv_heads: 1, mlp: 32, max_seq_len: 64}
+algorithm: grpo
+tasks:
+  - {name: sums, data: {kind: arithmetic, count: 50}, reward: "scored:score", share: 0.5}
+  - {name: guess, env: {kind: guess_number, max_turns: 3}, share: 0.5}
+rollout: {groups_per_step: 2, group_size: 3, max_seq_len: 64, max_new_tokens: 4, request_timeout_s: 8}
+checkpoint: {every: 5}
+tracking: {tensorboard: false}
+"""
+SCORED = """\
+import time
+
+
+def score(task, response):
+    time.sleep(0.02)
+    return sum(letter in "02468" for letter in response) / 4
+"""
+SERVICES = ("rewards.workers=2", "rewards.timeout_s=4", "envs.workers=2", "envs.grace_s=3", "rollout.env_timeout_s=4")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run.yaml").write_text(RUN, encoding="utf-8")
+    (tmp_path / "scored.py").write_text(SCORED, encoding="utf-8")
+    return tmp_path
+
+
+def under_chaos(folder: Path, plan: ChaosPlan, *overrides: str) -> ChaosReport:
+    settings = [f"directory={folder}", "rollout.max_failed_groups=100", *overrides]
+    with (folder / "output").open("w") as output:
+        return run_chaos(Path("run.yaml"), settings, plan, output=output, folder=folder)
+
+
+def check(report: ChaosReport, folder: Path, *expected: tuple[str, str]) -> None:
+    text = f"{format_chaos(report)}\n{(folder / 'output').read_text()}"
+    assert [(fault.kind, fault.signal) for fault in report.faults] == list(expected), text
+    assert all(fault.recovered_s is not None for fault in report.faults) and report.violations == 0, text
+    assert report.verification is not None and report.verification.steps > 0
+    assert not report.orphans and not report.leaked
+
+
+def plan(*kinds: str, signals: tuple[str, ...] = ("KILL",), num: int) -> ChaosPlan:
+    return ChaosPlan(kinds=kinds, every_s=1.0, signals=signals, num_faults=num, in_turn=True, limit_s=400)
+
+
+@pytest.mark.slow
+def test_reward_and_environment_workers_are_killed_and_stopped_and_a_foreign_process_is_not(folder: Path) -> None:
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)", "3", "reward worker 0"])
+    try:
+        report = under_chaos(folder, plan("reward", "environment", signals=("KILL", "STOP"), num=4), *SERVICES)
+        assert foreign.poll() is None and foreign.pid not in {fault.pid for fault in report.faults}
+    finally:
+        foreign.kill()
+        foreign.wait()
+    check(report, folder, *((kind, name) for kind in ("reward", "environment") for name in ("KILL", "STOP")))
+    causes = [fault.cause for fault in report.faults]
+    assert "killed by SIGKILL" in causes[0] and "it was killed" in causes[1], causes
+    assert "killed by SIGKILL" in causes[2] and "did not respond within 3 s" in causes[3], causes
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_generators_are_killed_and_stopped_with_cause_and_seconds_from_the_journal(folder: Path) -> None:
+    ray = ("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3", "ray.max_replacements=10")
+    report = under_chaos(folder, plan("generator", signals=("KILL", "STOP"), num=2), *ray, "rollout.max_staleness=1")
+    check(report, folder, ("generator", "KILL"), ("generator", "STOP"))
+    killed, stopped = report.faults
+    assert killed.recovered_s is not None and "ended during" in killed.cause
+    assert stopped.recovered_s is not None and "was stopped by a signal" in stopped.cause
+    assert f"{killed.worker}: {killed.cause.partition(';')[0]}" in format_chaos(report)
+
+
+@pytest.mark.slow
+def test_a_killed_controller_is_started_again_and_resumes(folder: Path) -> None:
+    report = under_chaos(folder, plan("controller", num=1), "checkpoint.every=1")
+    check(report, folder, ("controller", "KILL"))
+    assert report.faults[0].cause == "the run was resumed"
+
+
+LEAVES = """\
+import mmap, subprocess
+
+def score(task, response):
+    global left, memory
+    if "left" not in globals():
+        left = subprocess.Popen(["sleep", "500"], start_new_session=True)
+        memory = open("/dev/shm/roll-test-NAME", "w+b")
+        memory.truncate(4096)
+        memory = mmap.mmap(memory.fileno(), 4096)
+    return 0.0
+"""
+
+
+@pytest.mark.slow
+def test_processes_and_shared_memory_that_outlive_the_run_are_reported_and_the_processes_ended(folder: Path) -> None:
+    memory = Path(f"/dev/shm/roll-test-{os.getpid()}")
+    (folder / "scored.py").write_text(LEAVES.replace("NAME", str(os.getpid())), encoding="utf-8")
+    try:
+        report = under_chaos(folder, plan("environment", num=1), *SERVICES[2:])
+        (orphan,) = report.orphans
+        assert "sleep 500" in orphan and report.leaked == (str(memory),) and report.violations == 2
+        assert track(int(orphan.split()[1].rstrip(":"))) is None, "it was ended"
+    finally:
+        memory.unlink(missing_ok=True)
+
+
+def test_a_signal_reaches_only_the_process_that_was_found() -> None:
+    environment = {**os.environ, "ROLL_TEST_FOUND": "1"}
+    child = subprocess.Popen(["sleep", "500"], env=environment)
+    try:
+        while not (processes := find_by_environment("ROLL_TEST_FOUND=1")):
+            assert child.poll() is None
+        assert [process.pid for process in processes] == [child.pid] and find_by_environment("ROLL_TEST_FOUND=") == []
+        other = type(processes[0])(child.pid, "1")
+        assert not send_signal(other, 9) and child.poll() is None, "its start time differs"
+        assert send_signal(processes[0], 9) and child.wait(60) == -9 and not send_signal(processes[0], 9)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_recovery_is_matched_by_kind_and_rank() -> None:
+    fault = InjectedFault(kind="generator", worker="actor_infer 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    assert recovers(GeneratorReplaced(generator=1, version=0, reason=""), fault)
+    assert not recovers(GeneratorReplaced(generator=0, version=0, reason=""), fault)
+    assert not recovers(RunStarted(config_digest=""), fault)
+    fault = InjectedFault(kind="reward", worker="reward worker 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    replaced = WorkerReplaced(worker="reward worker 1", reason="", seconds=0.0, num_updates=0)
+    assert recovers(replaced, fault) and not recovers(replace(replaced, worker="reward worker 0"), fault)
+    assert not recovers(replace(replaced, worker="environment worker 1"), fault)
+    fault = InjectedFault(kind="trainer", worker="actor_train 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    assert recovers(replace(replaced, worker="actor_train 0"), fault), "all ranks are replaced together"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kill", "generatr"], "--kill: unknown value 'generatr'; give one or more of controller, generator"),
+        (["--kill", "reward", "--signal", "HUP"], "--signal: unknown value 'HUP'"),
+        (["--kill", "generator"], "--kill generator: executor inline runs it in the controller; add executor=ray"),
+        (["--kill", "reward"], "--kill reward: rewards run in the controller; add rewards.workers=2"),
+        (["--kill", "environment"], "--kill environment: environments run in the controller; add envs.workers=2"),
+        (["--kill", "controller", "--signal", "STOP"], "nothing continues a stopped controller"),
+    ],
+)
+def test_faults_that_a_run_cannot_have_are_refused_in_one_line(
+    arguments: list[str], message: str, folder: Path
+) -> None:
+    command = [sys.executable, "-m", "roll", "chaos", "run.yaml", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_a_violation_and_the_command_prints_json(folder: Path) -> None:
+    (folder / "scored.py").write_text("def score(task, response):\n    raise SystemExit(5)\n", encoding="utf-8")
+    command = [sys.executable, "-m", "roll", "chaos", "run.yaml", "--kill", "controller", "--every", "500", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 1 and report["exit_code"] != 0 and report["faults"] == []

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,22 @@ import roll
 from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
 from roll.commands.compare import compare
+from roll.commands.listing import names
+from roll.commands.options import (
+    HANG_TIMEOUT_S,
+    RESTARTS,
+    ClusterOption,
+    Directory,
+    File,
+    HangTimeout,
+    Overrides,
+    Overwrite,
+    Restarts,
+    Supervise,
+)
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.timeline import timeline
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
@@ -33,18 +48,6 @@ app = typer.Typer(
 imports = typer.Typer(help="Convert a configuration of another project into a run file.", no_args_is_help=True)
 app.add_typer(imports, name="import")
 app.add_typer(audits, name="audit")
-
-File = Annotated[Path, typer.Argument(metavar="RUN.YAML", help="Configuration file of the run.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY.SUB=VALUE", help="Overrides a key of the file, such as rollout.group_size=4."),
-]
-Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Directory of a run, such as runs/demo.")]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="2x8xH200", help="Plan for NODESxDEVICESxKIND instead of this machine."),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
 
 
 class _RunCommand(TyperCommand):
@@ -102,13 +105,16 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command(cls=_RunCommand)
-def train(
+def train(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
     overwrite: Overwrite = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run from its newest checkpoint; without one, start it.")
     ] = False,
+    supervise: Supervise = False,
+    restarts: Restarts = RESTARTS,
+    hang_timeout: HangTimeout = HANG_TIMEOUT_S,
 ) -> None:
     """Train a model by reinforcement learning.
 
@@ -116,18 +122,42 @@ def train(
     """
     if overwrite and resume:
         raise ConfigError("roll train: --overwrite deletes the run that --resume continues; leave one of them out")
-    loaded = _load_checked(path, overrides)
-    from roll.commands import train as commands
+    from roll.config.load import load
+    from roll.preflight import preflight
 
-    _run(lambda: commands.train(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()).finished)
+    loaded, supervised = load(path, overrides or []), None
+    if supervise:
+        from roll.commands.supervise import supervise_fresh
+
+        supervised = supervise_fresh(loaded.run, overwrite or resume, restarts=restarts, hang_timeout_s=hang_timeout)
+        if supervised.restart is not None and supervised.restart.begun:
+            overwrite, resume = False, True
+    options: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "overrides": overrides or ()}
+    with supervised or nullcontext():
+        preflight(loaded)
+        from roll.commands import train as commands
+
+        _run(lambda: commands.train(loaded, **options, supervised=supervised).finished)
 
 
 @app.command(cls=_RunCommand)
-def resume(directory: Directory, overrides: Overrides = None) -> None:
+def resume(
+    directory: Directory,
+    overrides: Overrides = None,
+    supervise: Supervise = False,
+    restarts: Restarts = RESTARTS,
+    hang_timeout: HangTimeout = HANG_TIMEOUT_S,
+) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
-    from roll.commands import train as commands
+    supervised = None
+    if supervise:
+        from roll.commands.supervise import supervise_existing
 
-    _run(lambda: commands.resume(directory, overrides or []).finished)
+        supervised = supervise_existing(directory, restarts=restarts, hang_timeout_s=hang_timeout)
+    with supervised or nullcontext():
+        from roll.commands import train as commands
+
+        _run(lambda: commands.resume(directory, overrides or [], supervised=supervised).finished)
 
 
 @app.command(cls=_RunCommand)
@@ -267,21 +297,11 @@ def play(
 
 
 app.command()(samples)
+app.command()(timeline)
 app.command()(compare)
 app.command()(report)
+app.command("list")(names)
 audits.command(cls=_RunCommand)(rewards)
-
-
-@app.command()
-def timeline(
-    directory: Directory,
-    output: Annotated[Path, typer.Option("--output", help="Output file; .svg draws a picture.")] = Path("trace.json"),
-    steps: Annotated[str | None, typer.Option("--steps", help="Only these training steps, such as 10:12.")] = None,
-) -> None:
-    """Write a run as a trace for ui.perfetto.dev or chrome://tracing."""
-    from roll.report.timeline import write
-
-    typer.echo(f"{write(directory, output, steps)} attempts: {output}")
 
 
 @app.command()
@@ -294,20 +314,6 @@ def export(
     from roll.commands.export import export as write
 
     typer.echo(f"{write(directory, output, adapter_only=adapter_only)}: {output}")
-
-
-@app.command("list")
-def names(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as rewards (default: all kinds).")] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print the arguments of this one, such as math.")
-    ] = None,
-) -> None:
-    """List the recipes, rewards, environments, datasets and algorithm parts that a file can name."""
-    from roll.explain.listing import list_arguments, list_names
-
-    for line in list_names(kind) if kind is None or name is None else list_arguments(kind, name):
-        typer.echo(line)
 
 
 @app.command()

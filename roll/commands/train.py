@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from roll.checkpoint import Checkpoints
 from roll.commands import sft
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
+from roll.commands.supervise import Supervised
 from roll.config.load import LoadedRun, dump, load
 from roll.config.schema import Run
 from roll.config.turns import turn_warnings
@@ -26,7 +28,7 @@ from roll.data.templates import Template, hidden_roles
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
 from roll.journal.database import check_format
-from roll.journal.events import RolledBack, RunEnded, RunStarted
+from roll.journal.events import ControllerRestarted, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.checkpointer import policy_folder
 from roll.pipelines.interrupt import Interrupt
@@ -78,28 +80,36 @@ def train(
     resume: bool = False,
     overrides: Sequence[str] = (),
     embedded: bool = False,
+    supervised: Supervised | None = None,
 ) -> Result:
     """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from.
 
-    An `embedded` run is part of a program that continues after an interrupt.
+    An `embedded` run is part of a program that continues after an interrupt. A `supervised` one may be a restart.
     """
     run = loaded.run
     check_sandboxes(loaded)
     path = Path(run.directory) / run.name
     with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
         if resume and _resumable(directory):
-            return _resume(directory, overrides, run, embedded=embedded)
-        return _run(run, directory, origin=loaded.path.absolute(), embedded=embedded)
+            return _resume(directory, overrides, run, embedded=embedded, supervised=supervised)
+        return _run(run, directory, loaded.path.absolute(), embedded=embedded, supervised=supervised)
 
 
-def resume(path: Path, overrides: Sequence[str], *, embedded: bool = False) -> Result:
+def resume(
+    path: Path, overrides: Sequence[str], *, embedded: bool = False, supervised: Supervised | None = None
+) -> Result:
     """`roll resume`: continue a run from its newest checkpoint."""
     with closing(RunDirectory.open(path)) as directory:
-        return _resume(directory, overrides, embedded=embedded)
+        return _resume(directory, overrides, embedded=embedded, supervised=supervised)
 
 
 def _resume(
-    directory: RunDirectory, overrides: Sequence[str], file: Run | None = None, *, embedded: bool = False
+    directory: RunDirectory,
+    overrides: Sequence[str],
+    file: Run | None = None,
+    *,
+    embedded: bool,
+    supervised: Supervised | None,
 ) -> Result:
     """Continue with the configuration in the directory; refuses if `file`, the user's configuration, differs."""
     path = directory.path
@@ -112,8 +122,8 @@ def _resume(
             f"{path}: was started with other values of {', '.join(changed)}; change the file back, "
             f"give the new values on the command line (key=value), or change name="
         )
-    supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
-    if supervised and Checkpoints(path / "checkpoints", keep=1).latest() is None:
+    of_sft = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
+    if of_sft and Checkpoints(path / "checkpoints", keep=1).latest() is None:
         raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
     loaded = _from_checkpoint(loaded, path)
     preflight(loaded)
@@ -121,7 +131,7 @@ def _resume(
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
         return _read_result(loaded.run, directory, loaded.run.steps)
     check_sandboxes(loaded)
-    return _run(loaded.run, directory, origin=None, embedded=embedded)
+    return _run(loaded.run, directory, None, embedded=embedded, supervised=supervised)
 
 
 def _resumable(directory: RunDirectory) -> bool:
@@ -135,14 +145,24 @@ def _resumable(directory: RunDirectory) -> bool:
     return False
 
 
-def _run(run: Run, directory: RunDirectory, *, origin: Path | None, embedded: bool) -> Result:
+def _run(
+    run: Run, directory: RunDirectory, origin: Path | None, *, embedded: bool, supervised: Supervised | None
+) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
-    return run_to_end(partial(_train, run, directory, origin, interrupt), directory, interrupt, run)
+    work = partial(_train, run, directory, origin, interrupt, supervised)
+    if supervised is None:
+        return run_to_end(work, directory, interrupt, run)
+    return run_to_end(lambda terminal: supervised.run(work(terminal)), directory, interrupt, run)
 
 
 async def _train(
-    run: Run, directory: RunDirectory, origin: Path | None, interrupt: Interrupt, terminal: Terminal
+    run: Run,
+    directory: RunDirectory,
+    origin: Path | None,
+    interrupt: Interrupt,
+    supervised: Supervised | None,
+    terminal: Terminal,
 ) -> Result:
     """A fresh run of the file `origin`, or with None a resumed one."""
     resumed = origin is None
@@ -172,10 +192,8 @@ async def _train(
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        digest = hashlib.sha256(dump(run).encode()).hexdigest()
-        journal.record(RunStarted(config_digest=digest, resumed_from=start if resumed else None))
+        _record_start(run, journal, start if resumed else None, supervised)
         if resumed:
-            journal.record(RolledBack(to_step=start, reason="resumed"))
             announce(_describe_inflight(groups))
         with freeze_startup_objects():
             finished = await loop.run(start, groups)
@@ -185,6 +203,20 @@ async def _train(
         watch.enter("")
         journal.record(RunEnded(step=finished, reason="finished" if finished == run.steps else "interrupted"))
     return _conclude(run, directory, finished)
+
+
+def _record_start(run: Run, journal: Journal, resumed_from: int | None, supervised: Supervised | None) -> None:
+    digest = hashlib.sha256(dump(run).encode()).hexdigest()
+    journal.record(RunStarted(config_digest=digest, resumed_from=resumed_from))
+    if supervised is not None:
+        if (restart := supervised.restart) is not None:
+            seconds = time.monotonic() - restart.since
+            journal.record(ControllerRestarted(number=restart.number, cause=restart.cause, seconds=round(seconds, 3)))
+            journal.flush(durable=True)
+            announce(f"restart {restart.number} of the controller took {seconds:.1f} s: {restart.cause}")
+        supervised.mark_started()
+    if resumed_from is not None:
+        journal.record(RolledBack(to_step=resumed_from, reason="resumed"))
 
 
 def _finished(run: Run, directory: RunDirectory) -> bool:

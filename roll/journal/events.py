@@ -27,6 +27,17 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRestarted(Event):
+    """A supervisor started the controller again; recorded by the new one."""
+
+    number: int
+    """Restarts by this supervisor so far, including this one."""
+    cause: str
+    seconds: float
+    """From the last heartbeat of the earlier controller to the start of the loop in this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAdmitted(Event):
     """A group took a slot."""
 

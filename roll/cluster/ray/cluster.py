@@ -48,6 +48,8 @@ _STORED = 100_000
 _LAST_LINE = 300
 _FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
+_PREFIX = "roll-ray-"
+"""Of the temporary folder of a local cluster."""
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
 
@@ -88,6 +90,8 @@ class RayExecutor:
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
         """Temporary files of a local Ray cluster."""
+        self._note = config.directory / ".ray"
+        """Has the path of that folder while the cluster runs."""
 
     def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
         """`size` workers of a role, built from `worker`; `start` starts them."""
@@ -130,6 +134,7 @@ class RayExecutor:
         self._connected = False
         if self._ray_folder is not None:
             shutil.rmtree(self._ray_folder, ignore_errors=True)
+            self._note.unlink(missing_ok=True)
         scratch, died = self.config.scratch, any(cluster.died for cluster in self._clusters)
         if scratch is None or (died and scratch == self.config.directory):
             return
@@ -152,8 +157,10 @@ class RayExecutor:
             raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
         options: dict[str, Any] = {"address": address}
         if address is None:
+            self._end_earlier_ray()
             # Not below the run's directory: the name of a socket is limited to 107 characters.
-            self._ray_folder = Path(tempfile.mkdtemp(prefix="roll-ray-", dir="/tmp"))
+            self._ray_folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+            self._note.write_text(str(self._ray_folder), encoding="utf-8")
             options = {
                 "address": "local",  # never an unrelated cluster that happens to run
                 "num_cpus": sum(cluster.size for cluster in self._clusters),
@@ -163,6 +170,14 @@ class RayExecutor:
         self._connected = True
         options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
         init_ray(options, self._end_ray, self.config.start_timeout_s)
+
+    def _end_earlier_ray(self) -> None:
+        """End the local cluster of an earlier controller of this run that was killed, and delete its folder."""
+        self._note.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(self._note.read_text(encoding="utf-8")) if self._note.is_file() else Path()
+        if folder.name.startswith(_PREFIX):
+            end_processes(find_process_tree(str(folder)), grace_s=0.0)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _end_ray(self) -> None:
         """End the connection, and the processes of a local cluster."""

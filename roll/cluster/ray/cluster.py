@@ -17,7 +17,6 @@ import re
 import shutil
 import socket
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,7 @@ from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, kill_named
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
-from roll.cluster.ray.environment import accepts_connections, check_interpreter, wait_until_unreachable
+from roll.cluster.ray.environment import accepts_connections, check_interpreter, new_ray_folder, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
@@ -48,8 +47,6 @@ _STORED = 100_000
 _LAST_LINE = 300
 _FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
-_PREFIX = "roll-ray-"
-"""Of the temporary folder of a local cluster."""
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
 
@@ -157,10 +154,7 @@ class RayExecutor:
             raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
         options: dict[str, Any] = {"address": address}
         if address is None:
-            self._end_earlier_ray()
-            # Not below the run's directory: the name of a socket is limited to 107 characters.
-            self._ray_folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-            self._note.write_text(str(self._ray_folder), encoding="utf-8")
+            self._ray_folder = new_ray_folder(self._note)
             options = {
                 "address": "local",  # never an unrelated cluster that happens to run
                 "num_cpus": sum(cluster.size for cluster in self._clusters),
@@ -170,14 +164,6 @@ class RayExecutor:
         self._connected = True
         options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
         init_ray(options, self._end_ray, self.config.start_timeout_s)
-
-    def _end_earlier_ray(self) -> None:
-        """End the local cluster of an earlier controller of this run that was killed, and delete its folder."""
-        self._note.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(self._note.read_text(encoding="utf-8")) if self._note.is_file() else Path()
-        if folder.name.startswith(_PREFIX):
-            end_processes(find_process_tree(str(folder)), grace_s=0.0)
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _end_ray(self) -> None:
         """End the connection, and the processes of a local cluster."""

@@ -8,6 +8,7 @@ from roll.journal.events import (
     AdvantagesAssigned,
     AttemptRetried,
     CheckpointSaved,
+    ControllerRestarted,
     Event,
     GeneratorReplaced,
     GroupAdmitted,
@@ -35,6 +36,7 @@ from roll.types import Status
 EVERY = [
     RunStarted(config_digest="ab"),
     RunStarted(config_digest="ab", resumed_from=4),
+    ControllerRestarted(number=1, cause="the controller (pid 7) was killed by SIGKILL", seconds=8.5),
     GroupAdmitted(group=1, task="t-1", domain="math", birth=3),
     TrajectoryEnded(group=1, sibling=0, status=Status.FINISHED, reward=1.0, reason="", num_tokens=5, versions=(3, 4)),
     TrajectoryEnded(

@@ -187,7 +187,9 @@ async def _train(
         checkpointer = build_checkpointer(run, directory, roles, journal, callbacks)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
-        state = resume_from(await checkpointer.restore(), data.mixture, journal) if resumed else None
+        state = None
+        if resumed:
+            state = resume_from(await checkpointer.restore(), data.mixture, journal, exact=run.deterministic)
         start, groups = (0, ()) if state is None else (state.step, state.groups)
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))

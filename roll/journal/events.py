@@ -94,6 +94,20 @@ class GroupFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQuarantined(Event):
+    """The groups of a task failed too often in a row; it is not drawn again."""
+
+    task: str
+    source: str
+    index: int
+    """Index of the task in its source."""
+    num_failed: int
+    """Groups of it that failed in a row."""
+    reason: str
+    """Why the last one failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFiltered(Event):
     """A filter rejected a complete group; its replacement is a new admission."""
 

@@ -223,7 +223,8 @@ def tasks():
     if not Path("died").exists():
         Path("died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return [Task(id=str(n), domain="sums", messages=(Message(role="user", content=f"{n}+1="),), answer="1") for n in range(9)]
+    prompts = [Message(role="user", content=f"{number}+1=") for number in range(9)]
+    return [Task(id=prompt.content, domain="sums", messages=(prompt,), answer="1") for prompt in prompts]
 """
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from roll.journal.events import ControllerRestarted, RolledBack, StepStarted
+from roll.journal.events import ControllerRestarted, RolledBack, StepStarted, TaskQuarantined
 from roll.journal.store import Reader
 from roll.tracking.sinks import read_lines
+from tests.cli.conftest import Child
 from tests.cli.test_interrupts import events, newest, steps
 from tests.cli.test_run_directory import checkpoints
 
@@ -25,7 +26,7 @@ import os, signal, subprocess, time
 from pathlib import Path
 
 def even(task, reply):
-    if Path("fail").exists():
+    if Path("fail").exists() or (Path("poisoned").exists() and "7" in task.answer):
         raise ValueError("no luck")
     return sum(letter in "02468" for letter in reply) / 6
 
@@ -73,28 +74,36 @@ def trained_groups(run: Path) -> list[int]:
     return [group for step in sorted(groups) for group in groups[step]]
 
 
-def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_unbroken_one(
-    child: Callable, roll: Callable, folder: Path
-) -> None:
-    command = ("train", "run.yaml", *LOSS, "steps=40", "checkpoint={every: 3}")
-    assert roll(*command, "name=unbroken").code == 0
-    run = folder / "runs" / "tiny"
-    process = child(*command, "--supervise")
-    chance, killed = random.Random(7), list[int]()
-    for number in range(4):
+def kill_at_random(process: Child, run: Path, *, times: int, seed: int) -> list[int]:
+    """Kill the controller again and again, each time after some more steps; the pids of those killed."""
+    chance, killed = random.Random(seed), list[int]()
+    for number in range(times):
         process.wait_until(lambda: len(restarts(run)) >= number)  # noqa: B023 - called at once
         process.wait_for_step(3 + 7 * number)
         time.sleep(chance.random() * 0.3)
         killed.append(controller(run))
         os.kill(killed[-1], signal.SIGKILL)
+    return killed
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_unbroken_one(
+    child: Callable, roll: Callable, folder: Path
+) -> None:
+    tasks = ("tasks.0.data={kind: arithmetic, count: 20}", "rollout.max_failed_groups=16")
+    command = ("train", "run.yaml", *LOSS, *tasks, "steps=40", "checkpoint={every: 3}")
+    (folder / "poisoned").touch()
+    assert roll(*command, "name=unbroken").code == 0
+    run = folder / "runs" / "tiny"
+    process = child(*command, "--supervise")
+    killed = kill_at_random(process, run, times=4, seed=7)
     outcome = process.end()
     assert outcome.code == 0, outcome
     weights = [(folder / "runs" / name / "model/model.safetensors").read_bytes() for name in ("unbroken", "tiny")]
     assert weights[0] == weights[1], "bit-equal"
     assert len({line["loss/grad_norm"] for line in read_lines(run / "metrics.jsonl")[1:]}) == 40, "it really learns"
-    assert steps(run) == list(range(41))
-    groups = trained_groups(run)
-    assert len(groups) == len(set(groups)) == 40 * 4, "each group once"
+    assert_trained_once(run)
+    quarantined = [{e.task for e in events(each, TaskQuarantined)} for each in (run, folder / "runs/unbroken")]
+    assert quarantined[0] == quarantined[1] != set(), "so do its tasks that always fail"
     recorded = restarts(run)
     assert [event.number for event in recorded] == [1, 2, 3, 4]
     assert [event.cause for event in recorded] == [
@@ -104,6 +113,23 @@ def test_a_run_killed_at_random_moments_ends_with_the_weights_of_an_unbroken_one
     lines = [line for line in outcome.err.splitlines() if "was killed by SIGKILL" in line]
     assert len(lines) == 4 and lines[0].startswith("runs/tiny: the controller (pid "), outcome.err
     assert all(map(gone, killed)) and gone(controller(run))
+    page = roll("report", "runs/tiny").out
+    assert all(f"restart {event.number} after {event.seconds:.1f} s: {event.cause}" in page for event in recorded)
+
+
+@pytest.mark.sweep
+def test_an_asynchronous_run_killed_at_random_moments_trains_on_every_group_once(child: Callable, folder: Path) -> None:
+    ahead = ("deterministic=false", "rollout.max_staleness=2", "steps=40", "checkpoint={every: 3}")
+    process = child("train", "run.yaml", *LOSS, *ahead, "--supervise")
+    kill_at_random(process, folder / "runs" / "tiny", times=4, seed=8)
+    assert process.end().code == 0
+    assert_trained_once(folder / "runs" / "tiny")
+
+
+def assert_trained_once(run: Path) -> None:
+    assert steps(run) == list(range(41))
+    groups = trained_groups(run)
+    assert len(groups) == len(set(groups)) == 40 * 4, "each group once"
 
 
 @pytest.mark.parametrize("hang", ["SIGSTOP", "a blocked event loop"])

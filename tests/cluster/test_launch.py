@@ -1,4 +1,4 @@
-"""The launch files: shell and YAML are valid, and all but the systemd unit run; started again, they continue and delete nothing."""
+"""The launch files are valid, and all but the systemd unit run; started again, they continue and delete nothing."""
 
 import os
 import re

@@ -149,9 +149,10 @@ class _Supervisor:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
                 return controller
             code, cause = self._wait(controller)
+            if code != 0:
+                end_children()
             if code in (0, _REFUSED, INTERRUPTED) or self._interrupted or -code in _SIGNALS:
                 _exit(code)
-            end_children()
             if (now := self._newest()) != newest:
                 num_failed, newest, last_error = 0, now, ""
             num_failed += 1

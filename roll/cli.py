@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,23 @@ from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
 from roll.commands.chaos.command import chaos
 from roll.commands.compare import compare
+from roll.commands.listing import names
+from roll.commands.options import (
+    HANG_TIMEOUT_S,
+    RESTARTS,
+    ClusterOption,
+    Directory,
+    File,
+    HangTimeout,
+    Overrides,
+    Overwrite,
+    Restarts,
+    Source,
+    Supervise,
+)
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.timeline import timeline
 from roll.commands.verify import verify
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
@@ -35,19 +51,6 @@ app = typer.Typer(
 imports = typer.Typer(help="Convert a configuration of another project into a run file.", no_args_is_help=True)
 app.add_typer(imports, name="import")
 app.add_typer(audits, name="audit")
-
-File = Annotated[Path, typer.Argument(metavar="RUN.YAML", help="Configuration file of the run.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY.SUB=VALUE", help="Overrides a key of the file, such as rollout.group_size=4."),
-]
-Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Directory of a run, such as runs/demo.")]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="2x8xH200", help="Plan for NODESxDEVICESxKIND instead of this machine."),
-]
-_DISK_FULL = ("disk is full", "free some space")
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
 
 
 class _RunCommand(TyperCommand):
@@ -94,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
             raise
         where = f" ({error.filename})" if error.filename else ""
-        what, fix = ("not written", "make it writable") if error.errno == errno.EROFS else _DISK_FULL
+        read_only = error.errno == errno.EROFS
+        what, fix = ("not written", "make it writable") if read_only else ("disk is full", "free some space")
         _exit(f"{what}: {error.strerror}{where}; {fix}, then 'roll resume' the run", 3)
 
 
@@ -106,13 +110,16 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command(cls=_RunCommand)
-def train(
+def train(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
     overwrite: Overwrite = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run from its newest checkpoint; without one, start it.")
     ] = False,
+    supervise: Supervise = False,
+    restarts: Restarts = RESTARTS,
+    hang_timeout: HangTimeout = HANG_TIMEOUT_S,
 ) -> None:
     """Train a model by reinforcement learning.
 
@@ -120,24 +127,43 @@ def train(
     """
     if overwrite and resume:
         raise ConfigError("roll train: --overwrite deletes the run that --resume continues; leave one of them out")
-    loaded = _load_checked(path, overrides)
-    from roll.commands import train as commands
+    from roll.config.load import load
+    from roll.preflight import preflight
 
-    _run(lambda: commands.train(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()).finished)
+    loaded, supervised = load(path, overrides or []), None
+    if supervise:
+        from roll.commands.supervise import supervise_fresh
+
+        supervised = supervise_fresh(loaded.run, overwrite or resume, restarts=restarts, hang_timeout_s=hang_timeout)
+        if supervised.restart is not None and supervised.restart.begun:
+            overwrite, resume = False, True
+    options: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "overrides": overrides or ()}
+    with supervised or nullcontext():
+        preflight(loaded)
+        from roll.commands import train as commands
+
+        _run(lambda: commands.train(loaded, **options, supervised=supervised).finished)
 
 
 @app.command(cls=_RunCommand)
 def resume(
     directory: Directory,
     overrides: Overrides = None,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="URL", help="Create DIRECTORY from a copy of checkpoint.mirror.")
-    ] = None,
+    source: Source = None,
+    supervise: Supervise = False,
+    restarts: Restarts = RESTARTS,
+    hang_timeout: HangTimeout = HANG_TIMEOUT_S,
 ) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
-    from roll.commands import train as commands
+    supervised = None
+    if supervise:
+        from roll.commands.supervise import supervise_existing
 
-    _run(lambda: commands.resume(directory, overrides or [], source=source).finished)
+        supervised = supervise_existing(directory, restarts=restarts, hang_timeout_s=hang_timeout)
+    with supervised or nullcontext():
+        from roll.commands import train as commands
+
+        _run(lambda: commands.resume(directory, overrides or [], source=source, supervised=supervised).finished)
 
 
 @app.command(cls=_RunCommand)
@@ -277,23 +303,13 @@ def play(
 
 
 app.command()(samples)
+app.command()(timeline)
 app.command()(compare)
 app.command()(report)
 app.command()(verify)
 app.command(cls=_RunCommand)(chaos)
+app.command("list")(names)
 audits.command(cls=_RunCommand)(rewards)
-
-
-@app.command()
-def timeline(
-    directory: Directory,
-    output: Annotated[Path, typer.Option("--output", help="Output file; .svg draws a picture.")] = Path("trace.json"),
-    steps: Annotated[str | None, typer.Option("--steps", help="Only these training steps, such as 10:12.")] = None,
-) -> None:
-    """Write a run as a trace for ui.perfetto.dev or chrome://tracing."""
-    from roll.report.timeline import write
-
-    typer.echo(f"{write(directory, output, steps)} attempts: {output}")
 
 
 @app.command()
@@ -306,20 +322,6 @@ def export(
     from roll.commands.export import export as write
 
     typer.echo(f"{write(directory, output, adapter_only=adapter_only)}: {output}")
-
-
-@app.command("list")
-def names(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as rewards (default: all kinds).")] = None,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print the arguments of this one, such as math.")
-    ] = None,
-) -> None:
-    """List the recipes, rewards, environments, datasets and algorithm parts that a file can name."""
-    from roll.explain.listing import list_arguments, list_names
-
-    for line in list_names(kind) if kind is None or name is None else list_arguments(kind, name):
-        typer.echo(line)
 
 
 @app.command()

@@ -35,4 +35,4 @@ for host in $HOSTS; do
 done
 
 # Machines may join late: workers wait for free CPUs up to ray.start_timeout_s.
-roll train "$RUN" "ray.address=$HEAD:$PORT" "$@" --resume
+roll train "$RUN" "ray.address=$HEAD:$PORT" "$@" --resume --supervise

@@ -33,12 +33,13 @@ from roll.cluster.framing import MessageStream
 from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
 from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process_state import describe_exit
+from roll.cluster.process_tree import signal_on_parent_death
 from roll.errors import WorkerDied
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
 _CHILD = "from roll.cluster.process import main; main()"
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_NAME = 15
 _EXIT_S = 5.0
 """Most seconds between the end of a connection and the end of its process."""
 _LOG = logging.getLogger(__name__)
@@ -277,10 +278,9 @@ class ProcessCluster(Cluster[W]):
 def main() -> None:
     """Run a child process: serve the socket of the first argument, a file descriptor, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
+    signal_on_parent_death(signal.SIGKILL)
     if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the process that started it
-        libc.prctl(_PR_SET_NAME, sys.argv[2].encode())  # for `top`; at most 15 bytes of it
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, sys.argv[2].encode())  # for `top`; at most 15 bytes of it
     asyncio.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 

@@ -1,16 +1,21 @@
-"""Finds processes by command line or environment, also after the process that started them has ended."""
+"""Finds and ends processes by command line, environment or parent, also if their parent has ended."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _EVERY_S = 0.05
 _SHARED = "/dev/shm/"
+_CHILDREN_S = 10.0
+"""Most seconds that killed children may take to end; one that waits for a device cannot be killed."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,34 @@ def end_processes(processes: list[TrackedProcess], *, grace_s: float) -> None:
         if process.alive:
             with contextlib.suppress(ProcessLookupError):  # ended since the check
                 os.kill(process.pid, signal.SIGKILL)
+
+
+def signal_on_parent_death(number: signal.Signals, parent: int | None = None) -> None:
+    """Send this process a signal when the process that started it ends, which may be already; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if parent is not None and os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parent ends, which would be the init process otherwise; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children() -> None:
+    """Kill all children of this process and, after `adopt_orphans`, their descendants; returns when none is left."""
+    deadline = time.monotonic() + _CHILDREN_S
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while time.monotonic() < deadline:
+            for path in Path("/proc").glob("[0-9]*"):
+                if _start_and_parent(int(path.name))[1] == os.getpid():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(path.name), signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(_EVERY_S)
 
 
 def command_of(pid: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from roll.commands import sft
 from roll.commands.fetching import check_unused, fetch_newest, fetch_run, mirror_url, newest_checkpoint
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
+from roll.commands.supervise import Supervised
 from roll.config.load import LoadedRun, dump, load
 from roll.config.schema import Run
 from roll.config.turns import turn_warnings
@@ -28,7 +30,7 @@ from roll.data.templates import Template, hidden_roles
 from roll.errors import ConfigError
 from roll.explain.run import uncorrected
 from roll.journal.database import check_format, check_intact
-from roll.journal.events import RolledBack, RunEnded, RunStarted
+from roll.journal.events import ControllerRestarted, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
 from roll.pipelines.checkpointer import policy_folder
 from roll.pipelines.interrupt import Interrupt
@@ -74,6 +76,16 @@ class Result:
     """The trained model in Hugging Face format; None before the run is finished."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """How a run begins."""
+
+    origin: Path | None = None
+    """The file of a fresh run; None: the run is resumed."""
+    checkpoint: IntactCheckpoint | None = None
+    supervised: Supervised | None = None
+
+
 def train(
     loaded: LoadedRun,
     *,
@@ -81,10 +93,11 @@ def train(
     resume: bool = False,
     overrides: Sequence[str] = (),
     embedded: bool = False,
+    supervised: Supervised | None = None,
 ) -> Result:
     """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from.
 
-    An `embedded` run is part of a program that continues after an interrupt.
+    An `embedded` run is part of a program that continues after an interrupt. A `supervised` one may be a restart.
     """
     run = loaded.run
     check_sandboxes(loaded)
@@ -93,20 +106,33 @@ def train(
         check_unused(run)
     with closing(RunDirectory.create(path, overwrite=overwrite or resume)) as directory:
         if resume and _resumable(run, directory):
-            return _resume(directory, overrides, run, embedded=embedded)
-        return _run(run, directory, origin=loaded.path.absolute(), embedded=embedded)
+            return _resume(directory, overrides, run, embedded=embedded, supervised=supervised)
+        start = _Start(origin=loaded.path.absolute(), supervised=supervised)
+        return _run(run, directory, start, embedded=embedded)
 
 
-def resume(path: Path, overrides: Sequence[str], *, source: str | None = None, embedded: bool = False) -> Result:
+def resume(
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    source: str | None = None,
+    embedded: bool = False,
+    supervised: Supervised | None = None,
+) -> Result:
     """`roll resume`: continue a run from its newest checkpoint, or from that of the store `source`."""
     if source is not None:
         fetch_run(source, path)
     with closing(RunDirectory.open(path)) as directory:
-        return _resume(directory, overrides, embedded=embedded)
+        return _resume(directory, overrides, embedded=embedded, supervised=supervised)
 
 
 def _resume(
-    directory: RunDirectory, overrides: Sequence[str], file: Run | None = None, *, embedded: bool = False
+    directory: RunDirectory,
+    overrides: Sequence[str],
+    file: Run | None = None,
+    *,
+    embedded: bool,
+    supervised: Supervised | None,
 ) -> Result:
     """Continue with the configuration in the directory; refuses if `file`, the user's configuration, differs."""
     path = directory.path
@@ -119,9 +145,9 @@ def _resume(
             f"{path}: was started with other values of {', '.join(changed)}; change the file back, "
             f"give the new values on the command line (key=value), or change name="
         )
-    supervised = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
+    of_sft = path.resolve().name == f"{loaded.run.name}{sft.SUFFIX}"
     checkpoints = Checkpoints(path / "checkpoints", keep=1)
-    if supervised and checkpoints.latest() is None:
+    if of_sft and checkpoints.latest() is None:
         raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
     if _finished(loaded.run, directory):
         preflight(_from_checkpoint(loaded, path, checkpoints.latest()))
@@ -133,7 +159,7 @@ def _resume(
     loaded = _from_checkpoint(loaded, path, newest and newest.path)
     preflight(loaded)
     check_sandboxes(loaded)
-    return _run(loaded.run, directory, origin=None, checkpoint=newest, embedded=embedded)
+    return _run(loaded.run, directory, _Start(checkpoint=newest, supervised=supervised), embedded=embedded)
 
 
 def _resumable(run: Run, directory: RunDirectory) -> bool:
@@ -149,29 +175,24 @@ def _resumable(run: Run, directory: RunDirectory) -> bool:
     return False
 
 
-def _run(
-    run: Run,
-    directory: RunDirectory,
-    *,
-    origin: Path | None,
-    checkpoint: IntactCheckpoint | None = None,
-    embedded: bool,
-) -> Result:
+def _run(run: Run, directory: RunDirectory, start: _Start, *, embedded: bool) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
-    return run_to_end(partial(_train, run, directory, origin, checkpoint, interrupt), directory, interrupt, run)
+    work, supervised = partial(_train, run, directory, start, interrupt), start.supervised
+    if supervised is None:
+        return run_to_end(work, directory, interrupt, run)
+    return run_to_end(lambda terminal: supervised.run(work(terminal)), directory, interrupt, run)
 
 
 async def _train(
     run: Run,
     directory: RunDirectory,
-    origin: Path | None,
-    checkpoint: IntactCheckpoint | None,
+    start: _Start,
     interrupt: Interrupt,
     terminal: Terminal,
 ) -> Result:
-    """A fresh run of the file `origin`, or with None a resumed one from `checkpoint`."""
-    resumed = origin is None
+    """A fresh run, or a resumed one."""
+    origin, resumed = start.origin, start.origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
     paths = RunPaths(directory=directory.path, resumed=resumed)
     roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)
@@ -193,17 +214,17 @@ async def _train(
         checkpointer = build_checkpointer(run, directory, roles, journal, callbacks.checkpoint_saved, *copy)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
             await checkpointer.export(REFERENCE)  # a resumed run no longer has its initial weights
-        state = resume_from(await checkpointer.restore(checkpoint), data.mixture, journal) if resumed else None
-        start, groups = (0, ()) if state is None else (state.step, state.groups)
+        saved = await checkpointer.restore(start.checkpoint) if resumed else None
+        state = saved and resume_from(saved, data.mixture, journal, exact=run.deterministic)
+        step, groups = (0, ()) if state is None else (state.step, state.groups)
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        journal.record(RunStarted(config_digest=_digest(run), resumed_from=start if resumed else None))
+        _record_start(run, journal, step if resumed else None, start.supervised)
         if resumed:
-            journal.record(RolledBack(to_step=start, reason="resumed"))
             announce(_describe_inflight(groups))
         with freeze_startup_objects():
-            finished = await loop.run(start, groups)
+            finished = await loop.run(step, groups)
         if finished == run.steps:
             watch.enter("export")
             await checkpointer.export()
@@ -212,8 +233,18 @@ async def _train(
     return _conclude(run, directory, finished)
 
 
-def _digest(run: Run) -> str:
-    return hashlib.sha256(dump(run).encode()).hexdigest()
+def _record_start(run: Run, journal: Journal, resumed_from: int | None, supervised: Supervised | None) -> None:
+    digest = hashlib.sha256(dump(run).encode()).hexdigest()
+    journal.record(RunStarted(config_digest=digest, resumed_from=resumed_from))
+    if supervised is not None:
+        if (restart := supervised.restart) is not None:
+            seconds = time.monotonic() - restart.since
+            journal.record(ControllerRestarted(number=restart.number, cause=restart.cause, seconds=round(seconds, 3)))
+            journal.flush(durable=True)
+            announce(f"restart {restart.number} of the controller took {seconds:.1f} s: {restart.cause}")
+        supervised.mark_started()
+    if resumed_from is not None:
+        journal.record(RolledBack(to_step=resumed_from, reason="resumed"))
 
 
 @contextmanager

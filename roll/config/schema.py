@@ -72,6 +72,8 @@ class Rollout(Section):
     """Retries of a failed attempt before its group is dropped and replaced."""
     max_failed_groups: int = Field(default=16, ge=0)
     """Consecutive dropped groups before the run stops: this many failures have a systematic cause."""
+    quarantine_after: int = Field(default=3, ge=0)
+    """Dropped groups of one task, with no complete one between them, before it is not drawn again; 0: no limit."""
     max_filtered_groups: int = Field(default=256, ge=0)
     """Consecutive filtered groups before the run stops: these tasks have nothing left to learn."""
     redundant_groups: int = Field(default=0, ge=0)

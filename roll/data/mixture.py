@@ -65,11 +65,14 @@ class Mixture:
     """An endless sequence of tasks from several sources.
 
     After any number of draws every source has had its share to within one draw, not counting forgone draws. A shuffled
-    source repeats no task before all of its tasks were drawn. Scheduled shares advance by one step per `draws_per_step`
-    draws, so that they depend on the number of draws alone.
+    source repeats no task before all of its tasks were drawn. A quarantined task is not drawn again. Scheduled shares
+    advance by one step per `draws_per_step` draws, so that they depend on the number of draws alone.
     """
 
-    def __init__(self, parts: Sequence[MixturePart], *, seed: int, draws_per_step: int = 1) -> None:
+    def __init__(
+        self, parts: Sequence[MixturePart], *, seed: int, draws_per_step: int = 1, quarantine_after: int = 0
+    ) -> None:
+        """`quarantine_after` failed groups of a task in a row, it is quarantined; 0: never."""
         assert parts and all(part.tasks for part in parts), "every source needs tasks"
         self._parts, self._draws_per_step = tuple(parts), draws_per_step
         self._scheduled = any(part.share_schedule is not None for part in parts)
@@ -79,11 +82,24 @@ class Mixture:
         self._orders = [_order(part, seed) for part in parts]
         self._index = {part.name: index for index, part in enumerate(parts)}
         self._forgone = [0] * len(parts)
+        self._quarantine_after = quarantine_after
+        self._num_failed: list[dict[int, int]] = [{} for _ in parts]
+        """By source and index of the task: groups that failed since one that did not."""
+        self._quarantined: list[set[int]] = [set() for _ in parts]
+        """Indices, by source."""
 
     def draw(self) -> Draw:
         chosen = self._next_part()
         part = self._parts[chosen]
+        if len(self._quarantined[chosen]) == len(part.tasks):
+            raise RunStopped(
+                f"tasks: all {len(part.tasks)} tasks of source {part.name!r} are quarantined; see `roll report` for "
+                "the reasons, fix them and start again, or set rollout.quarantine_after to 0"
+            )
         index, attempt = self._orders[chosen].draw()
+        while index in self._quarantined[chosen]:
+            self._forgone[chosen] += 1
+            index, attempt = self._orders[chosen].draw()
         try:
             task = part.tasks[index]
         except (IndexError, StopIteration) as error:
@@ -97,6 +113,22 @@ class Mixture:
         """Give the source another draw for this one, which is not trained on, so that shares hold in training."""
         self._forgone[self._index[draw.source]] += 1
 
+    def count_failed(self, draw: Draw) -> int:
+        """Count a failed group of this draw's task; the number of them in a row if that quarantines it, else 0."""
+        part = self._index[draw.source]
+        failed, quarantined = self._num_failed[part], self._quarantined[part]
+        failed[draw.index] = failed.get(draw.index, 0) + 1
+        if not self._quarantine_after or failed[draw.index] < self._quarantine_after or draw.index in quarantined:
+            return 0
+        self.quarantine(draw.source, draw.index)
+        return failed[draw.index]
+
+    def quarantine(self, source: str, index: int) -> None:
+        """Draw this task of a source no more."""
+        part = self._index[source]
+        self._quarantined[part].add(index)
+        self._orders[part].exclude(index)
+
     def recall(self, source: str, *, index: int, attempt: int, returned: int) -> Draw:
         """An earlier draw, from its saved fields."""
         part = self._parts[self._index[source]]
@@ -105,7 +137,9 @@ class Mixture:
     def observe(self, draw: Draw, rewards: Sequence[float]) -> None:
         """Record the rewards of this draw's group, trained on or not; failed attempts have no reward."""
         if rewards:
-            self._orders[self._index[draw.source]].observe(draw.index, rewards)
+            part = self._index[draw.source]
+            self._orders[part].observe(draw.index, rewards)
+            self._num_failed[part].pop(draw.index, None)
 
     def scheduled_shares(self) -> dict[str, float]:
         """Share of each source at the next draw, by name; empty if no share changes over the run."""
@@ -117,8 +151,14 @@ class Mixture:
     def state(self) -> dict[str, Any]:
         """JSON-compatible state for `restore`."""
         return {
-            part.name: {**order.state(), "tasks": len(part.tasks), "forgone": forgone}
-            for part, order, forgone in zip(self._parts, self._orders, self._forgone, strict=True)
+            part.name: {
+                **order.state(),
+                "tasks": len(part.tasks),
+                "forgone": self._forgone[number],
+                "failed": sorted(self._num_failed[number].items()),
+                "quarantined": sorted(self._quarantined[number]),
+            }
+            for number, (part, order) in enumerate(zip(self._parts, self._orders, strict=True))
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -132,6 +172,10 @@ class Mixture:
         for part, order in zip(self._parts, self._orders, strict=True):
             order.restore(state[part.name])
         self._forgone = [int(state[part.name]["forgone"]) for part in self._parts]
+        self._num_failed = [dict(state[part.name].get("failed", ())) for part in self._parts]
+        for part in self._parts:
+            for index in state[part.name].get("quarantined", ()):
+                self.quarantine(part.name, index)
 
     @property
     def _drawn(self) -> list[int]:
@@ -214,6 +258,8 @@ class Shuffled:
 
     def observe(self, index: int, rewards: Sequence[float]) -> None: ...
 
+    def exclude(self, index: int) -> None: ...
+
     def state(self) -> dict[str, Any]:
         return {"drawn": self.drawn}
 
@@ -239,6 +285,8 @@ class Adaptive:
         self._counts: np.ndarray[Any, Any] = np.zeros(len(tasks), np.int32)
         self._rates: np.ndarray[Any, Any] = np.full(len(tasks), np.nan, np.float32)
         self._weights: np.ndarray[Any, Any] = np.ones(len(tasks))
+        self._excluded: set[int] = set()
+        """Positions of tasks with weight 0, whatever their pass rate."""
 
     def draw(self) -> tuple[int, int]:
         size = self._num_reachable()
@@ -265,6 +313,12 @@ class Adaptive:
         old: float = self._rates[position].item()
         self._rates[position] = new if math.isnan(old) else _DECAY * old + (1 - _DECAY) * new
         self._update_weight(position)
+
+    def exclude(self, index: int) -> None:
+        """Give a task the weight 0; exploration can still draw it."""
+        position = int(self._positions[index])
+        self._excluded.add(position)
+        self._weights[position] = 0.0
 
     def state(self) -> dict[str, Any]:
         return {"drawn": self.drawn, "counts": _to_text(self._counts), "rates": _to_text(self._rates)}
@@ -293,7 +347,8 @@ class Adaptive:
             return
         target, rate = self._difficulty.target, float(self._rates[position])
         near = 1 - abs(rate - target) / max(target, 1 - target)
-        self._weights[position] = 0.0 if math.isnan(rate) else max(near, 0.0)
+        drawable = not math.isnan(rate) and position not in self._excluded
+        self._weights[position] = max(near, 0.0) if drawable else 0.0
 
 
 def _easiest_first(tasks: Sequence[Task], by: str) -> np.ndarray[Any, Any]:

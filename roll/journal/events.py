@@ -27,6 +27,17 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRestarted(Event):
+    """A supervisor started the controller again; recorded by the new one."""
+
+    number: int
+    """Restarts by this supervisor so far, including this one."""
+    cause: str
+    seconds: float
+    """From the last heartbeat of the earlier controller to the start of the loop in this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAdmitted(Event):
     """A group took a slot."""
 
@@ -80,6 +91,20 @@ class GroupFailed(Event):
 
     group: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQuarantined(Event):
+    """The groups of a task failed too often in a row; it is not drawn again."""
+
+    task: str
+    source: str
+    index: int
+    """Index of the task in its source."""
+    num_failed: int
+    """Groups of it that failed in a row."""
+    reason: str
+    """Why the last one failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.journal.events import (
+    ControllerRestarted,
     Event,
     HackSuspected,
     RequestsResumed,
     RolledBack,
     RunEnded,
     RunStarted,
+    TaskQuarantined,
     TokensGenerated,
     TrajectoryEnded,
     ValidationFinished,
@@ -83,6 +85,10 @@ class Ledger:
     it last recorded its counts."""
     hacks: tuple[HackSuspected, ...]
     """Signs of reward hacking in steps that were not rolled back."""
+    quarantined: tuple[TaskQuarantined, ...]
+    """Tasks that are not drawn any more."""
+    restarts: tuple[ControllerRestarted, ...]
+    """Restarts of the controller by a supervisor."""
 
 
 def read_ledger(directory: Path) -> Ledger:
@@ -149,11 +155,13 @@ class _LedgerBuilder:
     carried: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """By group and sibling, tokens of one attempt with which the next attempt begins."""
     hacks: list[HackSuspected] = field(default_factory=list[HackSuspected])
+    quarantined: dict[tuple[str, int], TaskQuarantined] = field(default_factory=dict[tuple[str, int], TaskQuarantined])
+    restarts: list[ControllerRestarted] = field(default_factory=list[ControllerRestarted])
 
     def apply(self, entry: JournalEntry[Event]) -> None:
         self.groups.apply(entry)
         extend_lifetimes(self.processes, entry)
-        self._apply_hacks(entry.event)
+        self._collect(entry.event)
         match entry.event:
             case TokensGenerated(tokens=tokens, aborted=aborted):
                 self.num_generated += tokens
@@ -179,11 +187,19 @@ class _LedgerBuilder:
             case _:
                 pass
 
-    def _apply_hacks(self, event: Event) -> None:
-        if isinstance(event, HackSuspected):
-            self.hacks.append(event)
-        elif isinstance(event, RolledBack):
-            self.hacks = [each for each in self.hacks if each.step <= event.to_step]
+    def _collect(self, event: Event) -> None:
+        """Collect events that are listed as they are."""
+        match event:
+            case HackSuspected():
+                self.hacks.append(event)
+            case RolledBack():
+                self.hacks = [each for each in self.hacks if each.step <= event.to_step]
+            case TaskQuarantined():
+                self.quarantined[event.source, event.index] = event
+            case ControllerRestarted():
+                self.restarts.append(event)
+            case _:
+                pass
 
     def add_trajectories(self, read: Callable[[], Iterable[StoredTrajectory]]) -> None:
         """Count every trajectory; every call of `read` returns all of them."""
@@ -231,6 +247,8 @@ class _LedgerBuilder:
             time=time,
             uncounted=uncounted,
             hacks=tuple(self.hacks),
+            quarantined=tuple(self.quarantined.values()),
+            restarts=tuple(self.restarts),
             tokens=_counts(self.num_generated + uncounted, self.tokens),
             trajectories=_counts(self.num_ended, self.trajectories),
             groups=_counts(self.groups.num_admitted, self.groups.counts()),

@@ -16,6 +16,10 @@ Rows = Sequence[Sequence[str]]
 def format_report(ledger: Ledger, directory: Path = Path("RUN")) -> str:
     """The whole ledger of the run in `directory`, one table per part; notices about reward hacking come last."""
     parts = [_time(ledger.time), _outcomes(ledger), _publications(ledger), _staleness(ledger), _profiles(ledger)]
+    if ledger.restarts:
+        parts.append(f"restart {event.number} after {event.seconds:.1f} s: {event.cause}" for event in ledger.restarts)
+    if ledger.quarantined:
+        parts.append(_quarantined(ledger))
     if ledger.hacks:
         parts.append(notice(event, directory) for event in ledger.hacks)
     return "\n\n".join("\n".join(part) for part in parts)
@@ -97,6 +101,12 @@ def _profiles(ledger: Ledger) -> Iterator[str]:
         shares = [f"{100 * profile.domains.get(domain, 0.0):.1f} %" for domain in domains]
         rows.append([outcome, str(profile.count), reward, f"{profile.length:.1f}", *shares])
     yield from table(rows)
+
+
+def _quarantined(ledger: Ledger) -> Iterator[str]:
+    for event in ledger.quarantined:
+        what = f"task {event.task!r} of {event.source} is quarantined"
+        yield f"{what}: {event.num_failed} groups of it in a row failed, the last with: {event.reason}"
 
 
 def _share(part: float, whole: float) -> str:

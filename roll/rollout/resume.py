@@ -25,6 +25,7 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     RolledBack,
+    TaskQuarantined,
     WeightsPublished,
 )
 from roll.journal.records import Chunk, StoredTrajectory, TrajectoryQuery
@@ -71,8 +72,12 @@ class ResumeState:
     """Metrics of the last finished step."""
 
 
-def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> ResumeState:
-    """The state to resume from; also brings the mixture to it."""
+def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader, *, exact: bool = False) -> ResumeState:
+    """The state to resume from; also brings the mixture to it.
+
+    Tasks stay quarantined that were quarantined after the checkpoint. With `exact`, a run repeats these failures as
+    well, since the order of its tasks may not depend on the restart.
+    """
     if saved.journal > (last := journal.position()):
         raise ConfigError(
             f"{journal.path}: ends at event {last}, before event {saved.journal} that the checkpoint contains; "
@@ -85,6 +90,8 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader) -> Re
         if isinstance(entry.event, WeightsPublished) and entry.event.version not in step_of:
             break
         replay.apply(entry.event)
+    for entry in () if exact else journal.events(TaskQuarantined):
+        mixture.quarantine(entry.event.source, entry.event.index)
     groups = [
         replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys()))
         for ticket, group in replay.groups.items()
@@ -140,6 +147,7 @@ class _Replay:
                 self._observe(event.group, event.rewards)
                 self._remove(event.group)
             case GroupFailed():
+                self.mixture.count_failed(self.groups[event.group].draw)
                 self._remove(event.group)
             case GroupStale():
                 self.returned.append(return_draw(self.groups.pop(event.group).draw))

@@ -20,6 +20,7 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     ReplayDiverged,
+    TaskQuarantined,
 )
 from roll.journal.records import Chunk
 from roll.journal.store import Journal
@@ -172,7 +173,7 @@ class Scheduler:
             if before is not None:
                 await asyncio.wait([before])
             if isinstance(trajectories, str):
-                self._record_failed(inflight.ticket, trajectories)
+                self._record_failed(inflight, trajectories)
                 await self._replace(inflight)
                 return
             self._num_failed_in_a_row = 0
@@ -250,8 +251,10 @@ class Scheduler:
                 "give easier or harder tasks, or raise rollout.max_filtered_groups"
             )
 
-    def _record_failed(self, ticket: int, reason: str) -> None:
-        self.journal.record(GroupFailed(group=ticket, reason=reason))
+    def _record_failed(self, inflight: InflightGroup, reason: str) -> None:
+        self.journal.record(GroupFailed(group=inflight.ticket, reason=reason))
+        if num_failed := self.mixture.count_failed(inflight.draw):
+            self._record_quarantined(inflight.draw, num_failed, reason)
         self._num_failed_in_a_row += 1
         if self._num_failed_in_a_row > self.config.max_failed_groups:
             raise RunStopped(
@@ -259,6 +262,15 @@ class Scheduler:
                 "`roll resume` the run (without a checkpoint start it again, with --overwrite), or raise "
                 "rollout.max_failed_groups"
             )
+
+    def _record_quarantined(self, draw: Draw, num_failed: int, reason: str) -> None:
+        task, source = draw.task.id, draw.source
+        self.journal.record(
+            TaskQuarantined(task=task, source=source, index=draw.index, num_failed=num_failed, reason=reason)
+        )
+        if self.notice is not None:
+            what = f"task {task!r} of {source} is quarantined and not drawn again"
+            self.notice(f"{what}: {num_failed} groups of it in a row failed, the last with: {reason}")
 
     def _record_trajectory(self, ticket: int, trajectory: Trajectory) -> None:
         if not trajectory.status.valid:

@@ -10,7 +10,7 @@ from typing import IO
 
 from roll.errors import ConfigError
 
-_BEFORE_BEGIN = re.compile(r"\.lock|logs|controller\.log|weights-\w+-[0-9a-f]{8}")
+_BEFORE_BEGIN = re.compile(r"\.lock|\.supervisor|\.ray|logs|controller\.log|weights-\w+-[0-9a-f]{8}")
 
 METRICS = "metrics.jsonl"
 """File of a run directory with one line per step."""
@@ -26,6 +26,16 @@ def check_run(path: Path, file: str = "config.yaml") -> None:
         raise ConfigError(f"{path}: not the directory of a run (no {file}); give one such as runs/demo")
 
 
+def check_free(path: Path, *, overwrite: bool, resumable: bool = True) -> None:
+    """Raise `ConfigError` unless a run may start in this directory; the arguments are those of `create`."""
+    if path.exists() and (not path.is_dir() or _contents(path)):
+        if not (path / "config.yaml").is_file():
+            raise ConfigError(f"{path}: exists already and is not the directory of a run; change name=")
+        if not overwrite:
+            resume = f"continue with `roll resume {path}`, or " if resumable else ""
+            raise ConfigError(f"{path}: exists already; {resume}add --overwrite, or change name=")
+
+
 class RunDirectory:
     """All files of a run. An open instance holds the run's lock."""
 
@@ -37,7 +47,7 @@ class RunDirectory:
         """Holds the path of the run's original file; modules next to that file stay importable."""
         self.journal, self.metrics, self.curve = path / JOURNAL, path / METRICS, path / "curve.svg"
         self.log = path / "controller.log"
-        self._lock = _lock_file(path / ".lock")
+        self._lock = lock_file(path / ".lock", "another process is using this run; wait for it, or change name=")
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool, resumable: bool = True) -> RunDirectory:
@@ -45,12 +55,7 @@ class RunDirectory:
 
         `resumable` says whether the error may suggest `roll resume`.
         """
-        if path.exists() and (not path.is_dir() or _contents(path)):
-            if not (path / "config.yaml").is_file():
-                raise ConfigError(f"{path}: exists already and is not the directory of a run; change name=")
-            if not overwrite:
-                resume = f"continue with `roll resume {path}`, or " if resumable else ""
-                raise ConfigError(f"{path}: exists already; {resume}add --overwrite, or change name=")
+        check_free(path, overwrite=overwrite, resumable=resumable)
         path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
@@ -80,12 +85,15 @@ def _contents(path: Path) -> list[Path]:
     return [entry for entry in path.iterdir() if not _BEFORE_BEGIN.fullmatch(entry.name)]
 
 
-def _lock_file(path: Path) -> IO[str]:
-    """An open, exclusively locked file; the lock ends with the process, also when it is killed."""
+def lock_file(path: Path, refusal: str) -> IO[str]:
+    """An open, exclusively locked file; the lock ends with the process, also when it is killed.
+
+    `refusal` is the error, after the name of the directory, if another process holds the lock.
+    """
     file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ConfigError(f"{path.parent}: another process is using this run; wait for it, or change name=") from None
+        raise ConfigError(f"{path.parent}: {refusal}") from None
     return file

@@ -6,6 +6,7 @@ All modules log with Python's `logging`. Warnings of any logger, and lines of `a
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -65,14 +66,23 @@ def log_only(line: str, level: int) -> None:
 
 @contextmanager
 def controller_log(path: Path, form: Literal["text", "json"] = "text") -> Generator[Terminal]:
-    """Write everything that is logged inside the block to `path`, and show warnings on the terminal."""
+    """Write everything that is logged inside the block to `path`, and show warnings on the terminal.
+
+    If a fatal signal such as SIGSEGV or SIGABRT ends the process, the stacks of its threads are written there too.
+    """
     file, terminal, root, level = _LogFile(path, form), Terminal(), logging.getLogger(), _LOG.level
     _LOG.setLevel(logging.INFO)
     for handler in (file, terminal):
         root.addHandler(handler)
+    stacks, enabled = path.open("ab"), faulthandler.is_enabled()
+    if not enabled:
+        faulthandler.enable(stacks)
     try:
         yield terminal
     finally:
+        if not enabled:
+            faulthandler.disable()
+        stacks.close()
         for handler in (file, terminal):
             root.removeHandler(handler)
             handler.close()

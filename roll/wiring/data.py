@@ -107,7 +107,12 @@ def build_data(
     return Data(
         sources=sources,
         held_out=held_out,
-        mixture=Mixture(parts, seed=run.seed, draws_per_step=draws_per_step or run.rollout.groups_per_step),
+        mixture=Mixture(
+            parts,
+            seed=run.seed,
+            draws_per_step=draws_per_step or run.rollout.groups_per_step,
+            quarantine_after=run.rollout.quarantine_after,
+        ),
         rewards=rewards,
         envs=envs,
         proxy=proxy,

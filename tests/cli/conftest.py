@@ -89,13 +89,14 @@ class Child:
 
     def wait_for_step(self, step: int) -> None:
         """Wait until `step` is in the metrics; the process must still be running then."""
-        self._wait_until(lambda: self.metrics.is_file() and f'"step": {step},' in self.metrics.read_text())
+        self.wait_until(lambda: self.metrics.is_file() and f'"step": {step},' in self.metrics.read_text())
 
     def wait_for(self, path: Path) -> None:
         """Wait until this file exists."""
-        self._wait_until(path.exists)
+        self.wait_until(path.exists)
 
-    def _wait_until(self, reached: Callable[[], bool]) -> None:
+    def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait until the condition holds; the process must still be running then."""
         limit = time.monotonic() + 600  # a checkpoint is synced: beside gigabytes of other writes that takes long
         while not reached():
             assert self.process.is_alive(), self.end()

@@ -1,4 +1,4 @@
-"""The launch files: shell and YAML are valid, and all four run; started again, they continue and delete nothing."""
+"""The launch files are valid, and all but the systemd unit run; started again, they continue and delete nothing."""
 
 import os
 import re
@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "examples" / "launch"
 SHELL = [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")]
 RAYJOB = LAUNCH / "kubernetes" / "rayjob.yaml"
+UNIT = LAUNCH / "systemd" / "roll.service"
 MEANT = {
     '"$RUN"': "examples/launch/run.yaml",
     '"$@"': "steps=2",
@@ -43,7 +44,7 @@ def rayjob() -> dict[str, object]:
 
 def commands() -> list[tuple[str, list[str]]]:
     """What each file tells `roll`, with its variables filled in."""
-    texts = {path.name: path.read_text() for path in SHELL} | {"rayjob.yaml": str(rayjob()["entrypoint"])}
+    texts = {path.name: path.read_text() for path in [*SHELL, UNIT]} | {"rayjob.yaml": str(rayjob()["entrypoint"])}
     found: list[tuple[str, list[str]]] = []
     for name, text in texts.items():
         for line in re.findall(r"^(?!#).*?\broll ((?:check|train|resume) [^;&'\n]*)", _lines(text), re.MULTILINE):
@@ -68,7 +69,7 @@ def test_there_is_a_file_per_environment_which_checks_and_then_trains() -> None:
     assert {path.name for path in SHELL} == {"one_machine.sh", "several_machines.sh", "slurm.sbatch"}
     verbs = [(name, command[0]) for name, command in commands()]
     names = dict.fromkeys(name for name, _ in verbs)
-    assert len(names) == 4 and verbs == [(name, verb) for name in names for verb in ("check", "train")]
+    assert len(names) == 5 and verbs == [(name, verb) for name in names for verb in ("check", "train")]
 
 
 def test_the_grace_times_of_the_files_are_those_of_the_run() -> None:
@@ -78,6 +79,8 @@ def test_the_grace_times_of_the_files_are_those_of_the_run() -> None:
     stop_s = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}["RAY_JOB_STOP_WAIT_TIME_S"]
     assert f"interrupt.grace_s={stop_s} " in str(rayjob()["entrypoint"])
     assert pod["terminationGracePeriodSeconds"] > int(stop_s)
+    limits = re.search(r"interrupt.grace_s=(\d+) .*^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE | re.DOTALL)
+    assert limits and int(limits[2]) > int(limits[1])
 
 
 @pytest.mark.parametrize(("name", "command"), commands(), ids=str)
@@ -86,7 +89,7 @@ def test_the_commands_of_the_files_are_valid(name: str, command: list[str]) -> N
     verb = known.commands[command[0]]  # type: ignore[attr-defined]
     context = verb.make_context(command[0], command[1:])
     if command[0] == "train":
-        assert context.params["resume"] and not context.params["overwrite"]
+        assert context.params["resume"] and context.params["supervise"] and not context.params["overwrite"]
     loaded = load(ROOT / context.params["path"], context.params["overrides"] or [])
     preflight(loaded)
     assert loaded.run.executor == "ray" and loaded.run.name == "launch"

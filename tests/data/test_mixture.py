@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from roll.config.sources import ShareSchedule
+from roll.config.sources import Difficulty, ShareSchedule
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.tasks import seeds
 from roll.errors import ConfigError, RunStopped
@@ -175,3 +175,59 @@ def test_a_schedule_that_does_not_change_is_that_of_the_constant_shares():
     still = scheduled((0.75, ShareSchedule(end=0.75, steps=1)), 0.25)
     assert names(constant, 100) == names(still, 100)
     assert constant.scheduled_shares() == {} and still.scheduled_shares() == {"a": 0.75, "b": 0.25}
+
+
+def fail(dealt: Mixture, task: str, times: int) -> list[int]:
+    """What `count_failed` returns for the next draws of a task, whose groups all fail."""
+    counts: list[int] = []
+    while len(counts) < times:
+        draw = dealt.draw()
+        if draw.task.id == task:
+            counts.append(dealt.count_failed(draw))
+            dealt.forgo(draw)
+    return counts
+
+
+def poisoned(*, difficulty: Difficulty | None = None) -> Mixture:
+    parts = [
+        MixturePart(name="a", tasks=tasks("a", 5), difficulty=difficulty),
+        MixturePart(name="b", tasks=tasks("b", 3)),
+    ]
+    return Mixture(parts, seed=0, quarantine_after=3)
+
+
+@pytest.mark.parametrize("difficulty", [None, Difficulty(target=0.5, exploration=0.5)])
+def test_a_task_whose_groups_fail_three_times_in_a_row_is_not_drawn_again(difficulty: Difficulty | None) -> None:
+    dealt = poisoned(difficulty=difficulty)
+    assert fail(dealt, "a3", 3) == [0, 0, 3]
+    restored = poisoned(difficulty=difficulty)
+    restored.restore(json.loads(json.dumps(dealt.state())))
+    for each in (dealt, restored):
+        draws = [each.draw() for _ in range(60)]
+        assert {draw.task.id for draw in draws} == {"a0", "a1", "a2", "a4", "b0", "b1", "b2"}
+        assert Counter(draw.source for draw in draws) == {"a": 30, "b": 30}, "its source keeps its share"
+
+
+def test_a_complete_group_of_a_task_sets_its_failures_back_to_zero() -> None:
+    dealt = poisoned()
+    assert fail(dealt, "a3", 2) == [0, 0]
+    dealt.observe(next(draw for draw in iter(dealt.draw, None) if draw.task.id == "a3"), [0.0])
+    assert fail(dealt, "a3", 3) == [0, 0, 3]
+
+
+def test_failures_before_a_restart_count() -> None:
+    dealt, restored = poisoned(), poisoned()
+    fail(dealt, "a3", 2)
+    restored.restore(json.loads(json.dumps(dealt.state())))
+    assert fail(restored, "a3", 1) == [3]
+
+
+def test_a_source_without_a_task_that_is_not_quarantined_stops_the_run() -> None:
+    dealt = poisoned()
+    for number in range(3):
+        fail(dealt, f"b{number}", 3)
+    with pytest.raises(
+        RunStopped, match=r"tasks: all 3 tasks of source 'b' are quarantined; .*rollout.quarantine_after"
+    ):
+        for _ in range(2):
+            dealt.draw()

@@ -8,6 +8,7 @@ from roll.journal.events import (
     AdvantagesAssigned,
     AttemptRetried,
     CheckpointSaved,
+    ControllerRestarted,
     Event,
     GeneratorReplaced,
     GroupAdmitted,
@@ -24,6 +25,7 @@ from roll.journal.events import (
     RunStarted,
     SlotsReleased,
     StepStarted,
+    TaskQuarantined,
     TokensGenerated,
     TrajectoryEnded,
     ValidationFinished,
@@ -36,6 +38,7 @@ from roll.types import Status
 EVERY = [
     RunStarted(config_digest="ab"),
     RunStarted(config_digest="ab", resumed_from=4),
+    ControllerRestarted(number=1, cause="the controller (pid 7) was killed by SIGKILL", seconds=8.5),
     GroupAdmitted(group=1, task="t-1", domain="math", birth=3),
     TrajectoryEnded(group=1, sibling=0, status=Status.FINISHED, reward=1.0, reason="", num_tokens=5, versions=(3, 4)),
     TrajectoryEnded(
@@ -43,6 +46,7 @@ EVERY = [
     ),
     AttemptRetried(group=1, sibling=1, status=Status.ENV_FAILED, reason="boom"),
     GroupReady(group=1),
+    TaskQuarantined(task="t-1", source="math", index=0, num_failed=3, reason="boom"),
     GroupFailed(group=2, reason="boom, three times"),
     GroupFiltered(group=4, reason="all rewards are equal"),
     GroupStale(group=6, reason="born at version 1, trained at 4 at the latest"),

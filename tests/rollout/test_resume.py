@@ -17,6 +17,7 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     RolledBack,
+    TaskQuarantined,
     WeightsPublished,
 )
 from roll.journal.records import Chunk
@@ -111,6 +112,28 @@ def test_events_under_lost_weights_are_ignored(tmp_path: Path) -> None:
         state = run.resume(mixed)
         assert [each.ticket for each in state.groups] == [0, 1] and mixed.draw().task.id == order(3)[2]
         assert state.step_of == {0: 0}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_task_quarantined_under_lost_weights_stays_so_unless_the_run_has_to_be_exact(
+    tmp_path: Path, exact: bool
+) -> None:
+    with closing(Interrupted(tmp_path)) as run:
+        lost, mixed = order(3)[2], mixture()
+        run.journal.record(published(1, 1))
+        index = [task.id for task in TASKS].index(lost)
+        run.journal.record(TaskQuarantined(task=lost, source="d", index=index, num_failed=3, reason="it died"))
+        resume_from(run.saved, mixed, run.journal, exact=exact)
+        assert mixed.draw().task.id == (lost if exact else order(4)[3])
+
+
+def test_a_failed_group_after_the_checkpoint_counts_for_the_quarantine_of_its_task(tmp_path: Path) -> None:
+    with closing(Interrupted(tmp_path)) as run:
+        run.journal.record(GroupFailed(group=1, reason="it died"))
+        mixed = Mixture([MixturePart(name="d", tasks=TASKS)], seed=0, quarantine_after=1)
+        run.resume(mixed)
+        drawn = {mixed.draw().task.id for _ in range(2 * len(TASKS))}
+        assert {task.id for task in TASKS} - drawn == {order(2)[1]}
 
 
 def test_versions_of_a_line_that_was_given_up_stay_void_after_a_second_restart(tmp_path: Path) -> None:

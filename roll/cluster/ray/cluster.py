@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
-from roll.cluster.ray.environment import accepts_connections, check_interpreter, wait_until_unreachable
+from roll.cluster.ray.environment import accepts_connections, check_interpreter, new_ray_folder, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
@@ -89,6 +88,8 @@ class RayExecutor:
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
         """Temporary files of a local Ray cluster."""
+        self._note = config.directory / ".ray"
+        """Has the path of that folder while the cluster runs."""
 
     def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
         """`size` workers of a role, built from `worker`; `start` starts them."""
@@ -131,6 +132,7 @@ class RayExecutor:
         self._connected = False
         if self._ray_folder is not None:
             shutil.rmtree(self._ray_folder, ignore_errors=True)
+            self._note.unlink(missing_ok=True)
         scratch, died = self.config.scratch, any(cluster.died for cluster in self._clusters)
         if scratch is None or (died and scratch == self.config.directory):
             return
@@ -153,8 +155,7 @@ class RayExecutor:
             raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
         options: dict[str, Any] = {"address": address}
         if address is None:
-            # Not below the run's directory: the name of a socket is limited to 107 characters.
-            self._ray_folder = Path(tempfile.mkdtemp(prefix="roll-ray-", dir="/tmp"))
+            self._ray_folder = new_ray_folder(self._note)
             options = {
                 "address": "local",  # never an unrelated cluster that happens to run
                 "num_cpus": sum(cluster.size for cluster in self._clusters),

@@ -8,9 +8,12 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.errors import ConfigError
 
 _DEFAULTS = {
@@ -22,6 +25,8 @@ _DEFAULTS = {
 }
 _PROBE = "import sys, ray, roll; print('%d.%d' % sys.version_info[:2], ray.__version__)"
 _TIMEOUT_S = 120.0
+_PREFIX = "roll-ray-"
+"""First characters of the name of a local cluster's folder."""
 _TOO_SLOW = re.compile(r"timed out|timeout|node info|Failed to (start|connect to)", re.IGNORECASE)
 """Messages of Ray about a part of it that was not ready in time."""
 _SERVER_WAIT, _SERVER_WAIT_S = "RAY_gcs_server_port_wait_time_s", 30
@@ -37,6 +42,22 @@ def set_ray_environment(start_timeout_s: float = 0.0) -> None:
         os.environ.setdefault(name, value)
     if start_timeout_s > _SERVER_WAIT_S:
         os.environ.setdefault(_SERVER_WAIT, str(math.ceil(start_timeout_s)))
+
+
+def new_ray_folder(note: Path) -> Path:
+    """A temporary folder for a local cluster, whose path is written to `note`.
+
+    Ends the cluster of the folder that `note` names, and deletes that folder: its controller was killed.
+    """
+    note.parent.mkdir(parents=True, exist_ok=True)
+    earlier = Path(note.read_text(encoding="utf-8")) if note.is_file() else Path()
+    if earlier.name.startswith(_PREFIX):
+        end_processes(find_process_tree(str(earlier)), grace_s=0.0)
+        shutil.rmtree(earlier, ignore_errors=True)
+    # Not below the run's directory: the name of a socket is limited to 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    note.write_text(str(folder), encoding="utf-8")
+    return folder
 
 
 def start_repeatedly(

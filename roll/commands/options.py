@@ -1,0 +1,34 @@
+"""Arguments and options that several commands of `roll` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path, typer.Argument(metavar="RUN.YAML", help="Configuration file of the run.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY.SUB=VALUE", help="Overrides a key of the file, such as rollout.group_size=4."),
+]
+Directory = Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Directory of a run, such as runs/demo.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="2x8xH200", help="Plan for NODESxDEVICESxKIND instead of this machine."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
+Supervise = Annotated[
+    bool, typer.Option("--supervise", help="Start the run again from its newest checkpoint if it crashes or hangs.")
+]
+Restarts = Annotated[
+    int, typer.Option("--restarts", min=0, help="With --supervise: most restarts in a row without a new checkpoint.")
+]
+HangTimeout = Annotated[
+    float, typer.Option("--hang-timeout", min=5, help="With --supervise: seconds without heartbeat that are a hang.")
+]
+RESTARTS, HANG_TIMEOUT_S = 10, 600.0
+"""Defaults of these options."""
+Source = Annotated[
+    str | None, typer.Option("--from", metavar="URL", help="Create DIRECTORY from a copy of checkpoint.mirror.")
+]

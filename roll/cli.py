@@ -29,6 +29,7 @@ from roll.commands.options import (
     Overrides,
     Overwrite,
     Restarts,
+    Resume,
     Source,
     Supervise,
 )
@@ -114,9 +115,7 @@ def train(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
     overwrite: Overwrite = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run from its newest checkpoint; without one, start it.")
-    ] = False,
+    resume: Resume = False,
     supervise: Supervise = False,
     restarts: Restarts = RESTARTS,
     hang_timeout: HangTimeout = HANG_TIMEOUT_S,

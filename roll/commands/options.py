@@ -18,6 +18,9 @@ ClusterOption = Annotated[
     typer.Option("--cluster", metavar="2x8xH200", help="Plan for NODESxDEVICESxKIND instead of this machine."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Delete the earlier run of the same name.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run from its newest checkpoint; without one, start it.")
+]
 Supervise = Annotated[
     bool, typer.Option("--supervise", help="Start the run again from its newest checkpoint if it crashes or hangs.")
 ]

@@ -32,9 +32,9 @@ from roll.explain.run import uncorrected
 from roll.journal.database import check_format, check_intact
 from roll.journal.events import ControllerRestarted, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
-from roll.pipelines.checkpointer import policy_folder
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.mirror import mirroring
+from roll.pipelines.model_folder import policy_folder
 from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from

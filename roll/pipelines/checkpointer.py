@@ -22,21 +22,15 @@ from roll.engines.base import AsyncSaver, Trainer
 from roll.errors import ConfigError, RollError, StateLost
 from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
+from roll.pipelines.model_folder import policy_folder, trainer_folders, write_companions
 from roll.rollout.inflight import SchedulerState
 from roll.rollout.resume import CheckpointState
 from roll.serving.recovery import RecoveringCluster
 from roll.tracking.log import announce
-from roll.weights.huggingface import copy_generation_config
 
 _LOG = logging.getLogger(__name__)
-_CRITIC = "critic"
 _POLL_S = 0.2
 """Seconds between two checks whether an asynchronous save is written."""
-
-
-def policy_folder(path: Path, policy: str) -> Path:
-    """The folder of a policy in a checkpoint or exported model. A run with one policy names it "": no subfolder."""
-    return path / "policies" / policy if policy else path
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,8 +74,7 @@ class Checkpointer:
         """Whether a checkpoint is to be written at the end of this step; raises an error of the save in progress."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
-        by_steps = self.every > 0 and step % self.every == 0
-        return by_steps or self.clock() - self._saved_s >= self.every_s
+        return (self.every > 0 and step % self.every == 0) or self.clock() - self._saved_s >= self.every_s
 
     async def save(
         self,
@@ -136,9 +129,9 @@ class Checkpointer:
                 await trainers.at(0, AsyncSaver.save, folder, wait=False)
             else:
                 await trainers.at(0, Trainer.save, folder)
-            self._write_companions(name, folder)
+            write_companions(folder, self.tokenizer, self.origins.get(name))
         if self.critic is not None:
-            await self.critic.at(0, Trainer.save, path / _CRITIC)
+            await self.critic.at(0, Trainer.save, path / "critic")
         write_state(path, msgspec.to_builtins(state))
         copied.set()
         if self.async_save:
@@ -154,9 +147,8 @@ class Checkpointer:
 
     def _recovering(self, path: Path) -> dict[Path, RecoveringCluster[Trainer]]:
         """The trainers that are replaced when they are lost, by their folders in a checkpoint."""
-        folders = {policy_folder(path, name): cluster for name, cluster in self.trainers.items()}
-        clusters = {**folders, path / _CRITIC: self.critic}
-        return {folder: cluster for folder, cluster in clusters.items() if isinstance(cluster, RecoveringCluster)}
+        folders = trainer_folders(path, self.trainers, self.critic)
+        return {folder: each for folder, each in folders.items() if isinstance(each, RecoveringCluster)}
 
     async def finish(self) -> None:
         """Wait for the save in progress, and raise its error if the last checkpoint could not be written."""
@@ -188,10 +180,8 @@ class Checkpointer:
         announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
         self.checkpoints.pinned = state.step  # new processes are built from it
-        for name, trainers in self.trainers.items():
-            await trainers.each(Trainer.load, policy_folder(path, name))
-        if self.critic is not None:
-            await self.critic.each(Trainer.load, path / _CRITIC)
+        for folder, trainers in trainer_folders(path, self.trainers, self.critic).items():
+            await trainers.each(Trainer.load, folder)
         for damaged in checkpoint.damaged:
             announce(f"{damaged}: renamed to {self.checkpoints.set_aside(damaged).name}", logging.WARNING)
         return state
@@ -203,13 +193,8 @@ class Checkpointer:
             for policy, trainers in self.trainers.items():
                 folder = policy_folder(path, policy)
                 await trainers.at(0, Trainer.save, folder, resumable=False)
-                self._write_companions(policy, folder)
+                write_companions(folder, self.tokenizer, self.origins.get(policy))
 
         path = self.directory / name
         await write_atomically(path, fill)
         return path
-
-    def _write_companions(self, policy: str, folder: Path) -> None:
-        """Write the files of a model that its trainer does not have."""
-        self.tokenizer.save_pretrained(folder)
-        copy_generation_config(self.origins.get(policy), folder)

@@ -204,6 +204,8 @@ def test_a_checkpoint_that_is_lost_with_its_trainer_is_repeated_if_the_state_is_
 
     asyncio.run(run())
     assert ("the checkpoint of step 1 is lost" in caplog.text) == changed
+
+
 def test_a_step_does_not_wait_for_storage_that_answers_late(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = FakeTrainer()

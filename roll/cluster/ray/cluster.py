@@ -287,8 +287,7 @@ class RayCluster(Cluster[W]):
         return self.config.directory / "logs" / f"{self.role}-{rank}.log"
 
     def _slot(self, rank: int) -> WorkerSlot:
-        slots = self.config.slots.get(self.role, ())
-        return slots[rank] if slots else WorkerSlot()
+        return (self.config.slots.get(self.role) or (WorkerSlot(),) * self.size)[rank]
 
     def _actor(self, rank: int) -> Any:
         """A new process, in which `_build` builds the worker."""

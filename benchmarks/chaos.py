@@ -60,13 +60,16 @@ class FaultSet:
     """Whether no fault may change the weights of a synchronous run."""
 
 
-_RAY = ("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3", "ray.max_replacements=100")
+_RAY = (
+    *("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3"),
+    *("ray.max_replacements=100", "ray.hang_timeout_s=10"),
+)
 _WORKERS = (
     *("rewards.workers=2", "rewards.timeout_s=4", "rewards.start_timeout_s=30"),
     *("envs.workers=2", "envs.start_timeout_s=30", "envs.grace_s=3", "rollout.env_timeout_s=4"),
 )
 FAULTS = {
-    "engines": FaultSet(kinds=("generator",), signals=("KILL", "STOP"), overrides=_RAY, exact=True),
+    "engines": FaultSet(kinds=("generator", "trainer"), signals=("KILL", "STOP"), overrides=_RAY, exact=True),
     "services": FaultSet(kinds=("reward", "environment"), signals=("KILL", "STOP"), overrides=_WORKERS, exact=False),
     "controller": FaultSet(kinds=("controller",), signals=("KILL",), overrides=("checkpoint.every=1",), exact=True),
 }

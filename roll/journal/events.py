@@ -199,7 +199,7 @@ class GeneratorReplaced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReplaced(Event):
-    """A trainer or another model died, and a new process has its state."""
+    """A trainer, another model, or a worker of rewards or environments died, and a new process has its state."""
 
     worker: str
     """Role and rank, such as `actor_train 0`; the first rank of a model that is sharded over several."""

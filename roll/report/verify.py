@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from roll.checkpoint import Checkpoints, read_state
+from roll.checksums import find_damage
 from roll.config.load import load
 from roll.errors import ConfigError
 from roll.journal.records import TrajectoryQuery
@@ -76,11 +77,13 @@ def verify_journal(directory: Path, bounds: RunBounds) -> Verification:
     books = Invariant("tokens, attempts and groups are accounted for", "accounts")
     metrics = Invariant("metrics have one line per step", "lines")
     checkpoints = Invariant("checkpoints match the journal", "checkpoints")
+    files = Invariant("files of checkpoints are as they were written", "checkpoints")
+    _check_files(directory, saved, files)
     if not journal.violations:
         _check_books(read_ledger(directory), checks, books)
         _check_metrics(lines, checks, metrics)
         _check_checkpoints(directory, saved, last, checks, checkpoints)
-    invariants = [journal, *checks.invariants(), books, metrics, checkpoints]
+    invariants = [journal, *checks.invariants(), books, metrics, checkpoints, files]
     return Verification(
         directory=str(directory),
         state="not ended" if checks.ended is None else checks.ended.reason,
@@ -177,6 +180,15 @@ def _read_checkpoints(directory: Path) -> dict[int, dict[str, Any] | str]:
             if path.exists():  # else a running process has replaced it by a newer one
                 states[step] = str(error)
     return states
+
+
+def _check_files(directory: Path, saved: Iterable[int], invariant: Invariant) -> None:
+    """Checkpoints without checksums are not checked."""
+    for step in saved:
+        path = directory / "checkpoints" / f"step-{step}"
+        damage = find_damage(path)
+        if damage is not None and path.exists():  # else a running process has replaced it by a newer one
+            invariant.check(not damage, f"{path.name} is damaged: {damage}")
 
 
 def _check_checkpoints(

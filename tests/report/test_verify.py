@@ -210,6 +210,13 @@ def damage_a_checkpoint(directory: Path) -> None:
     (directory / f"checkpoints/step-{STEPS}/state.json").write_text("{", encoding="utf-8")
 
 
+def flip_a_bit(directory: Path) -> None:
+    path = directory / f"checkpoints/step-{STEPS}/model.safetensors"
+    body = bytearray(path.read_bytes())
+    body[-1] ^= 1
+    path.write_bytes(body)
+
+
 def delete_a_checkpoint(directory: Path) -> None:
     shutil.rmtree(directory / f"checkpoints/step-{STEPS}")
 
@@ -233,6 +240,7 @@ PLANTED = {
     "checkpoints match the journal": [
         name_a_later_position, name_an_earlier_position, name_another_step, damage_a_checkpoint, delete_a_checkpoint,
     ],
+    "files of checkpoints are as they were written": [flip_a_bit],
     "the journal can be read": [scramble_an_event],
 }  # fmt: skip
 CASES = [(name, plant) for name, plants in PLANTED.items() for plant in plants]

@@ -12,7 +12,7 @@ from roll.journal.events import ControllerRestarted
 from roll.preflight import preflight
 from tests.cli.test_supervise import controller
 from tests.cluster.test_ray import gone
-from tests.cluster.test_ray_runs import Process, _settings_of_torch, file, wait_for  # noqa: F401 - fixtures
+from tests.cluster.test_ray_runs import Process, _settings_of_torch, file, steps_of, wait_for  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
@@ -80,8 +80,12 @@ def test_without_a_supervisor_the_next_controller_deletes_the_local_cluster_of_t
         try:
             wait_for(second, lambda: (second.directory / ".ray").is_file() and ray_folder(second) != folder)
             assert not folder.exists()
-        finally:
+            steps = steps_of(second)
+            wait_for(second, lambda: steps_of(second) > steps)
             second.process.send_signal(signal.SIGINT)
-            second.process.communicate(timeout=300)
+            assert second.ended()[0] == 130
+        finally:
+            second.process.kill()
+            second.process.communicate()
     finally:
         first.process.kill()

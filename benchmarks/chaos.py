@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from benchmarks.result import Result
 from roll.commands.chaos.outcome import ChaosPlan, ChaosReport, InjectedFault, format_chaos
 from roll.commands.chaos.run import run_chaos
 from roll.report.verify import describe_violations
-from roll.types import Score, Task
 
 ROUNDS = 2
 """Faults per kind and signal."""
@@ -37,7 +35,7 @@ RUN: dict[str, Any] = {
     },
     "algorithm": "grpo",
     "tasks": [
-        {"name": "sums", "data": {"kind": "arithmetic", "count": 200}, "reward": "benchmarks.chaos:score"},
+        {"name": "sums", "data": {"kind": "arithmetic", "count": 200}, "reward": "chaos_reward:score"},
         {"name": "guess", "env": {"kind": "guess_number", "max_turns": 3}},
     ],
     "rollout": {"groups_per_step": 2, "group_size": 3, "max_seq_len": 64, "max_new_tokens": 4}
@@ -46,6 +44,15 @@ RUN: dict[str, Any] = {
     "checkpoint": {"every": 5, "keep": 2},
     "tracking": {"tensorboard": False},
 }
+REWARD = """\
+import time
+
+
+def score(task, response):
+    time.sleep(0.02)  # a reward worker is busy when it is hit
+    return sum(letter in "02468" for letter in response) / 4
+"""
+"""The module `chaos_reward` next to the run's file: the share of even digits."""
 MODES: dict[str, Sequence[str]] = {"sync": (), "async": ("rollout.max_staleness=2",)}
 
 
@@ -73,12 +80,6 @@ FAULTS = {
     "services": FaultSet(kinds=("reward", "environment"), signals=("KILL", "STOP"), overrides=_WORKERS, exact=False),
     "controller": FaultSet(kinds=("controller",), signals=("KILL",), overrides=("checkpoint.every=1",), exact=True),
 }
-
-
-def score(task: Task, response: str) -> Score:
-    """The share of even digits, after a while: a reward worker is busy when it is hit."""
-    time.sleep(0.02)
-    return Score(sum(letter in "02468" for letter in response) / 4)
 
 
 def run() -> Result:
@@ -113,6 +114,7 @@ def try_faults(folder: Path, mode: str, name: str, rounds: int) -> tuple[ChaosRe
     """The report of one run with `rounds` faults per kind and signal, and its violations."""
     folder.mkdir(parents=True)
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN), encoding="utf-8")
+    (folder / "chaos_reward.py").write_text(REWARD, encoding="utf-8")
     faults = FAULTS[name]
     compare = faults.exact and mode == "sync"
     settings = [*MODES[mode], *faults.overrides, *(["deterministic=true"] if compare else [])]

@@ -179,7 +179,7 @@ class Checkpointer:
             announce(note, logging.WARNING)
         announce(f"restoring the state of {path.name}")
         state = msgspec.convert(read_state(path), CheckpointState)
-        self.checkpoints.pinned = state.step  # new processes are built from it
+        self.checkpoints.pinned = state.step if self._recovering(path) else None  # new processes are built from it
         for folder, trainers in trainer_folders(path, self.trainers, self.critic).items():
             await trainers.each(Trainer.load, folder)
         for damaged in checkpoint.damaged:

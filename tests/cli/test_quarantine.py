@@ -44,8 +44,14 @@ class Env:
     async def close(self):
         pass
 """
-REWARD = ("tasks=[{name: sums, data: 'beside:tasks', reward: 'beside:even'}]", "rewards={workers: 2, timeout_s: 1}")
-ENV = ("tasks=[{name: sums, data: 'beside:tasks', env: 'beside:Env'}]", "envs={workers: 2, grace_s: 1}")
+REWARD = (
+    "tasks=[{name: sums, data: 'poison:tasks', reward: 'poison:even'}]",
+    "rewards={workers: 2, timeout_s: 1}",
+)
+ENV = (
+    "tasks=[{name: sums, data: 'poison:tasks', env: 'poison:Env'}]",
+    "envs={workers: 2, grace_s: 1}",
+)
 QUIET = ("validation.tasks=[]", "tracking.tensorboard=false", "deterministic=false", "rollout.max_failed_groups=16")
 
 
@@ -70,7 +76,7 @@ def test_a_poisoned_task_is_quarantined_recorded_and_listed(
     roll: Callable, folder: Path, where: tuple[str, ...], fault: str, reason: str
 ) -> None:
     (folder / "run.yaml").write_text(TEXT)
-    (folder / "beside.py").write_text(BESIDE.format(fault=fault))
+    (folder / "poison.py").write_text(BESIDE.format(fault=fault))
     small = ("rollout.groups_per_step=2", "rollout.group_size=2", "checkpoint.every=1")
     outcome = roll("train", "run.yaml", *where, *QUIET, *small, "steps=12", "rollout.quarantine_after=2")
     assert outcome.code == 0, outcome

@@ -20,7 +20,7 @@ from tests.cli.test_run_directory import checkpoints
 pytestmark = pytest.mark.slow
 
 QUIET = ("validation.tasks=[]", "tracking.tensorboard=false")
-LOSS = ("algorithm={recipe: grpo, loss: 'beside:loss'}", "tasks.0.reward='beside:even'", *QUIET)
+LOSS = ("algorithm={recipe: grpo, loss: 'supervise_beside:loss'}", "tasks.0.reward='supervise_beside:even'", *QUIET)
 BESIDE = """
 import os, signal, subprocess, time
 from pathlib import Path
@@ -42,7 +42,7 @@ def loss(tokens):
 @pytest.fixture(autouse=True)
 def _beside(folder: Path) -> None:
     """A loss that takes some time, and that runs the file `fault.py` in the controller once it is there."""
-    (folder / "beside.py").write_text(BESIDE)
+    (folder / "supervise_beside.py").write_text(BESIDE)
 
 
 def controller(run: Path) -> int:
@@ -148,7 +148,7 @@ def test_a_hanging_controller_writes_its_stacks_and_is_started_again(child: Call
     assert restarts(run)[0].seconds >= 5
     log = (run / "controller.log").read_text()
     assert "Fatal Python error: Aborted" in log and "most recent call first" in log
-    assert hang == "SIGSTOP" or "beside.py" in log, "where it hangs"
+    assert hang == "SIGSTOP" or "supervise_beside.py" in log, "where it hangs"
     before = newest(run)
     process.wait_until(lambda: newest(run) > before)
     process.send(signal.SIGINT)

@@ -76,8 +76,8 @@ SHARDED = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.to
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all runs of this module, which is the current one."""
     path, before, threads = tmp_path_factory.mktemp("recovery"), Path.cwd(), torch.get_num_threads()
-    (path / "beside.py").write_text(BESIDE)
-    (path / "run.yaml").write_text(RUN)
+    (path / "recovery_beside.py").write_text(BESIDE)
+    (path / "run.yaml").write_text(RUN.replace("beside:", "recovery_beside:"))
     os.chdir(path)
     yield path
     os.chdir(before)
@@ -166,7 +166,7 @@ def test_a_trainer_that_hangs_is_killed_and_its_stack_is_in_its_log(folder: Path
     (event,) = events(folder, "hangs", WorkerReplaced)
     assert ") did not respond for " in event.reason and event.reason.partition("; log: ")[0].endswith("during update")
     log = (folder / "hangs/logs/actor_train-0.log").read_text()
-    assert "Current thread" in log and "beside.py" in log and "in kill" in log
+    assert "Current thread" in log and "recovery_beside.py" in log and "in kill" in log
     assert weights(folder, "hangs") == weights(folder, whole)
 
 
@@ -183,7 +183,7 @@ def test_an_asynchronous_run_over_gloo_goes_on_with_a_new_trainer(ray_address: s
 
 
 def test_a_killed_critic_is_replaced(ray_address: str, folder: Path) -> None:
-    algorithm = "algorithm={recipe: ppo, loss: 'beside:loss', value_loss: 'beside:value_loss'}"
+    algorithm = "algorithm={recipe: ppo, loss: 'recovery_beside:loss', value_loss: 'recovery_beside:value_loss'}"
     train(folder, "ppo", "deterministic=true", algorithm)
     with killed("critic"):
         train(folder, "critic", "deterministic=true", algorithm)

@@ -1,6 +1,7 @@
 """`roll verify`: clean runs have no violation, and each invariant that is broken on purpose is caught."""
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from benchmarks.crash_points import MODES, RUN, STEPS, train
+from roll.checkpoint import Checkpoints
 from roll.errors import ConfigError
 from roll.journal.store import Journal
 from roll.report.verify import Verification, verify
@@ -23,13 +25,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("verify")]
 ROOT = Path(__file__).parents[2]
 
 
+PUBLISHED = "SELECT MAX(step) FROM events WHERE kind = 'WeightsPublished'"
+
+
+def _newest(directory: Path) -> int:
+    return max(Checkpoints(directory / "checkpoints", keep=1).steps(), default=0)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished asynchronous run, and one that was killed and resumed."""
     folder = tmp_path_factory.mktemp("runs")
     code, num_points = train(folder / "whole", "asynchronous", None)
     assert code == 0
-    assert train(folder / "resumed", "asynchronous", num_points * 3 // 4)[0] == 9, "it was killed"
+    for point in range(num_points * 3 // 4, num_points, 3):  # until weights were published after the last checkpoint
+        shutil.rmtree(folder / "resumed", ignore_errors=True)
+        assert train(folder / "resumed", "asynchronous", point)[0] == 9, "it was killed"
+        if _newest(folder / "resumed/runs/short") < query(folder / "resumed/runs/short", PUBLISHED)[0]:
+            break
     shutil.copytree(folder / "resumed", folder / "killed")
     assert train(folder / "resumed", "asynchronous", None)[0] == 0
     return folder
@@ -296,7 +309,7 @@ def test_a_damaged_or_missing_journal_is_one_line_and_the_intact_part_is_checked
     scramble_an_event(whole)
     code, text, error = roll("verify", str(whole))
     assert code == 1 and ": not ended, 2 steps, " in text.splitlines()[0] and not error
-    assert text.splitlines()[1].startswith("the journal is damaged (DecodeError: ")
+    assert text.splitlines()[1].startswith("the journal is damaged (")
     with closing(sqlite3.connect(whole / "journal.db")) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (page_size,) = connection.execute("PRAGMA page_size").fetchone()
@@ -326,7 +339,8 @@ def test_a_directory_without_a_run_of_training_is_refused(whole: Path) -> None:
 def test_a_run_can_be_verified_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN), encoding="utf-8")
     command = [sys.executable, "-m", "roll.cli", "train", "run.yaml", *MODES["asynchronous"], "steps=40"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # for the reward, a function of the benchmark
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     try:
         seen, deadline = set[int](), time.monotonic() + 120
         while process.poll() is None:

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +139,22 @@ def test_both_policies_train_above_staleness_0_too(staleness: int, tmp_path: Pat
 def nothing() -> None: ...
 
 
-def press_ctrl_c() -> None:
+def press_ctrl_c(_: Path) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def pull_the_plug() -> None:
+def pull_the_plug(run: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (run / "checkpoints/step-1").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)  # another thread writes it
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("event", [press_ctrl_c, pull_the_plug], ids=["asked to leave", "killed"])
-def test_a_resumed_run_of_two_policies_equals_the_unbroken_one(event: Callable[[], None], tmp_path: Path) -> None:
+def test_a_resumed_run_of_two_policies_equals_the_unbroken_one(event: Callable[[Path], None], tmp_path: Path) -> None:
     commands.train(loaded(tmp_path, "name=whole"), overwrite=False)
     FUSE[:] = [
-        event,
+        partial(event, tmp_path / "broken"),
         *[nothing] * (4 + 16 + 6),
     ]  # in the second step, after 4 validation games and 16 of the first step
     with contextlib.suppress(KeyboardInterrupt):

@@ -195,6 +195,12 @@ CATALOGUE = {
         goal="at most 8 s, 6.5 without the sampler's logprobs, at most 80 GiB",
         needs_gpu=True,
     ),
+    "gpu_generate": Benchmark(
+        run="benchmarks.gpu_generate:run",
+        about="tokens per second of the native generator and of vLLM on one GPU, for two models with random weights",
+        goal="at least 0.55 of the byte bound with the shape of Qwen3-0.6B, 60,000 with 1.5 billion parameters",
+        needs_gpu=True,
+    ),
     "gpu_gsm8k": Benchmark(
         run="benchmarks.gpu_results:gsm8k",
         about="gain in accuracy on the GSM8K test set of a model of 1.5 billion parameters on one GPU",

@@ -159,12 +159,16 @@ def check_sglang(executor: str, infer: RoleConfig, lora: Lora | None, num_polici
         )
 
 
-def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer | SglangInfer) -> None:
-    """Raise ValueError if the generator cannot hold the weights in the trainer's type, which attestation requires."""
-    if train_dtype != "float32" and isinstance(infer, NativeInfer):
+def check_dtypes(train_dtype: str, infer: NativeInfer | VllmInfer | SglangInfer, lora: Lora | None) -> None:
+    """Raise ValueError if the generator cannot sample in the trainer's type, which attestation requires."""
+    if not isinstance(infer, NativeInfer):
+        return
+    if train_dtype == "float32" and infer.kv_cache_gib is not None:
+        raise ValueError("actor_infer.kv_cache_gib: with float32 every sequence has a full cache; leave it out")
+    if train_dtype != "float32" and lora is not None:
         raise ValueError(
-            f"actor_train.dtype ({train_dtype}): backend native samples with float32; set actor_infer.backend to vllm, "
-            "or leave it out"
+            f"actor_train.lora: backend native samples with adapters in float32 only (got {train_dtype}); set "
+            "actor_infer.backend to vllm, or actor_train.dtype to float32"
         )
 
 

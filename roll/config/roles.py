@@ -191,7 +191,7 @@ class RewardModel(AuxiliaryModelConfig):
 
 
 class NativeInfer(RoleConfig):
-    """The built-in generator: continuous batching with one cache slot per sequence."""
+    """The built-in generator, in the trainer's `dtype`: with float32 a cache slot per sequence, with bfloat16 pages."""
 
     backend: Literal["native"] = "native"
     """Samples on a CPU or one GPU."""
@@ -201,6 +201,8 @@ class NativeInfer(RoleConfig):
     """Most prompt tokens prefilled between two decode steps; at least one prompt is."""
     progress_interval: int = Field(default=64, gt=0)
     """Tokens between two progress reports of a running request: the most that a crash can lose of it."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """GiB of keys and values with bfloat16; None: `max_num_seqs` sequences of `rollout.max_seq_len` tokens."""
 
 
 ROLES = ("actor_train", "actor_infer", "reference", "critic", "teacher", "reward_model")

@@ -296,7 +296,7 @@ class Run(Section):
         check_ranks(self.executor, self.actor_train)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
-        check_dtypes(self.actor_train.dtype, self.actor_infer)
+        check_dtypes(self.actor_train.dtype, self.actor_infer, self.actor_train.lora)
         check_logprobs(self.actor_infer, self.algorithm, self.rollout.max_staleness)
         if self.actor_train.lora is not None:
             parallel = getattr(self.actor_train, "parallel", None)
@@ -369,9 +369,13 @@ class Run(Section):
             faults.append(": with rollout.env_timeout_s timing decides what fails; leave it out")
         if rollout.concurrency == "adaptive":
             faults.append(": adaptive rollout.concurrency depends on timing; give a number, or leave it out")
-        if (backend := self.actor_infer.backend) != "native":
+        backend, dtype = self.actor_infer.backend, self.actor_train.dtype
+        if backend != "native":
             reason = f"tokens of backend {backend} depend on the other requests of a batch"
             faults.append(f": {reason}; set actor_infer.backend to native, or deterministic to false")
+        elif dtype != "float32":
+            reason = f"with {dtype} tokens depend on the other requests of a batch"
+            faults.append(f": {reason}; set actor_train.dtype to float32, or deterministic to false")
         if self.deterministic and faults:
             raise ValueError(f"deterministic{faults[0]}")
         return self

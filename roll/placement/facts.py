@@ -96,7 +96,7 @@ def facts_of(run: Run, *, alone: bool = False, count: Count | None = None) -> Ru
     Without `count`, mixtures of experts are unknown.
     """
     inline, native = run.executor == "inline", run.actor_infer.backend == "native"
-    shared = inline and native and run.rollout.max_staleness == 0
+    shared = inline and native and run.rollout.max_staleness == 0 and not _half(run.actor_train)
     return RunFacts(
         roles=tuple(
             _role(run, role, section, _architecture(run, section, count), shared=shared)
@@ -161,7 +161,13 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
 def _generation(section: NativeInfer | VllmInfer | SglangInfer, trainer: Any, *, shared: bool) -> dict[str, Any]:
     if isinstance(section, NativeInfer):
         movable: tuple[Part, ...] = ("kv",) if shared else ("kv", "weights")
-        return {"tokens": section.max_num_batched_tokens, "max_num_seqs": section.max_num_seqs, "movable": movable}
+        return {
+            "tokens": section.max_num_batched_tokens,
+            "max_num_seqs": section.max_num_seqs,
+            "weight_bytes": _BF16 if _half(trainer) else _FP32,
+            "kv_bytes": None if section.kv_cache_gib is None else int(section.kv_cache_gib * GIB),
+            "movable": movable,
+        }
     weight_bytes = _BF16 if _half(trainer if section.dtype == "auto" else section) else _FP32
     if isinstance(section, SglangInfer):
         return {

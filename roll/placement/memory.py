@@ -235,7 +235,8 @@ def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: in
     weights = 0.0 if facts.shared else (model.parameters + role.adapters) * role.weight_bytes / role.tp
     if role.backend == "native":
         span = -(-facts.max_seq_len // _ALIGN) * _ALIGN
-        return weights, max(role.max_num_seqs, _ALIGN) * span * model.kv_row * role.weight_bytes
+        slots = max(role.max_num_seqs, _ALIGN) * span * model.kv_row * role.weight_bytes
+        return weights, slots if role.kv_bytes is None else min(slots, role.kv_bytes)
     if role.kv_bytes is not None:
         return weights, role.kv_bytes
     if not memory:

@@ -18,9 +18,9 @@ from roll.config.roles import Parallel, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.fsdp.ranks import ParallelLayout
-from roll.engines.native.build import WorkerContext, configure_torch
+from roll.engines.native.build import WorkerContext, configure_torch, generator_of
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
+from roll.engines.native.generator import NativeGeneratorSettings
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, architecture, build, engine_for
@@ -86,11 +86,13 @@ def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
     """The actor in this process. Trainer and native generator share one module at `max_staleness` 0."""
     device = configure_torch(specs.context)
     decoder = build(specs.model_spec, device)
-    shared = run.actor_infer.backend == "native" and run.rollout.max_staleness == 0
+    shared = (
+        run.actor_infer.backend == "native" and run.rollout.max_staleness == 0 and run.actor_train.dtype == "float32"
+    )
     channel = Shared() if shared else Mailbox()
     if isinstance(run.actor_infer, NativeInfer):
         settings = replace(native_settings(run, run.actor_infer), device=device)
-        generator = NativeGenerator(decoder if shared else copy.deepcopy(decoder), settings, channel)
+        generator = generator_of(decoder if shared else copy.deepcopy(decoder), settings, channel)
     elif isinstance(run.actor_infer, SglangInfer):
         generator = SglangGenerator(specs.model_spec, sglang_settings(run, run.actor_infer), channel)
     else:
@@ -205,6 +207,8 @@ def native_settings(run: Run, section: NativeInfer) -> NativeGeneratorSettings:
         max_num_batched_tokens=section.max_num_batched_tokens,
         progress_interval=section.progress_interval,
         device=torch.device("cpu"),
+        dtype=getattr(torch, run.actor_train.dtype),
+        kv_cache_gib=section.kv_cache_gib,
     )
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from roll.config.backends import VllmInfer
 from roll.config.load import load
-from roll.config.schema import Run
+from roll.config.schema import NativeInfer, Run
 from roll.errors import ConfigError
-from roll.wiring.actor import vllm_settings
+from roll.wiring.actor import native_settings, vllm_settings
 
 RUN = """\
 model: {shape: {}}
@@ -23,9 +24,11 @@ def loaded(path: Path, rest: str) -> Run:
     return load(path / "run.yaml").run
 
 
-def test_the_native_generator_has_no_16_bit_weights(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"actor_train.dtype \(bfloat16\): backend native samples with float32"):
-        loaded(tmp_path, "actor_train: {dtype: bfloat16}\n")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_native_generator_uses_the_dtype_of_the_trainer(dtype: str, tmp_path: Path) -> None:
+    run = loaded(tmp_path, f"actor_train: {{dtype: {dtype}}}\n")
+    assert isinstance(run.actor_infer, NativeInfer)
+    assert native_settings(run, run.actor_infer).dtype is getattr(torch, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

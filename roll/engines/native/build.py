@@ -10,8 +10,11 @@ from typing import Any, cast
 
 import torch
 
+from roll.engines.hf.decoder import HuggingFaceDecoder
+from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.paged_generator import PagedGenerator
 from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, NativeTrainer, NativeTrainerSettings
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
@@ -56,12 +59,26 @@ def logprob_model(
 
 def generator(
     rank: int, *, model_spec: ModelSpec, settings: NativeGeneratorSettings, context: WorkerContext, channel: Spec
-) -> NativeGenerator:
+) -> NativeGenerator | PagedGenerator:
     """A generator in a separate process, which receives its weights through `channel`."""
     settings = replace(settings, device=configure_torch(context))
-    engine = NativeGenerator(build(model_spec), settings, _channel(channel, rank))
+    engine = generator_of(build(model_spec), settings, _channel(channel, rank))
     engine.continuous = True
     return engine
+
+
+def generator_of(
+    decoder: Decoder | HuggingFaceDecoder, settings: NativeGeneratorSettings, channel: Channel
+) -> NativeGenerator | PagedGenerator:
+    """The generator for these settings."""
+    if settings.dtype is torch.float32:
+        return NativeGenerator(decoder, settings, channel)
+    if not isinstance(decoder, Decoder):
+        raise ConfigError(
+            "actor_infer: backend native samples models of transformers with float32 only; set actor_infer.backend to "
+            "vllm, or actor_train.dtype to float32"
+        )
+    return PagedGenerator(decoder, settings, channel)
 
 
 def configure_torch(context: WorkerContext) -> torch.device:

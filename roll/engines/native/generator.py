@@ -43,6 +43,12 @@ class NativeGeneratorSettings:
     progress_interval: int
     """Tokens of a request per partial output."""
     device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Of weights, keys and values. With 16 bits, `PagedGenerator` is the generator."""
+    kv_cache_gib: float | None = None
+    """Of `PagedGenerator`; None: `max_num_seqs` sequences of full length."""
+    steps_per_read: int = 8
+    """Of `PagedGenerator`: decode steps that the device runs before their tokens are read."""
 
 
 @dataclass(slots=True, kw_only=True)

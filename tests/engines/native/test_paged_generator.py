@@ -1,0 +1,198 @@
+"""The paged generator: its contract, the tokens of the slot generator, and pages that all come back."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll.config.load import load
+from roll.engines.native import sampling
+from roll.engines.native.build import generator_of
+from roll.engines.native.decode_rows import MOST_STOPS, row_counts, uniforms
+from roll.engines.native.generator import NativeGeneratorSettings
+from roll.engines.native.paged_generator import PagedGenerator
+from roll.engines.native.pages import PagePool
+from roll.errors import ConfigError, EngineFailed
+from roll.types import Sampling
+from roll.weights.channel import Channel, Mailbox, Shared
+from tests.engines import contract
+from tests.engines.models import CPU, batch_of, generator, prompts, request, serve, small, trainer, twin
+
+PROMISES = [
+    contract.replies_end_by_length_or_by_a_stop_token,
+    contract.abort_brings_back_what_ran_and_what_queued,
+    contract.abort_by_name_leaves_the_others_alone,
+    contract.abort_of_nobody_does_nothing,
+    contract.nothing_is_sampled_while_paused_and_resume_names_the_version,
+    contract.weights_arrive_only_while_nothing_is_served,
+    contract.a_request_too_long_is_refused_and_harms_nobody,
+    contract.a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
+]
+
+
+def paged(channel: Channel | None = None, **changes: Any) -> PagedGenerator:
+    numbers: dict[str, Any] = {
+        "max_num_seqs": 8,
+        "max_seq_len": 128,
+        "max_num_batched_tokens": 8192,
+        "progress_interval": 64,
+        "device": CPU,
+        **changes,
+    }
+    return PagedGenerator(small(), NativeGeneratorSettings(**numbers), channel or Shared())
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_it_fulfils_the_contract_of_a_generator(promise: Any) -> None:
+    asyncio.run(promise(paged(steps_per_read=1)))
+
+
+def test_it_can_be_probed_and_all_pages_come_back() -> None:
+    engine = paged()
+    asyncio.run(contract.a_probe_speaks_of_every_token_and_leaves_nothing_behind(engine, engine))
+    assert engine.num_free_pages == engine.num_pages - 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_num_seqs": 3},
+        {"max_num_seqs": 20, "max_seq_len": 300},
+        {"kv_cache_gib": 0.0006, "max_seq_len": 256},
+        {"steps_per_read": 1},
+        {"max_num_batched_tokens": 50, "progress_interval": 7},
+    ],
+)
+@pytest.mark.parametrize("kind", [Sampling(), Sampling(temperature=0.7, top_k=9, top_p=0.8)])
+def test_tokens_are_those_of_the_slot_generator_in_any_order_of_admission(
+    changes: dict[str, Any], kind: Sampling
+) -> None:
+    contexts = prompts(24, shortest=1, longest=100, seed=4)
+    requests = [
+        request(
+            f"{at}-{sibling}",
+            ids,
+            3 + (7 * at + 5 * sibling) % 24,
+            key=10 * at + sibling,
+            stop=frozenset({5}),
+            sampling=Sampling(temperature=0) if sibling == 2 else kind,
+        )
+        for at, ids in enumerate(contexts)
+        for sibling in range(3)
+    ]
+    engine = paged(**changes)
+    actual = asyncio.run(serve(engine, requests))
+    expected = asyncio.run(serve(generator(small(), context=300), requests))
+    assert engine.num_free_pages == engine.num_pages - 1
+    for name, answer in expected.items():
+        assert (actual[name].ids, actual[name].finish) == (answer.ids, answer.finish), name
+        np.testing.assert_allclose(actual[name].logprobs, answer.logprobs, atol=1e-4)
+
+
+def test_in_16_bits_its_logprobs_are_those_of_the_trainer() -> None:
+    decoder = small(vocab_size=64)
+    engine = PagedGenerator(twin(decoder), paged(dtype=torch.bfloat16).settings, Shared())
+    answers = asyncio.run(serve(engine, [request(str(at), ids, 20) for at, ids in enumerate(prompts(8))]))
+    rows = [[*ids, *answers[str(at)].ids] for at, ids in enumerate(prompts(8))]
+    learner = trainer(decoder)
+    asyncio.run(learner.start())
+    scored = asyncio.run(learner.logprobs(batch_of(rows)))
+    start, gaps = 0, []
+    for at, row in enumerate(rows):
+        new = len(answers[str(at)].ids)
+        gaps.append(scored[start + len(row) - new : start + len(row)].numpy() - answers[str(at)].logprobs)
+        start += len(row)
+    assert np.abs(np.concatenate(gaps)).mean() < 0.05
+
+
+def test_new_weights_are_sampled_from_after_they_arrive() -> None:
+    channel = Mailbox()
+    engine, other = paged(channel), small(seed=1)
+    context = [request("a", [1, 2, 3], 12)]
+
+    async def exchange() -> None:
+        await engine.start()
+        await engine.pause()
+        learner = trainer(other, channel=channel)
+        await learner.start()
+        sent = await learner.send(1)
+        assert await engine.receive(1) == sent
+        await engine.resume(1)
+
+    asyncio.run(exchange())
+    expected = asyncio.run(serve(generator(small(seed=1)), context))
+    assert asyncio.run(serve(engine, context))["a"].ids == expected["a"].ids
+
+
+def test_noise_on_the_device_is_that_of_the_host() -> None:
+    keys = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
+    positions = np.arange(1000, dtype=np.uint64)
+    actual = uniforms(torch.from_numpy(keys.astype(np.int64)), torch.from_numpy(positions.astype(np.int64)))
+    assert (actual.numpy() == sampling.uniforms(keys, positions)).all()
+
+
+def test_a_page_is_free_when_its_last_user_releases_it() -> None:
+    pool = PagePool(4)
+    first, *_ = pages = pool.take(2)
+    assert 0 not in pages and pool.num_free == 1
+    pool.share([first])
+    pool.release(pages)
+    assert pool.num_free == 2
+    pool.release([first])
+    assert pool.num_free == 3
+
+
+def test_the_numbers_of_rows_reach_the_most_and_grow_by_an_eighth() -> None:
+    for most in (2, 8, 9, 100, 512, 1000):
+        sizes = row_counts(most)
+        assert sizes[-1] >= most and (len(sizes) == 1 or sizes[-2] < most)
+        assert all(after - before <= max(8, before // 8) for before, after in pairwise(sizes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids", "stop", "message"),
+    [
+        ({}, [1], frozenset(range(MOST_STOPS + 1)), "stop tokens and the limit is"),
+        ({"kv_cache_gib": 1e-5}, [1] * 100, frozenset[int](), "raise actor_infer.kv_cache_gib"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused(
+    changes: dict[str, Any], ids: list[int], stop: frozenset[int], message: str
+) -> None:
+    with pytest.raises(EngineFailed, match=message):
+        asyncio.run(paged(**changes).submit([request("r", ids, stop=stop)]))
+
+
+def test_the_dtype_chooses_the_generator() -> None:
+    settings = paged().settings
+    assert not isinstance(generator_of(small(), settings, Shared()), PagedGenerator)
+    half = NativeGeneratorSettings(
+        max_num_seqs=8,
+        max_seq_len=64,
+        max_num_batched_tokens=64,
+        progress_interval=8,
+        device=CPU,
+        dtype=torch.bfloat16,
+    )
+    assert isinstance(generator_of(small(), half, Shared()), PagedGenerator)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_train.dtype=bfloat16"], "deterministic: with bfloat16 tokens depend on the other requests"),
+        (["actor_infer.kv_cache_gib=1"], "with float32 every sequence has a full cache"),
+        (
+            ["actor_train.dtype=bfloat16", "deterministic=false", "actor_train.lora={rank: 2}"],
+            "samples with adapters in float32 only",
+        ),
+    ],
+)
+def test_what_it_does_not_support_is_refused_in_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(Path("examples/arithmetic.yaml"), overrides)

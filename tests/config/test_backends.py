@@ -38,7 +38,7 @@ def test_the_section_is_that_of_the_backend(tmp_path: Path) -> None:
             "run.yaml:5: unknown key 'actor_infer.max_num_seq'; did you mean 'max_num_seqs'",
         ),
         ("{backend: vllm, parallel: {tq: 4}}", "unknown key 'actor_infer.parallel.tq'; known: cp, tp"),
-        ("{kv_cache_gib: 4}", "unknown key 'actor_infer.kv_cache_gib'; only another backend has it"),
+        ("{enforce_eager: true}", "unknown key 'actor_infer.enforce_eager'; only another backend has it"),
         ("{backend: vllm, parallel: {tp: 0}}", r"actor_infer.parallel.tp: must be greater than 0 \(got 0\)"),
         ("{max_num_seqs: 1}", r"actor_infer.max_num_seqs: must be greater than 1 \(got 1\)"),
         ("4", "actor_infer: must be a section of keys and values"),

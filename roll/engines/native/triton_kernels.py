@@ -7,28 +7,15 @@ import triton
 import triton.language as tl
 
 
+# fmt: off
 @triton.jit
 def attend(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    table_ptr,
-    length_ptr,
-    out_ptr,
-    sum_ptr,
-    scale,
-    q_stride,
-    token_stride,
-    table_stride,
-    split_stride,
-    SPLITS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUP_PAD: tl.constexpr,
-    DIM: tl.constexpr,
-    DIM_PAD: tl.constexpr,
-    PAGE: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, table_ptr, length_ptr, out_ptr, sum_ptr,
+    scale, q_stride, token_stride, table_stride, split_stride,
+    SPLITS: tl.constexpr, PRECISION: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr,
+    DIM: tl.constexpr, DIM_PAD: tl.constexpr, PAGE: tl.constexpr,
 ):
+    # fmt: on
     """Attention of the query heads of one key head of one row, over one part of its pages, with a running maximum."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(1) * GROUP

@@ -1,6 +1,7 @@
 """The paged generator: its contract, the tokens of the slot generator, and pages that all come back."""
 
 import asyncio
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from roll.commands import train as commands
 from roll.config.load import load
 from roll.engines.native import sampling
 from roll.engines.native.build import generator_of
@@ -17,6 +19,9 @@ from roll.engines.native.generator import NativeGeneratorSettings
 from roll.engines.native.paged_generator import PagedGenerator
 from roll.engines.native.pages import PagePool
 from roll.errors import ConfigError, EngineFailed
+from roll.journal.events import WeightsPublished
+from roll.journal.store import Journal
+from roll.tracking.sinks import read_lines
 from roll.types import Sampling
 from roll.weights.channel import Channel, Mailbox, Shared
 from tests.engines import contract
@@ -180,6 +185,27 @@ def test_the_dtype_chooses_the_generator() -> None:
         dtype=torch.bfloat16,
     )
     assert isinstance(generator_of(small(), half, Shared()), PagedGenerator)
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_trains_in_16_bits_with_every_version_attested(staleness: int, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(f"""\
+name: half
+directory: {tmp_path}
+steps: 3
+model: {{shape: {{hidden: 64, layers: 2, heads: 4, kv_heads: 2}}}}
+algorithm: grpo
+tasks: [{{name: sums, data: {{kind: arithmetic}}, reward: exact}}]
+rollout: {{groups_per_step: 4, group_size: 4, max_seq_len: 96, max_new_tokens: 8, max_staleness: {staleness}}}
+actor_train: {{dtype: bfloat16}}
+""")
+    commands.train(load(tmp_path / "run.yaml"), overwrite=False)
+    lines = read_lines(tmp_path / "half/metrics.jsonl")
+    mismatches = [line["sampler_mismatch/mean"] for line in lines if "sampler_mismatch/mean" in line]
+    assert len(mismatches) == 3 and max(mismatches) < 0.02
+    with closing(Journal(tmp_path / "half/journal.db")) as journal:
+        versions = [entry.event.version for entry in journal.events(WeightsPublished)]
+    assert versions == sorted(versions) and len(versions) >= 3
 
 
 @pytest.mark.parametrize(

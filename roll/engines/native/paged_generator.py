@@ -166,8 +166,8 @@ class PagedGenerator(SteppedGenerator):
         settings, needed = self.settings, _pages_for(self.settings.max_seq_len) + 1
         if needed >= self.num_pages:
             raise ConfigError(
-                f"actor_infer.kv_cache_gib: a sequence of rollout.max_seq_len takes {needed} pages of {PAGE} tokens and "
-                f"there are {self.num_pages - 1} (got {settings.kv_cache_gib:g}); raise it"
+                f"actor_infer.kv_cache_gib: a sequence of rollout.max_seq_len takes {needed} pages of {PAGE} tokens "
+                f"and there are {self.num_pages - 1} (got {settings.kv_cache_gib:g}); raise it"
             )
         self._pool, self._rows, self._prompts = PagePool(self.num_pages), [], {}
         cache = PagedCache(

@@ -155,7 +155,7 @@ def test_more_stop_tokens_than_rows_have_room_for_are_refused() -> None:
 
 
 def test_a_cache_without_room_for_one_sequence_is_refused_in_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"actor_infer.kv_cache_gib: .* takes 3 pages of 64 tokens and there are 0 .*; raise it$"):
+    with pytest.raises(ConfigError, match=r"kv_cache_gib: .* takes 3 pages of 64 tokens and there are 0 .*; raise it$"):
         asyncio.run(paged(kv_cache_gib=1e-5).start())
 
 

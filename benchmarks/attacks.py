@@ -49,7 +49,9 @@ class Attack:
     left: tuple[int, ...]
     """Ids of its processes that survived the sandbox."""
     bounded: bool
-    """Whether its time and its output stayed within the limits."""
+    """Whether its output stayed within the limit, and the clock ended it where it does not end itself."""
+    in_time: bool
+    """Whether it ended within `SLACK_S` of the limit; a busy machine adds its own delay."""
 
     @property
     def succeeded(self) -> bool:
@@ -92,7 +94,7 @@ def attack(level: SandboxLevel, hostile: Hostile, machine: Mapping[str, object])
     in_time = outcome.wall_s < limits.wall_s + SLACK_S
     in_size = max(len(outcome.stdout), len(outcome.stderr)) <= limits.output_bytes
     ended = not hostile.slow or outcome.reason in (ExitReason.TIMED_OUT, ExitReason.KILLED)
-    return Attack(outcome=outcome, left=_survivors(mark), bounded=in_time and in_size and ended)
+    return Attack(outcome=outcome, left=_survivors(mark), bounded=in_size and ended, in_time=in_time)
 
 
 def _survivors(mark: str) -> tuple[int, ...]:

@@ -224,13 +224,15 @@ def _hostile() -> dict[str, Any]:
         if not unavailable_reason():
             tried = attacks(BUBBLEWRAP, ALL, machine)
             details["bubblewrap_succeeded"] = [
-                name for name, each in tried.items() if each.succeeded or not each.bounded
+                name for name, each in tried.items() if each.succeeded or not (each.bounded and each.in_time)
             ]
         tried = attacks(PLAIN, without_isolation(ALL), machine)
     passed = {name for name, each in tried.items() if each.succeeded}
     details["plain_not_stopped"] = sorted(passed & NOT_STOPPED_BY_PLAIN)
     details["plain_not_stopped_and_not_listed"] = sorted(
-        name for name, each in tried.items() if not each.bounded or name in passed - NOT_STOPPED_BY_PLAIN
+        name
+        for name, each in tried.items()
+        if not (each.bounded and each.in_time) or name in passed - NOT_STOPPED_BY_PLAIN
     )
     succeeded = details.get("bubblewrap_succeeded", unavailable_reason())
     typer.echo(f"{len(ALL)} hostile programs: in bubblewrap {succeeded or 'none'} succeeded; with limits alone")

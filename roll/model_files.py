@@ -29,8 +29,25 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len, generates=generates)):
             yield key, fault
     infer = run.actor_infer
+    if infer.backend == "native" and run.actor_train.dtype != "float32" and _takes_hf(run):
+        yield (
+            "actor_infer.backend",
+            f"native samples models of the engine hf with float32 only (got {run.actor_train.dtype}); choose vllm, or "
+            "set actor_train.dtype to float32",
+        )
     if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
+
+
+def _takes_hf(run: Run) -> bool:
+    """Whether the actor is computed by the engine `hf`, as far as the files on this machine tell."""
+    if run.model.path is None or run.model.engine != "auto":
+        return run.model.engine == "hf"
+    try:
+        config: Any = json.loads((Path(run.model.path) / "config.json").read_text(encoding="utf-8"))
+        return engine_of(config, "auto", run.rollout.max_seq_len) == "hf"
+    except (OSError, ValueError, AttributeError):
+        return False  # reported with the other faults of config.json
 
 
 def _has_experts(directory: Path) -> bool:

@@ -247,6 +247,12 @@ class Run(Section):
         return max(0, self.steps - self.algorithm.critic_warmup) * self.algorithm.num_updates
 
     @property
+    def shares_module(self) -> bool:
+        """Whether trainer and generator are one module, which an optimizer step updates for both."""
+        native = self.actor_infer.backend == "native" and self.actor_train.dtype == "float32"
+        return native and self.executor == "inline" and self.rollout.max_staleness == 0
+
+    @property
     def reference_is_base(self) -> bool:
         """Whether the reference is the actor without its adapters, so that no separate model is started for it."""
         return self.actor_train.lora is not None and self.reference.path is None

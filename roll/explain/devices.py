@@ -80,7 +80,7 @@ def _cluster(run: Run, cluster: str | None = None) -> str:
 
 
 def _parameters(run: Run) -> str:
-    if run.rollout.max_staleness == 0 and run.actor_infer.backend == "native":
+    if run.shares_module:
         return "trainer and generator share one module; an optimizer step updates both"
     if run.actor_train.lora is not None:
         return "the generator has its own copy of the model, and gets new adapters between two decode steps"

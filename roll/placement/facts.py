@@ -95,8 +95,7 @@ def facts_of(run: Run, *, alone: bool = False, count: Count | None = None) -> Ru
 
     Without `count`, mixtures of experts are unknown.
     """
-    inline, native = run.executor == "inline", run.actor_infer.backend == "native"
-    shared = inline and native and run.rollout.max_staleness == 0 and not _half(run.actor_train)
+    inline, shared = run.executor == "inline", run.shares_module
     return RunFacts(
         roles=tuple(
             _role(run, role, section, _architecture(run, section, count), shared=shared)

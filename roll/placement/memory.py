@@ -34,6 +34,8 @@ _HEAD = 8
 """Bytes per weight of the output layer in the fused operation: rounded weight, gradient and its accumulator."""
 _LAYER = 8
 """Bytes per weight of a layer that is recomputed in the backward pass, likewise."""
+_PAGE = 64
+"""Tokens per page of the native generator in 16 bits; each sequence has one more."""
 _ALIGN = 16
 """Attention spans are rounded up to a multiple of this."""
 USABLE = 0.95
@@ -234,7 +236,8 @@ def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: in
     """Bytes of weights and of the KV cache."""
     weights = 0.0 if facts.shared else (model.parameters + role.adapters) * role.weight_bytes / role.tp
     if role.backend == "native":
-        span = -(-facts.max_seq_len // _ALIGN) * _ALIGN
+        paged = role.weight_bytes == 2
+        span = (-(-facts.max_seq_len // _PAGE) + 1) * _PAGE if paged else -(-facts.max_seq_len // _ALIGN) * _ALIGN
         slots = max(role.max_num_seqs, _ALIGN) * span * model.kv_row * role.weight_bytes
         return weights, slots if role.kv_bytes is None else min(slots, role.kv_bytes)
     if role.kv_bytes is not None:

@@ -87,12 +87,10 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
 
 
 def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
-    """The actor in this process. Trainer and native generator share one module at `max_staleness` 0."""
+    """The actor in this process."""
     device = configure_torch(specs.context)
     decoder = build(specs.model_spec, device)
-    shared = (
-        run.actor_infer.backend == "native" and run.rollout.max_staleness == 0 and run.actor_train.dtype == "float32"
-    )
+    shared = run.shares_module
     channel = Shared() if shared else Mailbox()
     if isinstance(run.actor_infer, NativeInfer):
         settings = replace(native_settings(run, run.actor_infer), device=device)

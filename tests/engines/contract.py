@@ -220,3 +220,16 @@ async def _work(engine: Generator, steps: int) -> None:
         await asyncio.sleep(0)
         assert not working.done() or working.result() == []
         working.cancel()
+
+
+GENERATOR = (
+    replies_end_by_length_or_by_a_stop_token,
+    abort_brings_back_what_ran_and_what_queued,
+    abort_by_name_leaves_the_others_alone,
+    abort_of_nobody_does_nothing,
+    nothing_is_sampled_while_paused_and_resume_names_the_version,
+    weights_arrive_only_while_nothing_is_served,
+    a_request_too_long_is_refused_and_harms_nobody,
+    a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
+)
+"""The promises of every generator."""

@@ -33,19 +33,7 @@ def every(engines: dict[str, Any]) -> Any:
 
 
 @every(GENERATORS)
-@pytest.mark.parametrize(
-    "promise",
-    [
-        contract.replies_end_by_length_or_by_a_stop_token,
-        contract.abort_brings_back_what_ran_and_what_queued,
-        contract.abort_by_name_leaves_the_others_alone,
-        contract.abort_of_nobody_does_nothing,
-        contract.nothing_is_sampled_while_paused_and_resume_names_the_version,
-        contract.weights_arrive_only_while_nothing_is_served,
-        contract.a_request_too_long_is_refused_and_harms_nobody,
-        contract.a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
-    ],
-)
+@pytest.mark.parametrize("promise", contract.GENERATOR)
 def test_every_generator_fulfils_its_contract(make: Callable[[], Any], promise: Any) -> None:
     asyncio.run(promise(make()))
 

@@ -132,12 +132,12 @@ class DecodeRows:
             arrived.record()
         return Decoded(ids=ids, logprobs=logprobs, counts=counts, alive=alive, arrived=arrived)
 
-    def capture(self, report: Callable[[int, int], None] | None = None) -> None:
+    def capture(self) -> None:
         """Record the graph of every number of rows, the largest first, so that the others reuse its memory."""
         if self._integers.device.type != "cuda":
             return
         pool = None
-        for number, size in enumerate(reversed(self.sizes)):
+        for size in reversed(self.sizes):
             self._cursor.zero_()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -150,8 +150,6 @@ class DecodeRows:
                 self._step(size, draw_rows)
             pool = graph.pool()
             self._graphs[size] = graph
-            if report is not None:
-                report(number + 1, len(self.sizes))
 
     def _step(self, size: int, draw: Draw) -> None:
         state = self._integers[:size]

@@ -109,18 +109,12 @@ class NativeGenerator(SteppedGenerator):
 
     async def receive(self, version: int) -> Digest:
         assert self._paused and not self._running and not self._queue, "weights change only while nothing is served"
+        if self.decoder.lora is None:
+            return receive_weights(self.decoder, self.channel, version)
         arriving = iter(self.channel.receive(version=version))
-        first = next(arriving, None)
-        if self.decoder.lora is not None:
-            if first is not None:
-                lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
-            return lora.digest_served(self.decoder, torch.float32)
-        if first is None:  # both sides share a module
-            return digest(tensor for _, tensor in published_tensors(self.decoder))
-        with StreamingDigest() as streaming:
-            tensors = streaming.watch(chain([first], arriving), dict(self.decoder.named_tensors()))
-            self.decoder.load(tensors, where=f"version {version}")
-            return streaming.digest()
+        if (first := next(arriving, None)) is not None:
+            lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
+        return lora.digest_served(self.decoder, torch.float32)
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
         """Logprobs of the given tokens come from their own prefill; this generator caches no prefixes."""
@@ -139,13 +133,7 @@ class NativeGenerator(SteppedGenerator):
             while self._running:
                 self._decode()
         outputs, self._outputs = self._outputs, before
-        return Output.of(
-            "probe",
-            (*ids[1:], *(token for output in outputs for token in output.ids.tolist())),
-            (*read, *(logprob for output in outputs for logprob in output.logprobs.tolist())),
-            version=self._version,
-            finish=Finish.LENGTH,
-        )
+        return probe_output(ids, read, outputs, self._version)
 
     async def statistics(self) -> Statistics:
         return Statistics()  # requests are never evicted from their slots
@@ -276,3 +264,25 @@ class NativeGenerator(SteppedGenerator):
                 assert self._cache is not None
                 self._cache.copy(len(self._running), [slot], last.length)
                 self._running[slot] = last
+
+
+def receive_weights(decoder: Decoder | HuggingFaceDecoder, channel: Channel, version: int) -> Digest:
+    """Load the weights of a version into the decoder; the digest of all of them."""
+    arriving = iter(channel.receive(version=version))
+    if (first := next(arriving, None)) is None:  # both sides share a module
+        return digest(tensor for _, tensor in published_tensors(decoder))
+    with StreamingDigest() as streaming:
+        tensors = streaming.watch(chain([first], arriving), dict(decoder.named_tensors()))
+        decoder.load(tensors, where=f"version {version}")
+        return streaming.digest()
+
+
+def probe_output(ids: Sequence[int], read: Sequence[float], outputs: Sequence[Output], version: int) -> Output:
+    """The result of a probe: the given tokens after the first with the logprobs `read`, then the sampled ones."""
+    return Output.of(
+        "probe",
+        (*ids[1:], *(token for output in outputs for token in output.ids.tolist())),
+        (*read, *(logprob for output in outputs for logprob in output.logprobs.tolist())),
+        version=version,
+        finish=Finish.LENGTH,
+    )

@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
-from roll.engines.native import lora
 from roll.engines.native.decode_rows import MOST_STOPS, Decoded, DecodeRows
 from roll.engines.native.decoder import Decoder
-from roll.engines.native.generator import NativeGeneratorSettings
+from roll.engines.native.generator import NativeGeneratorSettings, probe_output, receive_weights
 from roll.engines.native.mixed import Precision, hidden
 from roll.engines.native.packed import to_device
 from roll.engines.native.pages import PAGE, PagedCache, PagePool
 from roll.engines.native.sampling import score
-from roll.errors import EngineFailed
+from roll.errors import ConfigError, EngineFailed
 from roll.types import Finish, Sampling
 from roll.weights.channel import Channel
-from roll.weights.digest import Digest, StreamingDigest, digest, published_tensors
+from roll.weights.digest import Digest
 
 
 @dataclass(slots=True)
@@ -99,8 +97,11 @@ class PagedGenerator(SteppedGenerator):
     async def submit(self, requests: Sequence[Request]) -> None:
         self._check_lengths(requests)
         for request in requests:
-            if reason := self._refused(request):
-                raise EngineFailed(f"request {request.id}: {reason}")
+            if (number := len(request.stop)) > MOST_STOPS:
+                raise EngineFailed(
+                    f"request {request.id}: has {number} stop tokens, and the limit is {MOST_STOPS}; use "
+                    "actor_infer.backend vllm"
+                )
         self._queue.extend(requests)
         self._changed.set()
 
@@ -122,18 +123,7 @@ class PagedGenerator(SteppedGenerator):
 
     async def receive(self, version: int) -> Digest:
         assert self._paused and not self._busy, "weights change only while nothing is served"
-        arriving = iter(self.channel.receive(version=version))
-        first = next(arriving, None)
-        if self.decoder.lora is not None:
-            if first is not None:
-                lora.load_adapter(self.decoder, chain([first], arriving), where=f"version {version}")
-            return lora.digest_served(self.decoder, self.settings.dtype)
-        if first is None:
-            return digest(tensor for _, tensor in published_tensors(self.decoder))
-        with StreamingDigest() as streaming:
-            tensors = streaming.watch(chain([first], arriving), dict(self.decoder.named_tensors()))
-            self.decoder.load(tensors, where=f"version {version}")
-            return streaming.digest()
+        return receive_weights(self.decoder, self.channel, version)
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
         assert self._paused and not self._busy, "probes run only while nothing is served"
@@ -152,13 +142,7 @@ class PagedGenerator(SteppedGenerator):
         while self._busy:
             self._advance()
         outputs, self._outputs = self._outputs, before
-        return Output.of(
-            "probe",
-            (*ids[1:], *(token for output in outputs for token in output.ids.tolist())),
-            (*read, *(logprob for output in outputs for logprob in output.logprobs.tolist())),
-            version=self._version,
-            finish=Finish.LENGTH,
-        )
+        return probe_output(ids, read, outputs, self._version)
 
     async def statistics(self) -> Statistics:
         return Statistics()  # pages for the longest response are taken at admission, so requests are never evicted
@@ -179,7 +163,12 @@ class PagedGenerator(SteppedGenerator):
 
     @torch.inference_mode()
     def _build(self) -> None:
-        settings = self.settings
+        settings, needed = self.settings, _pages_for(self.settings.max_seq_len) + 1
+        if needed >= self.num_pages:
+            raise ConfigError(
+                f"actor_infer.kv_cache_gib: a sequence of rollout.max_seq_len takes {needed} pages of {PAGE} tokens "
+                f"and there are {self.num_pages - 1} (got {settings.kv_cache_gib:g}); raise it"
+            )
         self._pool, self._rows, self._prompts = PagePool(self.num_pages), [], {}
         cache = PagedCache(
             self.decoder.cache_shape, num_pages=self.num_pages, dtype=settings.dtype, device=settings.device
@@ -304,16 +293,6 @@ class PagedGenerator(SteppedGenerator):
         elif next(s for s in sizes if s >= len(running)) < next(s for s in sizes if s >= len(self._rows)):
             self._device_rows.arrange(running)
             self._rows = [self._rows[at] for at in running]
-
-    def _refused(self, request: Request) -> str:
-        """Why a request cannot be served; empty if it can."""
-        if len(request.stop) > MOST_STOPS:
-            return f"it has {len(request.stop)} stop tokens and the limit is {MOST_STOPS}; use actor_infer.backend vllm"
-        needed = _pages_for(len(request.ids) + request.max_new_tokens) + 1
-        if needed >= self.num_pages:
-            has = f"it needs {needed} pages of {PAGE} tokens and there are {self.num_pages - 1}"
-            return f"{has}; raise actor_infer.kv_cache_gib"
-        return ""
 
 
 def _pages_for(num_tokens: int) -> int:

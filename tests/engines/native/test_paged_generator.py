@@ -21,22 +21,12 @@ from roll.engines.native.pages import PagePool
 from roll.errors import ConfigError, EngineFailed
 from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
+from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
 from roll.types import Sampling
 from roll.weights.channel import Channel, Mailbox, Shared
 from tests.engines import contract
 from tests.engines.models import CPU, batch_of, generator, prompts, request, serve, small, trainer, twin
-
-PROMISES = [
-    contract.replies_end_by_length_or_by_a_stop_token,
-    contract.abort_brings_back_what_ran_and_what_queued,
-    contract.abort_by_name_leaves_the_others_alone,
-    contract.abort_of_nobody_does_nothing,
-    contract.nothing_is_sampled_while_paused_and_resume_names_the_version,
-    contract.weights_arrive_only_while_nothing_is_served,
-    contract.a_request_too_long_is_refused_and_harms_nobody,
-    contract.a_wait_that_is_cancelled_ends_although_it_was_woken_in_the_same_moment,
-]
 
 
 def paged(channel: Channel | None = None, **changes: Any) -> PagedGenerator:
@@ -51,7 +41,7 @@ def paged(channel: Channel | None = None, **changes: Any) -> PagedGenerator:
     return PagedGenerator(small(), NativeGeneratorSettings(**numbers), channel or Shared())
 
 
-@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("promise", contract.GENERATOR)
 def test_it_fulfils_the_contract_of_a_generator(promise: Any) -> None:
     asyncio.run(promise(paged(steps_per_read=1)))
 
@@ -159,18 +149,28 @@ def test_the_numbers_of_rows_reach_the_most_and_grow_by_an_eighth() -> None:
         assert all(after - before <= max(8, before // 8) for before, after in pairwise(sizes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "ids", "stop", "message"),
-    [
-        ({}, [1], frozenset(range(MOST_STOPS + 1)), "stop tokens and the limit is"),
-        ({"kv_cache_gib": 1e-5}, [1] * 100, frozenset[int](), "raise actor_infer.kv_cache_gib"),
-    ],
-)
-def test_a_request_that_cannot_be_served_is_refused(
-    changes: dict[str, Any], ids: list[int], stop: frozenset[int], message: str
-) -> None:
-    with pytest.raises(EngineFailed, match=message):
-        asyncio.run(paged(**changes).submit([request("r", ids, stop=stop)]))
+def test_more_stop_tokens_than_rows_have_room_for_are_refused() -> None:
+    with pytest.raises(EngineFailed, match="17 stop tokens, and the limit is 16"):
+        asyncio.run(paged().submit([request("r", [1], stop=frozenset(range(MOST_STOPS + 1)))]))
+
+
+def test_a_cache_without_room_for_one_sequence_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"kv_cache_gib: .* takes 3 pages of 64 tokens and there are 0 .*; raise it$"):
+        asyncio.run(paged(kv_cache_gib=1e-5).start())
+
+
+def test_a_model_of_the_engine_hf_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    text = Path("examples/arithmetic.yaml").read_text()
+    (tmp_path / "run.yaml").write_text(text)
+    changes = ["model.engine=hf", "actor_train.dtype=bfloat16", "deterministic=false"]
+    with pytest.raises(ConfigError, match="native samples models of the engine hf with float32 only"):
+        preflight(load(tmp_path / "run.yaml", changes))
+
+
+def test_only_float32_shares_the_module_of_the_trainer() -> None:
+    file = Path("examples/arithmetic.yaml")
+    assert load(file).run.shares_module
+    assert not load(file, ["actor_train.dtype=bfloat16", "deterministic=false"]).run.shares_module
 
 
 def test_the_dtype_chooses_the_generator() -> None:

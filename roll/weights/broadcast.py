@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from roll.weights.buckets import NUM_BUFFERS, Entry, NamedTensor, blame_transfer, buckets, copy_into, size_of
+from roll.weights.buckets import NUM_BUFFERS, Entry, NamedTensor, buckets, copy_into, size_of
+from roll.weights.membership import Membership
 
 _dist: Any = dist  # its types are incomplete
 _SEND_IN_PLACE = 4 * 2**20
@@ -34,15 +34,13 @@ class Rendezvous:
     """0 sends, all others receive."""
     size: int
     timeout_s: float = 600.0
-    """For each bucket, and for all members to arrive."""
+    """For each bucket."""
+    arrival_s: float = 120.0
+    """For all members to arrive, all of which are called at the same time."""
 
 
-class GlooChannel:
-    """`Channel` from rank 0 to all other ranks of a rendezvous.
-
-    After a gap in the versions all members form a new group, in which a replacement may have the rank of a member that
-    died. A member whose transfer fails leaves the group, so that the others fail at once instead of after the timeout.
-    """
+class GlooChannel(Membership):
+    """`Channel` from rank 0 to all other ranks of a rendezvous."""
 
     _device = "cpu"
 
@@ -50,8 +48,8 @@ class GlooChannel:
         self.rendezvous, self.bucket_bytes = rendezvous, bucket_bytes
         self._store: Any = None
         self._group: Any = None
-        self._last: int | None = None
-        """The most recent version."""
+        self._payload_group: Any = None
+        """The group that moves the bytes of a bucket."""
         self._buffers: list[torch.Tensor] = []
 
     def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
@@ -82,37 +80,23 @@ class GlooChannel:
                 for entry in entries:
                     yield entry.name, entry.tensor(payload)
 
-    @contextmanager
-    def _transfer(self, version: int) -> Generator[None]:
-        """A transfer in the current group or a new one; after an error this member has left it."""
-        try:
-            with blame_transfer(version):
-                self._join(version)
-                yield
-        except BaseException:
-            group, self._group, self._last = self._group, None, None
-            if group is not None:
-                group.abort()
-            raise
-
     def _join(self, version: int) -> None:
-        """Form a group unless `version` follows the last one; versions are equal everywhere, so all members agree."""
-        member = self._last is not None and version == self._last + 1
-        self._last = version
-        if member:
-            return
-        timeout = self._open_store()
-        store = _dist.PrefixStore(str(version), self._store)
-        self._group = _dist.ProcessGroupGloo(store, self.rendezvous.rank, self.rendezvous.size, timeout)
-
-    def _open_store(self) -> timedelta:
-        """Meet the other members, unless that is done; returns the timeout."""
         meeting = self.rendezvous
-        timeout = timedelta(seconds=meeting.timeout_s)
+        arrival, timeout = timedelta(seconds=meeting.arrival_s), timedelta(seconds=meeting.timeout_s)
         if self._store is None:
-            self._store = next(_dist.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=timeout))[0]
-            self._store.set_timeout(timeout)
-        return timeout
+            self._store = next(_dist.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=arrival))[0]
+            self._store.set_timeout(arrival)
+        store = _dist.PrefixStore(str(version), self._store)
+        self._group = _dist.ProcessGroupGloo(store, meeting.rank, meeting.size, timeout)
+        self._payload_group = self._form_payload_group(_dist.PrefixStore("payload", store), timeout)
+
+    def _form_payload_group(self, store: Any, timeout: timedelta) -> Any:
+        return self._group
+
+    def _leave(self) -> None:
+        groups, self._group, self._payload_group = {self._payload_group, self._group}, None, None
+        for group in groups - {None}:
+            group.abort()
 
     def _pack(self, tensors: Iterable[NamedTensor]) -> Iterator[tuple[list[Entry], torch.Tensor]]:
         """The entries and bytes of each bucket; two buffers alternate, and large tensors are sent from their memory."""
@@ -120,7 +104,7 @@ class GlooChannel:
         for bucket in buckets(tensors, self.bucket_bytes, separate=self._separate):
             stored = bucket[0][1]
             if self._separate(stored):
-                payload = stored.cpu().contiguous().view(-1).view(torch.uint8)
+                payload = stored.to(self._device).contiguous().view(-1).view(torch.uint8)
             else:
                 payload = self._buffer(number, size_of(bucket))
                 copy_into(payload, bucket)
@@ -128,7 +112,9 @@ class GlooChannel:
             yield [entry for entry, _ in bucket], payload
 
     def _separate(self, stored: torch.Tensor) -> bool:
-        in_place = stored.device.type == "cpu" and stored.is_contiguous() and stored.nbytes >= _SEND_IN_PLACE
+        in_place = (
+            stored.device.type == self._device == "cpu" and stored.is_contiguous() and stored.nbytes >= _SEND_IN_PLACE
+        )
         return in_place or stored.nbytes > self.bucket_bytes
 
     def _buffer(self, number: int, num_bytes: int) -> torch.Tensor:
@@ -144,8 +130,8 @@ class GlooChannel:
         text = json.dumps([version, [astuple(entry) for entry in entries]]).encode()
         header = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         sizes = torch.tensor([len(header), len(payload)])
-        parts = [sizes, header, *([payload] if len(payload) else [])]
-        return [(self._group.broadcast(part, 0), part) for part in parts]
+        posted = [(self._group.broadcast(part, 0), part) for part in (sizes, header)]
+        return [*posted, *([(self._payload_group.broadcast(payload, 0), payload)] if len(payload) else [])]
 
     def _expect(self, number: int, version: int) -> tuple[list[Entry], torch.Tensor, Any]:
         """The entries of the next bucket, its memory, and the operation that fills it."""
@@ -156,7 +142,7 @@ class GlooChannel:
         arrived, entries = json.loads(header.numpy().tobytes())
         assert arrived == version, f"version {arrived} arrived instead of version {version}"
         payload = self._buffer(number, int(sizes[1]))
-        work = self._group.broadcast(payload, 0) if len(payload) else None
+        work = self._payload_group.broadcast(payload, 0) if len(payload) else None
         return [Entry(*entry) for entry in entries], payload, work
 
 
@@ -168,8 +154,8 @@ def _finish(posted: list[tuple[Any, torch.Tensor]]) -> None:
 class NcclChannel(GlooChannel):
     """`Channel` from rank 0 to all other ranks of a rendezvous, each with its own GPU.
 
-    The entries of a bucket travel through the store at which the members meet; its bytes never leave the devices. Not
-    tested with more than one device yet.
+    The entries of a bucket travel over gloo, which notices a dead member at once; its bytes never leave the devices.
+    NCCL itself was not run with more than one device yet.
     """
 
     _device = "cuda"
@@ -177,47 +163,10 @@ class NcclChannel(GlooChannel):
     def __init__(self, rendezvous: Rendezvous, *, bucket_bytes: int = 512 * 2**20) -> None:
         super().__init__(rendezvous, bucket_bytes=bucket_bytes)
 
-    def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
-        assert self.rendezvous.rank == 0, "only rank 0 sends"
-        with blame_transfer(version):
-            self._form_group()
-            in_flight: deque[Any] = deque()
-            number = 0
-            for bucket in buckets(tensors, self.bucket_bytes):
-                if len(in_flight) == NUM_BUFFERS:  # this bucket overwrites the buffer of the last but one
-                    in_flight.popleft().wait()
-                payload = self._buffer(number, size_of(bucket))
-                copy_into(payload, bucket)
-                in_flight.append(self._group.broadcast(payload, 0))
-                entries = [astuple(entry) for entry, _ in bucket]
-                self._store.set(f"{version}/{number}", json.dumps([size_of(bucket), entries]))
-                number += 1
-            self._store.set(f"{version}/{number}", json.dumps([0, []]))
-            for work in in_flight:
-                work.wait()
-
-    def receive(self, *, version: int) -> Iterator[NamedTensor]:
-        """The tensors in the order they were sent, each valid until the next is read."""
-        assert self.rendezvous.rank > 0, "rank 0 sends"
-        with blame_transfer(version):
-            self._form_group()
-            number = 0
-            while True:
-                size, entries = json.loads(self._store.get(f"{version}/{number}"))
-                if not entries:
-                    return
-                payload = self._buffer(number, size)
-                self._group.broadcast(payload, 0).wait()
-                for entry in (Entry(*fields) for fields in entries):
-                    yield entry.name, entry.tensor(payload)
-                number += 1
-
-    def _form_group(self) -> None:
-        """At the first call of all members, form their group."""
-        if self._group is None:
-            options = _dist.ProcessGroupNCCL.Options()
-            options._timeout = self._open_store()
-            self._group = _dist.ProcessGroupNCCL(self._store, self.rendezvous.rank, self.rendezvous.size, options)
+    def _form_payload_group(self, store: Any, timeout: timedelta) -> Any:
+        options = _dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        return _dist.ProcessGroupNCCL(store, self.rendezvous.rank, self.rendezvous.size, options)
 
 
 def gloo(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> GlooChannel:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, cast
 
 import torch
 
 from roll.errors import RunStopped
-from roll.weights.buckets import NUM_BUFFERS, Bucket, Entry, NamedTensor, blame_transfer, buckets, copy_into, size_of
+from roll.weights.buckets import NUM_BUFFERS, Bucket, Entry, NamedTensor, buckets, copy_into, size_of
+from roll.weights.membership import Membership
 
 _SEPARATE = NUM_BUFFERS
 """Index of the events for a tensor that is larger than a buffer and travels in memory allocated for it."""
@@ -30,7 +31,13 @@ class IpcAddress:
     name: str
     num_receivers: int
     timeout_s: float = 600.0
-    """For the sender to listen, and for each message."""
+    """For each message."""
+    arrival_s: float = 120.0
+    """For all members to arrive, all of which are called at the same time."""
+
+    def socket(self, version: int) -> str:
+        """The socket of the group that is formed for this version; a sender that has died may still hold another."""
+        return f"\0{self.name}-{version}"
 
 
 @dataclass(slots=True)
@@ -51,11 +58,13 @@ class _Sender:
     connection: Connection
     buffers: list[torch.Tensor]
     filled_events: list[Any]
-    read_events: list[Any] = field(default_factory=list[Any])
+    read_events: list[Any]
 
 
-class IpcSender:
+class IpcSender(Membership):
     """The trainer's end of a `Channel`."""
+
+    _device = "cuda"
 
     def __init__(self, address: IpcAddress, *, bucket_bytes: int = 512 * 2**20) -> None:
         self.address, self.bucket_bytes = address, bucket_bytes
@@ -64,8 +73,7 @@ class IpcSender:
         self._receivers: list[_Receiver] = []
 
     def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
-        with blame_transfer(version):
-            self._connect()
+        with self._transfer(version):
             index = 0
             for bucket in buckets(tensors, self.bucket_bytes):
                 if size_of(bucket) > self.bucket_bytes:
@@ -79,20 +87,24 @@ class IpcSender:
     def receive(self, *, version: int) -> Iterable[NamedTensor]:
         raise AssertionError("the trainer's end sends")
 
-    def _connect(self) -> None:
-        """At the first publication, share the buffers with every receiver and exchange event handles."""
-        if self._receivers:
-            return
+    def _join(self, version: int) -> None:
+        """Share the buffers with every receiver, and exchange event handles."""
         name, timeout_s = self.address.name, self.address.timeout_s
-        self._buffers = [torch.empty(self.bucket_bytes, dtype=torch.uint8, device="cuda") for _ in range(NUM_BUFFERS)]
+        while len(self._buffers) < NUM_BUFFERS:
+            self._buffers.append(torch.empty(self.bucket_bytes, dtype=torch.uint8, device=self._device))
         self._filled_events = _new_events()
-        with Listener(f"\0{name}", "AF_UNIX", authkey=name.encode()) as listener:
+        with Listener(self.address.socket(version), "AF_UNIX", authkey=name.encode()) as listener:
+            cast(Any, listener)._listener._socket.settimeout(self.address.arrival_s)  # it has no parameter for it
             for _ in range(self.address.num_receivers):
                 connection = listener.accept()
                 handles = [_export(buffer) for buffer in self._buffers]
                 connection.send((handles, [event.ipc_handle() for event in self._filled_events]))
                 read_events = [_import_event(handle) for handle in _receive_message(connection, timeout_s)]
                 self._receivers.append(_Receiver(connection, read_events))
+
+    def _leave(self) -> None:
+        while self._receivers:
+            self._receivers.pop().connection.close()
 
     def _fill(self, index: int, bucket: Bucket, version: int) -> None:
         for receiver in self._receivers:
@@ -127,7 +139,7 @@ class IpcSender:
         receiver.unacknowledged -= 1
 
 
-class IpcReceiver:
+class IpcReceiver(Membership):
     """A generator's end of a `Channel`."""
 
     def __init__(self, address: IpcAddress) -> None:
@@ -139,8 +151,9 @@ class IpcReceiver:
 
     def receive(self, *, version: int) -> Iterator[NamedTensor]:
         """The tensors in the order they were sent, each valid until the next is read."""
-        with blame_transfer(version):
-            sender = self._connect()
+        with self._transfer(version):
+            sender = self._sender
+            assert sender is not None
             while True:
                 arrived, index, handle, entries = _receive_message(sender.connection, self.address.timeout_s)
                 if arrived != version:
@@ -156,22 +169,24 @@ class IpcReceiver:
                 sender.read_events[index].record()
                 sender.connection.send(index)
 
-    def _connect(self) -> _Sender:
-        if self._sender is None:
-            connection = self._dial()
-            handles, events = _receive_message(connection, self.address.timeout_s)
-            buffers = [_import(handle) for handle in handles]
-            self._sender = _Sender(connection, buffers, [_import_event(handle) for handle in events])
-            self._sender.read_events = _new_events()
-            connection.send([event.ipc_handle() for event in self._sender.read_events])
-        return self._sender
+    def _join(self, version: int) -> None:
+        connection = self._dial(self.address.socket(version))
+        handles, events = _receive_message(connection, self.address.timeout_s)
+        buffers = [_import(handle) for handle in handles]
+        self._sender = _Sender(connection, buffers, [_import_event(handle) for handle in events], _new_events())
+        connection.send([event.ipc_handle() for event in self._sender.read_events])
 
-    def _dial(self) -> Connection:
+    def _leave(self) -> None:
+        if self._sender is not None:
+            self._sender.connection.close()
+            self._sender = None
+
+    def _dial(self, socket: str) -> Connection:
         """A connection to the sender, as soon as it listens."""
-        deadline = time.monotonic() + self.address.timeout_s
+        deadline = time.monotonic() + self.address.arrival_s
         while True:
             try:
-                return Client(f"\0{self.address.name}", "AF_UNIX", authkey=self.address.name.encode())
+                return Client(socket, "AF_UNIX", authkey=self.address.name.encode())
             except (ConnectionRefusedError, FileNotFoundError):
                 if time.monotonic() > deadline:
                     raise

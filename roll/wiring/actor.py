@@ -33,9 +33,6 @@ from roll.types import Sampling, Spec
 from roll.weights.channel import Mailbox, Shared, Transport
 from roll.wiring.data import source_settings
 
-_FIXED_SENDER = ("nccl", "ipc")
-"""Channels whose receivers stay connected to the process that sent first."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpecs:
@@ -163,12 +160,14 @@ def build_workers(
 
 
 def _recovering(cluster: Cluster[Any], channel: Spec | None, role: str, scratch: Path) -> Cluster[Any]:
-    """The cluster with replacement of lost workers, unless receivers of its channel cannot accept another sender."""
+    """The cluster with replacement of lost workers, if it can replace them."""
     kind = "" if channel is None else channel.name
-    if not isinstance(cluster, Replaceable) or kind in _FIXED_SENDER:
+    if not isinstance(cluster, Replaceable):
         return cluster
     snapshots = scratch.with_name(f"{scratch.name}-state-{role}")
-    return RecoveringCluster(cluster, role=role, snapshots=snapshots, sends=bool(kind), broadcasts=kind == "gloo")
+    return RecoveringCluster(
+        cluster, role=role, snapshots=snapshots, sends=bool(kind), broadcasts=kind not in ("", "disk")
+    )
 
 
 def _rendezvous_url(scratch: Path, name: str) -> str:

@@ -25,12 +25,18 @@ class Member:
     """Rank 0 sends, all others receive; each has a different model."""
 
     def __init__(self, rank: int, *, name: str) -> None:
-        socket = IpcAddress(name=name, num_receivers=2, timeout_s=60)
         self.rank = rank
-        self.channel = IpcReceiver(socket) if rank else IpcSender(socket, bucket_bytes=BUCKET)
+        self.address = IpcAddress(name=name, num_receivers=2, timeout_s=60)
+        self.channel = self.new_channel()
         self.decoder = Decoder(config(vocab_size=400))
         self.decoder.initialise(rank)
         self.decoder.cuda().requires_grad_(False)
+
+    def new_channel(self) -> IpcReceiver | IpcSender:
+        return IpcReceiver(self.address) if self.rank else IpcSender(self.address, bucket_bytes=BUCKET)
+
+    async def renew(self) -> None:
+        self.channel = self.new_channel()
 
     async def publish(self, version: int) -> Digest:
         if self.rank:
@@ -46,10 +52,14 @@ def test_every_receiver_gets_the_sent_tensors() -> None:
         call = Spec(f"{__name__}:Member", {"name": f"roll-{uuid.uuid4().hex}"})
         members = ProcessCluster[Member](call, 3, name="ipc")
         try:
-            return [await members.each(Member.publish, version) for version in range(4)]
+            found = [await members.each(Member.publish, version) for version in range(4)]
+            for renewed, version in ((2, 5), (0, 7)):  # a receiver, then the sender
+                await members.at(renewed, Member.renew)
+                found += [await members.each(Member.publish, each) for each in (version, version + 1)]
+            return found
         finally:
             await members.stop()
 
     result = asyncio.run(published())
     assert all(each[0] == each[1] == each[2] for each in result)
-    assert len({str(each[0]) for each in result}) == 4
+    assert len({str(each[0]) for each in result}) == 8

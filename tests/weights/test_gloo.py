@@ -3,14 +3,17 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from roll.errors import RunStopped
 from roll.registry import CHANNELS
-from roll.weights.broadcast import GlooChannel, Rendezvous
+from roll.weights.broadcast import GlooChannel, NcclChannel, Rendezvous
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +36,32 @@ TENSORS: list[NamedTensor] = [
 ]
 
 
-def members(path: Path, num_receivers: int, *, timeout_s: float = 20.0, bucket_bytes: int = 4096) -> list[GlooChannel]:
+class TwoGroups(NcclChannel):
+    """As `NcclChannel`, with a second group of gloo in place of NCCL's."""
+
+    _device = "cpu"
+
+    def _form_payload_group(self, store: Any, timeout: timedelta) -> Any:
+        return dist.ProcessGroupGloo(store, self.rendezvous.rank, self.rendezvous.size, timeout)
+
+
+KINDS = pytest.mark.parametrize("kind", [GlooChannel, TwoGroups])
+
+
+def members(
+    path: Path,
+    num_receivers: int,
+    *,
+    timeout_s: float = 20.0,
+    bucket_bytes: int = 4096,
+    kind: type[GlooChannel] = GlooChannel,
+) -> list[GlooChannel]:
     url, size = f"file://{path}/meeting", num_receivers + 1
     return [
-        GlooChannel(Rendezvous(url=url, rank=rank, size=size, timeout_s=timeout_s), bucket_bytes=bucket_bytes)
+        kind(
+            Rendezvous(url=url, rank=rank, size=size, timeout_s=timeout_s, arrival_s=timeout_s),
+            bucket_bytes=bucket_bytes,
+        )
         for rank in range(size)
     ]
 
@@ -45,8 +70,9 @@ def receive_all(channel: GlooChannel, version: int) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in channel.receive(version=version)}
 
 
-def test_every_receiver_gets_every_tensor_of_every_version_unchanged(tmp_path: Path) -> None:
-    sender, *receivers = members(tmp_path, 2)
+@KINDS
+def test_every_receiver_gets_every_tensor_of_every_version_unchanged(kind: type[GlooChannel], tmp_path: Path) -> None:
+    sender, *receivers = members(tmp_path, 2, kind=kind)
     with ThreadPoolExecutor() as threads:
         for version in range(3):
             tensors = [(name, tensor + version if tensor.numel() else tensor) for name, tensor in TENSORS]
@@ -90,10 +116,17 @@ def test_members_called_with_different_versions_time_out(tmp_path: Path) -> None
             arriving.result(timeout=300)
 
 
-def test_after_a_gap_in_the_versions_a_replacement_takes_the_rank_of_a_dead_receiver(tmp_path: Path) -> None:
-    sender, stays, goes = members(tmp_path, 2)
+@KINDS
+def test_after_a_gap_in_the_versions_a_replacement_takes_the_rank_of_a_dead_receiver(
+    kind: type[GlooChannel], tmp_path: Path
+) -> None:
+    sender, stays, goes = members(tmp_path, 2, kind=kind)
     with ThreadPoolExecutor() as threads:
-        for version, receivers in ((0, [stays, goes]), (1, [stays, goes]), (3, [stays, members(tmp_path, 2)[2]])):
+        for version, receivers in (
+            (0, [stays, goes]),
+            (1, [stays, goes]),
+            (3, [stays, members(tmp_path, 2, kind=kind)[2]]),
+        ):
             arriving = [threads.submit(receive_all, channel, version) for channel in receivers]
             sender.send([(name, tensor + version) for name, tensor in TENSORS[:3]], version=version)
             for each in arriving:
@@ -106,8 +139,9 @@ def test_a_receiver_that_never_arrives_gives_an_error_of_one_line(tmp_path: Path
         sender.send(TENSORS, version=7)
 
 
-def test_a_sender_that_dies_midway_gives_an_error_of_one_line(tmp_path: Path) -> None:
-    sender, receiver = members(tmp_path, 1, timeout_s=1.0)
+@KINDS
+def test_a_sender_that_dies_midway_gives_an_error_of_one_line(kind: type[GlooChannel], tmp_path: Path) -> None:
+    sender, receiver = members(tmp_path, 1, kind=kind)
 
     def gathered() -> Iterator[NamedTensor]:
         yield from TENSORS[:10]

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import s3fs
 
 from roll.journal.events import RunStarted
 from roll.journal.store import Reader
@@ -188,7 +189,12 @@ class S3Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_MAX_ATTEMPTS": "1",
+        }
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         limit = time.monotonic() + 120
@@ -207,14 +213,9 @@ class S3Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
     with closing_by_kill(S3Server()) as server:
-        for name, value in (("AWS_ENDPOINT_URL", server.url), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_MAX_ATTEMPTS", "1")):
+        for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        import s3fs
-
         s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
         yield server
 
@@ -244,7 +245,8 @@ def test_a_run_continues_from_object_storage_on_an_empty_machine(
 
 
 def test_a_run_outlives_its_object_storage(child: Callable, folder: Path, server: S3Server) -> None:
-    process = child("train", "run.yaml", S3, "steps=100000", "validation.tasks=[]")
+    before = f"import os; os.environ.update({server.environment})"
+    process = child("train", "run.yaml", S3, "steps=100000", "validation.tasks=[]", before=before)
     process.wait_for_step(3)
     server.kill()
     newest = max(int(json.loads(line)["step"]) for line in process.metrics.read_text().splitlines())

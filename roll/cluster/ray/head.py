@@ -52,7 +52,7 @@ async def _start_head(note: Path, num_cpus: int, holders: int, timeout_s: float)
         stdout=subprocess.PIPE,
         text=True,
         pass_fds=(holders,),
-        start_new_session=True,  # Ctrl-C reaches the supervisor alone
+        process_group=0,  # Ctrl-C reaches the supervisor alone
     )
     assert process.stdout is not None
     with process.stdout as replies:

@@ -199,8 +199,7 @@ class RayCluster(Cluster[W]):
         self._failure: str | None = None
         self._killed: dict[asyncio.Future[Any], str] = {}
         """Calls to workers that `kill_worker` killed, with the reason."""
-        kept = config.kept
-        self._kept = kept if kept is not None and role in kept.roles else None
+        self._kept = config.kept if config.kept is not None and role in config.kept.roles else None
         self.taken_up: dict[int, float] = {}
         """Seconds in which each worker of an earlier controller was taken up, by rank."""
         self.started: dict[int, float] = {}
@@ -228,7 +227,8 @@ class RayCluster(Cluster[W]):
         """Start all workers, or take up `living` ones, by rank; raises what keeps one from starting."""
         self._packed_spec = await store(pack(self._spec))
         together = self._kept is not None and self.role in self._kept.together
-        known = await take_up(living or {}, self._identity, self.size, together=together)
+        identities, logs = zip(*((self._identity(rank), self.log(rank)) for rank in range(self.size)), strict=True)
+        known = await take_up(living or {}, identities, logs, together=together)
         self.taken_up = {rank: worker.seconds for rank, worker in known.items()}
         self._actors = [known[rank].actor if rank in known else self._actor(rank) for rank in range(self.size)]
         progress, began = StartProgress(f"processes of {self.role}", self.size), time.monotonic()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import signal
+import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError
 
+from roll.cluster.process_state import signal_named
 from roll.cluster.ray.connection import ray
 from roll.cluster.ray.keeping import KeptWorkers
 
@@ -63,11 +68,11 @@ def find_living(kept: KeptWorkers) -> dict[str, dict[int, Any]]:
 
 
 async def take_up(
-    living: Mapping[int, Any], identity: Callable[[int], str], size: int, *, together: bool
+    living: Mapping[int, Any], identities: Sequence[str], logs: Sequence[Path], *, together: bool
 ) -> dict[int, LivingWorker]:
-    """The workers that were built with the same identity and have no calls any more, by rank; the others are killed.
+    """The workers that were built with the same identities and have no calls any more, by rank; the others are killed.
 
-    `together`: all `size` of them or none.
+    `together`: all of them or none.
     """
     usable: dict[int, LivingWorker] = {}
     began = time.monotonic()
@@ -75,13 +80,23 @@ async def take_up(
     async def ask(rank: int, actor: Any) -> None:
         with contextlib.suppress(RayError, TimeoutError):
             async with asyncio.timeout(_TAKE_UP_S):
-                if (process := await actor.take_up.remote(identity(rank))) is not None:
+                if (process := await actor.take_up.remote(identities[rank])) is not None:
                     usable[rank] = LivingWorker(actor, process, time.monotonic() - began)
 
-    await asyncio.gather(*(ask(rank, actor) for rank, actor in living.items() if rank < size))
-    if together and len(usable) < size:
+    living = {rank: living[rank] for rank in range(len(identities)) if rank in living}
+    await asyncio.gather(*(ask(rank, actor) for rank, actor in living.items()))
+    if together and len(usable) < len(identities):
         usable = {}
-    for rank, actor in living.items():
-        if rank not in usable:
-            ray.kill(actor)
+    for rank in living.keys() - usable.keys():
+        ray.kill(living[rank])
+        _kill_logged(logs[rank])
     return usable
+
+
+def _kill_logged(log: Path) -> None:
+    """Kill the last process that a log names, if it runs on this machine: Ray cannot end a stopped one."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    named = re.findall(r"^(\S+ \d+): process (\d+) on (\S+)$", text, re.MULTILINE)
+    if named and named[-1][2] == socket.gethostname():
+        worker, pid, _ = named[-1]
+        signal_named(int(pid), f"ray::{worker}", signal.SIGKILL)

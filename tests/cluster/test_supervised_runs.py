@@ -125,6 +125,22 @@ def test_workers_on_a_shared_cluster_are_taken_up_and_those_that_died_too_are_st
         wait_until_gone(pids, 15.0)
 
 
+def test_ranks_of_a_sharded_trainer_are_taken_up_together_or_not_at_all(ray_address: str, file: Path) -> None:  # noqa: F811
+    sharded = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
+    with started(file, "ranks", f"ray.address={ray_address}", "checkpoint={every: 2}", *sharded) as run:
+        wait_for(run, lambda: has_checkpoint(run))
+        event = kill_controller(run)
+        assert set(event.taken_up) == {"actor_train 0", "actor_train 1", "actor_infer 0"} and not event.started
+        steps, stopped = steps_of(run), run.worker("actor_train-1")
+        wait_for(run, lambda: steps_of(run) > steps)
+        os.kill(stopped, signal.SIGSTOP)
+        event = kill_controller(run)
+        assert set(event.taken_up) == {"actor_infer 0"} and set(event.started) == {"actor_train 0", "actor_train 1"}
+        assert gone(stopped)
+        steps = steps_of(run)
+        wait_for(run, lambda: steps_of(run) > steps)
+
+
 def test_workers_without_controller_and_supervisor_end_after_the_time_that_the_file_states(
     ray_address: str,
     file: Path,  # noqa: F811

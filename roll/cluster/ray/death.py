@@ -18,11 +18,11 @@ def describe_death(worker: str, pid: int | None, what: str, error: RayError, log
     known = f" (pid {pids[0]})" if pids else ""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    reason = _reason(error)
+    reason = death_reason(error)
     return f"{worker}: its process{known} ended during {what}; {reason}; {log} ends with: {last[:_LAST_LINE]}"
 
 
-def _reason(error: RayError) -> str:
+def death_reason(error: RayError) -> str:
     """Ray's reason for a worker's end in one line; Ray reports no signal."""
     summary, _, _ = str(error).partition("\n")
     if isinstance(error, OutOfMemoryError):

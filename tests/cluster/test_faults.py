@@ -12,8 +12,8 @@ import pytest
 from ray.exceptions import OutOfMemoryError
 
 from roll.cluster.ray.cluster import RayConfig, RayExecutor
-from roll.cluster.ray.death import death_reason
 from roll.cluster.ray.connection import no_cluster
+from roll.cluster.ray.death import death_reason
 from roll.errors import WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.cluster.pending import PendingCall
@@ -181,6 +181,21 @@ class Executor(Protocol):
 
     def pending_calls(self) -> Sequence[PendingCall]:
         """Calls that wait for a worker in another process."""
+        ...
+
+
+@runtime_checkable
+class TakesUp(Protocol):
+    """An executor that uses living workers of an earlier controller."""
+
+    @property
+    def taken_up(self) -> Mapping[str, float]:
+        """These workers, with the seconds that it took to take them up."""
+        ...
+
+    @property
+    def started(self) -> Mapping[str, float]:
+        """The other workers, with the seconds that their processes took to start."""
         ...
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,17 +108,24 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children() -> None:
-    """Kill all children of this process and, after `adopt_orphans`, their descendants; returns when none is left."""
+def end_children(spared: Sequence[TrackedProcess] = ()) -> None:
+    """Kill all children of this process and, after `adopt_orphans`, their descendants; returns when none is left.
+
+    Those that are `spared` keep running.
+    """
+    pids = {process.pid for process in spared}
     deadline = time.monotonic() + _CHILDREN_S
     with contextlib.suppress(ChildProcessError):  # none is left
         while time.monotonic() < deadline:
-            for path in Path("/proc").glob("[0-9]*"):
-                if _start_and_parent(int(path.name))[1] == os.getpid():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(path.name), signal.SIGKILL)
+            children = {int(path.name) for path in Path("/proc").glob("[0-9]*")} - pids
+            ended = [pid for pid in children if _start_and_parent(pid)[1] == os.getpid()]
+            for pid in ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+            if pids and not ended:
+                return
             time.sleep(_EVERY_S)
 
 

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ import typer
 from roll.checkpoint import Checkpoints
 from roll.cluster.process_state import describe_exit
 from roll.cluster.process_tree import adopt_orphans, end_children, signal_on_parent_death
+from roll.cluster.ray.environment import NOTE
+from roll.cluster.ray.head import head_processes
+from roll.cluster.ray.keeping import KeptWorkers
 from roll.config.schema import Run
 from roll.errors import RollError, one_line
 from roll.pipelines.interrupt import INTERRUPTED
@@ -64,9 +68,11 @@ class Restart:
 class Supervised:
     """The controller's side: counts heartbeats and reports its error, in memory shared with the supervisor."""
 
-    def __init__(self, restart: Restart | None) -> None:
+    def __init__(self, restart: Restart | None, kept: KeptWorkers) -> None:
         self.restart = restart
         """Why this controller was started; None for the first one."""
+        self.kept = kept
+        """How workers are kept for the next controller."""
         self._page = mmap.mmap(-1, _PAGE)
 
     @property
@@ -136,23 +142,28 @@ class _Supervisor:
         self._interrupted = False
         self._last_beat = 0.0
         self._config = _identity(path / "config.yaml")
+        self._pipe = os.pipe()
+        """Its second end stays open in this process and its controllers until they end."""
+        self._kept = KeptWorkers(namespace=f"roll-{uuid.uuid4().hex}", holders=self._pipe[0])
 
     def run(self) -> Supervised:
         adopt_orphans()
         before = [signal.signal(number, self._forward) for number in _SIGNALS]
         restart, num_failed, newest, last_error = None, 0, self._newest(), ""
         while True:
-            controller = Supervised(restart)
+            controller = Supervised(restart, self._kept)
             if not self._fork():
                 for number, handler in zip(_SIGNALS, before, strict=True):
                     signal.signal(number, handler)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
                 return controller
             code, cause = self._wait(controller)
-            if code != 0:
-                end_children()
-            if code in (0, _REFUSED, INTERRUPTED) or self._interrupted or -code in _SIGNALS:
+            if code == 0:
                 _exit(code)
+            if code in (_REFUSED, INTERRUPTED) or self._interrupted or -code in _SIGNALS:
+                end_children()
+                _exit(code)
+            end_children(spared=head_processes(self._path / NOTE))
             if (now := self._newest()) != newest:
                 num_failed, newest, last_error = 0, now, ""
             num_failed += 1
@@ -234,9 +245,11 @@ class _Supervisor:
         while not self._interrupted and time.monotonic() < end:
             time.sleep(_POLL_S)
         if self._interrupted:
+            end_children()
             _exit(INTERRUPTED)
 
     def _give_up(self, code: int, cause: str, times: str) -> NoReturn:
+        end_children()
         fix = f"see {self._path / 'controller.log'}, then `roll resume {self._path}`"
         self._echo(f"{cause}; it died {times} without a new checkpoint, no restart is left; {fix}")
         _exit(code)

@@ -46,7 +46,7 @@ from roll.tracking.log import Terminal, announce
 from roll.tracking.sinks import read_lines
 from roll.weights.adapters import CONFIG as ADAPTER
 from roll.wiring.data import Data, build_data
-from roll.wiring.models import RunPaths, build_roles
+from roll.wiring.models import Roles, RunPaths, build_roles
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter, build_watch
 from roll.wiring.services import check_sandboxes, record_replacements
 
@@ -194,7 +194,8 @@ async def _train(
     """A fresh run, or a resumed one."""
     origin, resumed = start.origin, start.origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
-    paths = RunPaths(directory=directory.path, resumed=resumed)
+    kept = start.supervised and replace(start.supervised.kept, take_up=start.checkpoint is not None)
+    paths = RunPaths(directory=directory.path, resumed=resumed, kept=kept)
     roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)
     data = build_data(run, run.tasks, roles.template, roles.executor)
     _warn(run, _hidden_roles(run, roles.template, data.sources))
@@ -220,7 +221,7 @@ async def _train(
         reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        _record_start(run, journal, step if resumed else None, start.supervised)
+        _record_start(run, journal, step if resumed else None, start.supervised, roles)
         if resumed:
             announce(_describe_inflight(groups))
         with freeze_startup_objects():
@@ -233,15 +234,25 @@ async def _train(
     return _conclude(run, directory, finished)
 
 
-def _record_start(run: Run, journal: Journal, resumed_from: int | None, supervised: Supervised | None) -> None:
+def _record_start(
+    run: Run, journal: Journal, resumed_from: int | None, supervised: Supervised | None, roles: Roles
+) -> None:
     digest = hashlib.sha256(dump(run).encode()).hexdigest()
     journal.record(RunStarted(config_digest=digest, resumed_from=resumed_from))
     if supervised is not None:
         if (restart := supervised.restart) is not None:
             seconds = time.monotonic() - restart.since
-            journal.record(ControllerRestarted(number=restart.number, cause=restart.cause, seconds=round(seconds, 3)))
+            event = ControllerRestarted(
+                number=restart.number,
+                cause=restart.cause,
+                seconds=round(seconds, 3),
+                taken_up=roles.taken_up,
+                started=roles.started,
+            )
+            journal.record(event)
             journal.flush(durable=True)
-            announce(f"restart {restart.number} of the controller took {seconds:.1f} s: {restart.cause}")
+            took = f"took {seconds:.1f} s, with {len(event.taken_up)} workers taken up and {len(event.started)} started"
+            announce(f"restart {restart.number} of the controller {took}: {restart.cause}")
         supervised.mark_started()
     if resumed_from is not None:
         journal.record(RolledBack(to_step=resumed_from, reason="resumed"))

@@ -32,6 +32,9 @@ class Ray(Section):
     snapshot_s: float = Field(default=10.0, gt=0)
     """Seconds of updates after which trainers save their state in the run's directory, apart from checkpoints: a
     replaced trainer repeats the updates since. Saves take at most 2 % of the time of updates."""
+    keep_workers_s: float = Field(default=120.0, ge=0)
+    """With `--supervise`: seconds that workers stay after the death of the controller, so that the next one takes them
+    up. Only with `weight_sync.transport: disk`, and unless roles take turns on a device. 0: they end with it."""
     cpu_slots: int | None = Field(default=None, gt=0)
     """Number of devices that a machine without GPUs counts as, to try a placement there. None: one per core."""
 

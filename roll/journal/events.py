@@ -7,6 +7,7 @@ checkpoint of step N contains the steps 1 to N. Class and field names are on dis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from roll.types import Status
@@ -35,6 +36,10 @@ class ControllerRestarted(Event):
     cause: str
     seconds: float
     """From the last heartbeat of the earlier controller to the start of the loop in this one."""
+    taken_up: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Workers of the earlier controller that this one uses, with the seconds until their last calls had ended."""
+    started: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Workers that were started, with the seconds that their processes took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,11 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
     )
 
 
+def is_sharded(section: RoleConfig) -> bool:
+    """Whether the workers of a role share one model as ranks of a group."""
+    return isinstance(section, FsdpTrain) or getattr(section, "sharded", False)
+
+
 def build_workers(
     kind: str, kwargs: dict[str, Any], section: RoleConfig, *, role: str, executor: Executor, scratch: Path | None
 ) -> Cluster[Any]:
@@ -145,7 +150,7 @@ def build_workers(
     Ranks share a model that is sharded over them; they rendezvous in a file with the prefix `scratch`.
     """
     size, python = section.num_workers, section.python
-    if scratch is None or not (isinstance(section, FsdpTrain) or getattr(section, "sharded", False)):
+    if scratch is None or not is_sharded(section):
         cluster = executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
         return cluster if scratch is None else _recovering(cluster, kwargs.get("channel"), role, scratch)
     parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import tempfile
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from roll.cluster.handle import Cluster, Executor
+from roll.cluster.handle import Cluster, Executor, TakesUp
 from roll.cluster.inline import InlineExecutor
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.environment import set_ray_environment
+from roll.cluster.ray.keeping import KeptWorkers
 from roll.config.decoder import longest_sequence, positions
 from roll.config.roles import AuxiliaryModelConfig
 from roll.config.schema import Model, Optimizer, Run
@@ -37,6 +39,7 @@ from roll.wiring.actor import (
     build_canary,
     build_engine_specs,
     build_workers,
+    is_sharded,
     place_actor,
     worker_context,
     worker_role,
@@ -94,11 +97,25 @@ class Roles:
             for name, policy in self.policies.items():
                 await _start_engines(policy.trainers, Trainer.start, worker_role("actor_train", name))
                 await _start_engines(policy.generators, Generator.start, worker_role("actor_infer", name))
+                if self.taken_up:
+                    await policy.generators.each(Generator.pause)
+                    await policy.generators.each(Generator.abort)
+                    await policy.generators.each(Generator.events, 0.0)  # outputs for the earlier controller
             for policy in self.policies.values():
                 await policy.models.start()
         except BaseException:
             await self.executor.stop()
             raise
+
+    @property
+    def taken_up(self) -> Mapping[str, float]:
+        """Workers of an earlier controller that this one uses, with the seconds that this took."""
+        return self.executor.taken_up if isinstance(self.executor, TakesUp) else {}
+
+    @property
+    def started(self) -> Mapping[str, float]:
+        """The other workers in separate processes, with the seconds that their start took."""
+        return self.executor.started if isinstance(self.executor, TakesUp) else {}
 
     async def stop(self) -> None:
         """Stop all workers; ones that are dead or too slow do not delay the others."""
@@ -127,6 +144,8 @@ class RunPaths:
     """The run directory; logs go to its subfolder `logs`."""
     resumed: bool = False
     """Whether existing logs belong to the same run."""
+    kept: KeptWorkers | None = None
+    """How workers outlive the controller; None: they do not."""
 
 
 def build_roles(
@@ -320,6 +339,7 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
         address=run.ray.address,
         start_timeout_s=run.ray.start_timeout_s,
         scratch=folder if paths is None else weights,
+        kept=None if paths is None or paths.kept is None else _kept(run, paths.kept, placement),
         slots={
             worker_role(each.role, policy): [
                 WorkerSlot(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible)
@@ -330,3 +350,20 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
         },
     )
     return RayExecutor(site), weights
+
+
+def _kept(run: Run, kept: KeptWorkers, placement: Placement) -> KeptWorkers | None:
+    """How workers are kept for the next controller; None where their state could not be made right."""
+    if not run.ray.keep_workers_s or run.weight_sync.transport != "disk" or placement.offloads:
+        return None
+    names = {each.role: [worker_role(each.role, policy) for policy in per_policy_runs(run)] for each in placement.roles}
+    sections: dict[str, Any] = {role: getattr(run, role) for role in names}
+    sharded = [role for role, each in sections.items() if is_sharded(each)]
+    weights: Any = {"model": {"path", "shape"}, "policies": {"__all__": {"path"}}, "reference": {"path"}}
+    return replace(
+        kept,
+        seconds=run.ray.keep_workers_s,
+        roles=tuple(name for each in names.values() for name in each),
+        together=tuple(name for role in sharded for name in names[role]),
+        identity=hashlib.sha256(run.model_dump_json(exclude=weights).encode()).hexdigest(),
+    )

@@ -5,6 +5,7 @@ Nothing here imports Ray, and nothing imports torch before the process is set up
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import inspect
 import os
@@ -18,8 +19,9 @@ from typing import Any
 
 from roll.allocator import keep_freed_memory
 from roll.cluster.handle import build_worker
+from roll.cluster.ray.keeping import Lease
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
-from roll.errors import ConfigError, RollError, WorkerDied
+from roll.errors import ConfigError, EngineFailed, RollError, WorkerDied
 
 STACKS = signal.SIGUSR1
 """A worker writes the stacks of its threads to its log on this signal."""
@@ -51,19 +53,38 @@ class ProcessSetup:
     """The controller's OMP_NUM_THREADS; Ray sets another, which would change the results of torch."""
     visible: tuple[int, ...] | None = None
     """As in `WorkerSlot`."""
+    identity: str = ""
+    """The next controller takes this worker up if it asks for the same one."""
 
 
 class WorkerActor:
     """Returns a packed `CallResult` for every call."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_s: float | None = None) -> None:
+        """`lease_s`: the process ends when it was not renewed for that time; None: it ends with its controller."""
         self._worker: Any = None
-        self._name = ""
+        self._name = self._identity = ""
+        self._lease = None if lease_s is None else Lease(lease_s)
+        self._started = self._failed = False
+        self._num_calls, self._idle = 0, asyncio.Event()
+
+    async def renew(self) -> None:
+        """The controller is alive. It runs in a thread of its own, so a busy worker does not delay it."""
+        if self._lease is not None:
+            self._lease.renew()
+
+    async def take_up(self, identity: str) -> tuple[int, str] | None:
+        """Process id and machine, once the calls of the earlier controller have ended; None if it cannot be used."""
+        while self._started and self._num_calls:
+            self._idle.clear()
+            await self._idle.wait()
+        usable = self._started and not self._failed and identity == self._identity
+        return (os.getpid(), socket.gethostname()) if usable else None
 
     async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
         """Set up the process and build the worker; the result is the process id and the machine."""
         try:
-            self._name = setup.name
+            self._name, self._identity = setup.name, setup.identity
             _set_up(setup)
             built = build_worker(unpack(worker), rank)
             self._worker = await built if inspect.isawaitable(built) else built
@@ -72,14 +93,27 @@ class WorkerActor:
             return self._pack_error(error)
 
     async def call(self, method: str, arguments: Payload | bytes) -> Payload | bytes:
-        """Call a method of the worker."""
+        """Call a method of the worker. `start` does nothing in one that was taken up."""
+        self._num_calls += 1
+        completed = False
         try:
             if self._worker is None:
                 raise WorkerDied(f"{self._name or 'the worker'}: has not started yet (called for {method})")
             args, kwargs = unpack(arguments)
-            return pack(CallResult(True, await getattr(self._worker, method)(*args, **kwargs))).compact
+            if method == "start" and self._started:
+                result = None
+            else:
+                result = await getattr(self._worker, method)(*args, **kwargs)
+            self._started = self._started or method == "start"
+            completed = True
+            return pack(CallResult(True, result)).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error
+            completed = isinstance(error, EngineFailed)  # a refused request changes nothing
             return self._pack_error(error)
+        finally:
+            self._failed = self._failed or not completed  # also if it was cancelled
+            self._num_calls -= 1
+            self._idle.set()
 
     def _pack_error(self, error: Exception) -> Payload | bytes:
         """The error with its traceback, which is also written to the worker's log."""

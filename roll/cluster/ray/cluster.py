@@ -13,65 +13,49 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import socket
-import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray as _ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall, PendingStarts
-from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, signal_named
+from roll.cluster.process_state import is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
-from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
-from roll.cluster.ray.environment import accepts_connections, check_interpreter, new_ray_folder, wait_until_unreachable
-from roll.cluster.serialization import CallResult, Payload, pack, unpack
+from roll.cluster.ray.config import RayConfig
+from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster, store
+from roll.cluster.ray.death import describe_death
+from roll.cluster.ray.environment import (
+    NOTE,
+    accepts_connections,
+    check_interpreter,
+    extra_paths,
+    new_ray_folder,
+    wait_until_unreachable,
+)
+from roll.cluster.ray.head import find_or_start_head
+from roll.cluster.ray.keeping import LeaseRenewal
+from roll.cluster.ray.living import create_kept, find_living, renew, take_up
+from roll.cluster.serialization import CallResult, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
 ray: Any = _ray  # its type stubs are incomplete
-_STORED = 100_000
-"""Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
-_LAST_LINE = 300
 _FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayConfig:
-    """Where the workers of one run are started, and where their logs are."""
-
-    name: str
-    """Name of the run."""
-    directory: Path
-    """Directory of the run; logs are in `logs/<role>-<rank>.log` below it."""
-    fresh: bool = True
-    """Whether existing logs belong to an earlier run and are deleted."""
-    address: str | None = None
-    """Address of an existing cluster; None: a local one is started and ends with the run."""
-    start_timeout_s: float = 300.0
-    watch_s: float = 3.0
-    """Seconds between two checks that Ray is still reachable."""
-    slots: Mapping[str, Sequence[WorkerSlot]] = field(default_factory=dict[str, Sequence[WorkerSlot]])
-    """Slot of each rank, by role; Ray places the workers of other roles."""
-    scratch: Path | None = None
-    """Prefix of files that workers share at run time. Deleted at the end, unless it is the directory itself, which has
-    the logs, and a worker died."""
 
 
 class RayExecutor:
@@ -88,8 +72,9 @@ class RayExecutor:
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
         """Temporary files of a local Ray cluster."""
-        self._note = config.directory / ".ray"
+        self._note = config.directory / NOTE
         """Has the path of that folder while the cluster runs."""
+        self._renewal = LeaseRenewal(self._renew)
 
     def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
         """`size` workers of a role, built from `worker`; `start` starts them."""
@@ -112,9 +97,11 @@ class RayExecutor:
                 with self._starts.record("Ray"):
                     await self._connect()
             self._watcher = asyncio.create_task(self._watch())
+            living = {} if self.config.kept is None else find_living(self.config.kept)
+            self._renewal.start(0.0 if self.config.kept is None else self.config.kept.seconds)
             async with asyncio.TaskGroup() as starting:
                 for cluster in self._clusters:
-                    starting.create_task(cluster.start())
+                    starting.create_task(cluster.start(living.get(cluster.role)))
         except BaseExceptionGroup as group:
             await self.stop()
             raise root_cause(group) from None
@@ -126,6 +113,7 @@ class RayExecutor:
         """End every worker, and Ray itself if it was started here."""
         if self._watcher is not None:
             self._watcher.cancel()
+        self._renewal.stop()
         for cluster in self._clusters:
             cluster.kill()
         self._end_ray()
@@ -139,6 +127,14 @@ class RayExecutor:
         for path in scratch.parent.glob(f"{scratch.name}*"):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
+    @property
+    def taken_up(self) -> dict[str, float]:
+        return {f"{each.role} {rank}": took for each in self._clusters for rank, took in each.taken_up.items()}
+
+    @property
+    def started(self) -> dict[str, float]:
+        return {f"{each.role} {rank}": took for each in self._clusters for rank, took in each.started.items()}
+
     def pending_calls(self) -> list[PendingCall]:
         calls = [call for cluster in self._clusters for call in cluster.pending_calls()]
         return [*self._starts.pending_calls(), *calls]
@@ -150,21 +146,28 @@ class RayExecutor:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
 
     async def _connect(self) -> None:
-        address = self.config.address
+        address, kept, timeout_s = self.config.address, self.config.kept, self.config.start_timeout_s
         if address not in (None, "auto") and not await accepts_connections(address, CONNECT_S):
             raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
         options: dict[str, Any] = {"address": address}
-        if address is None:
+        num_cpus = sum(cluster.size for cluster in self._clusters)
+        if address is None and kept is not None:
+            options["address"], self._ray_folder = await find_or_start_head(self._note, num_cpus, kept, timeout_s)
+        elif address is None:
             self._ray_folder = new_ray_folder(self._note)
             options = {
                 "address": "local",  # never an unrelated cluster that happens to run
-                "num_cpus": sum(cluster.size for cluster in self._clusters),
+                "num_cpus": num_cpus,
                 "include_dashboard": False,
                 "_temp_dir": str(self._ray_folder),
             }
         self._connected = True
         options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
-        init_ray(options, self._end_ray, self.config.start_timeout_s)
+        init_ray(options, self._end_ray if kept is None else ray.shutdown, timeout_s)
+
+    def _renew(self) -> None:
+        for cluster in self._clusters:
+            cluster.renew()
 
     def _end_ray(self) -> None:
         """End the connection, and the processes of a local cluster."""
@@ -172,7 +175,7 @@ class RayExecutor:
         if self._connected:
             ray.shutdown()
         if self._ray_folder is not None:
-            end_processes(processes, grace_s=_GRACE_S)
+            end_processes(processes, grace_s=_GRACE_S if self.config.kept is None else 0.0)
 
 
 class RayCluster(Cluster[W]):
@@ -196,6 +199,11 @@ class RayCluster(Cluster[W]):
         self._failure: str | None = None
         self._killed: dict[asyncio.Future[Any], str] = {}
         """Calls to workers that `kill_worker` killed, with the reason."""
+        self._kept = config.kept if config.kept is not None and role in config.kept.roles else None
+        self.taken_up: dict[int, float] = {}
+        """Seconds in which each worker of an earlier controller was taken up, by rank."""
+        self.started: dict[int, float] = {}
+        """Seconds in which each other worker was started."""
 
     @property
     def size(self) -> int:
@@ -215,13 +223,32 @@ class RayCluster(Cluster[W]):
             calls.append(PendingCall(worker=worker, method=method, since=since, pid=pid, host=other))
         return calls
 
-    async def start(self) -> None:
-        """Start all workers; raises what keeps one from starting."""
-        self._actors = [self._actor(rank) for rank in range(self.size)]
-        self._packed_spec = await _store(pack(self._spec))
-        progress = StartProgress(f"processes of {self.role}", self.size)
-        starts = (progress.track(self._build(rank)) for rank in range(self.size))
-        self._processes = list(await asyncio.gather(*starts))
+    async def start(self, living: Mapping[int, Any] | None = None) -> None:
+        """Start all workers, or take up `living` ones, by rank; raises what keeps one from starting."""
+        self._packed_spec = await store(pack(self._spec))
+        together = self._kept is not None and self.role in self._kept.together
+        identities, logs = zip(*((self._identity(rank), self.log(rank)) for rank in range(self.size)), strict=True)
+        known = await take_up(living or {}, identities, logs, together=together)
+        self.taken_up = {rank: worker.seconds for rank, worker in known.items()}
+        self._actors = [known[rank].actor if rank in known else self._actor(rank) for rank in range(self.size)]
+        progress, began = StartProgress(f"processes of {self.role}", self.size), time.monotonic()
+
+        async def start(rank: int) -> tuple[int, str]:
+            if rank in known:
+                return known[rank].process
+            process = await self._build(rank)
+            self.started[rank] = time.monotonic() - began
+            return process
+
+        self._processes = list(await asyncio.gather(*(progress.track(start(rank)) for rank in range(self.size))))
+
+    def _identity(self, rank: int) -> str:
+        return "" if self._kept is None else f"{self._kept.identity} {self.size} {self.python} {self._slot(rank)}"
+
+    def renew(self) -> None:
+        """Tell workers that outlive their controller that it is alive; may be called in any thread."""
+        for actor in self._actors if self._kept is not None else ():
+            renew(actor)
 
     async def replace(self, rank: int) -> None:
         """Start a new worker under the rank of a dead one; it appends to the same log."""
@@ -238,7 +265,7 @@ class RayCluster(Cluster[W]):
         """Start all workers again, built from `worker`."""
         for rank in range(self.size):
             self._signal(rank, signal.SIGKILL)
-        self._spec, self._packed_spec = worker, await _store(pack(worker))
+        self._spec, self._packed_spec = worker, await store(pack(worker))
         await gather_ranks(self.replace(rank) for rank in range(self.size))
 
     def kill_worker(self, rank: int, reason: str) -> None:
@@ -276,11 +303,11 @@ class RayCluster(Cluster[W]):
             future.cancel()
 
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        arguments = await _store(pack((args, kwargs)))
+        arguments = await store(pack((args, kwargs)))
         return await gather_ranks(self._call(rank, method, arguments) for rank in range(self.size))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._call(rank, method, await _store(pack((args, kwargs))))
+        return await self._call(rank, method, await store(pack((args, kwargs))))
 
     def log(self, rank: int) -> Path:
         """Log file of this worker."""
@@ -297,7 +324,10 @@ class RayCluster(Cluster[W]):
         if node := self._slot(rank).node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
-        return ray.remote(type(title, (WorkerActor,), {})).options(**options).remote()
+        actor = type(title, (WorkerActor,), {})
+        if self._kept is not None:
+            return create_kept(actor, f"{self.role} {rank}", self._kept, options)
+        return ray.remote(actor).options(**options).remote()
 
     def _check_running(self, rank: int) -> None:
         if not self._actors:
@@ -310,9 +340,10 @@ class RayCluster(Cluster[W]):
             name=f"{self.role} {rank}",
             log=self.log(rank).absolute(),
             folder=Path.cwd(),
-            path=_extra_paths(),
+            path=extra_paths(),
             threads=os.environ.get("OMP_NUM_THREADS"),
             visible=self._slot(rank).visible,
+            identity=self._identity(rank),
         )
         timeout_s = self.config.start_timeout_s
         try:
@@ -365,36 +396,5 @@ class RayCluster(Cluster[W]):
     def _describe_death(self, rank: int, what: str, error: RayError) -> str:
         """One line about a worker's end, with Ray's reason and the last line of its log."""
         self.died = True
-        pids = self.pids[rank : rank + 1] or re.findall(r"\bpid: (\d+)", str(error))  # unknown until it has started
-        pid = f" (pid {pids[0]})" if pids else ""
-        log = self.log(rank)
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return (
-            f"{self.role} {rank}: its process{pid} ended during {what}; {_death_reason(error)}; "
-            f"{log} ends with: {last[:_LAST_LINE]}"
-        )
-
-
-def _death_reason(error: RayError) -> str:
-    """Ray's reason for a worker's end in one line; Ray reports no signal."""
-    summary, _, _ = str(error).partition("\n")
-    if isinstance(error, OutOfMemoryError):
-        return f"Ray killed it for lack of memory: {summary[:_LAST_LINE]}"
-    detail = str(error).partition("Worker exit detail: ")[2].partition("\n")[0] or summary
-    reason = detail.partition(" Some common causes")[0].rstrip(". ")[:_LAST_LINE]
-    return f"{reason} (if its log has no error, {OUT_OF_MEMORY})"
-
-
-async def _store(payload: Payload) -> Any:
-    """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
-    if payload.num_bytes <= _STORED:
-        return payload.compact
-    return await asyncio.to_thread(ray.put, payload.compact)
-
-
-def _extra_paths() -> tuple[str, ...]:
-    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
-    entries = [Path(entry).absolute() for entry in sys.path]
-    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
-    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))
+        pid = self.pids[rank] if rank < len(self.pids) else None
+        return describe_death(f"{self.role} {rank}", pid, what, error, self.log(rank))

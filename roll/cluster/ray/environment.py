@@ -25,6 +25,8 @@ _DEFAULTS = {
 }
 _PROBE = "import sys, ray, roll; print('%d.%d' % sys.version_info[:2], ray.__version__)"
 _TIMEOUT_S = 120.0
+NOTE = ".ray"
+"""File in a run directory with the path of its local cluster's folder."""
 _PREFIX = "roll-ray-"
 """First characters of the name of a local cluster's folder."""
 _TOO_SLOW = re.compile(r"timed out|timeout|node info|Failed to (start|connect to)", re.IGNORECASE)
@@ -42,6 +44,13 @@ def set_ray_environment(start_timeout_s: float = 0.0) -> None:
         os.environ.setdefault(name, value)
     if start_timeout_s > _SERVER_WAIT_S:
         os.environ.setdefault(_SERVER_WAIT, str(math.ceil(start_timeout_s)))
+
+
+def extra_paths() -> tuple[str, ...]:
+    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
+    entries = [Path(entry).absolute() for entry in sys.path]
+    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
+    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))
 
 
 def new_ray_folder(note: Path) -> Path:

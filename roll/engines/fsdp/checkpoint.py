@@ -90,6 +90,12 @@ class BackgroundSave:
         if work is not None:
             work.result()
 
+    def settle(self) -> None:
+        """Wait for the save, whether it succeeds or not."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.exception()
+
     def forget(self) -> None:
         """Drop a finished save, whether it failed or not."""
         self._work = None

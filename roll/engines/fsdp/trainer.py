@@ -127,6 +127,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         model = self.model_spec.model.model_copy(update={"path": str(path), "shape": None})
         model_spec = ModelSpec(model=model, head=head, engine=self.model_spec.engine)
         with self.ranks.blame_peers("a load"):
+            self._background_save.settle()  # it was of a controller that has ended
             if self.decoder.lora is not None:
                 adapter = dict(read_adapter(path, self.decoder.lora))  # on all ranks, so that all raise
                 check_base(path, self._frozen_digest())

@@ -10,6 +10,8 @@ RollError
 │   └── EngineFailed   the inference engine refused or lost the request
 ├── RunStopped         the run cannot continue; all files on disk are intact, exit code 3
 └── WorkerDied         one worker has died; it is replaced, or the run stops if too many have died
+    ├── NodeLost       its node is lost or being drained; not counted as a failure of the worker
+    ├── NoRoom         its replacement cannot start, since no node that is left has room
     ├── PeerLost       a worker lost the connection to another one, whose own error names the cause
     └── StateLost      a worker died with what the call refers to; its replacement cannot repeat the call
 """
@@ -89,6 +91,14 @@ class WorkerDied(RollError):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}" if self.fix else self.what
+
+
+class NodeLost(WorkerDied):
+    """The node of a worker is lost or being drained, which says nothing about the worker."""
+
+
+class NoRoom(WorkerDied):
+    """No node that is left has room for the replacement of a worker."""
 
 
 class PeerLost(WorkerDied):

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from ray.exceptions import OutOfMemoryError
 
-from roll.cluster.ray.cluster import RayConfig, RayExecutor, _death_reason
+from roll.cluster.ray.cluster import RayConfig, RayExecutor
 from roll.cluster.ray.connection import no_cluster
+from roll.cluster.ray.death import death_reason
 from roll.errors import WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers
@@ -139,7 +140,7 @@ def test_without_an_address_the_hint_is_not_to_leave_it_out() -> None:
 
 def test_if_ray_kills_a_worker_for_lack_of_memory_its_numbers_are_in_the_line() -> None:
     error = OutOfMemoryError("Memory on the node was 30GB used / 31GB limit (0.97)\nTop 10 memory users: ...")
-    assert _death_reason(error) == (
+    assert death_reason(error) == (
         "Ray killed it for lack of memory: Memory on the node was 30GB used / 31GB limit (0.97)"
     )
 

@@ -13,65 +13,48 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import socket
-import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import ray as _ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
+from roll.cluster.move import Move
 from roll.cluster.pending import PendingCall, PendingStarts
-from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, signal_named
+from roll.cluster.process_state import is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
-from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
-from roll.cluster.ray.environment import accepts_connections, check_interpreter, new_ray_folder, wait_until_unreachable
-from roll.cluster.serialization import CallResult, Payload, pack, unpack
-from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
+from roll.cluster.ray.config import RayConfig
+from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster, store
+from roll.cluster.ray.death import describe_death
+from roll.cluster.ray.environment import (
+    accepts_connections,
+    check_interpreter,
+    extra_paths,
+    new_ray_folder,
+    wait_until_unreachable,
+)
+from roll.cluster.ray.nodes import Nodes, WorkerLocation
+from roll.cluster.serialization import CallResult, pack, unpack
+from roll.errors import ConfigError, NodeLost, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
 ray: Any = _ray  # its type stubs are incomplete
-_STORED = 100_000
-"""Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
-_LAST_LINE = 300
 _FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayConfig:
-    """Where the workers of one run are started, and where their logs are."""
-
-    name: str
-    """Name of the run."""
-    directory: Path
-    """Directory of the run; logs are in `logs/<role>-<rank>.log` below it."""
-    fresh: bool = True
-    """Whether existing logs belong to an earlier run and are deleted."""
-    address: str | None = None
-    """Address of an existing cluster; None: a local one is started and ends with the run."""
-    start_timeout_s: float = 300.0
-    watch_s: float = 3.0
-    """Seconds between two checks that Ray is still reachable."""
-    slots: Mapping[str, Sequence[WorkerSlot]] = field(default_factory=dict[str, Sequence[WorkerSlot]])
-    """Slot of each rank, by role; Ray places the workers of other roles."""
-    scratch: Path | None = None
-    """Prefix of files that workers share at run time. Deleted at the end, unless it is the directory itself, which has
-    the logs, and a worker died."""
 
 
 class RayExecutor:
@@ -84,6 +67,7 @@ class RayExecutor:
         self.config = config
         self._clusters: list[RayCluster[Any]] = []
         self._connected = False
+        self._nodes = Nodes()
         self._starts = PendingStarts()
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
@@ -91,9 +75,13 @@ class RayExecutor:
         self._note = config.directory / ".ray"
         """Has the path of that folder while the cluster runs."""
 
+    def on_move(self, callback: Callable[[Move], None]) -> None:
+        """Call this when the replacement of a worker was placed on another node."""
+        self._nodes.on_move = callback
+
     def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
         """`size` workers of a role, built from `worker`; `start` starts them."""
-        cluster = RayCluster[Any](worker, size, role=role, config=self.config, python=python)
+        cluster = RayCluster[Any](worker, size, role=role, config=self.config, nodes=self._nodes, python=python)
         self._clusters.append(cluster)
         return cluster
 
@@ -145,9 +133,20 @@ class RayExecutor:
 
     async def _watch(self) -> None:
         address = ray.get_runtime_context().gcs_address
-        await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+        leaving = asyncio.create_task(self._leave_draining_nodes())
+        try:
+            await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+        finally:
+            leaving.cancel()
         for cluster in self._clusters:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
+
+    async def _leave_draining_nodes(self) -> None:
+        while self.config.address is not None:
+            await asyncio.sleep(self.config.watch_s)
+            if nodes := await self._nodes.draining():
+                for cluster in self._clusters:
+                    await cluster.leave(nodes)
 
     async def _connect(self) -> None:
         address = self.config.address
@@ -181,10 +180,16 @@ class RayCluster(Cluster[W]):
     Errors of a worker are raised here. Calls to a dead worker raise `WorkerDied` until `replace` has started another.
     """
 
-    def __init__(self, worker: Spec, size: int, *, role: str, config: RayConfig, python: str | None = None) -> None:
+    def __init__(
+        self, worker: Spec, size: int, *, role: str, config: RayConfig, nodes: Nodes, python: str | None = None
+    ) -> None:
         assert size > 0, "a cluster has at least one worker"
         self.role, self.config, self.python = role, config, python
-        self._spec, self._size = worker, size
+        self._spec, self._size, self._nodes = worker, size, nodes
+        self._slots = list(config.slots.get(role) or (WorkerSlot(),) * size)
+        nodes.slots |= {f"{role} {rank}": slot for rank, slot in enumerate(self._slots)}
+        self._node_of = [slot.node for slot in self._slots]
+        """Node of each worker; empty if it is not known yet."""
         self._actors: list[Any] = []
         self._packed_spec: Any = None
         self._processes: list[tuple[int, str]] = []
@@ -218,15 +223,35 @@ class RayCluster(Cluster[W]):
     async def start(self) -> None:
         """Start all workers; raises what keeps one from starting."""
         self._actors = [self._actor(rank) for rank in range(self.size)]
-        self._packed_spec = await _store(pack(self._spec))
+        self._packed_spec = await store(pack(self._spec))
         progress = StartProgress(f"processes of {self.role}", self.size)
         starts = (progress.track(self._build(rank)) for rank in range(self.size))
         self._processes = list(await asyncio.gather(*starts))
 
     async def replace(self, rank: int) -> None:
-        """Start a new worker under the rank of a dead one; it appends to the same log."""
+        """Start a new worker under the rank of a dead one; it appends to the same log.
+
+        It may be on another node; raises `NoRoom` if its node is lost and no other has room.
+        """
         self._check_running(rank)
         ray.kill(self._actors[rank])  # in case it still runs
+        async with self._nodes.place(self._location(rank)) as slot:
+            await self._start_again(rank, slot)
+
+    async def restart(self, worker: Spec) -> None:
+        """Start all workers again, built from `worker`, or none if one has no room."""
+        self._check_running(0)
+        for rank in range(self.size):
+            self._signal(rank, signal.SIGKILL)
+            ray.kill(self._actors[rank])
+        self._spec, self._packed_spec = worker, await store(pack(worker))
+        async with AsyncExitStack() as stack:
+            locations = map(self._location, range(self.size))
+            slots = [await stack.enter_async_context(self._nodes.place(each)) for each in locations]
+            await gather_ranks(self._start_again(rank, slot) for rank, slot in enumerate(slots))
+
+    async def _start_again(self, rank: int, slot: WorkerSlot) -> None:
+        self._slots[rank], self._node_of[rank] = slot, slot.node
         self._actors[rank] = self._actor(rank)
         self._processes[rank] = (0, "")  # unknown until it has started
         try:
@@ -234,12 +259,14 @@ class RayCluster(Cluster[W]):
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
 
-    async def restart(self, worker: Spec) -> None:
-        """Start all workers again, built from `worker`."""
-        for rank in range(self.size):
-            self._signal(rank, signal.SIGKILL)
-        self._spec, self._packed_spec = worker, await _store(pack(worker))
-        await gather_ranks(self.replace(rank) for rank in range(self.size))
+    async def leave(self, nodes: set[str]) -> None:
+        """Kill the workers on nodes that are being drained and for which another node has room."""
+        for rank, node in enumerate(self._node_of):
+            if node in nodes and await self._nodes.plan_move(self._location(rank)):
+                self.kill_worker(rank, "is on a node that is being drained")
+
+    def _location(self, rank: int) -> WorkerLocation:
+        return WorkerLocation(worker=f"{self.role} {rank}", slot=self._slots[rank], node=self._node_of[rank])
 
     def kill_worker(self, rank: int, reason: str) -> None:
         """Kill one process; Ray alone could not end a stopped one. Calls in flight raise `WorkerDied`."""
@@ -276,25 +303,22 @@ class RayCluster(Cluster[W]):
             future.cancel()
 
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        arguments = await _store(pack((args, kwargs)))
+        arguments = await store(pack((args, kwargs)))
         return await gather_ranks(self._call(rank, method, arguments) for rank in range(self.size))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._call(rank, method, await _store(pack((args, kwargs))))
+        return await self._call(rank, method, await store(pack((args, kwargs))))
 
     def log(self, rank: int) -> Path:
         """Log file of this worker."""
         return self.config.directory / "logs" / f"{self.role}-{rank}.log"
-
-    def _slot(self, rank: int) -> WorkerSlot:
-        return (self.config.slots.get(self.role) or (WorkerSlot(),) * self.size)[rank]
 
     def _actor(self, rank: int) -> Any:
         """A new process, in which `_build` builds the worker."""
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         if self.python is not None:
             options["runtime_env"] = {"py_executable": self.python}
-        if node := self._slot(rank).node:
+        if node := self._slots[rank].node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
         return ray.remote(type(title, (WorkerActor,), {})).options(**options).remote()
@@ -310,15 +334,16 @@ class RayCluster(Cluster[W]):
             name=f"{self.role} {rank}",
             log=self.log(rank).absolute(),
             folder=Path.cwd(),
-            path=_extra_paths(),
+            path=extra_paths(),
             threads=os.environ.get("OMP_NUM_THREADS"),
-            visible=self._slot(rank).visible,
+            visible=self._slots[rank].visible,
         )
         timeout_s = self.config.start_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 reference = self._actors[rank].build.remote(setup, self._packed_spec, rank)
-                return await self._result(rank, "its start", reference)
+                *process, self._node_of[rank] = await self._result(rank, "its start", reference)
+                return tuple(process)
         except TimeoutError:
             free = ray.available_resources().get("CPU", 0)
             raise ConfigError(
@@ -345,16 +370,18 @@ class RayCluster(Cluster[W]):
             if self._failure is not None:
                 raise RunStopped(self._failure) from None
             if reason := self._killed.pop(future, ""):
-                raise WorkerDied(
-                    f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}", _FIX
-                ) from None
+                line = f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}"
+                raise await self._death(rank, what, line) from None
             if ray.is_initialized():
                 ray.cancel(reference)  # also in the worker
             raise
         except RayTaskError as error:
             raise RuntimeError(f"{self.role} {rank}: {what} failed outside the worker") from error
         except RayError as error:
-            raise WorkerDied(self._describe_death(rank, what, error), _FIX) from None
+            self.died = True
+            (pid,) = self.pids[rank : rank + 1] or [0]
+            line = f"{self.role} {rank}: {describe_death(error, pid, what, self.log(rank))}"
+            raise await self._death(rank, what, line) from None
         finally:
             self._in_flight.pop(future, None)
         result: CallResult = unpack(payload)
@@ -362,39 +389,9 @@ class RayCluster(Cluster[W]):
             raise result.value
         return result.value
 
-    def _describe_death(self, rank: int, what: str, error: RayError) -> str:
-        """One line about a worker's end, with Ray's reason and the last line of its log."""
-        self.died = True
-        pids = self.pids[rank : rank + 1] or re.findall(r"\bpid: (\d+)", str(error))  # unknown until it has started
-        pid = f" (pid {pids[0]})" if pids else ""
-        log = self.log(rank)
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return (
-            f"{self.role} {rank}: its process{pid} ended during {what}; {_death_reason(error)}; "
-            f"{log} ends with: {last[:_LAST_LINE]}"
-        )
-
-
-def _death_reason(error: RayError) -> str:
-    """Ray's reason for a worker's end in one line; Ray reports no signal."""
-    summary, _, _ = str(error).partition("\n")
-    if isinstance(error, OutOfMemoryError):
-        return f"Ray killed it for lack of memory: {summary[:_LAST_LINE]}"
-    detail = str(error).partition("Worker exit detail: ")[2].partition("\n")[0] or summary
-    reason = detail.partition(" Some common causes")[0].rstrip(". ")[:_LAST_LINE]
-    return f"{reason} (if its log has no error, {OUT_OF_MEMORY})"
-
-
-async def _store(payload: Payload) -> Any:
-    """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
-    if payload.num_bytes <= _STORED:
-        return payload.compact
-    return await asyncio.to_thread(ray.put, payload.compact)
-
-
-def _extra_paths() -> tuple[str, ...]:
-    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
-    entries = [Path(entry).absolute() for entry in sys.path]
-    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
-    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))
+    async def _death(self, rank: int, what: str, line: str) -> WorkerDied:
+        """The error about a dead worker: `line`, or the state of its node if that is the cause."""
+        cause = await self._nodes.unusable(node) if (node := self._node_of[rank]) else ""
+        if not cause:
+            return WorkerDied(line, _FIX)
+        return NodeLost(f"{self.role} {rank}: {cause}, during {what}; log: {self.log(rank)}", _FIX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,11 +11,14 @@ from typing import Any
 import ray as _ray
 
 from roll.cluster.ray.environment import start_repeatedly
+from roll.cluster.serialization import Payload
 from roll.errors import ConfigError
 
 ray: Any = _ray  # its type stubs are incomplete
 CONNECT_S = 10.0
 """Seconds in which the address of a cluster must accept a connection."""
+_STORED = 100_000
+"""Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
 
 
 def wait_for_nodes(
@@ -62,3 +66,10 @@ def no_cluster(address: str | None, reason: str) -> ConfigError:
         return ConfigError(f"ray: no cluster could be started here ({reason}); {fix}")
     fix = "start one with `ray start --head`, or leave ray.address out"
     return ConfigError(f"ray.address: no Ray cluster at {address} ({reason}); {fix}")
+
+
+async def store(payload: Payload) -> Any:
+    """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
+    if payload.num_bytes <= _STORED:
+        return payload.compact
+    return await asyncio.to_thread(ray.put, payload.compact)

@@ -85,6 +85,13 @@ def start_repeatedly(
             return
 
 
+def extra_paths() -> tuple[str, ...]:
+    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
+    entries = [Path(entry).absolute() for entry in sys.path]
+    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
+    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))
+
+
 async def check_interpreter(python: str, where: str, ray_version: str) -> None:
     """Raise `ConfigError` if `python` is missing, lacks roll, or has another version of Python or Ray than this one."""
     program = shutil.which(python)

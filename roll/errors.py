@@ -3,12 +3,14 @@
 RollError
 ├── ConfigError        the user can fix it by editing a file or a flag; exit code 2, no traceback
 │   ├── UnknownName    a name that is in no table
+│   ├── NoCluster      no Ray cluster can be reached, or it has no room; a supervised run tries again
 │   └── JournalDamaged a journal of which some pages or rows cannot be read
 ├── RolloutError       one trajectory is lost; recorded on it, the run continues
 │   ├── EnvFailed      environment code raised
 │   ├── RewardFailed   reward code raised, or returned something that is not a finite number
 │   └── EngineFailed   the inference engine refused or lost the request
 ├── RunStopped         the run cannot continue; all files on disk are intact, exit code 3
+│   └── ClusterLost    Ray is gone; a supervised run starts again when it is back
 └── WorkerDied         one worker has died; it is replaced, or the run stops if too many have died
     ├── NodeLost       its node is lost or being drained; not counted as a failure of the worker
     ├── NoRoom         its replacement cannot start, since no node that is left has room
@@ -48,6 +50,10 @@ class UnknownName(ConfigError):
         return f"no {self.kind} named {self.name!r}{did_you_mean(self.name, self.known)}"
 
 
+class NoCluster(ConfigError):
+    """No Ray cluster can be reached, or it has no room for the workers."""
+
+
 class JournalDamaged(ConfigError):
     """Part of a journal cannot be read; nothing in it was changed."""
 
@@ -80,6 +86,10 @@ class EngineFailed(RolloutError):
 
 class RunStopped(RollError):
     """The run cannot continue. Nothing on disk is lost; the message has the reason and how to continue."""
+
+
+class ClusterLost(RunStopped):
+    """The Ray cluster of a run is gone."""
 
 
 class WorkerDied(RollError):

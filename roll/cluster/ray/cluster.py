@@ -45,7 +45,7 @@ from roll.cluster.ray.environment import (
 )
 from roll.cluster.ray.nodes import Nodes, WorkerLocation
 from roll.cluster.serialization import CallResult, pack, unpack
-from roll.errors import ConfigError, NodeLost, RollError, RunStopped, WorkerDied, root_cause
+from roll.errors import ClusterLost, ConfigError, NoCluster, NodeLost, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
@@ -327,7 +327,7 @@ class RayCluster(Cluster[W]):
         if not self._actors:
             raise WorkerDied(f"{self.role} {rank}: is not running; start the cluster first")
         if self._failure is not None:
-            raise RunStopped(self._failure)
+            raise ClusterLost(self._failure)
 
     async def _build(self, rank: int) -> tuple[int, str]:
         setup = ProcessSetup(
@@ -346,7 +346,7 @@ class RayCluster(Cluster[W]):
                 return tuple(process)
         except TimeoutError:
             free = ray.available_resources().get("CPU", 0)
-            raise ConfigError(
+            raise NoCluster(
                 f"{self.role} {rank}: did not start within {timeout_s:g} s (Ray has {free:g} CPUs free); "
                 "free some, lower the number of workers, or raise ray.start_timeout_s"
             ) from None
@@ -368,7 +368,7 @@ class RayCluster(Cluster[W]):
             payload = await future
         except asyncio.CancelledError:
             if self._failure is not None:
-                raise RunStopped(self._failure) from None
+                raise ClusterLost(self._failure) from None
             if reason := self._killed.pop(future, ""):
                 line = f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}"
                 raise await self._death(rank, what, line) from None
@@ -389,9 +389,12 @@ class RayCluster(Cluster[W]):
             raise result.value
         return result.value
 
-    async def _death(self, rank: int, what: str, line: str) -> WorkerDied:
-        """The error about a dead worker: `line`, or the state of its node if that is the cause."""
-        cause = await self._nodes.unusable(node) if (node := self._node_of[rank]) else ""
+    async def _death(self, rank: int, what: str, line: str) -> RollError:
+        """The error about a dead worker: `line`, or the loss of its node or of Ray if that is the cause."""
+        while (cause := await self._nodes.unusable(self._node_of[rank])) is None:
+            if self._failure is not None:
+                return ClusterLost(self._failure)
+            await asyncio.sleep(self.config.watch_s)
         if not cause:
             return WorkerDied(line, _FIX)
         return NodeLost(f"{self.role} {rank}: {cause}, during {what}; log: {self.log(rank)}", _FIX)

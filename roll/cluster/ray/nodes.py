@@ -73,10 +73,11 @@ class Nodes:
         self._addresses: dict[str, str] = {}
         """Address of each node seen so far, by id."""
 
-    async def unusable(self, node: str) -> str:
-        """Why no worker can run on its node, with the node; empty if it can, or if Ray does not reply."""
-        nodes = await self._list()
-        reason = "" if nodes is None else await self._unusable(node, nodes)
+    async def unusable(self, node: str) -> str | None:
+        """Why no worker can run on its node, with the node; empty if it can, None if Ray does not reply."""
+        if (nodes := await self._list()) is None:
+            return None
+        reason = await self._unusable(node, nodes) if node else ""
         return f"its node {self._addresses.get(node, node)} {reason}" if reason else ""
 
     async def draining(self) -> set[str]:

@@ -2,18 +2,28 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roll.journal.events import GeneratorReplaced, NodeAwaited, WeightsUpdated, WorkerMoved, WorkerReplaced
-from tests.cluster.test_launch import parent
+from roll.journal.events import (
+    ControllerRestarted,
+    GeneratorReplaced,
+    NodeAwaited,
+    WeightsUpdated,
+    WorkerMoved,
+    WorkerReplaced,
+)
+from tests.cluster.test_faults import of_session
+from tests.cluster.test_launch import free_port, parent
 from tests.cluster.test_ray_runs import RUN, Process, steps_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -127,7 +137,7 @@ def test_all_workers_of_a_lost_or_drained_node_go_to_another_one_and_no_update_i
         assert {parent(run.worker(name)) for name in names} == {first}
         second = nodes.add(4)
         nodes.kill(first) if how == "lost" else nodes.drain(first)
-        wait_for(run, lambda: len(run.events(WorkerMoved)) == 4)
+        wait_for(run, lambda: len(run.events(WorkerMoved)) == 3)  # the reference has no work yet
         (file.parent / "hold").unlink()
         code, said = run.ended()
         assert code == 0, said
@@ -223,3 +233,57 @@ def test_a_worker_that_fails_twice_on_a_node_is_placed_on_another(nodes: Nodes, 
     first, move, second, third = done.stdout.splitlines()
     assert move == "worker 0 is avoided after 2 failures of this worker there"
     assert first != second == third and {first, second} == set(raylets)
+
+
+@contextmanager
+def head(port: int, folder: Path) -> Iterator[None]:
+    """A Ray cluster of one node at this port, which is killed at the end."""
+    ray = str(Path(sys.executable).with_name("ray"))
+    command = [ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2"]
+    with tempfile.TemporaryDirectory(prefix="roll-head-", dir="/tmp", ignore_cleanup_errors=True) as temporary:
+        with (folder / "head.log").open("w") as log:
+            process = subprocess.Popen(
+                [*command, "--include-dashboard=false", f"--temp-dir={temporary}", "--disable-usage-stats"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            deadline = time.monotonic() + 300
+            while subprocess.run([ray, "health-check", f"--address=127.0.0.1:{port}"], capture_output=True).returncode:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "head.log").read_text()
+            yield
+        finally:
+            for pid in of_session(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def controllers(supervisor: int) -> set[int]:
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout
+    lines = [line.split(None, 2) for line in listed.splitlines()]
+    return {int(pid) for pid, ppid, command in lines if int(ppid) == supervisor and "roll.cli train" in command}
+
+
+def test_a_supervised_run_goes_on_when_the_head_of_its_cluster_is_back(file: Path) -> None:
+    port = free_port()
+    exact = ("deterministic=true", "steps=8", "checkpoint.every=2")
+    (file.parent / "hold").touch()
+    with ExitStack() as stack:
+        with head(port, file.parent):
+            run = stack.enter_context(running(file, "headless", *exact, f"ray.address=127.0.0.1:{port}", "--supervise"))
+            wait_for(run, (file.parent / "held").exists)
+            seen = controllers(run.process.pid)
+            assert len(seen) == 1
+        (file.parent / "hold").unlink()
+        wait_for(run, lambda: seen.update(controllers(run.process.pid)) or len(seen) > 3)
+        stack.enter_context(head(port, file.parent))
+        code, said = run.ended()
+        assert code == 0 and not any("Traceback" in line for line in said), said
+        (event,) = run.events(ControllerRestarted)
+        assert event.number > 2 and f"ray: the cluster at 127.0.0.1:{port} is gone" in event.cause
+        assert any(f"no Ray cluster at 127.0.0.1:{port}" in line and "; restart 2 of 10" in line for line in said), said
+    with running(file, "unbroken", *exact, "executor=inline", "ray={}") as unbroken:
+        assert unbroken.ended()[0] == 0
+        assert weights(run) == weights(unbroken), "bit-equal"

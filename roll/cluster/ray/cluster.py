@@ -246,8 +246,8 @@ class RayCluster(Cluster[W]):
             ray.kill(self._actors[rank])
         self._spec, self._packed_spec = worker, await store(pack(worker))
         async with AsyncExitStack() as stack:
-            locations = map(self._location, range(self.size))
-            slots = [await stack.enter_async_context(self._nodes.place(each)) for each in locations]
+            places = [self._nodes.place(self._location(rank), failed=False) for rank in range(self.size)]
+            slots = [await stack.enter_async_context(place) for place in places]
             await gather_ranks(self._start_again(rank, slot) for rank, slot in enumerate(slots))
 
     async def _start_again(self, rank: int, slot: WorkerSlot) -> None:

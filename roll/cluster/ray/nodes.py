@@ -94,9 +94,12 @@ class Nodes:
         return True
 
     @asynccontextmanager
-    async def place(self, location: WorkerLocation) -> AsyncGenerator[WorkerSlot]:
-        """The slot of a worker's replacement, which starts in this block; raises `NoRoom` if no node has room."""
-        slot, reason = await self._place(location)
+    async def place(self, location: WorkerLocation, *, failed: bool = True) -> AsyncGenerator[WorkerSlot]:
+        """The slot of a worker's replacement, which starts in this block; raises `NoRoom` if no node has room.
+
+        `failed` is false for a worker that starts again because another one failed.
+        """
+        slot, reason = await self._place(location, failed=failed)
         self._starting[slot.node] += 1
         try:
             yield slot
@@ -107,7 +110,7 @@ class Nodes:
             before, after = (self._addresses.get(node, node) for node in (location.node, slot.node))
             self.on_move(Move(worker=location.worker, before=before, after=after, reason=reason))
 
-    async def _place(self, location: WorkerLocation) -> tuple[WorkerSlot, str]:
+    async def _place(self, location: WorkerLocation, *, failed: bool) -> tuple[WorkerSlot, str]:
         """The slot of a replacement, and why it is on another node; empty if it is not."""
         node, nodes = location.node, await self._list()
         if not node or nodes is None:
@@ -115,8 +118,8 @@ class Nodes:
         if lost := await self._unusable(node, nodes):
             reason = lost
         else:
-            self._failures[location.worker, node] += 1
-            if (number := self._failures[location.worker, node]) < _MOST_FAILURES:
+            self._failures[location.worker, node] += failed
+            if not failed or (number := self._failures[location.worker, node]) < _MOST_FAILURES:
                 return location.slot, ""
             reason = f"is avoided after {number} failures of this worker there"
         planned = self._planned.pop(location.worker, None)

@@ -125,10 +125,17 @@ def running(file: Path, name: str, *changes: str) -> Iterator[Process]:
         run.process.communicate()
 
 
+def finished(run: Process) -> tuple[int, list[str]]:
+    """Exit code and output of a run that has some time left to end."""
+    run.process.wait(timeout=600)
+    return run.ended()
+
+
 def weights(run: Process) -> bytes:
     return (run.directory / "model/model.safetensors").read_bytes()
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("how", ["lost", "drained"])
 def test_all_workers_of_a_lost_or_drained_node_go_to_another_one_and_no_update_is_lost(
     how: str, nodes: Nodes, file: Path
@@ -144,7 +151,7 @@ def test_all_workers_of_a_lost_or_drained_node_go_to_another_one_and_no_update_i
         nodes.kill(first) if how == "lost" else nodes.drain(first)
         wait_for(run, lambda: len(run.events(WorkerMoved)) == 3)  # the reference has no work yet
         (file.parent / "hold").unlink()
-        code, said = run.ended()
+        code, said = finished(run)
         assert code == 0, said
         reason = "is lost" if how == "lost" else "is being drained"
         moves = run.events(WorkerMoved)
@@ -157,7 +164,7 @@ def test_all_workers_of_a_lost_or_drained_node_go_to_another_one_and_no_update_i
         assert not [name for name in names if run.worker(name) == second]
         assert [event.step for event in run.events(WeightsUpdated)] == list(range(1, 9))
     with running(file, "unbroken", *exact, "executor=inline", "ray={}") as unbroken:
-        assert unbroken.ended()[0] == 0
+        assert finished(unbroken)[0] == 0
         assert weights(run) == weights(unbroken), "bit-equal"
 
 
@@ -185,7 +192,7 @@ def test_a_run_goes_on_with_fewer_generators_until_a_node_comes_back_and_stops_i
         steps = steps_of(run)
         wait_for(run, lambda: steps_of(run) > steps + 1)
         nodes.kill(trainer)
-        code, said = run.ended()
+        code, said = finished(run)
         assert code == 3 and not any("Traceback" in line for line in said), said
         assert said[-1].startswith("actor_train 0: its node ") and said[-1].endswith(
             "is lost, and no other node has a free CPU, for 3 s (ray.node_timeout_s); "
@@ -270,6 +277,7 @@ def controllers(supervisor: int) -> set[int]:
     return {int(pid) for pid, ppid, command in lines if int(ppid) == supervisor and "roll.cli train" in command}
 
 
+@pytest.mark.sweep
 def test_a_supervised_run_goes_on_when_the_head_of_its_cluster_is_back(file: Path) -> None:
     port = free_port()
     exact = ("deterministic=true", "steps=8", "checkpoint.every=2")
@@ -283,16 +291,17 @@ def test_a_supervised_run_goes_on_when_the_head_of_its_cluster_is_back(file: Pat
         (file.parent / "hold").unlink()
         wait_for(run, lambda: seen.update(controllers(run.process.pid)) or len(seen) > 3)
         stack.enter_context(head(port, file.parent))
-        code, said = run.ended()
+        code, said = finished(run)
         assert code == 0 and not any("Traceback" in line for line in said), said
         (event,) = run.events(ControllerRestarted)
-        assert event.number > 2 and f"ray: the cluster at 127.0.0.1:{port} is gone" in event.cause
+        assert event.number > 2 and f":{port} is gone" in event.cause  # Ray names its address
         assert any(f"no Ray cluster at 127.0.0.1:{port}" in line and "; restart 2 of 10" in line for line in said), said
     with running(file, "unbroken", *exact, "executor=inline", "ray={}") as unbroken:
-        assert unbroken.ended()[0] == 0
+        assert finished(unbroken)[0] == 0
         assert weights(run) == weights(unbroken), "bit-equal"
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
 def test_with_redis_a_run_survives_the_restart_of_the_server_of_its_cluster(
     file: Path, monkeypatch: pytest.MonkeyPatch
@@ -317,7 +326,7 @@ def test_with_redis_a_run_survives_the_restart_of_the_server_of_its_cluster(
             wait_for(run, lambda: bool(run.events(WorkerReplaced)))
             assert run.worker("actor_infer-0") == workers[1] and not run.events(ControllerRestarted)
             os.killpg(run.process.pid, signal.SIGINT)
-            assert run.ended()[0] == 130
+            assert finished(run)[0] == 130
     finally:
         if nodes is not None:
             nodes.stop()

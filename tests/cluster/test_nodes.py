@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from roll.cluster.ray.environment import start_repeatedly
 from roll.journal.events import (
     ControllerRestarted,
     GeneratorReplaced,
@@ -50,6 +51,13 @@ def loss(tokens):
 """
 
 
+def repeat(start: Callable[[], Any]) -> Any:
+    """The result of `start`; Ray gives up after 30 s, which a busy machine may exceed."""
+    results: list[Any] = []
+    start_repeatedly(lambda: results.append(start()), lambda: None, timeout_s=300)
+    return results[0]
+
+
 class Nodes:
     """A Ray cluster of several nodes on this machine; its head has no room for workers."""
 
@@ -58,13 +66,13 @@ class Nodes:
 
         self.folder = tempfile.mkdtemp(prefix="roll-nodes-", dir="/tmp")
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self.folder}
-        self._cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster: Any = repeat(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.address = str(self._cluster.address)
         self._nodes: dict[int, Any] = {}
 
     def add(self, num_cpus: int) -> int:
         """Add a node; the pid of its raylet."""
-        node = self._cluster.add_node(num_cpus=num_cpus, object_store_memory=100 * 2**20)
+        node = repeat(lambda: self._cluster.add_node(num_cpus=num_cpus, object_store_memory=100 * 2**20))
         (raylet,) = node.all_processes["raylet"]
         self._nodes[raylet.process.pid] = node
         return raylet.process.pid

@@ -3,13 +3,17 @@
 RollError
 ├── ConfigError        the user can fix it by editing a file or a flag; exit code 2, no traceback
 │   ├── UnknownName    a name that is in no table
+│   ├── NoCluster      no Ray cluster can be reached, or it has no room; a supervised run tries again
 │   └── JournalDamaged a journal of which some pages or rows cannot be read
 ├── RolloutError       one trajectory is lost; recorded on it, the run continues
 │   ├── EnvFailed      environment code raised
 │   ├── RewardFailed   reward code raised, or returned something that is not a finite number
 │   └── EngineFailed   the inference engine refused or lost the request
 ├── RunStopped         the run cannot continue; all files on disk are intact, exit code 3
+│   └── ClusterLost    Ray is gone; a supervised run starts again when it is back
 └── WorkerDied         one worker has died; it is replaced, or the run stops if too many have died
+    ├── NodeLost       its node is lost or being drained; not counted as a failure of the worker
+    ├── NoRoom         its replacement cannot start, since no node that is left has room
     ├── PeerLost       a worker lost the connection to another one, whose own error names the cause
     └── StateLost      a worker died with what the call refers to; its replacement cannot repeat the call
 """
@@ -46,6 +50,10 @@ class UnknownName(ConfigError):
         return f"no {self.kind} named {self.name!r}{did_you_mean(self.name, self.known)}"
 
 
+class NoCluster(ConfigError):
+    """No Ray cluster can be reached, or it has no room for the workers."""
+
+
 class JournalDamaged(ConfigError):
     """Part of a journal cannot be read; nothing in it was changed."""
 
@@ -80,6 +88,10 @@ class RunStopped(RollError):
     """The run cannot continue. Nothing on disk is lost; the message has the reason and how to continue."""
 
 
+class ClusterLost(RunStopped):
+    """The Ray cluster of a run is gone."""
+
+
 class WorkerDied(RollError):
     """One worker has died; `what` names it and its log, and `fix` says how to continue if it is not replaced."""
 
@@ -89,6 +101,14 @@ class WorkerDied(RollError):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.fix}" if self.fix else self.what
+
+
+class NodeLost(WorkerDied):
+    """The node of a worker is lost or being drained, which says nothing about the worker."""
+
+
+class NoRoom(WorkerDied):
+    """No node that is left has room for the replacement of a worker."""
 
 
 class PeerLost(WorkerDied):

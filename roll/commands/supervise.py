@@ -33,7 +33,7 @@ from roll.cluster.ray.environment import NOTE
 from roll.cluster.ray.head import head_processes
 from roll.cluster.ray.keeping import KeptWorkers
 from roll.config.schema import Run
-from roll.errors import RollError, one_line
+from roll.errors import ClusterLost, NoCluster, RollError, one_line
 from roll.pipelines.interrupt import INTERRUPTED
 from roll.tracking.directory import check_free, check_run, lock_file
 
@@ -88,7 +88,12 @@ class Supervised:
     @property
     def error(self) -> str:
         """The error that ended the controller; empty if it was killed."""
-        return self._page[2:].rstrip(b"\0").decode(errors="replace")
+        return self._page[3:].rstrip(b"\0").decode(errors="replace")
+
+    @property
+    def lost_cluster(self) -> bool:
+        """Whether it ended since its Ray cluster is gone, or has not come back to a run that was there before."""
+        return bool(self._page[2])
 
     def mark_started(self) -> None:
         """Everything has started, and the journal has the restart."""
@@ -113,8 +118,10 @@ class Supervised:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             text = str(error) if isinstance(error, RollError) else f"{type(error).__name__}: {error}"
-            line = one_line(text).encode()[: _PAGE - 2]
-            self._page[2 : 2 + len(line)] = line
+            line = one_line(text).encode()[: _PAGE - 3]
+            self._page[3 : 3 + len(line)] = line
+            missing = self.restart is not None and isinstance(error, NoCluster)
+            self._page[2] = missing or isinstance(error, ClusterLost)
 
 
 def supervise_fresh(run: Run, overwrite: bool, *, restarts: int, hang_timeout_s: float) -> Supervised:
@@ -160,14 +167,15 @@ class _Supervisor:
             code, cause = self._wait(controller)
             if code == 0:
                 _exit(code)
-            if code in (_REFUSED, INTERRUPTED) or self._interrupted or -code in _SIGNALS:
+            refused = code == _REFUSED and not controller.lost_cluster
+            if refused or code == INTERRUPTED or self._interrupted or -code in _SIGNALS:
                 end_children()
                 _exit(code)
             end_children(spared=head_processes(self._path / NOTE))
             if (now := self._newest()) != newest:
                 num_failed, newest, last_error = 0, now, ""
             num_failed += 1
-            repeated = controller.error and controller.error == last_error
+            repeated = controller.error and controller.error == last_error and not controller.lost_cluster
             if repeated or num_failed > self._restarts:
                 self._give_up(code, cause, "twice in a row" if repeated else f"{num_failed} times")
             last_error = controller.error

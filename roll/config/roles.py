@@ -35,6 +35,8 @@ class Ray(Section):
     keep_workers_s: float = Field(default=120.0, ge=0)
     """With `--supervise`: seconds that workers stay after the death of the controller, so that the next one takes them
     up. Only with `weight_sync.transport: disk`, and unless roles take turns on a device. 0: they end with it."""
+    node_timeout_s: float = Field(default=600.0, ge=0)
+    """Seconds to wait for a node with room for a worker whose node is lost; then the run stops and can be resumed."""
     cpu_slots: int | None = Field(default=None, gt=0)
     """Number of devices that a machine without GPUs counts as, to try a placement there. None: one per core."""
 
@@ -200,7 +202,14 @@ class RewardModel(AuxiliaryModelConfig):
     """Factor on its score in the sum of rewards."""
 
 
-class NativeInfer(RoleConfig):
+class GeneratorConfig(RoleConfig):
+    """Settings of generators of any backend."""
+
+    min_workers: int | None = Field(default=None, gt=0)
+    """Fewest generators with which the run goes on while no node has room for those of a lost node. None: all."""
+
+
+class NativeInfer(GeneratorConfig):
     """The built-in generator, in the trainer's `dtype`: with float32 a cache slot per sequence, with bfloat16 pages."""
 
     backend: Literal["native"] = "native"
@@ -251,13 +260,26 @@ def check_placement(executor: str, roles: Mapping[str, Any], ray: Ray) -> None:
 
 
 def check_transport(executor: str, transport: str, roles: Mapping[str, RoleConfig]) -> None:
-    """Raise ValueError if a file names several devices for `ipc`, which is memory of one GPU."""
+    """Raise ValueError if the transport cannot serve several devices, or fewer generators than there are."""
+    infer = roles["actor_infer"]
+    if isinstance(infer, GeneratorConfig) and infer.min_workers is not None:
+        _check_fewest(executor, transport, infer, infer.min_workers)
     for role, section in roles.items():
         if executor == "ray" and transport == "ipc" and (num_devices(section.devices) or 1) > 1:
             raise ValueError(
                 f"weight_sync.transport (ipc): is for one GPU, and {role}.devices is {device_text(section.devices)}; "
                 "choose nccl, gloo or disk"
             )
+
+
+def _check_fewest(executor: str, transport: str, infer: RoleConfig, fewest: int) -> None:
+    key, known = f"actor_infer.min_workers ({fewest})", infer.workers or num_devices(infer.devices)
+    if executor == "inline":
+        raise ValueError(f"{key}: {_INLINE_ONLY}")
+    if known is not None and fewest > infer.num_workers:
+        raise ValueError(f"{key}: there are only {infer.num_workers} generators; lower it")
+    if transport != "disk" and fewest != infer.num_workers:
+        raise ValueError(f"{key}: {transport} needs all generators; set weight_sync.transport to disk, or leave it out")
 
 
 def _check_inline(role: str, section: RoleConfig, trainer: str | int | tuple[int, ...]) -> None:

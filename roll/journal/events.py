@@ -216,6 +216,27 @@ class WorkerReplaced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMoved(Event):
+    """The replacement of a worker was placed on another node."""
+
+    worker: str
+    """Role and rank, such as `actor_infer 1`."""
+    before: str
+    """The node before, as `address:port`."""
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAwaited(Event):
+    """The replacement of a worker had to wait, since no node had room for it."""
+
+    worker: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestsResumed(Event):
     """Replies that a change of version interrupted continue with the new version."""
 

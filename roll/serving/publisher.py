@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, Offloadable, Probeable, Trainer
-from roll.errors import RunStopped, StateLost, WorkerDied
+from roll.errors import NodeLost, RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
 from roll.serving.device_sharing import DeviceSharing
+from roll.serving.node_wait import NodeWait
 from roll.serving.recovery import RecoveringCluster
 from roll.serving.router import Router
 from roll.weights.channel import Transport
@@ -36,6 +37,10 @@ class ReplacementPolicy:
     """Most replacements in one run."""
     notice: Callable[[str], None]
     """Callback for user-facing notices."""
+    node_timeout_s: float = 600.0
+    """Seconds to wait for a node with room for a generator whose node is lost, while fewer than `min_workers` serve."""
+    min_workers: int | None = None
+    """None: all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +68,7 @@ class Publisher:
     """Digests by published version, to name the version that a faulty generator holds."""
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a generator is between two versions."""
-    _num_replaced: int = 0
+    _num_failed: int = 0
     _last_tried: int = -1
     """The last version whose transfer began; members of a broadcast may have joined its group."""
     _interrupted: int | None = None
@@ -87,9 +92,10 @@ class Publisher:
     async def replace_generator(self, rank: int, died: WorkerDied) -> None:
         """Replace a dead generator by one with the served weights; raises `RunStopped` past the budget."""
         replacement = self.replacement
-        if replacement is None or self._num_replaced >= replacement.max_replacements:
-            raise RunStopped(f"{died} ({self._num_replaced} generators were replaced before, see ray.max_replacements)")
-        self._num_replaced += 1
+        self._num_failed += not isinstance(died, NodeLost)
+        if replacement is None or self._num_failed > replacement.max_replacements:
+            num = 0 if replacement is None else replacement.max_replacements
+            raise RunStopped(f"{died} ({num} generators were replaced before, see ray.max_replacements)")
         began = time.monotonic()
         replacement.notice(f"generator {rank} is being replaced, its requests go to others or wait: {died.what}")
         if self.transport.concurrent:
@@ -105,7 +111,11 @@ class Publisher:
         _LOG.info("generator %d was replaced; version %d is served", rank, self.version)
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
-        await replacement.replace(rank)
+        wait = NodeWait(journal=self.journal, timeout_s=replacement.node_timeout_s, notice=replacement.notice)
+        name, size = f"generator {rank}", self.generators.size
+        needed = size if replacement.min_workers is None else replacement.min_workers
+        unavailable = self.router.balancer.unavailable
+        await wait.start(name, lambda: replacement.replace(rank), enough=lambda: size - len(unavailable) >= needed)
         await self.generators.at(rank, Generator.start)
 
     async def _publish_to_replacement(self, rank: int) -> None:

@@ -25,9 +25,10 @@ from typing import Any
 from roll.checkpoint import WriteFailed, as_write_failure
 from roll.cluster.handle import Cluster, HasStacks, Killable, Method, P, R, Replaceable, W
 from roll.engines.base import LogprobModel, Offloadable, Part, Trainer
-from roll.errors import RunStopped, StateLost, WorkerDied
+from roll.errors import NodeLost, RunStopped, StateLost, WorkerDied
 from roll.journal.events import WorkerReplaced
 from roll.journal.store import Journal
+from roll.serving.node_wait import NodeWait
 from roll.types import Batch
 
 _LOG = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class RecoveryPolicy:
     """Seconds of updates after which the state is saved, so that a replacement repeats no more."""
     notice: Callable[[str], None]
     """Callback for user-facing notices."""
+    node_timeout_s: float = 600.0
+    """Seconds to wait for a node with room for a worker whose node is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class RecoveringCluster(Cluster[W]):
         self._sends = sends
         self._not_repeated = {"save_completed", *(["send"] if broadcasts else [])}
         self._workers = [_Worker() for _ in range(cluster.size)]
-        self._num_replaced = 0
+        self._num_replaced = self._num_failed = 0
         self._slowest: dict[str, float] = {}
         """The most seconds per token of each method that computes."""
         self._snapshot_took_s = 0.0
@@ -211,17 +214,17 @@ class RecoveringCluster(Cluster[W]):
         """Bring a new process to the state of the lost one; raises `RunStopped` past the budget."""
         policy, name, cluster = self.policy, f"{self.role} {rank}", self.cluster
         assert policy is not None and isinstance(cluster, Replaceable)
-        if self._num_replaced >= policy.max_replacements:
-            raise RunStopped(
-                f"{died} ({self._num_replaced} workers of {self.role} were replaced before, see ray.max_replacements)"
-            )
+        self._num_failed += not isinstance(died, NodeLost)
+        if self._num_failed > (num := policy.max_replacements):
+            raise RunStopped(f"{died} ({num} workers of {self.role} were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
         worker.generation += 1
         updates = list(worker.updates)
         repeats = f", and {len(updates)} updates are repeated" if updates else ""
         policy.notice(f"{name} is being replaced{repeats}: {died.what}")
         try:
-            await cluster.replace(rank)
+            wait = NodeWait(journal=policy.journal, timeout_s=policy.node_timeout_s, notice=policy.notice)
+            await wait.start(name, lambda: cluster.replace(rank))
             await self._watch(rank, LogprobModel.start)
             if worker.base is not None:
                 await self._watch(rank, Trainer.load, worker.base)

@@ -14,7 +14,6 @@ from typing import cast
 from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
-from roll.cluster.handle import Replaceable
 from roll.cluster.pending import HasPendingCalls, describe_pending, stopped_workers
 from roll.config.algorithm import Algorithm
 from roll.config.backends import FsdpTrain
@@ -39,7 +38,7 @@ from roll.rollout.scheduler import Scheduler, SchedulerConfig
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers
-from roll.serving.publisher import Publisher, ReplacementPolicy
+from roll.serving.publisher import Publisher
 from roll.tracking.callbacks import Callbacks, build_sinks
 from roll.tracking.directory import METRICS, RunDirectory
 from roll.tracking.grace import GraceCheck
@@ -54,7 +53,7 @@ from roll.wiring.data import Data
 from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.placing import build_device_sharing
-from roll.wiring.recovery import recover_models
+from roll.wiring.recovery import recover_models, replacement_policy
 
 _LOG = logging.getLogger(__name__)
 
@@ -322,10 +321,7 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
     publishers: dict[str, Publisher] = {}
     for name, policy in roles.policies.items():
         clusters = {"actor_train": policy.trainers, "actor_infer": policy.generators, **policy.models.by_role()}
-        generators, num, replacement = policy.generators, run.ray.max_replacements, None
-        if num and isinstance(generators, Replaceable):
-            note = services.reporter.note
-            replacement = ReplacementPolicy(replace=generators.replace, max_replacements=num, notice=note)
+        replacement = replacement_policy(run, policy.generators, services.reporter.note)
         publishers[name] = replace(
             build_publisher(policy, services.journal, name),
             device_sharing=build_device_sharing(roles.placement, clusters, policy.router),

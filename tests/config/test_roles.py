@@ -23,6 +23,18 @@ rollout: {max_seq_len: 512}
         (["ray.address=auto"], "ray: with executor inline every role is in this process"),
         (["executor=ray", "actor_train.workers=2"], "actor_train.workers (2): backend native trains in one process"),
         (["executor=ray", "critic.workers=2"], "critic.workers (2): backend native trains in one process"),
+        (
+            ["actor_infer.min_workers=1"],
+            "actor_infer.min_workers (1): with executor inline every role is",
+        ),
+        (
+            ["executor=ray", "actor_infer={workers: 2, min_workers: 3}"],
+            "actor_infer.min_workers (3): there are only 2 generators; lower it",
+        ),
+        (
+            ["executor=ray", "actor_infer={workers: 2, min_workers: 1}", "weight_sync.transport=gloo"],
+            "actor_infer.min_workers (1): gloo needs all generators; set weight_sync.transport to disk",
+        ),
         (["executor=ray", "ray.address=ray://a:1"], "ray.address (ray://a:1): start the run on a machine of the"),
     ],
 )

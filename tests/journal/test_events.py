@@ -17,6 +17,7 @@ from roll.journal.events import (
     GroupReady,
     GroupStale,
     HackSuspected,
+    NodeAwaited,
     ProxyRequestRefused,
     ReplayDiverged,
     RequestsResumed,
@@ -31,6 +32,7 @@ from roll.journal.events import (
     ValidationFinished,
     WeightsPublished,
     WeightsUpdated,
+    WorkerMoved,
     WorkerReplaced,
 )
 from roll.types import Status
@@ -59,6 +61,8 @@ EVERY = [
     WeightsPublished(version=6, step=6, digest="float32:12:34", seconds={"hold": 0.5}),
     GeneratorReplaced(generator=1, version=6, reason="actor_infer 1: its process ended during events"),
     WorkerReplaced(worker="critic 0", reason="critic 0: its process ended during update", seconds=9.5, num_updates=3),
+    WorkerMoved(worker="actor_infer 1", before="10.0.0.1:1", after="10.0.0.2:1", reason="is lost"),
+    NodeAwaited(worker="actor_train 0", reason="no node", seconds=2.5),
     RequestsResumed(version=6, num_requests=3, num_tokens=4096),
     TokensGenerated(step=6, tokens=100, aborted=3, late=1, bad=0, redispatched=1),
     SlotsReleased(step=5),

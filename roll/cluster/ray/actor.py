@@ -1,6 +1,6 @@
 """The worker's end of `RayCluster`: an actor that builds one worker and runs its calls concurrently.
 
-Nothing here imports Ray, and nothing imports torch before the process is set up.
+Only a worker of Ray imports Ray here, and nothing imports torch before the process is set up.
 """
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ class WorkerActor:
         if self._lease is not None:
             self._lease.renew()
 
-    async def take_up(self, identity: str) -> tuple[int, str] | None:
-        """Process id and machine, once the calls of the earlier controller have ended; None if it cannot be used."""
+    async def take_up(self, identity: str) -> tuple[int, str, str] | None:
+        """As the result of `build`, once the calls of the earlier controller have ended; None if it cannot be used."""
         while self._started and self._num_calls:
             self._idle.clear()
             await self._idle.wait()
         usable = self._started and not self._failed and identity == self._identity
-        return (os.getpid(), socket.gethostname()) if usable else None
+        return (os.getpid(), socket.gethostname(), _node_id()) if usable else None
 
     async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
-        """Set up the process and build the worker; the result is the process id and the machine."""
+        """Set up the process and build the worker; the result is the process id, the machine and Ray's node id."""
         try:
             self._name, self._identity = setup.name, setup.identity
             _set_up(setup)
             built = build_worker(unpack(worker), rank)
             self._worker = await built if inspect.isawaitable(built) else built
-            return pack(CallResult(True, (os.getpid(), socket.gethostname()))).compact
+            return pack(CallResult(True, (os.getpid(), socket.gethostname(), _node_id()))).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error
             return self._pack_error(error)
 
@@ -125,6 +125,14 @@ class WorkerActor:
             return pack(CallResult(False, error)).compact
         except TypeError:
             return pack(CallResult(False, RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))).compact
+
+
+def _node_id() -> str:
+    """Ray's id of the node of this process, which is a worker of Ray."""
+    import ray
+
+    context: Any = ray.get_runtime_context()
+    return context.get_node_id()
 
 
 def _set_up(setup: ProcessSetup) -> None:

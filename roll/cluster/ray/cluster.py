@@ -19,6 +19,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
+from roll.cluster.move import Move
 from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process_state import is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
@@ -45,8 +47,9 @@ from roll.cluster.ray.environment import (
 from roll.cluster.ray.head import find_or_start_head
 from roll.cluster.ray.keeping import LeaseRenewal
 from roll.cluster.ray.living import create_kept, find_living, renew, take_up
+from roll.cluster.ray.nodes import Nodes, WorkerLocation
 from roll.cluster.serialization import CallResult, pack, unpack
-from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
+from roll.errors import ClusterLost, ConfigError, NoCluster, NodeLost, RollError, RunStopped, WorkerDied, root_cause
 from roll.tracking.log import announce
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
@@ -68,6 +71,7 @@ class RayExecutor:
         self.config = config
         self._clusters: list[RayCluster[Any]] = []
         self._connected = False
+        self._nodes = Nodes()
         self._starts = PendingStarts()
         self._watcher: asyncio.Task[None] | None = None
         self._ray_folder: Path | None = None
@@ -76,9 +80,13 @@ class RayExecutor:
         """Has the path of that folder while the cluster runs."""
         self._renewal = LeaseRenewal(self._renew)
 
+    def on_move(self, callback: Callable[[Move], None]) -> None:
+        """Call this when the replacement of a worker was placed on another node."""
+        self._nodes.on_move = callback
+
     def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
         """`size` workers of a role, built from `worker`; `start` starts them."""
-        cluster = RayCluster[Any](worker, size, role=role, config=self.config, python=python)
+        cluster = RayCluster[Any](worker, size, role=role, config=self.config, nodes=self._nodes, python=python)
         self._clusters.append(cluster)
         return cluster
 
@@ -141,9 +149,20 @@ class RayExecutor:
 
     async def _watch(self) -> None:
         address = ray.get_runtime_context().gcs_address
-        await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+        leaving = asyncio.create_task(self._leave_draining_nodes())
+        try:
+            await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+        finally:
+            leaving.cancel()
         for cluster in self._clusters:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
+
+    async def _leave_draining_nodes(self) -> None:
+        while self.config.address is not None:
+            await asyncio.sleep(self.config.watch_s)
+            if nodes := await self._nodes.draining():
+                for cluster in self._clusters:
+                    await cluster.leave(nodes)
 
     async def _connect(self) -> None:
         address, kept, timeout_s = self.config.address, self.config.kept, self.config.start_timeout_s
@@ -184,10 +203,16 @@ class RayCluster(Cluster[W]):
     Errors of a worker are raised here. Calls to a dead worker raise `WorkerDied` until `replace` has started another.
     """
 
-    def __init__(self, worker: Spec, size: int, *, role: str, config: RayConfig, python: str | None = None) -> None:
+    def __init__(
+        self, worker: Spec, size: int, *, role: str, config: RayConfig, nodes: Nodes, python: str | None = None
+    ) -> None:
         assert size > 0, "a cluster has at least one worker"
         self.role, self.config, self.python = role, config, python
-        self._spec, self._size = worker, size
+        self._spec, self._size, self._nodes = worker, size, nodes
+        self._slots = list(config.slots.get(role) or (WorkerSlot(),) * size)
+        nodes.slots |= {f"{role} {rank}": slot for rank, slot in enumerate(self._slots)}
+        self._node_of = [slot.node for slot in self._slots]
+        """Node of each worker; empty if it is not known yet."""
         self._actors: list[Any] = []
         self._packed_spec: Any = None
         self._processes: list[tuple[int, str]] = []
@@ -235,6 +260,7 @@ class RayCluster(Cluster[W]):
 
         async def start(rank: int) -> tuple[int, str]:
             if rank in known:
+                self._node_of[rank] = known[rank].node
                 return known[rank].process
             process = await self._build(rank)
             self.started[rank] = time.monotonic() - began
@@ -243,7 +269,7 @@ class RayCluster(Cluster[W]):
         self._processes = list(await asyncio.gather(*(progress.track(start(rank)) for rank in range(self.size))))
 
     def _identity(self, rank: int) -> str:
-        return "" if self._kept is None else f"{self._kept.identity} {self.size} {self.python} {self._slot(rank)}"
+        return "" if self._kept is None else f"{self._kept.identity} {self.size} {self.python} {self._slots[rank]}"
 
     def renew(self) -> None:
         """Tell workers that outlive their controller that it is alive; may be called in any thread."""
@@ -251,9 +277,29 @@ class RayCluster(Cluster[W]):
             renew(actor)
 
     async def replace(self, rank: int) -> None:
-        """Start a new worker under the rank of a dead one; it appends to the same log."""
+        """Start a new worker under the rank of a dead one; it appends to the same log.
+
+        It may be on another node; raises `NoRoom` if its node is lost and no other has room.
+        """
         self._check_running(rank)
         ray.kill(self._actors[rank])  # in case it still runs
+        async with self._nodes.place(self._location(rank)) as slot:
+            await self._start_again(rank, slot)
+
+    async def restart(self, worker: Spec) -> None:
+        """Start all workers again, built from `worker`, or none if one has no room."""
+        self._check_running(0)
+        for rank in range(self.size):
+            self._signal(rank, signal.SIGKILL)
+            ray.kill(self._actors[rank])
+        self._spec, self._packed_spec = worker, await store(pack(worker))
+        async with AsyncExitStack() as stack:
+            places = [self._nodes.place(self._location(rank), failed=False) for rank in range(self.size)]
+            slots = [await stack.enter_async_context(place) for place in places]
+            await gather_ranks(self._start_again(rank, slot) for rank, slot in enumerate(slots))
+
+    async def _start_again(self, rank: int, slot: WorkerSlot) -> None:
+        self._slots[rank], self._node_of[rank] = slot, slot.node
         self._actors[rank] = self._actor(rank)
         self._processes[rank] = (0, "")  # unknown until it has started
         try:
@@ -261,12 +307,14 @@ class RayCluster(Cluster[W]):
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
 
-    async def restart(self, worker: Spec) -> None:
-        """Start all workers again, built from `worker`."""
-        for rank in range(self.size):
-            self._signal(rank, signal.SIGKILL)
-        self._spec, self._packed_spec = worker, await store(pack(worker))
-        await gather_ranks(self.replace(rank) for rank in range(self.size))
+    async def leave(self, nodes: set[str]) -> None:
+        """Kill the workers on nodes that are being drained and for which another node has room."""
+        for rank, node in enumerate(self._node_of):
+            if node in nodes and await self._nodes.plan_move(self._location(rank)):
+                self.kill_worker(rank, "is on a node that is being drained")
+
+    def _location(self, rank: int) -> WorkerLocation:
+        return WorkerLocation(worker=f"{self.role} {rank}", slot=self._slots[rank], node=self._node_of[rank])
 
     def kill_worker(self, rank: int, reason: str) -> None:
         """Kill one process; Ray alone could not end a stopped one. Calls in flight raise `WorkerDied`."""
@@ -313,15 +361,12 @@ class RayCluster(Cluster[W]):
         """Log file of this worker."""
         return self.config.directory / "logs" / f"{self.role}-{rank}.log"
 
-    def _slot(self, rank: int) -> WorkerSlot:
-        return (self.config.slots.get(self.role) or (WorkerSlot(),) * self.size)[rank]
-
     def _actor(self, rank: int) -> Any:
         """A new process, in which `_build` builds the worker."""
         options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         if self.python is not None:
             options["runtime_env"] = {"py_executable": self.python}
-        if node := self._slot(rank).node:
+        if node := self._slots[rank].node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
         actor = type(title, (WorkerActor,), {})
@@ -333,7 +378,7 @@ class RayCluster(Cluster[W]):
         if not self._actors:
             raise WorkerDied(f"{self.role} {rank}: is not running; start the cluster first")
         if self._failure is not None:
-            raise RunStopped(self._failure)
+            raise ClusterLost(self._failure)
 
     async def _build(self, rank: int) -> tuple[int, str]:
         setup = ProcessSetup(
@@ -342,17 +387,18 @@ class RayCluster(Cluster[W]):
             folder=Path.cwd(),
             path=extra_paths(),
             threads=os.environ.get("OMP_NUM_THREADS"),
-            visible=self._slot(rank).visible,
+            visible=self._slots[rank].visible,
             identity=self._identity(rank),
         )
         timeout_s = self.config.start_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 reference = self._actors[rank].build.remote(setup, self._packed_spec, rank)
-                return await self._result(rank, "its start", reference)
+                *process, self._node_of[rank] = await self._result(rank, "its start", reference)
+                return tuple(process)
         except TimeoutError:
             free = ray.available_resources().get("CPU", 0)
-            raise ConfigError(
+            raise NoCluster(
                 f"{self.role} {rank}: did not start within {timeout_s:g} s (Ray has {free:g} CPUs free); "
                 "free some, lower the number of workers, or raise ray.start_timeout_s"
             ) from None
@@ -374,18 +420,20 @@ class RayCluster(Cluster[W]):
             payload = await future
         except asyncio.CancelledError:
             if self._failure is not None:
-                raise RunStopped(self._failure) from None
+                raise ClusterLost(self._failure) from None
             if reason := self._killed.pop(future, ""):
-                raise WorkerDied(
-                    f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}", _FIX
-                ) from None
+                line = f"{self.role} {rank}: its process {reason} during {what}; log: {self.log(rank)}"
+                raise await self._death(rank, what, line) from None
             if ray.is_initialized():
                 ray.cancel(reference)  # also in the worker
             raise
         except RayTaskError as error:
             raise RuntimeError(f"{self.role} {rank}: {what} failed outside the worker") from error
         except RayError as error:
-            raise WorkerDied(self._describe_death(rank, what, error), _FIX) from None
+            self.died = True
+            (pid,) = self.pids[rank : rank + 1] or [0]
+            line = f"{self.role} {rank}: {describe_death(error, pid, what, self.log(rank))}"
+            raise await self._death(rank, what, line) from None
         finally:
             self._in_flight.pop(future, None)
         result: CallResult = unpack(payload)
@@ -393,8 +441,12 @@ class RayCluster(Cluster[W]):
             raise result.value
         return result.value
 
-    def _describe_death(self, rank: int, what: str, error: RayError) -> str:
-        """One line about a worker's end, with Ray's reason and the last line of its log."""
-        self.died = True
-        pid = self.pids[rank] if rank < len(self.pids) else None
-        return describe_death(f"{self.role} {rank}", pid, what, error, self.log(rank))
+    async def _death(self, rank: int, what: str, line: str) -> RollError:
+        """The error about a dead worker: `line`, or the loss of its node or of Ray if that is the cause."""
+        while (cause := await self._nodes.unusable(self._node_of[rank])) is None:
+            if self._failure is not None:
+                return ClusterLost(self._failure)
+            await asyncio.sleep(self.config.watch_s)
+        if not cause:
+            return WorkerDied(line, _FIX)
+        return NodeLost(f"{self.role} {rank}: {cause}, during {what}; log: {self.log(rank)}", _FIX)

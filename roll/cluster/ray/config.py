@@ -1,4 +1,4 @@
-"""Where the workers of a run are started."""
+"""Settings of the Ray workers of one run. Does not import Ray."""
 
 from __future__ import annotations
 

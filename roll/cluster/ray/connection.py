@@ -12,20 +12,13 @@ import ray as _ray
 
 from roll.cluster.ray.environment import start_repeatedly
 from roll.cluster.serialization import Payload
-from roll.errors import ConfigError
+from roll.errors import NoCluster
 
 ray: Any = _ray  # its type stubs are incomplete
 CONNECT_S = 10.0
 """Seconds in which the address of a cluster must accept a connection."""
 _STORED = 100_000
 """Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
-
-
-async def store(payload: Payload) -> Any:
-    """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
-    if payload.num_bytes <= _STORED:
-        return payload.compact
-    return await asyncio.to_thread(ray.put, payload.compact)
 
 
 def wait_for_nodes(
@@ -59,17 +52,22 @@ def init_ray(options: Mapping[str, Any], clean_up: Callable[[], None], timeout_s
     except TimeoutError as error:
         where = "here" if address is None else f"at {address}"
         fix = "raise it, or free the machine"
-        raise ConfigError(
-            f"ray.start_timeout_s: Ray {where} was not ready in {timeout_s:g} s ({error}); {fix}"
-        ) from None
+        raise NoCluster(f"ray.start_timeout_s: Ray {where} was not ready in {timeout_s:g} s ({error}); {fix}") from None
     except Exception as error:  # noqa: BLE001 - Ray raises no narrower type
         raise no_cluster(address, str(error).partition("\n")[0]) from None
 
 
-def no_cluster(address: str | None, reason: str) -> ConfigError:
+def no_cluster(address: str | None, reason: str) -> NoCluster:
     """The error for a cluster that cannot be started (address None) or reached."""
     if address is None:
         fix = "start one with `ray start --head`, and set ray.address to auto"
-        return ConfigError(f"ray: no cluster could be started here ({reason}); {fix}")
+        return NoCluster(f"ray: no cluster could be started here ({reason}); {fix}")
     fix = "start one with `ray start --head`, or leave ray.address out"
-    return ConfigError(f"ray.address: no Ray cluster at {address} ({reason}); {fix}")
+    return NoCluster(f"ray.address: no Ray cluster at {address} ({reason}); {fix}")
+
+
+async def store(payload: Payload) -> Any:
+    """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
+    if payload.num_bytes <= _STORED:
+        return payload.compact
+    return await asyncio.to_thread(ray.put, payload.compact)

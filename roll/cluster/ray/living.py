@@ -33,6 +33,8 @@ class LivingWorker:
     actor: Any
     process: tuple[int, str]
     """Process id and machine."""
+    node: str
+    """Ray's id of its node."""
     seconds: float
     """Time until the calls of the earlier controller had ended."""
 
@@ -80,8 +82,9 @@ async def take_up(
     async def ask(rank: int, actor: Any) -> None:
         with contextlib.suppress(RayError, TimeoutError):
             async with asyncio.timeout(_TAKE_UP_S):
-                if (process := await actor.take_up.remote(identities[rank])) is not None:
-                    usable[rank] = LivingWorker(actor, process, time.monotonic() - began)
+                if (found := await actor.take_up.remote(identities[rank])) is not None:
+                    pid, machine, node = found
+                    usable[rank] = LivingWorker(actor, (pid, machine), node, time.monotonic() - began)
 
     living = {rank: living[rank] for rank in range(len(identities)) if rank in living}
     await asyncio.gather(*(ask(rank, actor) for rank, actor in living.items()))

@@ -6,6 +6,7 @@ Nothing here imports Ray, and nothing imports torch before the process is set up
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import inspect
 import os
 import signal
@@ -42,6 +43,8 @@ class ProcessSetup:
 
     name: str
     """Role and rank, such as `actor_infer 1`."""
+    title: str
+    """Title of the process, which Ray takes from the name of the actor's class."""
     log: Path
     folder: Path
     """The current directory, which relative paths in a file refer to."""
@@ -60,10 +63,16 @@ class WorkerActor:
         self._worker: Any = None
         self._name = ""
 
+    async def prepare(self, setup: ProcessSetup, module: str) -> None:
+        """Import the module of a worker that `build` may build later."""
+        _set_environment(setup)
+        importlib.import_module(module)
+
     async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
         """Set up the process and build the worker; the result is the process id and the machine."""
         try:
             self._name = setup.name
+            type(self).__name__ = setup.title  # a spare has another one before
             _set_up(setup)
             built = build_worker(unpack(worker), rank)
             self._worker = await built if inspect.isawaitable(built) else built
@@ -106,15 +115,27 @@ def _set_up(setup: ProcessSetup) -> None:
     faulthandler.enable()
     faulthandler.register(STACKS)
     sys.stderr.write(f"{setup.name}: process {os.getpid()} on {socket.gethostname()}\n")
-    os.chdir(setup.folder)
-    sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
-    if setup.threads is None:
-        os.environ.pop(_THREADS, None)
-    else:
-        os.environ[_THREADS] = setup.threads
+    _set_environment(setup)
     if setup.visible is not None:
         # If the node gives only some of its GPUs to Ray, indices refer to those.
         available = [each for each in os.environ.get(_GPUS, "").split(",") if each]
         names = [available[index] if index < len(available) else str(index) for index in setup.visible]
         os.environ[_GPUS] = ",".join(names)
     keep_freed_memory()
+
+
+def _set_environment(setup: ProcessSetup) -> None:
+    """What has to be set before torch is imported."""
+    os.chdir(setup.folder)
+    sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
+    if setup.threads is None:
+        os.environ.pop(_THREADS, None)
+    else:
+        os.environ[_THREADS] = setup.threads
+
+
+def extra_paths() -> tuple[str, ...]:
+    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
+    entries = [Path(entry).absolute() for entry in sys.path]
+    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
+    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))

@@ -13,28 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import signal
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import ray as _ray
-from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall, PendingStarts
-from roll.cluster.process_state import OUT_OF_MEMORY, is_stopped, signal_named
+from roll.cluster.process_state import is_stopped, signal_named
 from roll.cluster.process_tree import end_processes, find_process_tree
-from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
+from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot, extra_paths
 from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster
+from roll.cluster.ray.death import describe_death
 from roll.cluster.ray.environment import accepts_connections, check_interpreter, new_ray_folder, wait_until_unreachable
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, RunStopped, WorkerDied, root_cause
@@ -45,7 +45,6 @@ from roll.types import Spec
 ray: Any = _ray  # its type stubs are incomplete
 _STORED = 100_000
 """Bytes above which a payload goes into the object store, where all workers of a node read the same copy."""
-_LAST_LINE = 300
 _FIX = "see there, then `roll resume` the run"
 _GRACE_S = 3.0
 _MISSES = 4
@@ -186,6 +185,10 @@ class RayCluster(Cluster[W]):
         self.role, self.config, self.python = role, config, python
         self._spec, self._size = worker, size
         self._actors: list[Any] = []
+        self._spares: dict[str, list[Any]] = {}
+        """Processes with the modules of a worker imported, by node; one is started after each replacement."""
+        self._named_calls: dict[int, Any] = {}
+        """Calls to workers that were spares; Ray shows the name of a call as the process's title while it runs."""
         self._packed_spec: Any = None
         self._processes: list[tuple[int, str]] = []
         """Process id and machine of each worker, by rank."""
@@ -227,12 +230,21 @@ class RayCluster(Cluster[W]):
         """Start a new worker under the rank of a dead one; it appends to the same log."""
         self._check_running(rank)
         ray.kill(self._actors[rank])  # in case it still runs
-        self._actors[rank] = self._actor(rank)
+        spares = self._spares.setdefault(self._slot(rank).node, [])
+        self._named_calls.pop(rank, None)
+        if spares:
+            self._actors[rank] = spares.pop()
+            self._named_calls[rank] = self._actors[rank].call.options(name=f"{self._title(rank)}.call")
+        else:
+            self._actors[rank] = self._actor(rank)
         self._processes[rank] = (0, "")  # unknown until it has started
         try:
             self._processes[rank] = await self._build(rank)
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
+        if self._actors and self.config.address is None:  # a spare has no share of the CPUs of an existing cluster
+            spares.append(self._actor(rank, spare=True))
+            spares[-1].prepare.remote(self._setup(rank), self._spec.name.partition(":")[0])
 
     async def restart(self, worker: Spec) -> None:
         """Start all workers again, built from `worker`."""
@@ -264,7 +276,8 @@ class RayCluster(Cluster[W]):
 
     def kill(self) -> None:
         """End every worker at once."""
-        actors, self._actors = self._actors, []
+        actors, self._actors = [*self._actors, *chain(*self._spares.values())], []
+        self._spares.clear()
         if ray.is_initialized():
             for actor in actors:
                 ray.kill(actor)
@@ -289,14 +302,14 @@ class RayCluster(Cluster[W]):
     def _slot(self, rank: int) -> WorkerSlot:
         return (self.config.slots.get(self.role) or (WorkerSlot(),) * self.size)[rank]
 
-    def _actor(self, rank: int) -> Any:
+    def _actor(self, rank: int, *, spare: bool = False) -> Any:
         """A new process, in which `_build` builds the worker."""
-        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        options: dict[str, Any] = {"num_cpus": 0 if spare else 1, "max_restarts": 0, "max_task_retries": 0}
         if self.python is not None:
             options["runtime_env"] = {"py_executable": self.python}
         if node := self._slot(rank).node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
+        title = f"{self.role} spare ({self.config.name})" if spare else self._title(rank)
         return ray.remote(type(title, (WorkerActor,), {})).options(**options).remote()
 
     def _check_running(self, rank: int) -> None:
@@ -305,19 +318,25 @@ class RayCluster(Cluster[W]):
         if self._failure is not None:
             raise RunStopped(self._failure)
 
-    async def _build(self, rank: int) -> tuple[int, str]:
-        setup = ProcessSetup(
+    def _title(self, rank: int) -> str:
+        return f"{self.role} {rank} ({self.config.name})"
+
+    def _setup(self, rank: int) -> ProcessSetup:
+        return ProcessSetup(
             name=f"{self.role} {rank}",
+            title=self._title(rank),
             log=self.log(rank).absolute(),
             folder=Path.cwd(),
-            path=_extra_paths(),
+            path=extra_paths(),
             threads=os.environ.get("OMP_NUM_THREADS"),
             visible=self._slot(rank).visible,
         )
+
+    async def _build(self, rank: int) -> tuple[int, str]:
         timeout_s = self.config.start_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                reference = self._actors[rank].build.remote(setup, self._packed_spec, rank)
+                reference = self._actors[rank].build.remote(self._setup(rank), self._packed_spec, rank)
                 return await self._result(rank, "its start", reference)
         except TimeoutError:
             free = ray.available_resources().get("CPU", 0)
@@ -334,7 +353,8 @@ class RayCluster(Cluster[W]):
     async def _call(self, rank: int, method: Callable[..., Any], arguments: Any) -> Any:
         self._check_running(rank)
         name = method.__name__
-        return await self._result(rank, name, self._actors[rank].call.remote(name, arguments))
+        call = self._named_calls.get(rank) or self._actors[rank].call
+        return await self._result(rank, name, call.remote(name, arguments))
 
     async def _result(self, rank: int, what: str, reference: Any) -> Any:
         future = asyncio.ensure_future(reference)
@@ -354,7 +374,12 @@ class RayCluster(Cluster[W]):
         except RayTaskError as error:
             raise RuntimeError(f"{self.role} {rank}: {what} failed outside the worker") from error
         except RayError as error:
-            raise WorkerDied(self._describe_death(rank, what, error), _FIX) from None
+            self.died = True
+            where, pid = (
+                f"{self.role} {rank}",
+                next(iter(self.pids[rank : rank + 1]), 0),
+            )  # unknown until it has started
+            raise WorkerDied(describe_death(where, pid, what, error, self.log(rank)), _FIX) from None
         finally:
             self._in_flight.pop(future, None)
         result: CallResult = unpack(payload)
@@ -362,39 +387,9 @@ class RayCluster(Cluster[W]):
             raise result.value
         return result.value
 
-    def _describe_death(self, rank: int, what: str, error: RayError) -> str:
-        """One line about a worker's end, with Ray's reason and the last line of its log."""
-        self.died = True
-        pids = self.pids[rank : rank + 1] or re.findall(r"\bpid: (\d+)", str(error))  # unknown until it has started
-        pid = f" (pid {pids[0]})" if pids else ""
-        log = self.log(rank)
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-        return (
-            f"{self.role} {rank}: its process{pid} ended during {what}; {_death_reason(error)}; "
-            f"{log} ends with: {last[:_LAST_LINE]}"
-        )
-
-
-def _death_reason(error: RayError) -> str:
-    """Ray's reason for a worker's end in one line; Ray reports no signal."""
-    summary, _, _ = str(error).partition("\n")
-    if isinstance(error, OutOfMemoryError):
-        return f"Ray killed it for lack of memory: {summary[:_LAST_LINE]}"
-    detail = str(error).partition("Worker exit detail: ")[2].partition("\n")[0] or summary
-    reason = detail.partition(" Some common causes")[0].rstrip(". ")[:_LAST_LINE]
-    return f"{reason} (if its log has no error, {OUT_OF_MEMORY})"
-
 
 async def _store(payload: Payload) -> Any:
     """The payload itself, or its reference in the object store if it is large; storing runs in a thread."""
     if payload.num_bytes <= _STORED:
         return payload.compact
     return await asyncio.to_thread(ray.put, payload.compact)
-
-
-def _extra_paths() -> tuple[str, ...]:
-    """Entries of `sys.path` outside this interpreter's installation; a worker has an installation for itself."""
-    entries = [Path(entry).absolute() for entry in sys.path]
-    installation = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.exec_prefix)}
-    return tuple(str(entry) for entry in entries if not any(entry.is_relative_to(prefix) for prefix in installation))

@@ -99,6 +99,21 @@ CATALOGUE = {
         about="violations in runs whose generators, services and controller are killed and stopped",
         goal="none",
     ),
+    "recovery": Benchmark(
+        run="benchmarks.recovery:run",
+        about="median seconds from SIGKILL to recovery by kind of process, as the largest fraction of a limit",
+        goal="generator 5 s, reward or environment worker 1 s, trainer 15 s, two FSDP2 ranks 25 s, controller 15 s",
+    ),
+    "goodput": Benchmark(
+        run="benchmarks.goodput:run",
+        about="steps per hour of a run with a process killed every minute, against the same run without kills",
+        goal="at least 0.8 times",
+    ),
+    "recovery_price": Benchmark(
+        run="benchmarks.recovery_price:run",
+        about="seconds per step of a run on Ray without faults, with and without recovery in turns",
+        goal="at most 1.02 times",
+    ),
     "config_fuzz": Benchmark(
         run="benchmarks.config_fuzz:run",
         about="faults on 10,000 mutated examples: tracebacks, hangs, files that `check` accepts and `train` refuses",

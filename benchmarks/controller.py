@@ -76,7 +76,8 @@ class Laps:
 
 async def _measure(folder: Path) -> dict[str, list[float]]:
     set_ray_environment()
-    from roll.cluster.ray.cluster import RayConfig, RayExecutor
+    from roll.cluster.ray.config import RayConfig
+    from roll.cluster.ray.executor import RayExecutor
 
     executor = RayExecutor(RayConfig(name="controller", directory=folder))
     trainers = executor.cluster(Spec("benchmarks.answering:CountingTrainer"), TRAINERS, role="actor_train")

@@ -89,7 +89,8 @@ class CountingCluster:
 async def _steps(folder: Path) -> tuple[list[float], Counter[str], float]:
     """Seconds of each step but the first two, calls of all steps, and CPU seconds of this process."""
     set_ray_environment()
-    from roll.cluster.ray.cluster import RayConfig, RayExecutor
+    from roll.cluster.ray.config import RayConfig
+    from roll.cluster.ray.executor import RayExecutor
 
     executor = RayExecutor(RayConfig(name="lifecycles", directory=folder))
     spec = Spec("benchmarks.answering:InstantGenerator", {"num_tokens": TOKENS})

@@ -1,6 +1,7 @@
 """`--supervise`: starts the controller of a run, and starts it again from its run directory when it dies or hangs.
 
-The supervisor loads no model. Each controller is a fork of it, so `supervise_fresh` returns once per controller.
+The supervisor loads no model, only modules. Each controller is a fork of it with these modules, so that a restart does
+not import them again, and `supervise_fresh` returns once per controller.
 
 | call | waits for | woken by |
 |---|---|---|
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import mmap
 import os
 import signal
@@ -39,6 +41,8 @@ from roll.tracking.directory import check_free, check_run, lock_file
 
 T = TypeVar("T")
 LOCK = ".supervisor"
+_CONTROLLER = "roll.commands.train"
+"""Module of the controller, which imports this one."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REFUSED = 2
 """Exit code of a refused command: another attempt gives the same result."""
@@ -154,6 +158,7 @@ class _Supervisor:
         self._kept = KeptWorkers(namespace=f"roll-{uuid.uuid4().hex}", holders=self._pipe[0])
 
     def run(self) -> Supervised:
+        importlib.import_module(_CONTROLLER)
         adopt_orphans()
         before = [signal.signal(number, self._forward) for number in _SIGNALS]
         restart, num_failed, newest, last_error = None, 0, self._newest(), ""

@@ -219,15 +219,15 @@ class RecoveringCluster(Cluster[W]):
             raise RunStopped(f"{died} ({num} workers of {self.role} were replaced before, see ray.max_replacements)")
         self._num_replaced += 1
         worker.generation += 1
-        updates = list(worker.updates)
-        repeats = f", and {len(updates)} updates are repeated" if updates else ""
+        repeats = f", and {len(worker.updates)} updates are repeated" if worker.updates else ""
         policy.notice(f"{name} is being replaced{repeats}: {died.what}")
         try:
             wait = NodeWait(journal=policy.journal, timeout_s=policy.node_timeout_s, notice=policy.notice)
             await wait.start(name, lambda: cluster.replace(rank))
             await self._watch(rank, LogprobModel.start)
-            if worker.base is not None:
-                await self._watch(rank, Trainer.load, worker.base)
+            base, updates = worker.base, list(worker.updates)  # a save may have been completed during the start
+            if base is not None:
+                await self._watch(rank, Trainer.load, base)
             for update in updates:
                 await self._watch(rank, Trainer.update, *update.args, **update.kwargs)
             if worker.offloaded:

@@ -328,7 +328,8 @@ def _check_length(path: str, needed: int) -> None:
 def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
     """The Ray executor, and the folder through which processes exchange weights. Only this function imports Ray."""
     set_ray_environment(run.ray.start_timeout_s)
-    from roll.cluster.ray.cluster import RayConfig, RayExecutor
+    from roll.cluster.ray.config import RayConfig
+    from roll.cluster.ray.executor import RayExecutor
 
     folder = Path(tempfile.mkdtemp(prefix="roll-")) if paths is None else paths.directory
     weights, nodes = folder / "weights", placement.inventory.nodes

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -153,6 +155,21 @@ def test_a_hanging_controller_writes_its_stacks_and_is_started_again(child: Call
     process.wait_until(lambda: newest(run) > before)
     process.send(signal.SIGINT)
     assert process.end().code == 130 and gone(pid)
+
+
+def test_the_supervisor_has_the_modules_of_the_controller_so_that_a_restart_imports_none(folder: Path) -> None:
+    command = [sys.executable, "-m", "roll", "train", "run.yaml", *LOSS, "steps=5000", "--supervise"]
+    metrics, limit = folder / "runs/tiny/metrics.jsonl", time.monotonic() + 600
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
+        try:
+            while not metrics.is_file():
+                assert process.poll() is None and time.monotonic() < limit
+                time.sleep(0.05)
+            assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+            assert controller(folder / "runs/tiny") != process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+    assert process.returncode == 130
 
 
 def test_an_interrupt_of_the_supervisor_reaches_the_controller_once(child: Callable, folder: Path) -> None:

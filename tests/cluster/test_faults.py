@@ -1,6 +1,7 @@
 """Processes killed from outside: each failure ends in one line or a replacement, and leaves no process."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import signal
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from ray.exceptions import OutOfMemoryError
 
-from roll.cluster.ray.cluster import RayConfig, RayExecutor
+from roll.cluster.ray.config import RayConfig
 from roll.cluster.ray.connection import no_cluster
 from roll.cluster.ray.death import death_reason
+from roll.cluster.ray.executor import RayExecutor
 from roll.errors import WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers
@@ -74,12 +76,57 @@ def test_a_dead_worker_is_replaced(ray_address: str, tmp_path: Path) -> None:
     assert all(gone(pid) for pid in cluster.pids)
 
 
+def test_the_next_replacement_takes_a_spare_process_that_has_imported_the_module(
+    ray_address: str, tmp_path: Path
+) -> None:
+    executor = RayExecutor(RayConfig(name="spares", directory=tmp_path))
+    cluster = executor.cluster(Spec(f"{PLACE}:Worker", {"bonus": 10}), 2, role="worker")
+    spares: list[int] = []
+
+    async def replace(rank: int) -> None:
+        os.kill(cluster.pids[rank], signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            await cluster.at(rank, Worker.wait)
+        await cluster.replace(rank)
+        while not (found := set(titled("ray::worker spare (spares)")) - set(cluster.pids)):
+            await asyncio.sleep(0.05)
+        spares.extend(found)
+
+    async def use() -> None:
+        await executor.start()
+        assert not titled("ray::worker spare (spares)"), "none before the first replacement"
+        await replace(0)
+        await replace(1)
+        assert cluster.pids[1] == spares[0] != spares[1]
+        assert await cluster.each(Worker.pid) == cluster.pids
+        waiting = asyncio.create_task(cluster.at(1, Worker.wait))
+        assert await cluster.each(Worker.add, 1) == [11, 12]
+        assert sorted(titled("ray::worker 1 (spares)")) == [cluster.pids[1]], "also while a call runs"
+        cluster.kill_worker(1, "is in the way")
+        with pytest.raises(WorkerDied, match=r"worker 1: .*is in the way and was killed during wait"):
+            await waiting
+        await executor.stop()
+
+    asyncio.run(asyncio.wait_for(use(), 600))
+    assert all(gone(pid) for pid in (*cluster.pids, *spares)), "no spare is left"
+
+
+def titled(title: str) -> list[int]:
+    """Processes with a title that begins so."""
+    pids: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            pids += [int(path.parent.name)] if path.read_bytes().startswith(title.encode()) else []
+    return pids
+
+
 GONE_AWAY = """\
 import asyncio, os, signal, subprocess, sys
 from pathlib import Path
 from roll.cluster.ray.environment import set_ray_environment
 set_ray_environment()
-from roll.cluster.ray.cluster import RayExecutor, RayConfig
+from roll.cluster.ray.config import RayConfig
+from roll.cluster.ray.executor import RayExecutor
 from roll.errors import RunStopped
 from roll.types import Spec
 from tests.cluster.ray_workers import Worker

@@ -214,7 +214,8 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from roll.cluster.ray.environment import set_ray_environment
 set_ray_environment()
-from roll.cluster.ray.cluster import RayExecutor, RayConfig
+from roll.cluster.ray.config import RayConfig
+from roll.cluster.ray.executor import RayExecutor
 from roll.errors import NodeLost, WorkerDied
 from roll.types import Spec
 from tests.cluster.ray_workers import Worker

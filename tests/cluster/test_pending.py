@@ -11,7 +11,8 @@ import pytest
 from roll.cluster.pending import PendingCall, describe_pending
 from roll.cluster.process import ProcessCluster, ProcessWorker
 from roll.cluster.process_state import describe_exit, describe_state
-from roll.cluster.ray.cluster import RayConfig, RayExecutor
+from roll.cluster.ray.config import RayConfig
+from roll.cluster.ray.executor import RayExecutor
 from roll.types import Spec
 from tests.cluster import ray_workers
 from tests.cluster.ray_workers import Worker

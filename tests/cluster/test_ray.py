@@ -15,8 +15,10 @@ import pytest
 import torch
 
 from roll.cluster.ray.actor import WorkerSlot
-from roll.cluster.ray.cluster import RayCluster, RayConfig, RayExecutor
+from roll.cluster.ray.cluster import RayCluster
+from roll.cluster.ray.config import RayConfig
 from roll.cluster.ray.environment import check_interpreter
+from roll.cluster.ray.executor import RayExecutor
 from roll.errors import ConfigError, RewardFailed, RunStopped, WorkerDied
 from roll.types import Spec
 from tests.cluster import ray_workers
@@ -220,7 +222,8 @@ def test_logs_of_an_earlier_run_are_deleted_unless_it_is_resumed(ray_address: st
 
 def test_an_address_where_nothing_listens_is_refused_at_once(tmp_path: Path) -> None:
     script = (
-        "import asyncio; from pathlib import Path; from roll.cluster.ray.cluster import RayExecutor, RayConfig\n"
+        "import asyncio; from pathlib import Path; from roll.cluster.ray.config import RayConfig\n"
+        "from roll.cluster.ray.executor import RayExecutor\n"
         f"asyncio.run(RayExecutor(RayConfig(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)

@@ -23,7 +23,8 @@ def task(seed: int, **metadata: float) -> Task:
 
 
 def test_environments_run_in_actors_and_one_that_blocks_costs_only_its_actor(ray_address: str, tmp_path: Path) -> None:
-    from roll.cluster.ray.cluster import RayConfig, RayExecutor
+    from roll.cluster.ray.config import RayConfig
+    from roll.cluster.ray.executor import RayExecutor
 
     async def use() -> None:
         executor = RayExecutor(RayConfig(name="envs", directory=tmp_path))

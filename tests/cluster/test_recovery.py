@@ -141,6 +141,13 @@ def test_a_killed_trainer_is_replaced_and_the_run_ends_with_the_same_weights(
     assert not list((folder / when).glob("weights*")), "nothing remains of snapshots"
 
 
+def test_a_trainer_that_was_a_spare_before_computes_the_same_weights(folder: Path, whole: str) -> None:
+    with killed("update", times=2):
+        train(folder, "twice", "deterministic=true", "checkpoint.every=1")
+    assert len(events(folder, "twice", WorkerReplaced)) == 2
+    assert weights(folder, "twice") == weights(folder, whole)
+
+
 @pytest.mark.sweep
 def test_a_trainer_is_restored_from_a_snapshot(folder: Path, whole: str) -> None:
     with killed("update", times=2):

@@ -294,6 +294,25 @@ def test_calls_during_a_replacement_wait_for_the_restored_state(tmp_path: Path) 
     asyncio.run(run())
 
 
+def test_updates_in_a_save_that_is_completed_during_a_replacement_are_not_repeated(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path) as scene:
+            await scene.step(1)
+            await scene.cluster.at(0, Trainer.save, tmp_path / "step-1")
+            scene.mortal.may_start.clear()
+            scene.mortal.dead = True
+            step = asyncio.create_task(scene.step(2))
+            while not scene.notices:
+                await asyncio.sleep(0)
+            scene.cluster.saved(tmp_path / "step-1")
+            scene.mortal.may_start.set()
+            await step
+            assert scene.mortal.trainer.num_updates == 2
+            assert [event.num_updates for event in scene.events(WorkerReplaced)] == [0]
+
+    asyncio.run(run())
+
+
 def test_a_used_up_budget_ends_the_run_in_one_line(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_scene(tmp_path, most=2) as scene:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib
 import inspect
 import os
 import signal
@@ -44,6 +45,8 @@ class ProcessSetup:
 
     name: str
     """Role and rank, such as `actor_infer 1`."""
+    title: str
+    """Title of the process, which Ray takes from the name of the actor's class."""
     log: Path
     folder: Path
     """The current directory, which relative paths in a file refer to."""
@@ -81,10 +84,16 @@ class WorkerActor:
         usable = self._started and not self._failed and identity == self._identity
         return (os.getpid(), socket.gethostname(), _node_id()) if usable else None
 
+    async def prepare(self, setup: ProcessSetup, module: str) -> None:
+        """Import the module of a worker that `build` may build later."""
+        _set_environment(setup)
+        importlib.import_module(module)
+
     async def build(self, setup: ProcessSetup, worker: Payload | bytes, rank: int) -> Payload | bytes:
         """Set up the process and build the worker; the result is the process id, the machine and Ray's node id."""
         try:
             self._name, self._identity = setup.name, setup.identity
+            type(self).__name__ = setup.title  # a spare has another one before
             _set_up(setup)
             built = build_worker(unpack(worker), rank)
             self._worker = await built if inspect.isawaitable(built) else built
@@ -148,15 +157,20 @@ def _set_up(setup: ProcessSetup) -> None:
     faulthandler.enable()
     faulthandler.register(STACKS)
     sys.stderr.write(f"{setup.name}: process {os.getpid()} on {socket.gethostname()}\n")
-    os.chdir(setup.folder)
-    sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
-    if setup.threads is None:
-        os.environ.pop(_THREADS, None)
-    else:
-        os.environ[_THREADS] = setup.threads
+    _set_environment(setup)
     if setup.visible is not None:
         # If the node gives only some of its GPUs to Ray, indices refer to those.
         available = [each for each in os.environ.get(_GPUS, "").split(",") if each]
         names = [available[index] if index < len(available) else str(index) for index in setup.visible]
         os.environ[_GPUS] = ",".join(names)
     keep_freed_memory()
+
+
+def _set_environment(setup: ProcessSetup) -> None:
+    """What has to be set before torch is imported."""
+    os.chdir(setup.folder)
+    sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
+    if setup.threads is None:
+        os.environ.pop(_THREADS, None)
+    else:
+        os.environ[_THREADS] = setup.threads

@@ -2,199 +2,43 @@
 
 | call | waits for | woken by |
 |---|---|---|
-| `RayExecutor.start` | the connection, then every worker of every cluster | their first replies; `start_timeout_s` |
 | `at`, `each`, `scatter` | the results; calls on one worker run concurrently | the results; a worker's death |
-| `RayExecutor.stop` | the end of everything it started | |
-
-If Ray itself goes away, every call in flight raises `RunStopped` within 15 s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import ray as _ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
-from roll.cluster.move import Move
-from roll.cluster.pending import PendingCall, PendingStarts
+from roll.cluster.pending import PendingCall
 from roll.cluster.process_state import is_stopped, signal_named
-from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.config import RayConfig
-from roll.cluster.ray.connection import CONNECT_S, init_ray, no_cluster, store
+from roll.cluster.ray.connection import ray, store
 from roll.cluster.ray.death import describe_death
 from roll.cluster.ray.environment import (
-    NOTE,
-    accepts_connections,
-    check_interpreter,
     extra_paths,
-    new_ray_folder,
-    wait_until_unreachable,
 )
-from roll.cluster.ray.head import find_or_start_head
-from roll.cluster.ray.keeping import LeaseRenewal
-from roll.cluster.ray.living import create_kept, find_living, renew, take_up
+from roll.cluster.ray.living import SPARE, create_kept, renew, take_up
 from roll.cluster.ray.nodes import Nodes, WorkerLocation
 from roll.cluster.serialization import CallResult, pack, unpack
-from roll.errors import ClusterLost, ConfigError, NoCluster, NodeLost, RollError, RunStopped, WorkerDied, root_cause
-from roll.tracking.log import announce
+from roll.errors import ClusterLost, ConfigError, NoCluster, NodeLost, RollError, RunStopped, WorkerDied
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
 
-ray: Any = _ray  # its type stubs are incomplete
 _FIX = "see there, then `roll resume` the run"
-_GRACE_S = 3.0
-_MISSES = 4
-"""Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
-
-
-class RayExecutor:
-    """All clusters of a run, and their shared connection to Ray.
-
-    If the process is already connected to Ray, that connection is used and left open.
-    """
-
-    def __init__(self, config: RayConfig) -> None:
-        self.config = config
-        self._clusters: list[RayCluster[Any]] = []
-        self._connected = False
-        self._nodes = Nodes()
-        self._starts = PendingStarts()
-        self._watcher: asyncio.Task[None] | None = None
-        self._ray_folder: Path | None = None
-        """Temporary files of a local Ray cluster."""
-        self._note = config.directory / NOTE
-        """Has the path of that folder while the cluster runs."""
-        self._renewal = LeaseRenewal(self._renew)
-
-    def on_move(self, callback: Callable[[Move], None]) -> None:
-        """Call this when the replacement of a worker was placed on another node."""
-        self._nodes.on_move = callback
-
-    def cluster(self, worker: Spec, size: int, *, role: str, python: str | None = None) -> RayCluster[Any]:
-        """`size` workers of a role, built from `worker`; `start` starts them."""
-        cluster = RayCluster[Any](worker, size, role=role, config=self.config, nodes=self._nodes, python=python)
-        self._clusters.append(cluster)
-        return cluster
-
-    async def start(self) -> None:
-        """Start all workers; if one fails to start, stop everything and raise the reason."""
-        try:
-            for cluster in self._clusters:
-                if cluster.python is not None and self.config.address is None:
-                    await check_interpreter(cluster.python, f"{cluster.role}.python", ray.__version__)
-            for log in (self.config.directory / "logs").glob("*.log") if self.config.fresh else ():
-                log.unlink()
-            if not ray.is_initialized():
-                announce(
-                    "starting Ray" if self.config.address is None else f"connecting to Ray ({self.config.address})"
-                )
-                with self._starts.record("Ray"):
-                    await self._connect()
-            self._watcher = asyncio.create_task(self._watch())
-            living = {} if self.config.kept is None else find_living(self.config.kept)
-            self._renewal.start(0.0 if self.config.kept is None else self.config.kept.seconds)
-            async with asyncio.TaskGroup() as starting:
-                for cluster in self._clusters:
-                    starting.create_task(cluster.start(living.get(cluster.role)))
-        except BaseExceptionGroup as group:
-            await self.stop()
-            raise root_cause(group) from None
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """End every worker, and Ray itself if it was started here."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-        self._renewal.stop()
-        for cluster in self._clusters:
-            cluster.kill()
-        self._end_ray()
-        self._connected = False
-        if self._ray_folder is not None:
-            shutil.rmtree(self._ray_folder, ignore_errors=True)
-            self._note.unlink(missing_ok=True)
-        scratch, died = self.config.scratch, any(cluster.died for cluster in self._clusters)
-        if scratch is None or (died and scratch == self.config.directory):
-            return
-        for path in scratch.parent.glob(f"{scratch.name}*"):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-    @property
-    def taken_up(self) -> dict[str, float]:
-        return {f"{each.role} {rank}": took for each in self._clusters for rank, took in each.taken_up.items()}
-
-    @property
-    def started(self) -> dict[str, float]:
-        return {f"{each.role} {rank}": took for each in self._clusters for rank, took in each.started.items()}
-
-    def pending_calls(self) -> list[PendingCall]:
-        calls = [call for cluster in self._clusters for call in cluster.pending_calls()]
-        return [*self._starts.pending_calls(), *calls]
-
-    async def _watch(self) -> None:
-        address = ray.get_runtime_context().gcs_address
-        leaving = asyncio.create_task(self._leave_draining_nodes())
-        try:
-            await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
-        finally:
-            leaving.cancel()
-        for cluster in self._clusters:
-            cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
-
-    async def _leave_draining_nodes(self) -> None:
-        while self.config.address is not None:
-            await asyncio.sleep(self.config.watch_s)
-            if nodes := await self._nodes.draining():
-                for cluster in self._clusters:
-                    await cluster.leave(nodes)
-
-    async def _connect(self) -> None:
-        address, kept, timeout_s = self.config.address, self.config.kept, self.config.start_timeout_s
-        if address not in (None, "auto") and not await accepts_connections(address, CONNECT_S):
-            raise no_cluster(address, "nothing listens there")  # Ray would retry for many minutes
-        options: dict[str, Any] = {"address": address}
-        num_cpus = sum(cluster.size for cluster in self._clusters)
-        if address is None and kept is not None:
-            options["address"], self._ray_folder = await find_or_start_head(self._note, num_cpus, kept, timeout_s)
-        elif address is None:
-            self._ray_folder = new_ray_folder(self._note)
-            options = {
-                "address": "local",  # never an unrelated cluster that happens to run
-                "num_cpus": num_cpus,
-                "include_dashboard": False,
-                "_temp_dir": str(self._ray_folder),
-            }
-        self._connected = True
-        options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
-        init_ray(options, self._end_ray if kept is None else ray.shutdown, timeout_s)
-
-    def _renew(self) -> None:
-        for cluster in self._clusters:
-            cluster.renew()
-
-    def _end_ray(self) -> None:
-        """End the connection, and the processes of a local cluster."""
-        processes = [] if self._ray_folder is None else find_process_tree(str(self._ray_folder))
-        if self._connected:
-            ray.shutdown()
-        if self._ray_folder is not None:
-            end_processes(processes, grace_s=_GRACE_S if self.config.kept is None else 0.0)
 
 
 class RayCluster(Cluster[W]):
@@ -214,6 +58,10 @@ class RayCluster(Cluster[W]):
         self._node_of = [slot.node for slot in self._slots]
         """Node of each worker; empty if it is not known yet."""
         self._actors: list[Any] = []
+        self._spares: dict[str, list[Any]] = {}
+        """Processes with the modules of a worker imported, by node; one is started after each replacement."""
+        self._named_calls: dict[int, Any] = {}
+        """Calls to workers that were spares; Ray shows the name of a call as the process's title while it runs."""
         self._packed_spec: Any = None
         self._processes: list[tuple[int, str]] = []
         """Process id and machine of each worker, by rank."""
@@ -273,7 +121,7 @@ class RayCluster(Cluster[W]):
 
     def renew(self) -> None:
         """Tell workers that outlive their controller that it is alive; may be called in any thread."""
-        for actor in self._actors if self._kept is not None else ():
+        for actor in (*self._actors, *chain(*self._spares.values())) if self._kept is not None else ():
             renew(actor)
 
     async def replace(self, rank: int) -> None:
@@ -300,12 +148,21 @@ class RayCluster(Cluster[W]):
 
     async def _start_again(self, rank: int, slot: WorkerSlot) -> None:
         self._slots[rank], self._node_of[rank] = slot, slot.node
-        self._actors[rank] = self._actor(rank)
+        spares = self._spares.setdefault(slot.node, [])
+        self._named_calls.pop(rank, None)
+        if spares:
+            self._actors[rank] = spares.pop()
+            self._named_calls[rank] = self._actors[rank].call.options(name=f"{self._title(rank)}.call")
+        else:
+            self._actors[rank] = self._actor(rank)
         self._processes[rank] = (0, "")  # unknown until it has started
         try:
             self._processes[rank] = await self._build(rank)
         except ConfigError as error:  # it could start before, so the configuration is not at fault
             raise RunStopped(f"{error}, then `roll resume` the run") from None
+        if self._actors and self.config.address is None:  # a spare has no share of the CPUs of an existing cluster
+            spares.append(self._actor(rank, spare=True))
+            spares[-1].prepare.remote(self._setup(rank), self._spec.name.partition(":")[0])
 
     async def leave(self, nodes: set[str]) -> None:
         """Kill the workers on nodes that are being drained and for which another node has room."""
@@ -339,7 +196,8 @@ class RayCluster(Cluster[W]):
 
     def kill(self) -> None:
         """End every worker at once."""
-        actors, self._actors = self._actors, []
+        actors, self._actors = [*self._actors, *chain(*self._spares.values())], []
+        self._spares.clear()
         if ray.is_initialized():
             for actor in actors:
                 ray.kill(actor)
@@ -361,17 +219,17 @@ class RayCluster(Cluster[W]):
         """Log file of this worker."""
         return self.config.directory / "logs" / f"{self.role}-{rank}.log"
 
-    def _actor(self, rank: int) -> Any:
+    def _actor(self, rank: int, *, spare: bool = False) -> Any:
         """A new process, in which `_build` builds the worker."""
-        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        options: dict[str, Any] = {"num_cpus": 0 if spare else 1, "max_restarts": 0, "max_task_retries": 0}
         if self.python is not None:
             options["runtime_env"] = {"py_executable": self.python}
         if node := self._slots[rank].node:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        title = f"{self.role} {rank} ({self.config.name})"  # Ray shows the class as the process's title
+        title = f"{self.role} spare ({self.config.name})" if spare else self._title(rank)
         actor = type(title, (WorkerActor,), {})
         if self._kept is not None:
-            return create_kept(actor, f"{self.role} {rank}", self._kept, options)
+            return create_kept(actor, self.role, SPARE if spare else rank, self._kept, options)
         return ray.remote(actor).options(**options).remote()
 
     def _check_running(self, rank: int) -> None:
@@ -380,9 +238,13 @@ class RayCluster(Cluster[W]):
         if self._failure is not None:
             raise ClusterLost(self._failure)
 
-    async def _build(self, rank: int) -> tuple[int, str]:
-        setup = ProcessSetup(
+    def _title(self, rank: int) -> str:
+        return f"{self.role} {rank} ({self.config.name})"
+
+    def _setup(self, rank: int) -> ProcessSetup:
+        return ProcessSetup(
             name=f"{self.role} {rank}",
+            title=self._title(rank),
             log=self.log(rank).absolute(),
             folder=Path.cwd(),
             path=extra_paths(),
@@ -390,10 +252,12 @@ class RayCluster(Cluster[W]):
             visible=self._slots[rank].visible,
             identity=self._identity(rank),
         )
+
+    async def _build(self, rank: int) -> tuple[int, str]:
         timeout_s = self.config.start_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                reference = self._actors[rank].build.remote(setup, self._packed_spec, rank)
+                reference = self._actors[rank].build.remote(self._setup(rank), self._packed_spec, rank)
                 *process, self._node_of[rank] = await self._result(rank, "its start", reference)
                 return tuple(process)
         except TimeoutError:
@@ -411,7 +275,8 @@ class RayCluster(Cluster[W]):
     async def _call(self, rank: int, method: Callable[..., Any], arguments: Any) -> Any:
         self._check_running(rank)
         name = method.__name__
-        return await self._result(rank, name, self._actors[rank].call.remote(name, arguments))
+        call = self._named_calls.get(rank) or self._actors[rank].call
+        return await self._result(rank, name, call.remote(name, arguments))
 
     async def _result(self, rank: int, what: str, reference: Any) -> Any:
         future = asyncio.ensure_future(reference)

@@ -22,6 +22,8 @@ from roll.cluster.ray.keeping import KeptWorkers
 
 _TAKE_UP_S = 30.0
 """Seconds in which the calls of the earlier controller must end in a worker; otherwise it is killed."""
+SPARE = -1
+"""Rank in the name of a spare. It keeps that name when it becomes a worker, so it is not taken up."""
 _LEASE = "lease"
 """Ray runs calls of this group in a thread of their own."""
 
@@ -39,9 +41,9 @@ class LivingWorker:
     """Time until the calls of the earlier controller had ended."""
 
 
-def create_kept(actor: type, name: str, kept: KeptWorkers, options: Mapping[str, Any]) -> Any:
+def create_kept(actor: type, role: str, rank: int, kept: KeptWorkers, options: Mapping[str, Any]) -> Any:
     """An actor of this class that does not end with the controller."""
-    unique = f"{name} {uuid.uuid4().hex[:8]}"  # the name of a killed actor stays in use for a moment
+    unique = f"{role} {rank} {uuid.uuid4().hex[:8]}"  # the name of a killed actor stays in use for a moment
     detached = {**options, "name": unique, "namespace": kept.namespace, "lifetime": "detached"}
     return ray.remote(concurrency_groups={_LEASE: 1})(actor).options(**detached).remote(kept.seconds)
 
@@ -62,7 +64,7 @@ def find_living(kept: KeptWorkers) -> dict[str, dict[int, Any]]:
             actor, rank = ray.get_actor(entry["name"], kept.namespace), int(number)
         except ValueError:  # it has ended since
             continue
-        if kept.take_up and rank not in living.setdefault(role, {}):
+        if kept.take_up and rank != SPARE and rank not in living.setdefault(role, {}):
             living[role][rank] = actor
         else:
             ray.kill(actor)

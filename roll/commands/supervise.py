@@ -31,7 +31,7 @@ import typer
 from roll.checkpoint import Checkpoints
 from roll.cluster.process_state import describe_exit
 from roll.cluster.process_tree import adopt_orphans, end_children, signal_on_parent_death
-from roll.cluster.ray.environment import NOTE
+from roll.cluster.ray.environment import NOTE, end_noted_cluster
 from roll.cluster.ray.head import head_processes
 from roll.cluster.ray.keeping import KeptWorkers
 from roll.config.schema import Run
@@ -174,7 +174,7 @@ class _Supervisor:
                 _exit(code)
             refused = code == _REFUSED and not controller.lost_cluster
             if refused or code == INTERRUPTED or self._interrupted or -code in _SIGNALS:
-                end_children()
+                self._end_all()
                 _exit(code)
             end_children(spared=head_processes(self._path / NOTE))
             if (now := self._newest()) != newest:
@@ -258,11 +258,11 @@ class _Supervisor:
         while not self._interrupted and time.monotonic() < end:
             time.sleep(_POLL_S)
         if self._interrupted:
-            end_children()
+            self._end_all()
             _exit(INTERRUPTED)
 
     def _give_up(self, code: int, cause: str, times: str) -> NoReturn:
-        end_children()
+        self._end_all()
         fix = f"see {self._path / 'controller.log'}, then `roll resume {self._path}`"
         self._echo(f"{cause}; it died {times} without a new checkpoint, no restart is left; {fix}")
         _exit(code)
@@ -272,6 +272,11 @@ class _Supervisor:
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
+
+    def _end_all(self) -> None:
+        """End what the controller has left, including a local Ray cluster."""
+        end_children()
+        end_noted_cluster(self._path / NOTE)
 
     def _newest(self) -> int:
         return max(Checkpoints(self._path / "checkpoints", keep=1).steps(), default=-1)

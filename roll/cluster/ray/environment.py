@@ -59,14 +59,20 @@ def new_ray_folder(note: Path) -> Path:
     Ends the cluster of the folder that `note` names, and deletes that folder: its controller was killed.
     """
     note.parent.mkdir(parents=True, exist_ok=True)
-    earlier = Path(note.read_text(encoding="utf-8")) if note.is_file() else Path()
-    if earlier.name.startswith(_PREFIX):
-        end_processes(find_process_tree(str(earlier)), grace_s=0.0)
-        shutil.rmtree(earlier, ignore_errors=True)
+    end_noted_cluster(note)
     # Not below the run's directory: the name of a socket is limited to 107 characters.
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
     note.write_text(str(folder), encoding="utf-8")
     return folder
+
+
+def end_noted_cluster(note: Path) -> None:
+    """End the local cluster whose folder `note` names, if there is one, and delete both."""
+    folder = Path(note.read_text(encoding="utf-8")) if note.is_file() else Path()
+    if folder.name.startswith(_PREFIX):
+        end_processes(find_process_tree(str(folder)), grace_s=0.0)
+        shutil.rmtree(folder, ignore_errors=True)
+    note.unlink(missing_ok=True)
 
 
 def start_repeatedly(

@@ -89,11 +89,6 @@ class Nodes:
         accepted, reason = client.drain_node(self._nodes[raylet].node_id, PREEMPTION, "a spot node", 2**60)
         assert accepted, reason
 
-    def restart_server(self) -> None:
-        """Kill the server of the cluster, which is part of its head, and start it again at the same address."""
-        self._cluster.head_node.kill_gcs_server(check_alive=False)
-        self._cluster.head_node.start_gcs_server()
-
     def kill_all(self) -> None:
         for raylet in list(self._nodes):
             self.kill(raylet)
@@ -321,36 +316,3 @@ def test_a_supervised_run_goes_on_when_the_head_of_its_cluster_is_back(file: Pat
     with running(file, "unbroken", *exact, "executor=inline", "ray={}") as unbroken:
         assert finished(unbroken)[0] == 0
         assert weights(run) == weights(unbroken), "bit-equal"
-
-
-@pytest.mark.sweep
-@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
-def test_with_redis_a_run_survives_the_restart_of_the_server_of_its_cluster(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = free_port()
-    redis = subprocess.Popen(
-        ["redis-server", "--port", str(port), "--save", ""], cwd=file.parent, stdout=subprocess.DEVNULL
-    )
-    monkeypatch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{port}")
-    nodes: Nodes | None = None
-    try:
-        nodes = Nodes()
-        monkeypatch.delenv("RAY_REDIS_ADDRESS")
-        nodes.add(2)
-        with running(file, "redis", f"ray.address={nodes.address}") as run:
-            wait_for(run, run.trained)
-            workers = [run.worker(name) for name in ("actor_train-0", "actor_infer-0")]
-            nodes.restart_server()
-            steps = steps_of(run)
-            wait_for(run, lambda: steps_of(run) > steps + 2)
-            os.kill(workers[0], signal.SIGKILL)
-            wait_for(run, lambda: bool(run.events(WorkerReplaced)))
-            assert run.worker("actor_infer-0") == workers[1] and not run.events(ControllerRestarted)
-            os.killpg(run.process.pid, signal.SIGINT)
-            assert finished(run)[0] == 130
-    finally:
-        if nodes is not None:
-            nodes.stop()
-        redis.kill()
-        redis.wait()

@@ -227,7 +227,7 @@ def test_an_address_where_nothing_listens_is_refused_at_once(tmp_path: Path) -> 
         f"asyncio.run(RayExecutor(RayConfig(name='x', directory=Path('{tmp_path}'), address='127.0.0.1:1')).start())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-    assert "ConfigError: ray.address: no Ray cluster at 127.0.0.1:1 (nothing listens there); start one" in done.stderr
+    assert "NoCluster: ray.address: no Ray cluster at 127.0.0.1:1 (nothing listens there); start one" in done.stderr
 
 
 def test_a_worker_that_does_not_start_in_time_is_refused(ray_address: str, tmp_path: Path) -> None:

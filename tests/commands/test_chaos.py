@@ -55,21 +55,23 @@ def under_chaos(folder: Path, plan: ChaosPlan, *overrides: str) -> ChaosReport:
 
 def check(report: ChaosReport, folder: Path, *expected: tuple[str, str]) -> None:
     text = f"{format_chaos(report)}\n{(folder / 'output').read_text()}"
-    assert [(fault.kind, fault.signal) for fault in report.faults] == list(expected), text
+    assert [(fault.kind, fault.fault) for fault in report.faults] == list(expected), text
     assert all(fault.recovered_s is not None for fault in report.faults) and report.violations == 0, text
     assert report.verification is not None and report.verification.steps > 0
     assert not report.orphans and not report.leaked
 
 
-def plan(*kinds: str, signals: tuple[str, ...] = ("KILL",), num: int) -> ChaosPlan:
-    return ChaosPlan(kinds=kinds, every_s=1.0, signals=signals, num_faults=num, in_turn=True, limit_s=400)
+def plan(*kinds: str, faults: tuple[str, ...] = ("KILL",), num: int) -> ChaosPlan:
+    return ChaosPlan(
+        kinds=kinds, every_s=1.0, faults=faults, num_faults=num, in_turn=True, limit_s=400, hang_timeout_s=20
+    )
 
 
 @pytest.mark.slow
 def test_reward_and_environment_workers_are_killed_and_stopped_and_a_foreign_process_is_not(folder: Path) -> None:
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)", "3", "reward worker 0"])
     try:
-        report = under_chaos(folder, plan("reward", "environment", signals=("KILL", "STOP"), num=4), *SERVICES)
+        report = under_chaos(folder, plan("reward", "environment", faults=("KILL", "STOP"), num=4), *SERVICES)
         assert foreign.poll() is None and foreign.pid not in {fault.pid for fault in report.faults}
     finally:
         foreign.kill()
@@ -84,7 +86,7 @@ def test_reward_and_environment_workers_are_killed_and_stopped_and_a_foreign_pro
 @pytest.mark.xdist_group("ray")
 def test_generators_are_killed_and_stopped_with_cause_and_seconds_from_the_journal(folder: Path) -> None:
     ray = ("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3", "ray.max_replacements=10")
-    report = under_chaos(folder, plan("generator", signals=("KILL", "STOP"), num=2), *ray, "rollout.max_staleness=1")
+    report = under_chaos(folder, plan("generator", faults=("KILL", "STOP"), num=2), *ray, "rollout.max_staleness=1")
     check(report, folder, ("generator", "KILL"), ("generator", "STOP"))
     killed, stopped = report.faults
     assert killed.recovered_s is not None and "ended during" in killed.cause
@@ -142,15 +144,15 @@ def test_a_signal_reaches_only_the_process_that_was_found() -> None:
 
 
 def test_a_recovery_is_matched_by_kind_and_rank() -> None:
-    fault = InjectedFault(kind="generator", worker="actor_infer 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    fault = InjectedFault(kind="generator", worker="actor_infer 1", pid=1, fault="KILL", at_s=0.0, time=0.0)
     assert recovers(GeneratorReplaced(generator=1, version=0, reason=""), fault)
     assert not recovers(GeneratorReplaced(generator=0, version=0, reason=""), fault)
     assert not recovers(RunStarted(config_digest=""), fault)
-    fault = InjectedFault(kind="reward", worker="reward worker 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    fault = InjectedFault(kind="reward", worker="reward worker 1", pid=1, fault="KILL", at_s=0.0, time=0.0)
     replaced = WorkerReplaced(worker="reward worker 1", reason="", seconds=0.0, num_updates=0)
     assert recovers(replaced, fault) and not recovers(replace(replaced, worker="reward worker 0"), fault)
     assert not recovers(replace(replaced, worker="environment worker 1"), fault)
-    fault = InjectedFault(kind="trainer", worker="actor_train 1", pid=1, signal="KILL", at_s=0.0, time=0.0)
+    fault = InjectedFault(kind="trainer", worker="actor_train 1", pid=1, fault="KILL", at_s=0.0, time=0.0)
     assert recovers(replace(replaced, worker="actor_train 0"), fault), "all ranks are replaced together"
 
 
@@ -158,11 +160,19 @@ def test_a_recovery_is_matched_by_kind_and_rank() -> None:
     ("arguments", "message"),
     [
         (["--kill", "generatr"], "--kill: unknown value 'generatr'; give one or more of controller, generator"),
-        (["--kill", "reward", "--signal", "HUP"], "--signal: unknown value 'HUP'"),
+        (
+            ["--kill", "reward", "--fault", "HUP"],
+            "--fault: unknown value 'HUP'; give one or more of KILL, STOP, exception, slow",
+        ),
         (["--kill", "generator"], "--kill generator: executor inline runs it in the controller; add executor=ray"),
         (["--kill", "reward"], "--kill reward: rewards run in the controller; add rewards.workers=2"),
         (["--kill", "environment"], "--kill environment: environments run in the controller; add envs.workers=2"),
-        (["--kill", "controller", "--signal", "STOP"], "nothing continues a stopped controller"),
+        (["--kill", "agent"], "--kill agent: no task has an agent without preload"),
+        (["--kill", "raylet", "--fault", "exception", "executor=ray"], "--fault exception: a raylet runs no Python"),
+        (
+            ["--kill", "transfer", "executor=ray", "ray.address=a:1"],
+            "--kill transfer: processes of a:1 meet no planted",
+        ),
     ],
 )
 def test_faults_that_a_run_cannot_have_are_refused_in_one_line(

@@ -20,6 +20,7 @@ from roll.allocator import keep_freed_memory
 from roll.cluster.handle import build_worker
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, RollError, WorkerDied
+from roll.planted import fail_if_planted
 
 STACKS = signal.SIGUSR1
 """A worker writes the stacks of its threads to its log on this signal."""
@@ -76,6 +77,7 @@ class WorkerActor:
         try:
             if self._worker is None:
                 raise WorkerDied(f"{self._name or 'the worker'}: has not started yet (called for {method})")
+            fail_if_planted("call", method)
             args, kwargs = unpack(arguments)
             return pack(CallResult(True, await getattr(self._worker, method)(*args, **kwargs))).compact
         except Exception as error:  # noqa: BLE001 - the controller raises any error

@@ -145,7 +145,7 @@ class RayExecutor:
 
     async def _watch(self) -> None:
         address = ray.get_runtime_context().gcs_address
-        await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+        await wait_until_unreachable(address, self.config.watch_s, _MISSES, self._ray_folder)
         for cluster in self._clusters:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
 

@@ -30,6 +30,7 @@ from roll.commands.chaos.faults import EXCEPTION, SLOW, STOP, inject
 from roll.commands.chaos.outcome import ChaosPlan, ChaosReport, InjectedFault
 from roll.commands.chaos.workers import (
     AGENT,
+    IMPOSSIBLE,
     RECOVERIES,
     TRANSFER,
     Target,
@@ -161,7 +162,7 @@ class _ChaosRun:
 
     def _schedule(self) -> Iterator[_NextFault]:
         plan, generator = self.plan, random.Random(self.plan.seed)
-        cycle = list(itertools.product(plan.kinds, plan.faults))
+        cycle = [each for each in itertools.product(plan.kinds, plan.faults) if each not in IMPOSSIBLE]
         for number in itertools.count() if plan.num_faults is None else range(plan.num_faults):
             kind, name = cycle[number % len(cycle)] if plan.in_turn else generator.choice(cycle)
             yield _NextFault(plan.every_s * generator.uniform(0.5, 1.5), kind, name)

@@ -31,6 +31,8 @@ KINDS = (CONTROLLER, *_RAY_KINDS, "reward", "environment", AGENT)
 _RAY_TITLE = re.compile(r"ray::([\w+-]+) (\d+) \(")
 _LOGGED = re.compile(r"^([\w+-]+ \d+): process (\d+) on (\S+)$", re.MULTILINE)
 _ADDRESS = "OPENAI_BASE_URL"
+IMPOSSIBLE = {(RAYLET, "exception"): "a raylet runs no Python"}
+"""Faults that a kind cannot have, with the reason."""
 RECOVERIES = (ControllerRestarted, GeneratorReplaced, WorkerReplaced, AttemptRetried, WeightsPublished)
 """Events that may record a recovery."""
 
@@ -57,8 +59,11 @@ def check_kinds(run: Run, plan: ChaosPlan) -> None:
             raise ConfigError("--kill environment: environments run in the controller; add envs.workers=2")
         if kind == AGENT and not any(task.agent is not None and not task.agent.preload for task in run.tasks):
             raise ConfigError("--kill agent: no task has an agent without preload, which forks its processes; add one")
-        if kind == RAYLET and "exception" in plan.faults:
-            raise ConfigError("--fault exception: a raylet runs no Python; use KILL, STOP or slow, or other kinds")
+        reasons = [IMPOSSIBLE.get((kind, fault), "") for fault in plan.faults]
+        if all(reasons):
+            raise ConfigError(
+                f"--kill {kind} --fault {','.join(plan.faults)}: {reasons[0]}; give other faults or kinds"
+            )
         if kind in _RAY_KINDS and run.ray.address is not None and (kind == TRANSFER or "exception" in plan.faults):
             raise ConfigError(f"--kill {kind}: processes of {run.ray.address} meet no planted fault; drop ray.address")
 

@@ -50,12 +50,12 @@ def run() -> Result:
 
 
 def soak(
-    folder: Path, kinds: tuple[str, ...], settings: tuple[str, ...], num_faults: int
+    folder: Path, kinds: tuple[str, ...], settings: tuple[str, ...], num_faults: int, every_s: float = EVERY_S
 ) -> tuple[ChaosReport, list[str]]:
     """The report of a run with random faults, and its violations."""
     chaos.write_run(folder, agents="agent" in kinds)
     plan = ChaosPlan(
-        kinds=kinds, faults=FAULTS, every_s=EVERY_S, num_faults=num_faults, limit_s=LIMIT_S, hang_timeout_s=20.0
+        kinds=kinds, faults=FAULTS, every_s=every_s, num_faults=num_faults, limit_s=LIMIT_S, hang_timeout_s=20.0
     )
     with (folder / "output").open("w", encoding="utf-8") as output:
         report = run_chaos(Path("run.yaml"), settings, plan, output=output, folder=folder)

@@ -88,7 +88,7 @@ def _settings(name: str, faults: FaultSet) -> Iterator[str]:
 
 
 def _table(name: str, faults: FaultSet, runs: dict[str, ObservedRun]) -> Iterator[str]:
-    yield "| what fails | fault | who notices | s, synchronous | s, asynchronous | what happens | what is lost | faults |"
+    yield "| what fails | fault | who notices | s, sync | s, async | what happens | what is lost | faults |"
     yield "|---|---|---|---|---|---|---|---|"
     for kind, label in faults.kinds.items():
         for fault in FAULTS:
@@ -127,6 +127,6 @@ def _soak(soaks: dict[str, ObservedRun]) -> Iterator[str]:
         yield "`roll bench chaos_soak` injects 200 random faults in one run. It has not been recorded yet."
     for run in soaks.values():
         yield (
-            f"`roll bench chaos_soak`: {len(run.faults)} faults in {run.steps} steps and {run.seconds / 60:.0f} minutes, "
-            f"{len(run.violations)} violations."
+            f"`roll bench chaos_soak`: {len(run.faults)} faults in {run.steps} steps and {run.seconds / 60:.0f} "
+            f"minutes, {len(run.violations)} violations."
         )

@@ -114,12 +114,7 @@ _RAY = (
     *("executor=ray", "actor_infer.workers=2", "actor_infer.max_num_seqs=3"),
     *("ray.max_replacements=100", "ray.hang_timeout_s=6"),
 )
-_RANKS = (
-    "executor=ray",
-    "actor_train.backend=fsdp2",
-    "actor_train.workers=2",
-    "actor_train.tokens_per_microbatch=1000",
-)
+_RANKS = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
 _WORKERS = (
     *("rewards.workers=2", "rewards.timeout_s=4", "rewards.start_timeout_s=30"),
     *("envs.workers=2", "envs.start_timeout_s=30", "envs.grace_s=3", "rollout.env_timeout_s=4"),
@@ -135,7 +130,7 @@ SETS = {
         kinds={"trainer": "rank of an FSDP2 trainer", TRANSFER: "transfer over disk"},
         overrides=(*_RAY, *_RANKS),
         exact=True,
-        quiet=_RANKS,
+        quiet=("executor=ray", *_RANKS),
     ),
     "services": FaultSet(
         kinds={"reward": "reward worker", "environment": "environment worker", AGENT: "agent"},

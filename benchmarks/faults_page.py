@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from benchmarks import chaos_soak
 from benchmarks.chaos import FILE, MODES, SETS, FaultSet, Observation, ObservedRun, read
@@ -81,7 +82,7 @@ def _summary(runs: dict[str, ObservedRun]) -> Iterator[str]:
 
 
 def _settings(name: str, faults: FaultSet) -> Iterator[str]:
-    yield f"Settings: {', '.join(f'`{each}`' for each in faults.overrides)}."
+    yield fill(f"Settings: {', '.join(f'`{each}`' for each in faults.overrides)}.", 120, break_on_hyphens=False)
     if faults.package:
         yield f"It needs the package {faults.package}, and is left out without it."
     yield f"Tested by `{TEST}`, cases `sync-{name}` and `async-{name}` (`make test-chaos`)."

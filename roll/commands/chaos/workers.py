@@ -114,7 +114,9 @@ def name_of(pid: int) -> tuple[str, str] | None:
     if name in _KIND_OF_PROCESS and rank.isdigit():
         return _KIND_OF_PROCESS[name], words[-1]
     address = environment_of(pid).get(_ADDRESS)
-    return (AGENT, AGENT) if address not in (None, os.environ.get(_ADDRESS)) and _leads_session(pid) else None
+    return (
+        (AGENT, f"{AGENT} {pid}") if address not in (None, os.environ.get(_ADDRESS)) and _leads_session(pid) else None
+    )
 
 
 def _leads_session(pid: int) -> bool:

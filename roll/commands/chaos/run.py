@@ -43,7 +43,6 @@ from roll.commands.chaos.workers import (
 from roll.config.load import load
 from roll.errors import RollError
 from roll.journal.events import ControllerRestarted, Event, RolledBack, RunStarted, WeightsPublished
-from roll.journal.records import JournalEntry
 from roll.journal.store import Reader
 from roll.pipelines.interrupt import INTERRUPTED
 from roll.planted import VARIABLE
@@ -251,7 +250,7 @@ class _ChaosRun:
                 for fault in open_faults:
                     after_s = entry.time - fault.time
                     if fault.recovered_s is None and after_s >= 0 and recovers(entry.event, fault, after_s=after_s):
-                        _note_recovery(fault, entry)
+                        _note_recovery(fault, entry.event, after_s)
                         if not isinstance(entry.event, ControllerRestarted | WeightsPublished):
                             break  # it records the end of one worker or attempt
                 self._matched = entry.id
@@ -277,8 +276,8 @@ class _ChaosRun:
         return lines
 
 
-def _note_recovery(fault: InjectedFault, entry: JournalEntry[Event]) -> None:
-    event, fault.recovered_s, fault.recovery = entry.event, entry.time - fault.time, type(entry.event).__name__
+def _note_recovery(fault: InjectedFault, event: Event, after_s: float) -> None:
+    fault.recovered_s, fault.recovery = after_s, type(event).__name__
     fault.repeated = getattr(event, "num_updates", 0)
     fault.cause = str(getattr(event, "cause", "") or getattr(event, "reason", "") or f"slow for {fault.slow_s:g} s")
 

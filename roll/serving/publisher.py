@@ -225,10 +225,11 @@ class Publisher:
                 errors.append(error)
                 return None
 
-        ends = [asyncio.ensure_future(sending), asyncio.ensure_future(self.router.each(receive_or_record))]
+        sender = asyncio.ensure_future(sending)
+        receivers = asyncio.ensure_future(self.router.each(receive_or_record))
         with contextlib.suppress(RollError):
-            await asyncio.gather(*ends)
-        sent, received = await asyncio.gather(*ends, return_exceptions=True)
+            await asyncio.gather(sender, receivers)
+        sent, received = await asyncio.gather(sender, receivers, return_exceptions=True)
         if isinstance(received, BaseException):
             raise received
         if isinstance(sent, RunStopped):

@@ -76,7 +76,7 @@ def check(report: ChaosReport, folder: Path, *expected: tuple[str, str]) -> None
 
 def plan(*kinds: str, faults: tuple[str, ...] = ("KILL",), num: int) -> ChaosPlan:
     return ChaosPlan(
-        kinds=kinds, every_s=1.0, faults=faults, num_faults=num, in_turn=True, limit_s=400, hang_timeout_s=20
+        kinds=kinds, every_s=1.0, faults=faults, num_faults=num, in_turn=True, limit_s=1200, hang_timeout_s=20
     )
 
 

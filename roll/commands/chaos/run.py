@@ -42,7 +42,7 @@ from roll.commands.chaos.workers import (
 )
 from roll.config.load import load
 from roll.errors import RollError
-from roll.journal.events import ControllerRestarted, Event, RolledBack, RunStarted, WeightsPublished
+from roll.journal.events import AttemptRetried, ControllerRestarted, Event, RolledBack, RunStarted, WeightsPublished
 from roll.journal.store import Reader
 from roll.pipelines.interrupt import INTERRUPTED
 from roll.planted import VARIABLE
@@ -223,7 +223,11 @@ class _ChaosRun:
         if any(fault.restarted_s is None and fault.recovered_s is None for fault in self._faults):
             pids = {target.worker: target.process.pid for target in self._targets(supervisor)}
             for fault in self._faults:
-                if fault.restarted_s is None and pids.get(fault.worker, fault.pid) != fault.pid:
+                if (
+                    fault.restarted_s is None
+                    and fault.recovered_s is None
+                    and pids.get(fault.worker, fault.pid) != fault.pid
+                ):
                     fault.restarted_s = now - fault.time
         if now >= self._memory_due:
             for process in find_by_environment(self._variable):
@@ -279,6 +283,8 @@ class _ChaosRun:
 def _note_recovery(fault: InjectedFault, event: Event, after_s: float) -> None:
     fault.recovered_s, fault.recovery = after_s, type(event).__name__
     fault.repeated = getattr(event, "num_updates", 0)
+    if isinstance(event, AttemptRetried | WeightsPublished):
+        fault.restarted_s = None  # that process was not replaced
     fault.cause = str(getattr(event, "cause", "") or getattr(event, "reason", "") or f"slow for {fault.slow_s:g} s")
 
 

@@ -33,7 +33,7 @@ from roll.report.verify import describe_violations
 
 ROUNDS = 2
 """Faults per cell of the matrix."""
-FILE = "chaos.json"
+FILE, ROOT = "chaos.json", Path(__file__).parents[1]
 RUN: dict[str, Any] = {
     "name": "short",
     "threads": 1,
@@ -310,7 +310,7 @@ def observe(mode: str, name: str, report: ChaosReport, violations: Sequence[str]
             new_process_s=_rounded(fault.restarted_s),
             recovered_s=_rounded(fault.recovered_s),
             recovery=fault.recovery,
-            cause=fault.cause,
+            cause=fault.cause.replace(f"{ROOT}/", ""),
             repeated=fault.repeated,
         )
         for fault in report.faults

@@ -200,12 +200,31 @@ def test_a_planted_fault_is_met_once_and_only_at_its_place(tmp_path: Path) -> No
     assert outcomes == ["nothing\nplanted\nnothing\n", "nothing\n" * 3], "without the variable nothing is met"
 
 
+def test_the_time_of_a_planted_fault_is_before_its_effects(tmp_path: Path) -> None:
+    script = "import time\nfrom roll.planted import fail_if_planted as fail\nwhile True:\n    fail('score')"
+    script = script.replace("    fail", "    try: fail").replace("'score')", "'score')\n    except RuntimeError: break")
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{script}\nprint(time.time(), flush=True)"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "ROLL_CHAOS": str(tmp_path)},
+    )
+    try:
+        process = track(child.pid)
+        assert process is not None
+        at = inject(Target("reward", "x 0", process), "exception", name="planted", folder=tmp_path, slow_s=1.0)
+        output, _ = child.communicate(timeout=120)
+        assert at is not None and at < float(output)
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_a_slowed_process_is_stopped_most_of_the_time_and_runs_afterwards(tmp_path: Path) -> None:
     child = subprocess.Popen(["sleep", "500"])
     try:
         process, num_threads = track(child.pid), threading.active_count()
         assert process is not None
-        assert inject(Target("reward", "x 0", process), "slow", name="", folder=tmp_path, slow_s=1.0)
+        assert inject(Target("reward", "x 0", process), "slow", name="", folder=tmp_path, slow_s=1.0) is not None
         deadline = time.monotonic() + 60
         while not is_stopped(child.pid):
             assert time.monotonic() < deadline

@@ -21,33 +21,38 @@ _MET_S, _TICK_S = 30.0, 0.01
 """Seconds that a process has to get to the place of its fault."""
 
 
-def inject(target: Target, fault: str, *, name: str, folder: Path, slow_s: float) -> bool:
-    """Whether the process has met the fault; False if it ended before, or did not get to the place of the fault.
+def inject(target: Target, fault: str, *, name: str, folder: Path, slow_s: float) -> float | None:
+    """The time just before the fault; None if the process ended before, or did not get to the place of the fault.
 
     `name` is the text of an exception, and `folder` the one in which processes of the run look for planted faults.
     """
-    process = target.process
+    process, now = target.process, time.time()
     if target.kind == TRANSFER:
         planted = {EXCEPTION: name, SLOW: STOP}.get(fault, fault)
-        place = "send" if target.sends else "receive"
-        return _meets(process, folder, place, planted) and (fault != SLOW or _slow_down(process, slow_s))
+        met = _meet(process, folder, "send" if target.sends else "receive", planted)
+        return met if met is not None and (fault != SLOW or _slow_down(process, slow_s)) else None
     if fault == SLOW:
-        return _slow_down(process, slow_s)
+        return now if _slow_down(process, slow_s) else None
     if fault != EXCEPTION:
-        return send_signal(process, _SIGNALS[fault])
+        return now if send_signal(process, _SIGNALS[fault]) else None
     if target.kind == AGENT:
-        return send_signal(process, signal.SIGINT)  # Python raises `KeyboardInterrupt`
-    return _meets(process, folder, _PLACES.get(target.kind, "call"), name)
+        return now if send_signal(process, signal.SIGINT) else None  # Python raises `KeyboardInterrupt`
+    return _meet(process, folder, _PLACES.get(target.kind, "call"), name)
 
 
-def _meets(process: TrackedProcess, folder: Path, place: str, planted: str) -> bool:
-    path, deadline = plant(folder, process.pid, place, planted), time.monotonic() + _MET_S
-    while path.exists():
+def _meet(process: TrackedProcess, folder: Path, place: str, planted: str) -> float | None:
+    """The last time at which a planted fault was not met yet; None if it is not met at all."""
+    before, deadline = time.time(), time.monotonic() + _MET_S
+    path = plant(folder, process.pid, place, planted)
+    while True:
+        now = time.time()
+        if not path.exists():
+            return before
         if not process.alive or time.monotonic() > deadline:
             path.unlink(missing_ok=True)
-            return False
+            return None
+        before = now
         time.sleep(_TICK_S)
-    return True
 
 
 def _slow_down(process: TrackedProcess, slow_s: float) -> bool:

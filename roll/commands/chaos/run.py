@@ -193,9 +193,8 @@ class _ChaosRun:
         number = len(self._faults) + 1
         target = random.Random(f"{self.plan.seed} {number}").choice(targets)
         text, slow_s = f"fault {number} of roll chaos", self.plan.slow_s
-        if not inject(target, name, name=text, folder=self._planted, slow_s=slow_s):
+        if (now := inject(target, name, name=text, folder=self._planted, slow_s=slow_s)) is None:
             return False
-        now = time.time()
         fault = InjectedFault(
             kind=kind,
             worker=target.worker,

@@ -39,9 +39,10 @@ RECOVERIES = {
     ),
     "WorkerReplaced": (
         "the pending call",
-        "a new process; a trainer loads the last save and repeats {repeated} updates",
-        "nothing of a model; the attempts in an environment worker, which are retried",
+        "a new process loads the last save and repeats {repeated} updates",
+        "nothing",
     ),
+    "WorkerReplaced of a pool": ("its pool", "a new process starts", "scores and attempts in it, which are retried"),
     "ControllerRestarted": (
         "the supervisor",
         "all processes end; the next controller continues from the newest checkpoint",
@@ -110,7 +111,8 @@ def _table(name: str, faults: FaultSet, runs: dict[str, ObservedRun]) -> Iterato
 
 def _row(label: str, fault: str, recovery: str, observed: Sequence[Observation]) -> str:
     repeated = max(each.repeated for each in observed)
-    notices, happens, lost = (text.format(repeated=repeated) for text in RECOVERIES[recovery])
+    name = f"{recovery} of a pool" if recovery == "WorkerReplaced" and label.endswith("worker") else recovery
+    notices, happens, lost = (text.format(repeated=repeated) for text in RECOVERIES[name])
     seconds = [_seconds([each for each in observed if each.mode == mode]) for mode in MODES]
     cells = (label, fault, notices, *seconds, happens, lost, str(len(observed)))
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")

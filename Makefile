@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all setup-engines test-engines setup-sglang test-sglang check docs bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,14 +42,18 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist l
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
 test: $(VENV)/.dev sandbox
-	$(PYTEST) -m "not sweep"
+	$(PYTEST) -m "not sweep and not chaos"
 
 test-sweeps: $(VENV)/.dev sandbox
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
 test-all: $(VENV)/.dev sandbox
-	$(PYTEST)
+	$(PYTEST) -m "not chaos"
+
+# Every kind of process is killed, stopped, slowed and made to raise an exception in a real run.
+test-chaos: $(VENV)/.dev
+	$(PYTEST) -m chaos tests/benchmarks/test_chaos_matrix.py
 
 # Optional engines have a separate environment: their packages pin other versions.
 # On a GPU host: make test-engines ENGINE=vllm==0.25.1 ENGINE_TORCH=2.11.0

@@ -96,7 +96,12 @@ CATALOGUE = {
     ),
     "chaos": Benchmark(
         run="benchmarks.chaos:run",
-        about="violations in runs whose generators, services and controller are killed and stopped",
+        about="violations in runs whose processes of every kind are killed, stopped, slowed, or raise exceptions",
+        goal="none",
+    ),
+    "chaos_soak": Benchmark(
+        run="benchmarks.chaos_soak:run",
+        about="violations in one run with 200 random faults in processes of every kind",
         goal="none",
     ),
     "recovery": Benchmark(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import results_page
+from benchmarks import faults_page, results_page
 from benchmarks.surface_forms.peer import listing
 from benchmarks.surface_forms.row import Row, read_rows
 from roll.config.knobs import knobs, sections_at
@@ -50,6 +50,7 @@ def pages() -> dict[Path, str]:
         "reference/types.md": types_page(),
         "reference/verifiers.md": verifiers_page(),
         **results_page.pages(ROOT / "docs/results"),
+        **faults_page.pages(ROOT / "docs/results"),
     }
     return {ROOT / "README.md": readme(), **{ROOT / "docs" / name: text for name, text in written.items()}}
 

@@ -50,6 +50,23 @@ def find_by_environment(variable: str) -> list[TrackedProcess]:
     return processes
 
 
+def find_children(parent: int) -> list[TrackedProcess]:
+    """Processes that this one has started or adopted, and that still run."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [
+        TrackedProcess(pid, start) for pid in pids for start, of in [_start_and_parent(pid)] if start and of == parent
+    ]
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Environment variables that a process started with; empty if it is gone or belongs to another user."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries) if name}
+
+
 def track(pid: int) -> TrackedProcess | None:
     """The process that has this pid now; None if there is none."""
     start, _ = _start_and_parent(pid)

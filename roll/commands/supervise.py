@@ -24,7 +24,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import typer
 
@@ -120,6 +120,8 @@ class Supervised:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
         if isinstance(error, Exception):
             text = str(error) if isinstance(error, RollError) else f"{type(error).__name__}: {error}"
             line = one_line(text).encode()[: _PAGE - 3]
@@ -218,9 +220,9 @@ class _Supervisor:
                 self._kill_with_stacks()
             time.sleep(_POLL_S)
         described, _ = describe_exit(self._pid, code)
-        described = described.replace("its process", "the controller")
+        cause = hung or described.replace("its process", "the controller")
         self._pid = 0
-        return code, hung or (f"{described}: {controller.error}" if controller.error else described)
+        return code, f"{cause}: {controller.error}" if controller.error else cause
 
     def _poll(self) -> int | None:
         """The controller's exit code once it has ended. Adopted processes that have ended are removed as well."""

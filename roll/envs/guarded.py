@@ -29,6 +29,7 @@ import numpy as np
 from roll.data.tools import ParsedResponse, Tool, parse_tools
 from roll.envs.base import Env, StepResult, ToolEnv
 from roll.errors import ConfigError, EnvFailed, RollError, describe_error, one_line, source_of
+from roll.planted import fail_if_planted
 from roll.registry import ENVS
 from roll.types import Message, Spec, Task
 
@@ -132,6 +133,7 @@ class GuardedEnv:
         context.when = self._turn
         self._turn += 1
         with context:
+            fail_if_planted("step")
             result = await method(response)
         result = result if _passes_quick_check(result) else _check_slowly(result, context)
         if not (result.messages or result.done):

@@ -28,6 +28,7 @@ from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
 from roll.journal.records import ActivitySpan, Chunk, E, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
 from roll.journal.writer import Writer
+from roll.planted import fail_if_planted
 from roll.types import Status, Trajectory
 
 _PAGE = 256
@@ -155,6 +156,7 @@ class Journal(Reader):
     def record(self, event: Event) -> int:
         """Append an event that happens now; returns its id. On disk after the next `flush`."""
         assert type(event) is not TrajectoryEnded, "use record_trajectory"
+        fail_if_planted("record")
         self._position += 1
         self._writer.put(JournalEntry(id=self._position, time=time.time(), event=event))
         return self._position

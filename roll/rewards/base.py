@@ -35,6 +35,7 @@ import numpy as np
 
 from roll.errors import ConfigError, RewardFailed, RollError, describe_error, one_line, source_of
 from roll.journal.store import Journal
+from roll.planted import fail_if_planted
 from roll.registry import REWARDS
 from roll.rewards.result import RewardFault, RewardResult, Unscored
 from roll.types import Score, Span, Spec, Task
@@ -98,6 +99,7 @@ class RewardAdapter:
     async def score(self, task: Task, response: str) -> RewardResult:
         """The reward of `response`. The code runs in the caller's thread, so a breakpoint inside it works."""
         try:
+            fail_if_planted("score")
             value = self.function(task, response, **self.options)
             if type(value) is not Score and inspect.isawaitable(value):
                 value = await value

@@ -6,6 +6,7 @@ A generator serves a version only after its digest, and where configured the can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 
 from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, Offloadable, Probeable, Trainer
-from roll.errors import NodeLost, RunStopped, StateLost, WorkerDied
+from roll.errors import NodeLost, RollError, RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
 from roll.serving.canary import Canary, describe_version
@@ -223,6 +224,7 @@ class Publisher:
         """Send and receive at the same time; raises `_GeneratorLost` if the death of a generator broke the transfer.
 
         It returns or raises only when no member is in the transfer any more, so that the next one finds all ready.
+        An unexpected error, after which the run ends, is raised at once: the others would wait for their timeout.
         """
         errors: list[RunStopped] = []
 
@@ -233,7 +235,11 @@ class Publisher:
                 errors.append(error)
                 return None
 
-        sent, received = await asyncio.gather(sending, self.router.each(receive_or_record), return_exceptions=True)
+        sender = asyncio.ensure_future(sending)
+        receivers = asyncio.ensure_future(self.router.each(receive_or_record))
+        with contextlib.suppress(RollError):
+            await asyncio.gather(sender, receivers)
+        sent, received = await asyncio.gather(sender, receivers, return_exceptions=True)
         if isinstance(received, BaseException):
             raise received
         if isinstance(sent, RunStopped):

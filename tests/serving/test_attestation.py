@@ -271,3 +271,39 @@ def test_the_tolerance_depends_on_the_dtype(kind: str, read: float, served: floa
         return
     with pytest.raises(RunStopped, match=f"version 5: generator 1 .*{fault}"):
         asyncio.run(check())
+
+
+class Faulty(FakeTrainer):
+    """Raises an unexpected error when it sends."""
+
+    async def send(self, version: int) -> Digest:
+        raise ZeroDivisionError(version)
+
+
+class Waiting(FakeGenerator):
+    """Waits for its sender without end."""
+
+    async def receive(self, version: int) -> Digest:
+        await asyncio.Event().wait()
+        return await super().receive(version)
+
+
+def test_an_unexpected_error_of_one_end_of_a_broadcast_is_raised_while_the_others_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        generators = InlineCluster[Generator]([Waiting(), Waiting()])
+        router = Router(generators, max_wait_s=0.01)
+        with closing(Journal(tmp_path / "journal.db")) as journal:
+            publisher = Publisher(
+                trainers=InlineCluster[Trainer]([Faulty()]),
+                generators=generators,
+                router=router,
+                journal=journal,
+                transport=Transport(concurrent=True),
+            )
+            routing = asyncio.create_task(router.run())
+            async with asyncio.timeout(60):
+                with pytest.raises(ZeroDivisionError):
+                    await publisher.publish(0)
+            routing.cancel()
+
+    asyncio.run(run())

@@ -23,6 +23,7 @@ from roll.cluster.handle import build_worker
 from roll.cluster.ray.keeping import Lease
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, EngineFailed, RollError, WorkerDied
+from roll.planted import fail_if_planted
 
 STACKS = signal.SIGUSR1
 """A worker writes the stacks of its threads to its log on this signal."""
@@ -108,6 +109,7 @@ class WorkerActor:
         try:
             if self._worker is None:
                 raise WorkerDied(f"{self._name or 'the worker'}: has not started yet (called for {method})")
+            fail_if_planted("call", method)
             args, kwargs = unpack(arguments)
             if method == "start" and self._started:
                 result = None

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from roll.cluster.process_tree import end_processes, find_process_tree
+from roll.cluster.process_state import is_stopped
+from roll.cluster.process_tree import command_of, end_processes, find_process_tree
 from roll.errors import ConfigError
 
 _DEFAULTS = {
@@ -128,12 +129,18 @@ async def check_interpreter(python: str, where: str, ray_version: str) -> None:
         )
 
 
-async def wait_until_unreachable(address: str, *, every_s: float, misses: int) -> None:
-    """Return once connecting to `host:port` has failed `misses` times in a row."""
+async def wait_until_unreachable(address: str, every_s: float, misses: int, folder: Path | None = None) -> None:
+    """Return once connecting to `host:port` has failed `misses` times in a row.
+
+    The same if the raylet of the local cluster in `folder`, its only node, has ended or is stopped.
+    """
+    processes = [] if folder is None else find_process_tree(str(folder))
+    raylets = [process for process in processes if Path(command_of(process.pid).partition("\0")[0]).name == "raylet"]
     missed = 0
     while missed < misses:
         await asyncio.sleep(every_s)
-        missed = 0 if await accepts_connections(address, every_s) else missed + 1
+        runs = all(process.alive and not is_stopped(process.pid) for process in raylets)
+        missed = 0 if runs and await accepts_connections(address, every_s) else missed + 1
 
 
 async def accepts_connections(address: str, timeout_s: float) -> bool:

@@ -133,7 +133,7 @@ class RayExecutor:
         address = ray.get_runtime_context().gcs_address
         leaving = asyncio.create_task(self._leave_draining_nodes())
         try:
-            await wait_until_unreachable(address, every_s=self.config.watch_s, misses=_MISSES)
+            await wait_until_unreachable(address, self.config.watch_s, _MISSES, self._ray_folder)
         finally:
             leaving.cancel()
         for cluster in self._clusters:

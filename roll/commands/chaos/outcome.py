@@ -16,34 +16,46 @@ class ChaosPlan:
     kinds: tuple[str, ...]
     every_s: float
     """Mean time between two faults; each wait is 0.5 to 1.5 times of it."""
-    signals: tuple[str, ...] = ("KILL",)
+    faults: tuple[str, ...] = ("KILL",)
     seed: int = 0
     num_faults: int | None = None
     """Faults after whose recovery the run is interrupted; None: faults until the run ends."""
     in_turn: bool = False
-    """Whether kinds and signals take turns, each fault after the recovery from the one before; else they are random."""
+    """Whether kinds and faults take turns, each fault after the recovery from the one before; else they are random."""
     limit_s: float = 3600.0
     """Time after which the run is ended."""
+    hang_timeout_s: float = 600.0
+    """Time without heartbeat after which the supervisor restarts the controller."""
+    slow_s: float = 5.0
+    """Time for which a slowed process is slow."""
 
 
 @dataclass(slots=True, kw_only=True)
 class InjectedFault:
-    """One signal to one process of the run."""
+    """One fault of one process of the run."""
 
     kind: str
     worker: str
     pid: int
-    signal: str
+    fault: str
     at_s: float
     """Seconds since the start of the run."""
     time: float
     """Seconds since 1970."""
+    text: str = ""
+    """Text of an exception, by which the journal names it."""
+    slow_s: float = 0.0
+    """Seconds for which the process is slow."""
     restarted_s: float | None = None
     """Seconds until another process of that worker was seen."""
     recovered_s: float | None = None
-    """Seconds until the journal recorded the replacement; None if it did not."""
+    """Seconds until the journal recorded the recovery; None if it did not."""
+    recovery: str = ""
+    """Name of the event that records it."""
     cause: str = ""
     """Cause in that record."""
+    repeated: int = 0
+    """Updates that a new trainer repeated, or steps that a new controller trained again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +86,10 @@ def format_chaos(report: ChaosReport) -> str:
     """A summary: the faults with their recoveries, then the counts."""
     lines: list[str] = []
     if report.faults:
-        rows: list[tuple[str, ...]] = [("fault", "at", "new process", "recovered")]
+        rows: list[tuple[str, ...]] = [("fault", "at", "new process", "recovered", "by")]
         for fault in report.faults:
             seconds = map(_seconds, (fault.at_s, fault.restarted_s, fault.recovered_s))
-            rows.append((f"SIG{fault.signal} {fault.kind} ({fault.worker})", *seconds))
+            rows.append((f"{fault.fault} {fault.kind} ({fault.worker})", *seconds, fault.recovery or "-"))
         lines += table(rows)
         lines += [f"{fault.worker}: {fault.cause.partition(';')[0]}" for fault in report.faults if fault.cause]
     counts = Counter(fault.kind for fault in report.faults)

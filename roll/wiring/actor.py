@@ -14,7 +14,7 @@ from roll.cluster.handle import Cluster, Executor, RankGroup, Replaceable
 from roll.cluster.inline import InlineCluster
 from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
 from roll.config.devices import one_device
-from roll.config.roles import Parallel, RoleConfig
+from roll.config.roles import GeneratorConfig, Parallel, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.fsdp.ranks import ParallelLayout
@@ -234,7 +234,7 @@ def native_settings(run: Run, section: NativeInfer) -> NativeGeneratorSettings:
 
 def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
     """Settings of vLLM."""
-    passed = section.model_dump(exclude={"backend", "parallel", "dtype", *RoleConfig.model_fields})
+    passed = section.model_dump(exclude={"backend", "parallel", "dtype", *GeneratorConfig.model_fields})
     return VllmSettings(
         max_seq_len=run.rollout.max_seq_len,
         tp=section.parallel.tp,
@@ -245,7 +245,7 @@ def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
 
 def sglang_settings(run: Run, section: SglangInfer) -> SglangSettings:
     """Settings of SGLang."""
-    passed = section.model_dump(exclude={"backend", "dtype", *RoleConfig.model_fields})
+    passed = section.model_dump(exclude={"backend", "dtype", *GeneratorConfig.model_fields})
     return SglangSettings(
         max_seq_len=run.rollout.max_seq_len,
         dtype=run.actor_train.dtype if section.dtype == "auto" else section.dtype,

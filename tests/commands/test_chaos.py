@@ -81,6 +81,14 @@ def plan(*kinds: str, faults: tuple[str, ...] = ("KILL",), num: int) -> ChaosPla
 
 
 @pytest.mark.slow
+def test_a_controller_killed_before_the_first_checkpoint_starts_a_new_journal(folder: Path) -> None:
+    report = under_chaos(folder, plan("controller", num=1), "checkpoint.every=0")
+    check(report, folder, ("controller", "KILL"))
+    assert report.faults[0].recovery == "ControllerRestarted"
+    assert "has no checkpoint yet; starts again from step 0" in (folder / "output").read_text()
+
+
+@pytest.mark.slow
 def test_reward_and_environment_workers_are_killed_and_stopped_and_a_foreign_process_is_not(folder: Path) -> None:
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)", "3", "reward worker 0"])
     try:

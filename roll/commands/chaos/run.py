@@ -100,6 +100,8 @@ class _ChaosRun:
     _memory_due: float = 0.0
     _matched: int = 0
     """Journal entries up to this id have been compared with the faults."""
+    _journal_since: float = 0.0
+    """Start of the run in that journal."""
     _timed_out: bool = False
     _interrupted: bool = False
 
@@ -245,6 +247,9 @@ class _ChaosRun:
         if not open_faults:
             return
         with contextlib.suppress(RollError), closing(Reader(self.directory / JOURNAL)) as reader:
+            started = next((entry.time for entry in reader.events(RunStarted)), 0.0)
+            if started != self._journal_since:  # a run that dies before its first checkpoint starts a new journal
+                self._journal_since, self._matched = started, 0
             entries = sorted(
                 (entry for kind in RECOVERIES for entry in reader.events(kind, after=self._matched)),
                 key=lambda entry: entry.id,

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -42,14 +42,18 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist l
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
 test: $(VENV)/.dev sandbox
-	$(PYTEST) -m "not sweep and not chaos"
+	$(PYTEST) -m "not sweep and not chaos and not faults"
 
 test-sweeps: $(VENV)/.dev sandbox
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
 test-all: $(VENV)/.dev sandbox
-	$(PYTEST) -m "not chaos"
+	$(PYTEST) -m "not chaos and not faults"
+
+# The longer ones of the runs that lose processes, nodes or Ray itself.
+test-faults: $(VENV)/.dev
+	$(PYTEST) -m faults
 
 # Every kind of process is killed, stopped, slowed and made to raise an exception in a real run.
 test-chaos: $(VENV)/.dev

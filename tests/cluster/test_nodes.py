@@ -138,7 +138,7 @@ def weights(run: Process) -> bytes:
     return (run.directory / "model/model.safetensors").read_bytes()
 
 
-@pytest.mark.sweep(keep=1)
+@pytest.mark.faults
 @pytest.mark.parametrize("how", ["lost", "drained"])
 def test_all_workers_of_a_lost_or_drained_node_go_to_another_one_and_no_update_is_lost(
     how: str, nodes: Nodes, file: Path
@@ -294,7 +294,7 @@ def controllers(supervisor: int) -> set[int]:
     return {int(pid) for pid, ppid, command in lines if int(ppid) == supervisor and "roll.cli train" in command}
 
 
-@pytest.mark.sweep
+@pytest.mark.faults
 def test_a_supervised_run_goes_on_when_the_head_of_its_cluster_is_back(file: Path) -> None:
     port = free_port()
     exact = ("deterministic=true", "steps=8", "checkpoint.every=2")

@@ -124,8 +124,7 @@ def whole(ray_address: str, folder: Path) -> str:
     return "whole"
 
 
-@pytest.mark.sweep(keep=1)
-@pytest.mark.parametrize("when", ["update", "idle"])
+@pytest.mark.parametrize("when", ["update", pytest.param("idle", marks=pytest.mark.faults)])
 def test_a_killed_trainer_is_replaced_and_the_run_ends_with_the_same_weights(
     when: str, folder: Path, whole: str
 ) -> None:
@@ -148,7 +147,7 @@ def test_a_trainer_that_was_a_spare_before_computes_the_same_weights(folder: Pat
     assert weights(folder, "twice") == weights(folder, whole)
 
 
-@pytest.mark.sweep
+@pytest.mark.faults
 def test_a_trainer_is_restored_from_a_snapshot(folder: Path, whole: str) -> None:
     with killed("update", times=2):
         train(folder, "snapshot", "deterministic=true", "ray.snapshot_s=0.0001")
@@ -167,6 +166,7 @@ def test_a_stopped_trainer_is_killed_and_replaced(folder: Path, whole: str) -> N
     assert weights(folder, "stopped") == weights(folder, whole)
 
 
+@pytest.mark.faults
 def test_a_trainer_that_hangs_is_killed_and_its_stack_is_in_its_log(folder: Path, whole: str) -> None:
     with killed("update", 0):  # sleeps instead
         train(folder, "hangs", "deterministic=true", "ray.hang_timeout_s=2")
@@ -218,8 +218,13 @@ def ranks(ray_address: str, folder: Path) -> str:
     return "ranks"
 
 
-@pytest.mark.sweep(keep=1)
-@pytest.mark.parametrize(("number", "reason"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "was stopped by a signal")])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "ended"),
+        pytest.param(signal.SIGSTOP, "was stopped by a signal", marks=pytest.mark.faults),
+    ],
+)
 def test_if_a_rank_of_a_trainer_is_lost_all_ranks_start_again(
     number: int, reason: str, folder: Path, ranks: str
 ) -> None:
@@ -240,7 +245,7 @@ def test_if_the_budget_is_used_up_the_run_stops_and_can_be_resumed(folder: Path,
     assert weights(folder, "budget") == weights(folder, whole)
 
 
-@pytest.mark.sweep
+@pytest.mark.faults
 def test_a_trainer_of_a_resumed_run_is_replaced_after_older_checkpoints_are_gone(folder: Path, whole: str) -> None:
     changes = ("deterministic=true", "checkpoint.every=1", "checkpoint.keep=1")
     train(folder, "resumed", *changes, "steps=2")

@@ -125,6 +125,7 @@ def test_workers_on_a_shared_cluster_are_taken_up_and_those_that_died_too_are_st
         wait_until_gone(pids, 15.0)
 
 
+@pytest.mark.faults
 def test_ranks_of_a_sharded_trainer_are_taken_up_together_or_not_at_all(ray_address: str, file: Path) -> None:  # noqa: F811
     sharded = ("actor_train.backend=fsdp2", "actor_train.workers=2", "actor_train.tokens_per_microbatch=1000")
     with started(file, "ranks", f"ray.address={ray_address}", "checkpoint={every: 2}", *sharded) as run:
@@ -166,6 +167,7 @@ def test_a_local_cluster_ends_with_the_supervisor_and_the_controller(file: Path)
         assert not folder.exists()
 
 
+@pytest.mark.faults
 def test_a_controller_that_dies_before_its_first_checkpoint_starts_all_workers_anew(file: Path) -> None:  # noqa: F811
     run = Process(file, "early", "--supervise")
     try:
@@ -184,6 +186,7 @@ def test_a_controller_that_dies_before_its_first_checkpoint_starts_all_workers_a
         run.process.communicate()
 
 
+@pytest.mark.faults
 def test_workers_end_with_the_controller_if_the_file_says_so(ray_address: str, file: Path) -> None:  # noqa: F811
     where = (f"ray.address={ray_address}", "checkpoint={every: 4}", "ray.keep_workers_s=0")
     with started(file, "ended", *where) as run:

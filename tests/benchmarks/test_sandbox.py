@@ -72,7 +72,7 @@ def test_an_attack_succeeds_if_it_reports_a_breach_or_leaves_a_process(
     outcome = ProgramResult(
         reason=ExitReason.EXITED, exit_code=0, signal=None, stdout=printed, stderr=b"", wall_s=0.1, cpu_s=0.1
     )
-    assert Attack(outcome=outcome, left=left, bounded=True).succeeded is succeeded
+    assert Attack(outcome=outcome, left=left, bounded=True, in_time=True).succeeded is succeeded
 
 
 def test_programs_next_to_a_neighbour_are_valid_python():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.cluster.ray.keeping import KeptWorkers
 from roll.commands.supervise import Supervised
 from roll.journal.events import ControllerRestarted, RolledBack, StepStarted, TaskQuarantined
 from roll.journal.store import Reader
@@ -303,7 +304,7 @@ def test_processes_of_a_killed_controller_are_gone_before_the_next_one_starts(ch
 
 
 def test_the_error_of_a_controller_is_that_of_the_failed_task_and_not_of_its_group() -> None:
-    supervised = Supervised(None)
+    supervised = Supervised(None, KeptWorkers(namespace="run", holders=0))
     with pytest.raises(ExceptionGroup), supervised:
         raise ExceptionGroup("unhandled errors", [ExceptionGroup("inner", [KeyError("first")]), ValueError("second")])
     assert supervised.error == "KeyError: 'first'"

@@ -81,8 +81,8 @@ def wait_until_gone(pids: Iterable[int], seconds: float = 120.0) -> None:
 def test_a_killed_controller_is_started_again_and_takes_up_its_workers_and_the_weights_are_those_of_an_unbroken_run(
     file: Path,  # noqa: F811
 ) -> None:
-    (file.parent / "beside.py").write_text(BESIDE + KILLING)
-    exact = ("deterministic=true", "checkpoint={every: 4}", "algorithm.loss='beside:killing'")
+    (file.parent / "killing_beside.py").write_text(BESIDE + KILLING)
+    exact = ("deterministic=true", "checkpoint={every: 4}", "algorithm.loss='killing_beside:killing'")
     with started(file, "killed", *exact, "steps=60") as run:
         wait_for(run, lambda: has_checkpoint(run))
         pids, folder, first = [run.worker(name) for name in WORKERS], ray_folder(run), controller(run.directory)

@@ -163,14 +163,12 @@ def score(task, response):
 
 
 @pytest.mark.slow
-def test_processes_and_shared_memory_that_outlive_the_run_are_reported_and_the_processes_ended(folder: Path) -> None:
+def test_shared_memory_that_outlives_the_run_is_reported_and_the_supervisor_leaves_no_process(folder: Path) -> None:
     memory = Path(f"/dev/shm/roll-test-{os.getpid()}")
     (folder / "scored.py").write_text(LEAVES.replace("NAME", str(os.getpid())), encoding="utf-8")
     try:
         report = under_chaos(folder, plan("environment", num=1), *SERVICES[2:])
-        (orphan,) = report.orphans
-        assert "sleep 500" in orphan and report.leaked == (str(memory),) and report.violations == 2
-        assert track(int(orphan.split()[1].rstrip(":"))) is None, "it was ended"
+        assert report.leaked == (str(memory),) and report.violations == 1 and not report.orphans
     finally:
         memory.unlink(missing_ok=True)
 

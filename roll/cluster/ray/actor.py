@@ -69,7 +69,7 @@ class WorkerActor:
         self._worker: Any = None
         self._name = self._identity = ""
         self._lease = None if lease_s is None else Lease(lease_s)
-        self._started = self._failed = False
+        self._started = self._failed = self._taken_up = False
         self._num_calls, self._idle = 0, asyncio.Event()
 
     async def renew(self) -> None:
@@ -82,7 +82,7 @@ class WorkerActor:
         while self._started and self._num_calls:
             self._idle.clear()
             await self._idle.wait()
-        usable = self._started and not self._failed and identity == self._identity
+        self._taken_up = usable = self._started and not self._failed and identity == self._identity
         return (os.getpid(), socket.gethostname(), _node_id()) if usable else None
 
     async def prepare(self, setup: ProcessSetup, module: str) -> None:
@@ -111,7 +111,7 @@ class WorkerActor:
                 raise WorkerDied(f"{self._name or 'the worker'}: has not started yet (called for {method})")
             fail_if_planted("call", method)
             args, kwargs = unpack(arguments)
-            if method == "start" and self._started:
+            if method == "start" and self._taken_up:
                 result = None
             else:
                 result = await getattr(self._worker, method)(*args, **kwargs)

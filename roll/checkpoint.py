@@ -189,11 +189,15 @@ async def write_atomically(
         _remove(old)
 
     with as_write_failure(final):
+        publishing = False
         try:
             temporary.mkdir()
             await fill(temporary)
+            publishing = True
             await asyncio.to_thread(publish)
-        except BaseException:
+        except BaseException as error:
+            if publishing and isinstance(error, asyncio.CancelledError):
+                raise  # the thread is not cancelled: it goes on, and may rename the directory at any moment
             with suppress(OSError):  # a file system that became read-only; `recover` removes it later
                 _remove(temporary)
             raise

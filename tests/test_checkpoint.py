@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +127,34 @@ def test_a_fill_that_raises_leaves_no_trace_and_keeps_its_error(error: BaseExcep
             write(checkpoints, step, break_off, score=0.9)
     assert names(tmp_path) == ["best.json", "step-1"]
     assert text_of(checkpoints.latest()) == text_of(checkpoints.best()) == "1"
+
+
+def test_a_write_cancelled_while_a_thread_completes_it_is_whole_or_absent(tmp_path: Path):
+    entered, released = threading.Event(), threading.Event()
+
+    async def cancelled(checkpoints: Checkpoints) -> None:
+        async def filling(directory: Path) -> None:
+            (directory / "weights").write_text("1")
+
+        writing = asyncio.create_task(checkpoints.write(1, filling))
+        await asyncio.to_thread(entered.wait)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        released.set()
+
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    complete = checkpoints._add_checksums
+
+    def slow(directory: Path) -> None:
+        entered.set()
+        released.wait()
+        complete(directory)
+
+    checkpoints._add_checksums = slow  # type: ignore[method-assign]
+    asyncio.run(cancelled(checkpoints))  # waits for the thread
+    assert checkpoints.steps() == [1]
+    assert (tmp_path / "step-1" / "weights").read_text() == "1"
 
 
 def test_a_full_disk_stops_the_run_and_says_what_to_do(tmp_path: Path):

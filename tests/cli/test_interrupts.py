@@ -130,6 +130,7 @@ def test_a_step_is_abandoned_and_the_run_resumes_from_its_last_checkpoint(
     process.wait_for_step(2)
     (folder / "stuck").touch()  # from here no step ends, so the end of a step would never come
     process.wait_for(folder / "in_step")
+    process.wait_for(run / "checkpoints" / f"step-{steps(run)[-1]}")  # it is written while the next step runs
     for number in range(num_signals):
         process.send(signal.SIGTERM)
         assert number + 1 == num_signals or not process.wait(0.5)

@@ -20,11 +20,11 @@ _FIRST = 0x100
 _SURROGATES = range(0xD800, 0xE000)
 
 
-def missing() -> str:
-    """The reason why these benchmarks cannot run here; empty if they can."""
+def missing(*, vllm: bool = True) -> str:
+    """The reason why these benchmarks cannot run here; empty if they can. `vllm`: whether they need vLLM."""
     if not torch.cuda.is_available():
         return "no GPU is visible"
-    return "" if importlib.util.find_spec("vllm") else "vllm is not installed"
+    return "vllm is not installed" if vllm and not importlib.util.find_spec("vllm") else ""
 
 
 def alphabet() -> list[str]:

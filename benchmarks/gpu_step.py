@@ -1,14 +1,14 @@
-"""Whole GRPO steps on one GPU with vLLM in the trainer's process, and a lower bound for each phase.
+"""Whole GRPO steps on one GPU with the native generator, and a lower bound for each phase.
 
 The model has the shape of Qwen3-0.6B and random weights; 32 prompts of 128 tokens, 8 responses of 512 tokens each, one
-optimizer step. It is the real loop, with journal, metrics and verified weight syncs. No response can end early. Two
-separate processes measure it with the sampler's logprobs and without. TRL does the same work where it is installed.
+optimizer step. It is the real loop, with journal, metrics and verified weight syncs. No response can end early. The
+native generator always returns the sampler's logprobs. vLLM as the generator, and TRL, do the same work where they are
+installed, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import importlib.util
 import json
 import random
@@ -41,8 +41,7 @@ from roll.wiring.data import build_data
 from roll.wiring.models import build_roles
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
 
-BOUND_S, NO_LOGPROBS_BOUND_S = 8.0, 6.5
-"""Bounds of a step with the sampler's logprobs, and without."""
+BOUND_S = 4.0
 PROMPTS, SIBLINGS, PROMPT, NEW = 32, 8, 128, 512
 WARM, COUNTED = 2, 5
 STEPS = WARM + COUNTED + 1
@@ -51,26 +50,25 @@ PHASES = ("wait", "score", "update", "publish")
 
 
 def run() -> Result:
-    """Seconds per step: the median of five after two warm-up steps, against 8 s."""
-    if reason := missing():
+    """Seconds per step: the median of five after two warm-up steps, against 4 s."""
+    if reason := missing(vllm=False):
         return Result(name="gpu_step", unit="s per step", higher_is_better=False, skipped=reason)
     peak = ceilings()
     typer.echo(f"device: {peak.bytes_per_s / 1e12:.2f} TB/s copied, {peak.flops / 1e12:.0f} TFLOP/s")
     bounds = phase_bounds(geometry(qwen3()), peak)
-    sides = {name: _run_python("-m", "benchmarks.gpu_step", name) for name in ("with", "without")}
-    for name, side in sides.items():
-        typer.echo(f"{name} the sampler's logprobs: {statistics.median(side['step_s']):.3f} s per step")
+    backends = ["native", *(["vllm"] if importlib.util.find_spec("vllm") else [])]
+    sides = {backend: _run_python("-m", "benchmarks.gpu_step", backend) for backend in backends}
+    for backend, side in sides.items():
+        typer.echo(f"generator {backend}: {statistics.median(side['step_s']):.3f} s per step")
         for phase, seconds in side["phases_s"].items():
             typer.echo(f"  {phase:<8} {seconds:6.3f} s; bound {bounds[phase]:.3f} s")
-    ours, bare = (statistics.median(side["step_s"]) for side in sides.values())
+    ours = statistics.median(sides["native"]["step_s"])
     details: dict[str, Any] = {
-        **sides["with"],
+        **sides,
         "bounds_s": {phase: round(seconds, 3) for phase, seconds in bounds.items()},
         "tokens_per_s": round(PROMPTS * SIBLINGS * NEW / ours),
-        "without": {"median_s": round(bare, 3), "bound_s": NO_LOGPROBS_BOUND_S, **sides["without"]},
         "device": torch.cuda.get_device_name(),
         "torch": str(torch.__version__),
-        "vllm": importlib.metadata.version("vllm"),
         "trl": _peer(ours),
     }
     return Result(name="gpu_step", unit="s per step", higher_is_better=False, ours=ours, bound=BOUND_S, details=details)
@@ -117,7 +115,7 @@ def remainder(task: Task, response: str) -> float:
     return float(sum(map(ord, response)) % 7)
 
 
-def config(model: Path, directory: Path, *, logprobs: bool = True) -> str:
+def config(model: Path, directory: Path, *, backend: str = "native") -> str:
     """The run's config, as a user would write it in YAML."""
     letters = {
         "name": "letters",
@@ -139,12 +137,11 @@ def config(model: Path, directory: Path, *, logprobs: bool = True) -> str:
         },
         "actor_train": {"devices": "cuda", "dtype": "bfloat16", "tokens_per_microbatch": 32 * (PROMPT + NEW)},
         "actor_infer": {
-            "backend": "vllm",
+            "backend": backend,
             "max_num_seqs": PROMPTS * SIBLINGS,
             "max_num_batched_tokens": 16_384,
-            "kv_cache_gib": 18,
-            "per_request_seed": False,
-            "logprobs": logprobs,
+            "kv_cache_gib": 16.5,
+            **({"per_request_seed": False} if backend == "vllm" else {}),
         },
         "checkpoint": {"every": 0},
         "tracking": {"tensorboard": False},
@@ -175,10 +172,10 @@ def phase_bounds(shape: Geometry, peak: Ceilings) -> dict[str, float]:
     }
 
 
-def measure(folder: Path, *, logprobs: bool) -> dict[str, Any]:
+def measure(folder: Path, *, backend: str) -> dict[str, Any]:
     """Seconds of the counted steps, by phase, and their memory."""
     write_qwen3(folder / "model")
-    (folder / "run.yaml").write_text(config(folder / "model", folder, logprobs=logprobs), encoding="utf-8")
+    (folder / "run.yaml").write_text(config(folder / "model", folder, backend=backend), encoding="utf-8")
     loaded = load(folder / "run.yaml").run
     with closing(RunDirectory.create(folder / loaded.name, overwrite=False)) as directory:
         generator_bytes = asyncio.run(train(loaded, directory))
@@ -226,10 +223,10 @@ async def train(run: Run, directory: RunDirectory) -> int:
     return allocated
 
 
-def main(side: str) -> None:
-    """Run one of the two measurements, and print its numbers as the last line."""
+def main(backend: str) -> None:
+    """Measure with one generator, and print the numbers as the last line."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        numbers = measure(Path(folder), logprobs=side == "with")
+        numbers = measure(Path(folder), backend=backend)
     sys.stdout.write(json.dumps(numbers) + "\n")
 
 

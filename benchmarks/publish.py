@@ -91,7 +91,7 @@ class GlooEndpoint:
         """Seconds of a whole weight sync, and the digest of this end's weights if `verified`."""
         _barrier()
         began = time.perf_counter()
-        with StreamingDigest() as streaming:
+        with StreamingDigest(torch.device("cpu")) as streaming:
             if self.rank == 0:
                 streaming.add(self.decoder.parameters() if verified else ())
                 self.channel.send(self.decoder.named_tensors(), version=version)

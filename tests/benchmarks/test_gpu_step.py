@@ -7,7 +7,6 @@ import torch
 
 from benchmarks import gpu_learn, gpu_memory, gpu_publish, gpu_step
 from benchmarks.gpu_model import VOCAB, Ceilings, alphabet, qwen3
-from roll.config.backends import VllmInfer
 from roll.config.load import load
 from roll.engines.native.decoder import geometry
 from roll.types import Task
@@ -25,18 +24,12 @@ def test_bounds_are_the_bytes_and_operations_of_each_phase() -> None:
     assert bounds["publish"] == pytest.approx(14 * 0.596e9 / 1e12, rel=1e-3)
 
 
-def test_the_config_of_a_step_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path))
+@pytest.mark.parametrize("backend", ["native", "vllm"])
+def test_the_config_of_a_step_is_valid(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path, backend=backend))
     run = load(tmp_path / "run.yaml").run
-    assert run.actor_train.dtype == "bfloat16"
-    assert isinstance(run.actor_infer, VllmInfer)
+    assert (run.actor_train.dtype, run.actor_infer.backend) == ("bfloat16", backend)
     assert run.rollout.groups_per_step * run.rollout.group_size * run.rollout.max_new_tokens == 131_072
-
-
-def test_the_config_of_a_step_without_logprobs_is_valid(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(gpu_step.config(tmp_path / "model", tmp_path, logprobs=False))
-    infer = load(tmp_path / "run.yaml").run.actor_infer
-    assert isinstance(infer, VllmInfer) and not infer.logprobs
 
 
 def test_the_alphabet_and_the_special_tokens_make_the_vocabulary() -> None:

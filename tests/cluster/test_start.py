@@ -30,9 +30,10 @@ class BusyMachine:
         start_repeatedly(self.start, self.clean_up, timeout_s, clock=lambda: self.time_s)
 
 
-def test_a_start_of_ray_that_is_too_slow_is_repeated_until_the_timeout() -> None:
+def test_a_start_of_ray_that_is_too_slow_is_repeated_until_the_timeout(caplog: pytest.LogCaptureFixture) -> None:
     machine = BusyMachine(Exception(SLOW), RuntimeError("Failed to start GCS."))
     machine.run(300)
+    assert caplog.messages[-1] == "Ray has not started (Failed to start GCS.); trying again"
     assert (machine.time_s, machine.num_cleaned) == (180, 2)
     slow = BusyMachine(*(Exception(SLOW) for _ in range(9)))
     with pytest.raises(TimeoutError, match=r"timed out during startup[^\n]*$"):

@@ -24,6 +24,20 @@ for rows, heads, kv_heads, dim in ((5, 12, 2, 128), (300, 4, 2, 64), (3, 4, 4, 9
     actual = paged_attention(queries, keys, values, table, lengths, page=PAGE).flatten(1)
     torch.testing.assert_close(actual, attend_pages(queries, keys, values, table, lengths), atol=1e-5, rtol=1e-5)
 """
+STORING = """
+import torch
+from roll.engines.native.paged_kernels import store_tokens
+torch.manual_seed(0)
+for rows, heads, dim in ((5, 2, 128), (3, 3, 96)):
+    both = torch.randn(rows, 2 * heads + 1, dim)
+    k, v = both[:, 1 : heads + 1], both[:, heads + 1 :]
+    keys, values = torch.zeros(40, heads, dim), torch.zeros(40, heads, dim)
+    expected = keys.clone(), values.clone()
+    cells = torch.randperm(40)[:rows]
+    store_tokens(k, v, keys, values, cells)
+    for target, source, actual in zip(expected, (k, v), (keys, values)):
+        assert torch.equal(target.index_copy_(0, cells, source), actual)
+"""
 SAMPLING = """
 import numpy as np
 import torch
@@ -41,7 +55,7 @@ for temperature in (1.0, 0.7, 0.0):
 """
 
 
-@pytest.mark.parametrize("script", [ATTENTION, SAMPLING], ids=["attention", "sampling"])
+@pytest.mark.parametrize("script", [ATTENTION, STORING, SAMPLING], ids=["attention", "storing", "sampling"])
 def test_a_kernel_computes_the_formula(script: str) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=600)

@@ -83,7 +83,7 @@ def test_numbers_of_other_sizes_are_summed_exactly(kind: torch.dtype, dtype: tor
 def test_a_streaming_digest_covers_the_copies() -> None:
     arriving = {"a": ONE, "b": TWO.t(), "tied, without a target": ONE}
     targets = {"a": torch.zeros(6, 4), "b": torch.zeros(4, 10)}
-    with StreamingDigest() as streaming:
+    with StreamingDigest(torch.device("cpu")) as streaming:
         for name, tensor in streaming.watch(arriving.items(), targets):
             if name in targets:
                 targets[name].copy_(tensor)
@@ -93,7 +93,7 @@ def test_a_streaming_digest_covers_the_copies() -> None:
 
 def test_a_streaming_digest_detects_a_wrong_copy_of_a_right_tensor() -> None:
     targets = {"a": torch.zeros(6, 4)}
-    with StreamingDigest() as streaming:
+    with StreamingDigest(torch.device("cpu")) as streaming:
         for _, tensor in streaming.watch([("a", ONE)], targets):
             targets["a"].copy_(tensor)
             targets["a"][3, 2] = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from roll.cluster.process_state import is_stopped
 from roll.cluster.process_tree import command_of, end_processes, find_process_tree
 from roll.errors import ConfigError
+from roll.tracking.log import announce
 
 _DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no usage reports
@@ -95,8 +97,10 @@ def start_repeatedly(
             clean_up()
             if not _TOO_SLOW.search(str(error)):
                 raise
+            reason = str(error).partition("\n")[0]
             if clock() >= end:
-                raise TimeoutError(str(error).partition("\n")[0]) from None
+                raise TimeoutError(reason) from None
+            announce(f"Ray has not started ({reason}); trying again", logging.WARNING)
         else:
             return
 

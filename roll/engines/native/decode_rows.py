@@ -138,11 +138,11 @@ class DecodeRows:
             return
         pool = None
         for size in reversed(self.sizes):
-            self._cursor.zero_()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(2):  # compiles kernels, which must not happen while recording
+                    self._cursor.zero_()
                     self._step(size, draw_rows)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()

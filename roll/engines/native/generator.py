@@ -271,7 +271,7 @@ def receive_weights(decoder: Decoder | HuggingFaceDecoder, channel: Channel, ver
     arriving = iter(channel.receive(version=version))
     if (first := next(arriving, None)) is None:  # both sides share a module
         return digest(tensor for _, tensor in published_tensors(decoder))
-    with StreamingDigest() as streaming:
+    with StreamingDigest(decoder.device) as streaming:
         tensors = streaming.watch(chain([first], arriving), dict(decoder.named_tensors()))
         decoder.load(tensors, where=f"version {version}")
         return streaming.digest()

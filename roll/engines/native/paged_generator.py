@@ -130,9 +130,9 @@ class PagedGenerator(SteppedGenerator):
         before, self._outputs = self._outputs, []
         device = self.settings.device
         with torch.inference_mode():
-            pages = self._pool.take(_pages_for(len(ids)))
-            states = self._prefill({tuple(ids): _Prompt(pages, 0)})
-            self._pool.release(pages)
+            prompt = _Prompt(self._pool.take(_pages_for(len(ids))), num_shared=(len(ids) - 1) // PAGE)
+            states = self._prefill({tuple(ids): prompt})
+            self._prompts[tuple(ids[:-1])] = prompt  # the request below continues in these pages
             head, targets = self.decoder.head, torch.tensor(ids[1:], device=device)
             read = score(states[:-1], head, targets, Sampling(), cap=self.decoder.logit_cap)[0].tolist()
         greedy, nowhere = Sampling(temperature=0), frozenset[int]()

@@ -60,6 +60,27 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, table: Tensor, leng
     return out
 
 
+def store_tokens(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, cells: Tensor) -> None:
+    """Write [rows, kv_heads, dim] keys and values of one token per row to `cells` [rows] of [cells, kv_heads, dim]."""
+    triton, kernels = _compiled()
+    rows, kv_heads, dim = k.shape
+    assert k.stride(1) == v.stride(1) == keys.stride(1) == values.stride(1) == dim, "heads lie one after the other"
+    width = kv_heads * dim
+    kernels.store[(rows,)](
+        k,
+        v,
+        keys,
+        values,
+        cells,
+        k.stride(0),
+        v.stride(0),
+        keys.stride(0),
+        WIDTH=width,
+        WIDTH_PAD=triton.next_power_of_2(width),
+        num_warps=4,
+    )
+
+
 def sample_rows(logits: Tensor, temperature: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Ids [rows] by inverse CDF at `noise` [rows] fp64, and their logprobs; at temperature 0 the largest logit.
 
@@ -70,7 +91,7 @@ def sample_rows(logits: Tensor, temperature: Tensor, noise: Tensor) -> tuple[Ten
     ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
     kernels.sample[(rows,)](
-        logits, temperature, noise, ids, logprobs, vocabulary, logits.stride(0), BLOCK=4096, num_warps=8
+        logits, temperature, noise, ids, logprobs, vocabulary, logits.stride(0), BLOCK=8192, num_warps=8
     )
     return ids, logprobs
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from roll.engines.native.attention import Ragged
 from roll.engines.native.decoder import Attend, CacheShape
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
-from roll.engines.native.paged_kernels import paged_attention
+from roll.engines.native.paged_kernels import paged_attention, store_tokens
 
 PAGE = 64
 """Tokens per page."""
@@ -85,10 +85,11 @@ class PagedCache:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
+            if q.device.type == "cuda":
+                store_tokens(k, v, keys, values, cells)
+                return paged_attention(q, keys, values, table, lengths, page=PAGE).flatten(1)
             keys.index_copy_(0, cells, k)
             values.index_copy_(0, cells, v)
-            if q.device.type == "cuda":
-                return paged_attention(q, keys, values, table, lengths, page=PAGE).flatten(1)
             return attend_pages(q, keys, values, table, lengths)
 
         return attend

@@ -253,7 +253,7 @@ class NativeTrainer(NativeLogprobModel):
         if self.decoder.lora is not None:  # the generators already have the frozen weights
             self.channel.send(self.decoder.adapter_tensors(), version=version)
             return lora.digest_served(self.decoder, self.settings.precision.dtype or torch.float32)
-        with StreamingDigest() as streaming:
+        with StreamingDigest(self.decoder.device) as streaming:
             streaming.add(tensor for _, tensor in self._as_served(published_tensors(self.decoder)))
             self.channel.send(self._as_served(self.decoder.named_tensors()), version=version)
             return streaming.digest()

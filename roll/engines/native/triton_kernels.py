@@ -83,6 +83,28 @@ def combine(
 
 
 @triton.jit
+def store(
+    k_ptr,
+    v_ptr,
+    key_ptr,
+    value_ptr,
+    cell_ptr,
+    k_stride,
+    v_stride,
+    cell_stride,
+    WIDTH: tl.constexpr,
+    WIDTH_PAD: tl.constexpr,
+):
+    """One row: its key and value of all heads, copied to its cell."""
+    row = tl.program_id(0)
+    cell = tl.load(cell_ptr + row)
+    at = tl.arange(0, WIDTH_PAD)
+    inside = at < WIDTH
+    tl.store(key_ptr + cell * cell_stride + at, tl.load(k_ptr + row * k_stride + at, mask=inside), mask=inside)
+    tl.store(value_ptr + cell * cell_stride + at, tl.load(v_ptr + row * v_stride + at, mask=inside), mask=inside)
+
+
+@triton.jit
 def sample(logit_ptr, temperature_ptr, noise_ptr, id_ptr, logprob_ptr, vocabulary, row_stride, BLOCK: tl.constexpr):
     """One row: the sum of exponentials, then the first token at which the cumulative sum exceeds the noise."""
     row = tl.program_id(0).to(tl.int64)

@@ -327,7 +327,7 @@ def _check_length(path: str, needed: int) -> None:
 
 def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
     """The Ray executor, and the folder through which processes exchange weights. Only this function imports Ray."""
-    set_ray_environment(run.ray.start_timeout_s)
+    set_ray_environment(run.ray.start_timeout_s, local=run.ray.address is None)
     from roll.cluster.ray.config import RayConfig
     from roll.cluster.ray.executor import RayExecutor
 

@@ -115,9 +115,13 @@ class Process:
     def __init__(self, file: Path, name: str, *changes: str) -> None:
         self.directory = file.parent / name
         command = [sys.executable, "-m", "roll.cli", "train", file.name, f"name={name}", "directory=."]
+        environment = dict(os.environ)
+        if not any("address" in change for change in changes):
+            environment.pop("RAY_AUTH_MODE", None)  # a local cluster has a token, as at a user
         self.process = subprocess.Popen(
             [*command, "executor=ray", "steps=100000", *changes],
             cwd=file.parent,
+            env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

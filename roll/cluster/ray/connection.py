@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,8 @@ def init_ray(options: Mapping[str, Any], clean_up: Callable[[], None], timeout_s
         start_repeatedly(lambda: ray.init(**options, log_to_driver=False, logging_level="error"), clean_up, timeout_s)
     except TimeoutError as error:
         where = "here" if address is None else f"at {address}"
-        fix = "raise it, or free the machine"
+        token = "" if address is None or "RAY_AUTH_MODE" in os.environ else "set RAY_AUTH_MODE=token if it has a token, "
+        fix = f"{token}raise it, or free the machine"
         raise NoCluster(f"ray.start_timeout_s: Ray {where} was not ready in {timeout_s:g} s ({error}); {fix}") from None
     except Exception as error:  # noqa: BLE001 - Ray raises no narrower type
         raise no_cluster(address, str(error).partition("\n")[0]) from None

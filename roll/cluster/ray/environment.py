@@ -38,11 +38,14 @@ _SERVER_WAIT, _SERVER_WAIT_S = "RAY_gcs_server_port_wait_time_s", 30
 """The time that Ray waits for its own server, and its default."""
 
 
-def set_ray_environment(start_timeout_s: float = 0.0) -> None:
+def set_ray_environment(start_timeout_s: float = 0.0, *, local: bool = False) -> None:
     """Set variables that configure Ray in this process and its children, before Ray is imported.
 
-    Values that the user has set are kept.
+    Values that the user has set are kept. `local`: for a cluster that roll starts. Ray secures it by a token, which a
+    process that connects to its address sends only in this mode.
     """
+    if local:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     if start_timeout_s > _SERVER_WAIT_S:

@@ -71,7 +71,7 @@ def main(folder: str, num_cpus: str, holders: str, timeout_s: str) -> None:
     """Start the cluster, report it to the controller, and end it when its holders are gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ignore)  # the controller still needs the cluster, to end in order
-    set_ray_environment(float(timeout_s))
+    set_ray_environment(float(timeout_s), local=True)
     from roll.cluster.ray.connection import init_ray, ray
 
     options: dict[str, Any] = {"address": "local", "num_cpus": int(num_cpus), "include_dashboard": False}

@@ -52,7 +52,8 @@ def init_ray(options: Mapping[str, Any], clean_up: Callable[[], None], timeout_s
         start_repeatedly(lambda: ray.init(**options, log_to_driver=False, logging_level="error"), clean_up, timeout_s)
     except TimeoutError as error:
         where = "here" if address is None else f"at {address}"
-        token = "" if address is None or "RAY_AUTH_MODE" in os.environ else "set RAY_AUTH_MODE=token if it has a token, "
+        known = address is None or "RAY_AUTH_MODE" in os.environ
+        token = "" if known else "set RAY_AUTH_MODE=token if it has a token, "
         fix = f"{token}raise it, or free the machine"
         raise NoCluster(f"ray.start_timeout_s: Ray {where} was not ready in {timeout_s:g} s ({error}); {fix}") from None
     except Exception as error:  # noqa: BLE001 - Ray raises no narrower type

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from roll.device_failure import DEVICE_ERRORS
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import Table
 from roll.types import Spec
@@ -33,7 +34,7 @@ def call(table: Table[Any], part: Spec, *args: Any) -> Any:
     try:
         function = table[part.name]
         return function(*args, **part.kwargs)
-    except (RollError, torch.OutOfMemoryError):
+    except (RollError, *DEVICE_ERRORS):
         raise
     except (Exception, SystemExit) as error:
         source = source_of(function)

@@ -24,6 +24,7 @@ import roll
 from roll.checkpoint import Checkpoints
 from roll.config.schema import Run
 from roll.data.screening import ScreeningCounts
+from roll.device_failure import device_failure
 from roll.errors import RollError
 from roll.pipelines.interrupt import INTERRUPTED, Interrupt
 from roll.proxy.server import Proxy
@@ -140,6 +141,8 @@ def run_to_end(
             raise
         except Exception as error:
             log_only("".join(traceback.format_exception(error)), logging.ERROR)
+            if (failure := device_failure(error, directory.path)) is not None:
+                raise failure from error
             raise
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from roll.config.schema import Optimizer
+from roll.device_failure import DEVICE_ERRORS
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import OPTIMIZERS
 from roll.types import Spec
@@ -51,7 +52,7 @@ def read_optimizer_state(path: Path, device: torch.device) -> dict[str, Any]:
 def _blame(name: str, method: str) -> Generator[None]:
     try:
         yield
-    except (RollError, torch.OutOfMemoryError):
+    except (RollError, *DEVICE_ERRORS):
         raise
     except Exception as error:
         what = describe_error(error, source_of(OPTIMIZERS[name]))

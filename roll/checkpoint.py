@@ -197,7 +197,7 @@ async def write_atomically(
             await asyncio.to_thread(publish)
         except BaseException as error:
             if publishing and isinstance(error, asyncio.CancelledError):
-                raise  # the thread is not cancelled: it goes on, and may rename the directory at any moment
+                raise  # the thread is not cancelled: it continues, and may rename the directory at any moment
             with suppress(OSError):  # a file system that became read-only; `recover` removes it later
                 _remove(temporary)
             raise

@@ -10,7 +10,7 @@ import torch
 from roll.errors import RunStopped, one_line
 
 DEVICE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError)
-"""What torch raises if a device has too little memory or fails, whatever code runs on it."""
+"""What torch raises if a device has too little memory or fails."""
 _BUG = "device-side assert"
 """A failed check in a kernel is a bug, not a failure of the device."""
 

@@ -206,7 +206,7 @@ class GeneratorConfig(RoleConfig):
     """Settings of generators of any backend."""
 
     min_workers: int | None = Field(default=None, gt=0)
-    """Fewest generators with which the run goes on while no node has room for those of a lost node. None: all."""
+    """Fewest generators with which the run continues while no node has room for those of a lost node. None: all."""
 
 
 class NativeInfer(GeneratorConfig):

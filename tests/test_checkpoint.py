@@ -129,7 +129,7 @@ def test_a_fill_that_raises_leaves_no_trace_and_keeps_its_error(error: BaseExcep
     assert text_of(checkpoints.latest()) == text_of(checkpoints.best()) == "1"
 
 
-def test_a_write_cancelled_while_a_thread_completes_it_is_whole_or_absent(tmp_path: Path):
+def test_a_write_cancelled_while_a_thread_completes_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     entered, released = threading.Event(), threading.Event()
 
     async def cancelled(checkpoints: Checkpoints) -> None:
@@ -151,7 +151,7 @@ def test_a_write_cancelled_while_a_thread_completes_it_is_whole_or_absent(tmp_pa
         released.wait()
         complete(directory)
 
-    checkpoints._add_checksums = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(checkpoints, "_add_checksums", slow)
     asyncio.run(cancelled(checkpoints))  # waits for the thread
     assert checkpoints.steps() == [1]
     assert (tmp_path / "step-1" / "weights").read_text() == "1"

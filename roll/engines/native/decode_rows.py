@@ -96,6 +96,7 @@ class DecodeRows:
         """End the requests of these rows."""
         self._integers[:, _ALIVE].index_fill_(0, to_device(torch.tensor(rows), self._integers.device), 0)
 
+    @torch.inference_mode()
     def arrange(self, rows: Sequence[int]) -> None:
         """Move these rows to the front, in this order; all others end."""
         index = to_device(torch.tensor(rows, dtype=torch.int64), self._integers.device)

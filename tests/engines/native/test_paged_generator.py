@@ -1,6 +1,7 @@
 """The paged generator: its contract, the tokens of the slot generator, and pages that all come back."""
 
 import asyncio
+from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
 from roll.preflight import preflight
 from roll.tracking.sinks import read_lines
-from roll.types import Sampling
+from roll.types import Finish, Sampling
 from roll.weights.channel import Channel, Mailbox, Shared
 from tests.engines import contract
 from tests.engines.models import CPU, batch_of, generator, prompts, request, serve, small, trainer, twin
@@ -87,6 +88,19 @@ def test_tokens_are_those_of_the_slot_generator_in_any_order_of_admission(
     for name, answer in expected.items():
         assert (actual[name].ids, actual[name].finish) == (answer.ids, answer.finish), name
         np.testing.assert_allclose(actual[name].logprobs, answer.logprobs, atol=1e-4)
+
+
+def test_an_abort_reads_steps_in_which_requests_have_ended() -> None:
+    async def abort() -> list[Finish | None]:
+        engine = paged(max_num_seqs=32, steps_per_read=4)
+        await engine.start()
+        await engine.submit([request(f"{at}", [1, 2], 100 if at == 17 else 2, stop=frozenset()) for at in range(32)])
+        outputs = asyncio.create_task(engine.events(60.0))
+        await asyncio.sleep(0)  # four steps have been started
+        await engine.abort()
+        return [output.finish for output in await outputs]
+
+    assert Counter(asyncio.run(abort())) == {Finish.LENGTH: 31, Finish.ABORT: 1}
 
 
 def test_in_16_bits_its_logprobs_are_those_of_the_trainer() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.cluster.pending import PendingCall
-from roll.errors import PeerLost, WorkerDied
+from roll.errors import PeerLost
 from roll.types import Spec
 
 W = TypeVar("W")
@@ -56,37 +56,43 @@ class Cluster(Protocol[W_co]):
 
 
 async def gather_ranks(calls: Iterable[Awaitable[R]]) -> list[R]:
-    """The results in order. If calls fail, raises the error of a worker that died itself before those of its peers.
+    """The results in order. If calls fail, raises the cause: the error of a worker that has not lost a peer.
 
-    A death breaks the collective operations of all ranks, and their errors may arrive before Ray reports it.
+    A death breaks the collective operations of all ranks, and their errors may arrive before Ray reports it. After an
+    exception in one rank the others may wait for it in a collective operation; they are not waited for.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        first = next((error for task in tasks if task.done() and (error := task.exception())), None)
-        if first is None:
-            return [task.result() for task in tasks]
-        if not _dead(tasks):
-            await _wait_for_death(tasks)
-        raise next(iter(_dead(tasks)), first)
+        errors = _errors(tasks)
+        if errors and not _causes(errors):
+            errors = await _wait_for_cause(tasks)
+        if errors:
+            raise next(iter(_causes(errors)), errors[0])
+        return [task.result() for task in tasks]
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _wait_for_death(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Wait until all have ended or one of them by the death of its worker; at most `_CAUSE_S`."""
+async def _wait_for_cause(tasks: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
+    """The errors once all calls have ended or the cause is known; waits at most `_CAUSE_S`."""
     try:
         async with asyncio.timeout(_CAUSE_S):
-            while (pending := [task for task in tasks if not task.done()]) and not _dead(tasks):
+            while (pending := [task for task in tasks if not task.done()]) and not _causes(_errors(tasks)):
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
-        return
+        pass
+    return _errors(tasks)
 
 
-def _dead(tasks: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
-    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
-    return [error for error in errors if isinstance(error, WorkerDied) and not isinstance(error, PeerLost)]
+def _errors(tasks: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
+    ended = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    return [error for error in ended if error is not None]
+
+
+def _causes(errors: Sequence[BaseException]) -> list[BaseException]:
+    return [error for error in errors if not isinstance(error, PeerLost)]
 
 
 class RankGroup(Cluster[W]):

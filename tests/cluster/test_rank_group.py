@@ -32,6 +32,12 @@ class Rank:
             raise WorkerDied("rank 2: its process ended")
         raise PeerLost(f"rank {self.rank}: lost another rank")
 
+    async def raise_or_wait(self) -> None:
+        if self.rank == 1:
+            raise ValueError("rank 1")
+        await asyncio.sleep(0.05)
+        raise WorkerDied(f"rank {self.rank}: did not respond and was killed")
+
 
 def rank_group() -> tuple[RankGroup[Rank], list[Rank]]:
     ranks = [Rank(rank) for rank in range(3)]
@@ -75,3 +81,9 @@ def test_the_rank_that_died_is_named_even_if_the_errors_of_its_peers_arrive_firs
     one, _ = rank_group()
     with pytest.raises(WorkerDied, match="rank 2: its process ended"):
         asyncio.run(one.at(0, Rank.die))
+
+
+def test_an_exception_is_raised_although_its_peers_wait_for_that_rank_until_they_are_killed() -> None:
+    one, _ = rank_group()
+    with pytest.raises(ValueError, match="rank 1"):
+        asyncio.run(one.at(0, Rank.raise_or_wait))

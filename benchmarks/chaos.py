@@ -7,6 +7,7 @@ those of a run without faults. The observed recoveries are written to `chaos.jso
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import itertools
 import os
@@ -218,12 +219,14 @@ def missing(name: str) -> str:
 
 
 def save(runs: dict[str, ObservedRun], name: str = FILE) -> None:
-    """Write the runs beside those of earlier calls, of which the same ones are replaced."""
+    """Write the runs beside those of earlier calls, of which the same ones are replaced; other processes wait."""
     folder = Path(os.environ.get(RESULTS, "runs/results"))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
-    runs = (read(file) if file.exists() else {}) | runs
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(runs)) + b"\n")
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runs = (read(file) if file.exists() else {}) | runs
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(runs)) + b"\n")
 
 
 def read(file: Path) -> dict[str, ObservedRun]:

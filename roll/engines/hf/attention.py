@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface
 
 from roll.engines.native.attention import AttentionOptions
 from roll.engines.native.decoder import Attend
@@ -38,7 +37,9 @@ def attending(attend: Attend) -> Iterator[None]:
 @cache
 def register() -> None:
     """Make the attention known to `transformers`."""
-    AttentionInterface.register(NAME, _attention)
+    from transformers import AttentionInterface, AttentionMaskInterface  # takes seconds
+
+    AttentionInterface.register(NAME, torch.compiler.disable(_attention))
     AttentionMaskInterface.register(NAME, _mask)
 
 
@@ -47,7 +48,6 @@ def _mask(*args: Any, local_size: int | None = None, **kwargs: Any) -> Any:
     return local_size
 
 
-@torch.compiler.disable
 def _attention(  # noqa: PLR0913 - transformers decides
     module: Any,
     query: Tensor,

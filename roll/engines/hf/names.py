@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.core_model_loading import revert_weight_conversion
 
 from roll.errors import ConfigError
 
@@ -90,6 +89,8 @@ def _thin_views(model: Any, name: str, shape: tuple[int, ...]) -> list[View] | N
 
 
 def _reverted(model: Any, name: str, places: Tensor) -> dict[str, Tensor]:
+    from transformers.core_model_loading import revert_weight_conversion  # takes seconds
+
     return revert_weight_conversion(model, {name: places})
 
 

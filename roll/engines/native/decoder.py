@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor, nn
 from transformers import PretrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from roll.config.decoder import decoder_fault, longest_sequence
 from roll.config.lora import Lora
@@ -294,6 +293,8 @@ def _rotations(config: PretrainedConfig, shape: Geometry) -> tuple[Tensor, Tenso
         even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu")
         frequencies = 1.0 / theta ** (even / shape.head_dim)
     else:
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # takes a second
+
         frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     angles = torch.outer(torch.arange(shape.max_seq_len, dtype=torch.float32, device="cpu"), frequencies)
     cos, sin = angles.cos() * scaling, angles.sin() * scaling

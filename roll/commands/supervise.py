@@ -29,7 +29,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import typer
 
 from roll.checkpoint import Checkpoints
-from roll.cluster.process_state import describe_exit
+from roll.cluster.process_state import describe_exit, is_stopped
 from roll.cluster.process_tree import adopt_orphans, end_children, signal_on_parent_death
 from roll.cluster.ray.environment import NOTE, end_noted_cluster
 from roll.cluster.ray.head import head_processes
@@ -49,7 +49,10 @@ _REFUSED = 2
 _BEAT_S = 0.5
 _POLL_S = 0.1
 _START_S = 600.0
-"""Fewest seconds without heartbeat that are a hang during the start: loading a model may block the event loop."""
+"""Fewest seconds without heartbeat that are a hang during the start: loading a model may block the event loop.
+
+They do not apply to a process that a signal has stopped.
+"""
 _STACKS_S = 5.0
 """Seconds that a hanging process has to write its stacks."""
 _LONGEST_BACKOFF_S = 60.0
@@ -207,14 +210,17 @@ class _Supervisor:
 
     def _wait(self, controller: Supervised) -> tuple[int, str]:
         """Exit code of the controller, as in `subprocess`, and the cause in words; kills it if it hangs."""
-        polls = beats = 0
+        polls = beats = stopped = 0
         hung = ""
         self._last_beat = time.monotonic()
         while (code := self._poll()) is None:
             polls += 1  # not seconds: while the machine or this process sleeps, nothing counts
             if controller.heartbeats != beats:
                 beats, polls, self._last_beat = controller.heartbeats, 0, time.monotonic()
-            limit_s = self._hang_timeout_s if controller.started else max(self._hang_timeout_s, _START_S)
+            stopped = stopped + 1 if is_stopped(self._pid) else 0
+            limit_s = self._hang_timeout_s
+            if not controller.started and stopped * _POLL_S < limit_s:
+                limit_s = max(limit_s, _START_S)
             if polls * _POLL_S >= limit_s and not hung:
                 hung = f"the controller (pid {self._pid}) gave no heartbeat for {limit_s:g} s and was killed"
                 self._kill_with_stacks()

@@ -159,6 +159,23 @@ def test_a_hanging_controller_writes_its_stacks_and_is_started_again(child: Call
     assert process.end().code == 130 and gone(pid)
 
 
+def test_a_controller_that_is_stopped_while_it_starts_is_started_again(child: Callable, folder: Path) -> None:
+    run = folder / "runs" / "tiny"
+    stop_once = """
+from roll.wiring.models import Roles
+async def stop_and_start(self, start=Roles.start):
+    import os, pathlib, signal
+    if not pathlib.Path("stopped").exists():
+        pathlib.Path("stopped").touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    await start(self)
+Roles.start = stop_and_start
+"""
+    process = child("train", "run.yaml", *LOSS, "steps=2", "--supervise", "--hang-timeout", "5", before=stop_once)
+    assert process.end().code == 0
+    assert [each.cause.partition(")")[2] for each in restarts(run)] == [" gave no heartbeat for 5 s and was killed"]
+
+
 def test_the_supervisor_has_the_modules_of_the_controller_so_that_a_restart_imports_none(folder: Path) -> None:
     command = [sys.executable, "-m", "roll", "train", "run.yaml", *LOSS, "steps=5000", "--supervise"]
     metrics, limit = folder / "runs/tiny/metrics.jsonl", time.monotonic() + 600

@@ -195,6 +195,14 @@ class TakesUp(Protocol):
     """An executor that uses living workers of an earlier controller."""
 
     @property
+    def keeps(self) -> bool:
+        """Whether workers may outlive this controller."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the workers to the next controller."""
+
+    @property
     def taken_up(self) -> Mapping[str, float]:
         """These workers, with the seconds that it took to take them up."""
         ...

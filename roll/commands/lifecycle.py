@@ -46,12 +46,17 @@ async def running(roles: Roles | None, *services: RewardService | Environments |
     async with AsyncExitStack() as stack:
         if roles is not None:
             await roles.start()
-            stack.push_async_callback(roles.stop)
+            stack.push_async_exit(partial(_end_models, roles))
         for service in services:
             if service is not None:
                 stack.push_async_callback(stop_rewards, service, partial(typer.echo, err=True))
                 await service.start()
         yield
+
+
+async def _end_models(roles: Roles, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+    unexpected = isinstance(error, Exception) and not isinstance(error, RollError)
+    await (roles.leave() if unexpected else roles.stop())
 
 
 @asynccontextmanager

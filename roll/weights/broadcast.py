@@ -35,7 +35,7 @@ class Rendezvous:
     size: int
     timeout_s: float = 600.0
     """For each bucket."""
-    arrival_s: float = 120.0
+    arrival_s: float = 60.0
     """For all members to arrive, all of which are called at the same time."""
 
 
@@ -87,6 +87,8 @@ class GlooChannel(Membership):
             self._store = next(_dist.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=arrival))[0]
             self._store.set_timeout(arrival)
         store = _dist.PrefixStore(str(version), self._store)
+        store.set(f"here {meeting.rank}", "")
+        store.wait([f"here {rank}" for rank in range(meeting.size)], arrival)  # gloo would wait for `timeout`
         self._group = _dist.ProcessGroupGloo(store, meeting.rank, meeting.size, timeout)
         self._payload_group = self._form_payload_group(_dist.PrefixStore("payload", store), timeout)
 

@@ -32,7 +32,7 @@ class IpcAddress:
     num_receivers: int
     timeout_s: float = 600.0
     """For each message."""
-    arrival_s: float = 120.0
+    arrival_s: float = 60.0
     """For all members to arrive, all of which are called at the same time."""
 
     def socket(self, version: int) -> str:

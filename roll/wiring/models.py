@@ -117,6 +117,13 @@ class Roles:
         """The other workers in separate processes, with the seconds that their start took."""
         return self.executor.started if isinstance(self.executor, TakesUp) else {}
 
+    async def leave(self) -> None:
+        """After an unexpected exception: leave the workers to the next controller if there is one, or stop them."""
+        if isinstance(self.executor, TakesUp) and self.executor.keeps:
+            self.executor.leave()
+        else:
+            await self.stop()
+
     async def stop(self) -> None:
         """Stop all workers; ones that are dead or too slow do not delay the others."""
         try:

@@ -14,6 +14,7 @@ from roll.cluster.process_tree import find_process_tree
 from roll.commands import train as commands
 from roll.config.load import load
 from roll.journal.events import ControllerRestarted
+from roll.planted import VARIABLE, plant
 from roll.preflight import preflight
 from tests.cli.test_supervise import controller
 from tests.cluster.test_ray import gone
@@ -123,6 +124,26 @@ def test_workers_on_a_shared_cluster_are_taken_up_and_those_that_died_too_are_st
         code, said = run.ended()
         assert code == 130, said
         wait_until_gone(pids, 15.0)
+
+
+def test_after_an_exception_in_one_worker_the_others_are_taken_up(
+    file: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with started(file, "raised", "checkpoint={every: 4}", "steps=60") as run:
+        wait_for(run, lambda: has_checkpoint(run))
+        trainer, generator = (run.worker(name) for name in WORKERS)
+        plant(tmp_path, trainer, "call", "planted")
+        wait_for(run, lambda: bool(run.events(ControllerRestarted)))
+        (event,) = run.events(ControllerRestarted)
+        assert event.cause.endswith("exited with code 1: RuntimeError: planted")
+        assert set(event.taken_up) == {"actor_infer 0"} and set(event.started) == {"actor_train 0"}
+        assert run.worker(WORKERS[1]) == generator and gone(trainer)
+        code, _ = run.ended()
+        assert code == 0
+        wait_until_gone([generator])
 
 
 @pytest.mark.faults

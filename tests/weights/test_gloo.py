@@ -53,13 +53,14 @@ def members(
     num_receivers: int,
     *,
     timeout_s: float = 20.0,
+    arrival_s: float | None = None,
     bucket_bytes: int = 4096,
     kind: type[GlooChannel] = GlooChannel,
 ) -> list[GlooChannel]:
     url, size = f"file://{path}/meeting", num_receivers + 1
     return [
         kind(
-            Rendezvous(url=url, rank=rank, size=size, timeout_s=timeout_s, arrival_s=timeout_s),
+            Rendezvous(url=url, rank=rank, size=size, timeout_s=timeout_s, arrival_s=arrival_s or timeout_s),
             bucket_bytes=bucket_bytes,
         )
         for rank in range(size)
@@ -133,10 +134,12 @@ def test_after_a_gap_in_the_versions_a_replacement_takes_the_rank_of_a_dead_rece
                 assert torch.equal(each.result(timeout=300)["large"], TENSORS[0][1] + version)
 
 
-def test_a_receiver_that_never_arrives_gives_an_error_of_one_line(tmp_path: Path) -> None:
-    sender, _ = members(tmp_path, 1, timeout_s=0.5)
+def test_a_member_that_never_arrives_gives_an_error_of_one_line(tmp_path: Path) -> None:
+    sender, receiver = members(tmp_path, 1, timeout_s=600.0, arrival_s=0.5)
     with pytest.raises(RunStopped, match=r"weights: version 7 was not transferred .*see the logs"):
         sender.send(TENSORS, version=7)
+    with pytest.raises(RunStopped, match="weights: version 9 was not transferred"):
+        receive_all(receiver, 9)
 
 
 @KINDS

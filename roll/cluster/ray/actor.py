@@ -27,6 +27,8 @@ from roll.planted import fail_if_planted
 
 STACKS = signal.SIGUSR1
 """A worker writes the stacks of its threads to its log on this signal."""
+_POLL = "events"
+"""A method that only waits, so that its cancellation changes nothing."""
 _THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
@@ -121,8 +123,11 @@ class WorkerActor:
         except Exception as error:  # noqa: BLE001 - the controller raises any error
             completed = isinstance(error, EngineFailed)  # a refused request changes nothing
             return self._pack_error(error)
+        except asyncio.CancelledError:
+            completed = method == _POLL
+            raise
         finally:
-            self._failed = self._failed or not completed  # also if it was cancelled
+            self._failed = self._failed or not completed
             self._num_calls -= 1
             self._idle.set()
 

@@ -118,6 +118,19 @@ class RayExecutor:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     @property
+    def keeps(self) -> bool:
+        return self.config.kept is not None
+
+    def leave(self) -> None:
+        """End the connection alone."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._renewal.stop()
+        if self._connected:
+            ray.shutdown()
+        self._connected = False
+
+    @property
     def taken_up(self) -> dict[str, float]:
         return {f"{each.role} {rank}": took for each in self._clusters for rank, took in each.taken_up.items()}
 

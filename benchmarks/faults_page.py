@@ -45,7 +45,7 @@ RECOVERIES = {
     "WorkerReplaced of a pool": ("its pool", "a new process starts", "scores and attempts in it, which are retried"),
     "ControllerRestarted": (
         "the supervisor",
-        "all processes end; the next controller continues from the newest checkpoint",
+        "the next controller continues from the newest checkpoint",
         "{repeated} steps, which are trained again",
     ),
     "AttemptRetried": ("the scheduler", "the attempt fails with the reason and is retried", "one attempt"),

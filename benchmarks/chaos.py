@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import itertools
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,9 @@ from roll.report.verify import describe_violations
 
 ROUNDS = 2
 """Faults per cell of the matrix."""
-FILE, ROOT = "chaos.json", Path(__file__).parents[1]
+FILE = "chaos.json"
+_FOLDER = re.compile(r"(?<![\w/])/(?:[\w.+-]+/)+")
+"""The folder of an absolute path, which differs between machines."""
 RUN: dict[str, Any] = {
     "name": "short",
     "threads": 1,
@@ -313,7 +316,7 @@ def observe(mode: str, name: str, report: ChaosReport, violations: Sequence[str]
             new_process_s=_rounded(fault.restarted_s),
             recovered_s=_rounded(fault.recovered_s),
             recovery=fault.recovery,
-            cause=fault.cause.replace(f"{ROOT}/", ""),
+            cause=_FOLDER.sub("", fault.cause),
             repeated=fault.repeated,
         )
         for fault in report.faults

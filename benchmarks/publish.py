@@ -25,6 +25,7 @@ from roll.types import Sampling, Spec
 from roll.weights.broadcast import gloo
 from roll.weights.channel import Shared
 from roll.weights.digest import Digest, StreamingDigest, digest
+from roll.weights.meeting import open_meeting
 
 VOCAB, MAX_SEQ_LEN, REPEATS = 32_768, 128, 5
 
@@ -52,7 +53,7 @@ class GlooEndpoint:
         )
         self.decoder.initialise(rank)
         self.decoder.requires_grad_(False)
-        self.channel = gloo(0, url=f"file://{folder}/channel", num_receivers=1, sends=rank == 0)
+        self.channel = gloo(0, meeting=f"{folder}/channel", num_receivers=1, sends=rank == 0)
         self.flat = torch.empty(self._num_bytes() // 4).fill_(rank)
         cpu = torch.device("cpu")
         settings = LogprobSettings(tokens_per_microbatch=4096, sampling=Sampling(), device=cpu)
@@ -137,6 +138,7 @@ def run() -> Result:
 
 
 async def _measure(folder: Path) -> Result:
+    open_meeting(folder / "channel")
     spec = Spec(f"{__name__}:GlooEndpoint", {"folder": str(folder)})
     endpoints = ProcessCluster[GlooEndpoint](spec, 2, name="publish")
     try:

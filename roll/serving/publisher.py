@@ -24,6 +24,7 @@ from roll.serving.recovery import RecoveringCluster
 from roll.serving.router import Router
 from roll.weights.channel import Transport
 from roll.weights.digest import Digest
+from roll.weights.meeting import open_meeting
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,6 +181,8 @@ class Publisher:
         The version skips a number where a member is new and has missed the last one, and after a failed transfer, which
         only some members may have joined.
         """
+        if self._last_tried < 0 and self.transport.meeting is not None:
+            open_meeting(self.transport.meeting)
         while True:
             if self.transport.concurrent and self.router.balancer.unavailable:
                 raise _GeneratorLost

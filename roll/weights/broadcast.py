@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from roll.weights.buckets import NUM_BUFFERS, Entry, NamedTensor, buckets, copy_into, size_of
+from roll.weights.meeting import current_meeting
 from roll.weights.membership import Membership
 
 _dist: Any = dist  # its types are incomplete
@@ -26,10 +28,10 @@ _SEND_IN_PLACE = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """The address at which the members of a transfer meet, and the rank of this one."""
+    """Where the members of a transfer meet, and the rank of this one."""
 
-    url: str
-    """`tcp://host:port` of the sender, or `file:///path` in a directory that all members see."""
+    meeting: Path
+    """The file of `open_meeting`."""
     rank: int
     """0 sends, all others receive."""
     size: int
@@ -46,6 +48,7 @@ class GlooChannel(Membership):
 
     def __init__(self, rendezvous: Rendezvous, *, bucket_bytes: int = 64 * 2**20) -> None:
         self.rendezvous, self.bucket_bytes = rendezvous, bucket_bytes
+        self._url = ""
         self._store: Any = None
         self._group: Any = None
         self._payload_group: Any = None
@@ -80,11 +83,18 @@ class GlooChannel(Membership):
                 for entry in entries:
                     yield entry.name, entry.tensor(payload)
 
+    def _moved(self) -> bool:
+        url = current_meeting(self.rendezvous.meeting)
+        if url == self._url:
+            return False
+        self._url, self._store = url, None
+        return True
+
     def _join(self, version: int) -> None:
         meeting = self.rendezvous
         arrival, timeout = timedelta(seconds=meeting.arrival_s), timedelta(seconds=meeting.timeout_s)
         if self._store is None:
-            self._store = next(_dist.rendezvous(meeting.url, meeting.rank, meeting.size, timeout=arrival))[0]
+            self._store = next(_dist.rendezvous(self._url, meeting.rank, meeting.size, timeout=arrival))[0]
             self._store.set_timeout(arrival)
         store = _dist.PrefixStore(str(version), self._store)
         store.set(f"here {meeting.rank}", "")
@@ -171,16 +181,16 @@ class NcclChannel(GlooChannel):
         return _dist.ProcessGroupNCCL(store, self.rendezvous.rank, self.rendezvous.size, options)
 
 
-def gloo(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> GlooChannel:
+def gloo(rank: int, *, meeting: str, num_receivers: int, sends: bool = False) -> GlooChannel:
     """The sender's end for the single training worker, or the end of the generator with this rank."""
-    return GlooChannel(_rendezvous(rank, url, num_receivers, sends))
+    return GlooChannel(_rendezvous(rank, meeting, num_receivers, sends))
 
 
-def nccl(rank: int, *, url: str, num_receivers: int, sends: bool = False) -> NcclChannel:
+def nccl(rank: int, *, meeting: str, num_receivers: int, sends: bool = False) -> NcclChannel:
     """As `gloo`, between GPUs."""
-    return NcclChannel(_rendezvous(rank, url, num_receivers, sends))
+    return NcclChannel(_rendezvous(rank, meeting, num_receivers, sends))
 
 
-def _rendezvous(rank: int, url: str, num_receivers: int, sends: bool) -> Rendezvous:
+def _rendezvous(rank: int, meeting: str, num_receivers: int, sends: bool) -> Rendezvous:
     assert not (sends and rank), "one worker sends"
-    return Rendezvous(url=url, rank=0 if sends else rank + 1, size=num_receivers + 1)
+    return Rendezvous(meeting=Path(meeting), rank=0 if sends else rank + 1, size=num_receivers + 1)

@@ -22,6 +22,8 @@ class Transport:
     """Whether send and receive must run at the same time, as in a broadcast; otherwise send completes first."""
     moves: bool = True
     """Whether tensors are copied at all; False where trainer and generator share one module."""
+    meeting: Path | None = None
+    """The file of `open_meeting` of a broadcast."""
 
 
 class Channel(Protocol):

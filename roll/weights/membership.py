@@ -12,12 +12,17 @@ from roll.weights.buckets import blame_transfer
 class Membership(ABC):
     """One end of a channel whose members are connected.
 
-    After a gap in the versions all members form a new group, in which a replacement may have the place of a member that
-    died. A member whose transfer fails leaves the group, so that the others fail at once instead of after a timeout.
+    After a gap in the versions, and when they meet elsewhere, all members form a new group, in which a replacement may
+    have the place of a member that died. A member whose transfer fails leaves the group, so that the others fail at
+    once instead of after a timeout.
     """
 
     _last: int | None = None
     """The most recent version; None outside of a group."""
+
+    def _moved(self) -> bool:
+        """Whether the members meet elsewhere than at the last transfer."""
+        return False
 
     @abstractmethod
     def _join(self, version: int) -> None:
@@ -33,7 +38,7 @@ class Membership(ABC):
         try:
             with blame_transfer(version):
                 last, self._last = self._last, version
-                if last is None or version != last + 1:
+                if self._moved() or last is None or version != last + 1:
                     self._leave()
                     self._join(version)
                 yield

@@ -133,7 +133,10 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
             role=worker_role("actor_infer", specs.policy),
             python=infer.python,
         ),
-        transport=Transport(concurrent=run.weight_sync.transport != "disk"),
+        transport=Transport(
+            concurrent=run.weight_sync.transport != "disk",
+            meeting=Path(sender.kwargs["meeting"]) if "meeting" in sender.kwargs else None,
+        ),
     )
 
 
@@ -191,7 +194,7 @@ def _channel(run: Run, weights: Path) -> tuple[Spec, Spec]:
         channel = Spec("disk", {"directory": str(weights.absolute())})
         return channel, channel
     kind, kwargs = run.weight_sync.transport, {"num_receivers": run.actor_infer.num_workers}
-    address = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"url": _rendezvous_url(weights, "all")}
+    address = {"name": f"roll-{uuid.uuid4().hex}"} if kind == "ipc" else {"meeting": f"{weights.absolute()}-meeting"}
     return Spec(kind, {**kwargs, **address, "sends": True}), Spec(kind, {**kwargs, **address})
 
 

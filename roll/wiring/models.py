@@ -362,7 +362,7 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
 
 def _kept(run: Run, kept: KeptWorkers, placement: Placement) -> KeptWorkers | None:
     """How workers are kept for the next controller; None where their state could not be made right."""
-    if not run.ray.keep_workers_s or run.weight_sync.transport != "disk" or placement.offloads:
+    if not run.ray.keep_workers_s or run.weight_sync.transport == "ipc" or placement.offloads:
         return None
     names = {each.role: [worker_role(each.role, policy) for policy in per_policy_runs(run)] for each in placement.roles}
     sections: dict[str, Any] = {role: getattr(run, role) for role in names}

@@ -132,7 +132,8 @@ def test_after_an_exception_in_one_worker_the_others_are_taken_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with started(file, "raised", "checkpoint={every: 4}", "steps=60") as run:
+    gloo = "weight_sync.transport=gloo"  # all members form a new group
+    with started(file, "raised", "checkpoint={every: 4}", "steps=60", gloo) as run:
         wait_for(run, lambda: has_checkpoint(run))
         trainer, generator = (run.worker(name) for name in WORKERS)
         plant(tmp_path, trainer, "call", "planted")

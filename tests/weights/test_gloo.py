@@ -14,6 +14,7 @@ import torch.distributed as dist
 from roll.errors import RunStopped
 from roll.registry import CHANNELS
 from roll.weights.broadcast import GlooChannel, NcclChannel, Rendezvous
+from roll.weights.meeting import open_meeting
 
 pytestmark = pytest.mark.slow
 
@@ -57,10 +58,12 @@ def members(
     bucket_bytes: int = 4096,
     kind: type[GlooChannel] = GlooChannel,
 ) -> list[GlooChannel]:
-    url, size = f"file://{path}/meeting", num_receivers + 1
+    meeting, size = path / "meeting", num_receivers + 1
+    if not meeting.exists():
+        open_meeting(meeting)
     return [
         kind(
-            Rendezvous(url=url, rank=rank, size=size, timeout_s=timeout_s, arrival_s=arrival_s or timeout_s),
+            Rendezvous(meeting=meeting, rank=rank, size=size, timeout_s=timeout_s, arrival_s=arrival_s or timeout_s),
             bucket_bytes=bucket_bytes,
         )
         for rank in range(size)
@@ -134,6 +137,27 @@ def test_after_a_gap_in_the_versions_a_replacement_takes_the_rank_of_a_dead_rece
                 assert torch.equal(each.result(timeout=300)["large"], TENSORS[0][1] + version)
 
 
+@KINDS
+def test_in_a_new_meeting_earlier_members_form_a_group_with_new_ones_at_the_next_version(
+    kind: type[GlooChannel], tmp_path: Path
+) -> None:
+    sender, stays, goes = members(tmp_path, 2, kind=kind)
+    with ThreadPoolExecutor() as threads:
+        for version, receivers in ((0, [stays, goes]), (1, [stays, members(tmp_path, 2, kind=kind)[2]])):
+            arriving = [threads.submit(receive_all, channel, version) for channel in receivers]
+            sender.send([(name, tensor + version) for name, tensor in TENSORS[:3]], version=version)
+            for each in arriving:
+                assert torch.equal(each.result(timeout=300)["large"], TENSORS[0][1] + version)
+            open_meeting(tmp_path / "meeting")
+
+
+def test_without_a_meeting_the_error_names_the_file(tmp_path: Path) -> None:
+    sender, _ = members(tmp_path, 1)
+    (tmp_path / "meeting").unlink()
+    with pytest.raises(RunStopped, match="meeting is missing; put the run's directory on a file system"):
+        sender.send(TENSORS, version=0)
+
+
 def test_a_member_that_never_arrives_gives_an_error_of_one_line(tmp_path: Path) -> None:
     sender, receiver = members(tmp_path, 1, timeout_s=600.0, arrival_s=0.5)
     with pytest.raises(RunStopped, match=r"weights: version 7 was not transferred .*see the logs"):
@@ -159,9 +183,10 @@ def test_a_sender_that_dies_midway_gives_an_error_of_one_line(kind: type[GlooCha
 
 
 def test_trainer_and_generators_meet_by_their_ranks(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/meeting"
-    sender = CHANNELS["gloo"](0, url=url, num_receivers=2, sends=True)
-    receivers = [CHANNELS["gloo"](rank, url=url, num_receivers=2) for rank in range(2)]
+    meeting = str(tmp_path / "meeting")
+    open_meeting(Path(meeting))
+    sender = CHANNELS["gloo"](0, meeting=meeting, num_receivers=2, sends=True)
+    receivers = [CHANNELS["gloo"](rank, meeting=meeting, num_receivers=2) for rank in range(2)]
     assert [channel.rendezvous.rank for channel in (sender, *receivers)] == [0, 1, 2]
     with ThreadPoolExecutor() as threads:
         arriving = [threads.submit(receive_all, channel, 0) for channel in receivers]

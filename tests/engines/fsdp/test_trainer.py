@@ -20,6 +20,7 @@ from roll.types import Batch, Sampling, Spec
 from roll.weights.broadcast import gloo
 from roll.weights.digest import digest
 from roll.weights.huggingface import read_tensors
+from roll.weights.meeting import open_meeting
 from tests.engines import contract
 from tests.engines.fsdp_team import SGD, Team, TrainerSpec, alone, written
 from tests.engines.models import batch_of, config, prompts, small, twin
@@ -245,7 +246,8 @@ def test_sent_weights_equal_those_of_one_process(layout: str, team: Team, tmp_pa
 
 
 def test_weights_are_sent_over_gloo_in_a_separate_group(team: Team, tmp_path: Path) -> None:
-    decoder, example = small(), {"url": f"file://{tmp_path / 'meeting'}", "num_receivers": 1}
+    decoder, example = small(), {"meeting": str(tmp_path / "meeting"), "num_receivers": 1}
+    open_meeting(tmp_path / "meeting")
     spec = TrainerSpec(path=written(decoder, tmp_path / "model"), channel=Spec("gloo", {**example, "sends": True}))
     received = small(seed=4)
 

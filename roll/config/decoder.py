@@ -91,12 +91,13 @@ def _shortest_switch(config: Mapping[str, Any]) -> float:
         return math.inf
     by_layer: list[Any] = [each for each in rotary.values() if isinstance(each, Mapping)] or [rotary]
     original = config.get("original_max_position_embeddings")
-    lengths = [
+    lengths: list[Any] = [
         each.get("original_max_position_embeddings") or original
         for each in by_layer
         if each.get("rope_type", each.get("type")) in _SWITCHING
     ]
-    return min((each for each in lengths if isinstance(each, int)), default=math.inf)
+    known: list[int] = [each for each in lengths if isinstance(each, int)]
+    return min(known, default=math.inf)
 
 
 def decoder_fault(config: Mapping[str, Any], max_seq_len: int = 1) -> str:

@@ -91,8 +91,10 @@ def _read_tokens(directory: Path) -> dict[str, int]:
         content: Any = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
         tokens = content["model"]["vocab"]
         added = {each["content"]: each["id"] for each in content["added_tokens"]}
+        if isinstance(tokens, list):  # unigram models list tokens with their scores
+            tokens = {each[0]: index for index, each in enumerate(cast("list[Any]", tokens))}
         return {**tokens, **added} if isinstance(tokens, dict) else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return {}  # the start of the run reads the tokenizer, and reports what is wrong with it
 
 
@@ -172,7 +174,7 @@ def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:
     two_sided = kind in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
     if two_sided or kind in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         return f"model_type {kind!r} has an encoder; choose a model with a decoder only"
-    return _invalid_values(kind, config)
+    return _invalid_values(kind, config, model, max_seq_len)
 
 
 def _missing_code(auto_map: Any, directory: Path) -> str:
@@ -183,16 +185,16 @@ def _missing_code(auto_map: Any, directory: Path) -> str:
     return f"it needs {missing[0]}.py, which is not there; download it with the model" if missing else ""
 
 
-def _invalid_values(kind: str, config: Mapping[str, Any]) -> str:
-    """What transformers rejects in the values of a config; empty if it takes them."""
+def _invalid_values(kind: str, config: Mapping[str, Any], model: Model, max_seq_len: int) -> str:
+    """What transformers rejects in the values of a config, or `hf` in its defaults; empty if they are valid."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     family: Any = CONFIG_MAPPING[kind]
     try:
-        family.from_dict(dict(config))
+        values = family.from_dict(dict(config)).to_dict()
     except Exception as error:  # noqa: BLE001 - every family has its own validation errors
         return f"transformers rejects its values ({one_line(str(error))}); copy it again from the model"
-    return ""
+    return model_fault(values, model.engine, max_seq_len)
 
 
 def _weight_faults(directory: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from roll.checkpoint import Checkpoints
 from roll.config.load import load
 from roll.data.templates import load_tokenizer
 from roll.engines.native import lora
-from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.model_spec import ModelSpec, build, engine_for
 from roll.errors import ConfigError
 from roll.journal.database import check_format
 from roll.tracking.directory import JOURNAL, check_run
@@ -37,7 +37,8 @@ def export(directory: Path, output: Path, *, adapter_only: bool) -> Path:
         raise ConfigError(f"{directory}: its checkpoints are complete models already; use {newest}")
     adapter = run.actor_train.lora.model_copy(update={"path": str(newest)})
     frozen = torch.float32 if run.actor_train.dtype == "float32" else torch.bfloat16
-    decoder = build(ModelSpec(model=run.model, seed=run.seed, lora=adapter, frozen=frozen))
+    engine = engine_for(run.model, run.rollout.max_seq_len)
+    decoder = build(ModelSpec(model=run.model, seed=run.seed, lora=adapter, frozen=frozen, engine=engine))
     check_base(newest, lora.frozen_digest(decoder))
     pairs = dict(decoder.adapter_tensors())
     if adapter_only:

@@ -37,8 +37,10 @@ _REFUSED = {
 """Families that `hf` cannot compute. Others that it cannot either are found when the model is built."""
 NUM_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts")
 """Keys of configs with the number of experts per token."""
-_NOT_ATTENTION = ("linear_attention", "chunked_attention", "mamba", "recurrent", "conv")
-"""Kinds of layers that keep a state along the sequence, or attend otherwise than `hf` can express."""
+_ATTENTION = ("full_attention", "sliding_attention", "attention")
+"""Kinds of layers that `hf` computes. Others keep a state along the sequence, or choose what tokens attend to."""
+_SWITCHING = ("longrope", "su")
+"""Rotary scalings with two sets of frequencies: `transformers` takes the second where any sequence is long."""
 
 
 def engine_of(config: Mapping[str, Any], chosen: str, max_seq_len: int) -> str:
@@ -70,11 +72,32 @@ def _huggingface_fault(config: Mapping[str, Any], max_seq_len: int) -> str:
         return f"model_type {kind!r} is not supported: {_REFUSED[kind]}; choose another model"
     if config.get("is_encoder_decoder"):
         return "it has an encoder; choose a model with a decoder only"
-    if others := set(config.get("layer_types") or ()) & set(_NOT_ATTENTION):
+    if others := set(config.get("layer_types") or ()) - set(_ATTENTION):
         return f"layers of {min(others)} are not supported; choose another model"
     if max_seq_len > (longest := positions(config)):
         return f"it has {longest:g} positions, and rollout.max_seq_len is {max_seq_len}; lower the latter"
+    if max_seq_len > (longest := _shortest_switch(config)):
+        return (
+            f"its rotary frequencies change after {longest:g} tokens, for all sequences of a batch at once, and "
+            f"rollout.max_seq_len is {max_seq_len}; lower the latter"
+        )
     return ""
+
+
+def _shortest_switch(config: Mapping[str, Any]) -> float:
+    """Length after which sequences have other rotary frequencies; infinite for models with one set of them."""
+    rotary: Any = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(rotary, Mapping):
+        return math.inf
+    by_layer: list[Any] = [each for each in rotary.values() if isinstance(each, Mapping)] or [rotary]
+    original = config.get("original_max_position_embeddings")
+    lengths: list[Any] = [
+        each.get("original_max_position_embeddings") or original
+        for each in by_layer
+        if each.get("rope_type", each.get("type")) in _SWITCHING
+    ]
+    known: list[int] = [each for each in lengths if isinstance(each, int)]
+    return min(known, default=math.inf)
 
 
 def decoder_fault(config: Mapping[str, Any], max_seq_len: int = 1) -> str:

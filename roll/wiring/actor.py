@@ -76,7 +76,12 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
         ),
         base=run.model.path,
     )
-    model_spec = ModelSpec(model=run.model, seed=run.seed, engine=engine_for(run.model, run.rollout.max_seq_len))
+    model_spec = ModelSpec(
+        model=run.model,
+        seed=run.seed,
+        engine=engine_for(run.model, run.rollout.max_seq_len),
+        replays_experts=isinstance(run.actor_infer, VllmInfer) and run.actor_infer.router_replay,
+    )
     if (lora := run.actor_train.lora) is not None:
         model_spec = replace(model_spec, lora=lora, frozen=training.precision.dtype or torch.float32)
     context = worker_context(run, "actor_train")

@@ -114,6 +114,14 @@ def widen(model: Path) -> None:
     words.save_pretrained(model)
 
 
+def widen_unigram(model: Path) -> None:
+    """A tokenizer whose file lists tokens with scores."""
+    path = model / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"] = {"type": "Unigram", "unk_id": 0, "vocab": [[f"<{number}>", -1.0] for number in range(5000)]}
+    path.write_text(json.dumps(content))
+
+
 def pointer(model: Path) -> None:
     (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
@@ -131,6 +139,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "truncated": (cut(-1000), "/model.safetensors: truncated, "),
     "pointer": (pointer, "/model.safetensors: a pointer of Git LFS, not the weights; run `git lfs pull`"),
     "tokens": (widen, ": token '<extra49>' of its tokenizer has id "),
+    "unigram tokens": (widen_unigram, ": token '<4999>' of its tokenizer has id 4999, and the model has "),
     "no config": (lambda model: (model / "config.json").unlink(), " has no config.json; give the folder of a Hugging"),
     "no tokenizer": (
         lambda model: [path.unlink() for path in model.glob("tok*")],
@@ -141,6 +150,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "T5": (
         only(model_type="t5", is_encoder_decoder=True),
         "/config.json: it has an encoder; choose a model with a",
+    ),
+    "sparse attention": (
+        only(model_type="deepseek_v32", vocab_size=200),
+        "/config.json: layers of indexed_attention are not supported; ",
     ),
     "classifier": (
         config(architectures=["Gemma2ForSequenceClassification"]),

@@ -21,6 +21,7 @@ tasks: [{name: sums, data: arithmetic, reward: exact}]
 rollout: {max_seq_len: 64, max_new_tokens: 8}
 """
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0}
+LONG = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [4.0] * 48}
 HALF = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1, "num_hidden_layers": 2}
 
@@ -45,6 +46,11 @@ def write(tmp_path: Path, config: Any, folder: str = "model") -> Path:
         ({"model_type": "bart", "is_encoder_decoder": True}, "it has an encoder"),
         ({"model_type": "x", "auto_map": {"AutoConfig": "x.X"}}, "it needs Python code from its directory"),
         ({"model_type": "gemma2", "max_position_embeddings": 32}, "it has 32 positions, and rollout.max_seq_len is 64"),
+        ({"model_type": "glm_moe_dsa"}, "layers of indexed_attention are not supported"),
+        (
+            {"model_type": "phi3", "rope_scaling": LONG, "original_max_position_embeddings": 32, "pad_token_id": 0},
+            "its rotary frequencies change after 32 tokens, for all sequences of a batch at once, and rollout.max_seq",
+        ),
     ],
 )
 def test_a_model_that_no_engine_supports_is_refused_in_one_line(

@@ -17,9 +17,12 @@ from torch import Tensor
 
 from roll.engines.native.attention import AttentionOptions
 from roll.engines.native.decoder import Attend
+from roll.errors import ConfigError
 
 NAME = "roll"
 """Name of the attention in `transformers`."""
+_POSITIONS = ("position_ids", "cache_position")
+"""Tensors that some families pass on to attention without an effect on it; others change it, such as indices."""
 _CURRENT: list[Attend] = []
 """Attention in use, the last one first. Not an argument of layers: compiled code would be compiled for each."""
 
@@ -53,7 +56,7 @@ def _attention(  # noqa: PLR0913 - transformers decides
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: int | None,
+    attention_mask: int | Tensor | None,
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -63,6 +66,13 @@ def _attention(  # noqa: PLR0913 - transformers decides
 ) -> tuple[Tensor, None]:
     """[1, heads, tokens, dim] each -> [1, tokens, heads, dim]."""
     assert _CURRENT, "only inside of `attending`"
+    if isinstance(attention_mask, Tensor) or any(
+        isinstance(each, Tensor) and name not in _POSITIONS for name, each in kwargs.items()
+    ):
+        raise ConfigError(
+            f"model: {type(module).__name__} chooses by itself what tokens attend to, which packed sequences cannot; "
+            "choose another model"
+        )
     window = min((each for each in (attention_mask, sliding_window) if each is not None), default=None)
     scale = None if scaling == query.shape[-1] ** -0.5 else scaling
     options = AttentionOptions(scale=scale, window=window, softcap=softcap, sinks=s_aux)

@@ -7,6 +7,7 @@ pass before it is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import cache, partial
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from roll.config.decoder import NUM_CHOSEN
 from roll.config.lora import Lora
 from roll.engines.hf.attention import NAME, attending, register
-from roll.engines.hf.experts import ExpertLoad, RouterReplay, routers_of
+from roll.engines.hf.experts import ExpertLoad, RouterReplay, routers_of, scores_weight
 from roll.engines.hf.names import checkpoint_views, named_tensors
 from roll.engines.native.attention import AttentionOptions, Ragged
 from roll.engines.native.decoder import Attend, CacheShape
@@ -29,6 +31,8 @@ from roll.engines.native.sampling import cap_logits
 from roll.errors import ConfigError, one_line
 from roll.weights.digest import Digest
 
+_OLD_BUFFERS = (r"rotary_emb\.inv_freq$", r"\.attn\.(masked_)?bias$", r"\.attention\.(masked_)?bias$")
+"""Names of tensors in files of early releases of `transformers`, which computes them."""
 _CHECKED_LENGTHS = (5, 9)
 _TOLERANCE = 1e-3
 """Largest relative difference of hidden states between packed and unpacked sequences."""
@@ -161,11 +165,19 @@ class HuggingFaceDecoder(nn.Module):
 
     @torch.no_grad()
     def load(self, tensors: Iterable[tuple[str, Tensor]], *, where: str) -> None:
-        """Copy tensors in by their names in files; the names must match exactly."""
-        targets = dict(self.named_tensors())
+        """Copy tensors in by their names in files; raises `ConfigError` for others, unless transformers ignores them.
+
+        Files of a model's body, such as GPT-2's, have names without the prefix of the body.
+        """
+        targets, prefix = dict(self.named_tensors()), f"{self.model.base_model_prefix}."
         missing, tied = set(targets), set(getattr(self.model, "all_tied_weights_keys", None) or ())
-        for name, tensor in tensors:
+        patterns = [*(getattr(self.model, "_keys_to_ignore_on_load_unexpected", None) or ()), *_OLD_BUFFERS]
+        ignored = re.compile("|".join(patterns))
+        for file_name, tensor in tensors:
+            name = file_name if file_name in targets or prefix + file_name not in targets else prefix + file_name
             if name in tied or (name == "lm_head.weight" and self.score is not None):
+                continue
+            if name not in targets and ignored.search(name):
                 continue
             if name not in targets or targets[name].shape != tensor.shape:
                 shape = tuple(tensor.shape)
@@ -226,7 +238,7 @@ class _Layer:
         self.attend: Attend | None = None
         self.experts: Tensor | None = None
         for router in routers_of(layer):
-            router.forward = partial(self._route, router.forward, len(cast(Any, router).weight))
+            router.forward = partial(self._route, router.forward, len(scores_weight(router)))
         self._compiles = not any(name.endswith("experts") for name, _ in layer.named_modules())
         self._inside = False
         self._chosen: Tensor | None = None
@@ -297,10 +309,49 @@ def check_packing(decoder: HuggingFaceDecoder) -> None:
     """Raise `ConfigError` unless packed sequences give the logits that the model gives for each alone."""
     vocab, device = decoder.model.get_input_embeddings().weight.shape[0], decoder.device
     rows = [torch.arange(1, size + 1, device=device) * 7 % vocab for size in _CHECKED_LENGTHS]
-    layout = Ragged(_CHECKED_LENGTHS, device=device)
+    kind = f"model: model_type {decoder.config.model_type!r}"
+    try:
+        packed, alone = _packed(decoder, rows), _alone(decoder, rows)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - code of a family
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise ConfigError(f"{kind}: it cannot compute packed sequences ({reason}); choose another model") from None
+    error = float((packed - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
+    if not error < _TOLERANCE:
+        raise ConfigError(
+            f"{kind}: packed sequences differ from single ones by {error:.1g}: not only attention mixes tokens, or it "
+            "is the model's own; choose another model"
+        )
+
+
+@torch.no_grad()
+def check_replay(decoder: HuggingFaceDecoder) -> None:
+    """Raise `ConfigError` unless every layer with experts takes those that it is given."""
+    num, config = _CHECKED_LENGTHS[0], decoder.config
+    layout, layers = Ragged((num,), device=decoder.device), layers_of(decoder.model)
+    k = next((getattr(config, key) for key in NUM_CHOSEN if getattr(config, key, None)), 1)
+    first = torch.arange(k, device=decoder.device).expand(num, len(layers), k)
+    ids = torch.arange(num, device=decoder.device)
+    with decoder.expert_load.counting():
+        decoder.hidden(ids, layout.positions, layout.attend, experts=first)
+    given, _ = decoder.expert_load.take_replayed().tolist()
+    decoder.expert_load.totals()
+    mixtures = sum(any(name.endswith("experts") for name, _ in layer.named_modules()) for layer in layers)
+    if given < num * mixtures:
+        raise ConfigError(
+            f"actor_infer.router_replay: the routers of model_type {config.model_type!r} cannot be given experts; "
+            "leave it out"
+        )
+
+
+def _packed(decoder: HuggingFaceDecoder, rows: list[Tensor]) -> Tensor:
+    layout = Ragged(_CHECKED_LENGTHS, device=decoder.device)
     packed = decoder.hidden(torch.cat(rows), layout.positions, layout.attend)
-    if decoder.score is None:
-        packed = cap_logits(packed @ decoder.head.t(), decoder.logit_cap)
+    return cap_logits(packed @ decoder.head.t(), decoder.logit_cap) if decoder.score is None else packed
+
+
+def _alone(decoder: HuggingFaceDecoder, rows: list[Tensor]) -> Tensor:
     decoder.model.set_attn_implementation("eager")
     for layer in layers_of(decoder.model):
         layer.forward.attend = layer.forward.experts = None
@@ -309,10 +360,4 @@ def check_packing(decoder: HuggingFaceDecoder) -> None:
         outputs = [whole(row.unsqueeze(0), use_cache=False) for row in rows]
     finally:
         decoder.model.set_attn_implementation(NAME)
-    alone = torch.cat([each.last_hidden_state[0] if decoder.score is not None else each.logits[0] for each in outputs])
-    error = float((packed - alone).abs().max() / alone.abs().max().clamp_min(1e-6))
-    if not error < _TOLERANCE:
-        raise ConfigError(
-            f"model: model_type {decoder.config.model_type!r}: packed sequences differ from single ones by "
-            f"{error:.1g}: not only attention mixes tokens, or it is the model's own; choose another model"
-        )
+    return torch.cat([each.last_hidden_state[0] if decoder.score is not None else each.logits[0] for each in outputs])

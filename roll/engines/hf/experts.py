@@ -14,7 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 def routers_of(module: nn.Module) -> list[nn.Module]:
     """The routers of a model or of one of its layers."""
-    return [each for each in module.modules() if type(each).__name__.lower().endswith("router")]
+    named = (each for each in module.modules() if type(each).__name__.lower().endswith("router"))
+    return [each for each in named if any(weight.ndim == 2 for weight in each.parameters())]
+
+
+def scores_weight(router: nn.Module) -> Tensor:
+    """[experts, hidden]; families keep it in the router itself or in a layer of it."""
+    return [weight for weight in router.parameters() if weight.ndim == 2][-1]
 
 
 class RouterReplay(TorchFunctionMode):
@@ -74,7 +80,7 @@ class ExpertLoad:
     def totals(self) -> Tensor | None:
         """[layers, 2, experts]: tokens and probabilities since the last call; None for a model without experts."""
         counted, self._totals = self._totals, {}
-        weights: list[Any] = [router.weight for router in self._routers]
+        weights = [scores_weight(router) for router in self._routers]
         layers = [
             counted[index] if index in counted else torch.zeros(2, len(weight), device=weight.device)
             for index, weight in enumerate(weights)
@@ -83,10 +89,11 @@ class ExpertLoad:
 
     @torch.no_grad()
     def _add(self, index: int, router: nn.Module, inputs: Any, output: Any) -> None:
-        """Routers return logits, weights and indices of the chosen experts, each with one row per token."""
+        """Routers return logits, weights and indices of the chosen experts, or these in the opposite order, each with
+        one row per token."""
         if not self._counting or not isinstance(output, tuple):
             return
-        logits, _, chosen = output
+        logits, _, chosen = output if output[0].is_floating_point() else output[::-1]
         if hasattr(router, "e_score_correction_bias"):  # scores of one expert do not depend on those of others
             scores = logits.float().sigmoid()
             probabilities = scores / scores.sum(-1, keepdim=True)

@@ -16,7 +16,7 @@ from roll.config.decoder import engine_of, model_fault
 from roll.config.lora import Lora
 from roll.config.schema import Model
 from roll.data.templates import character_tokenizer
-from roll.engines.hf.decoder import HuggingFaceDecoder, check_packing, empty_model
+from roll.engines.hf.decoder import HuggingFaceDecoder, check_packing, check_replay, empty_model
 from roll.engines.native import lora
 from roll.engines.native.decoder import Decoder
 from roll.errors import ConfigError
@@ -39,6 +39,8 @@ class ModelSpec:
     """Dtype of the frozen model under adapters."""
     engine: str = "native"
     """`native` or `hf`; see `engine_for`."""
+    replays_experts: bool = False
+    """Whether a generator says which experts to choose."""
 
     @property
     def without_adapters(self) -> ModelSpec:
@@ -97,6 +99,8 @@ def build_huggingface(model_spec: ModelSpec) -> HuggingFaceDecoder:
         tensors = read_tensors(Path(path))
         decoder.load(_with_score(tensors, decoder) if model_spec.head == "new score" else tensors, where=path)
     check_packing(decoder)
+    if model_spec.replays_experts:
+        check_replay(decoder)
     if model_spec.lora is not None:
         decoder.attach(model_spec.lora)
         lora.initialise(decoder, model_spec.seed)

@@ -109,6 +109,15 @@ def test_a_stopped_run_continues_with_the_same_weights(start: Start, tmp_path: P
     assert sum(parameter.numel() for parameter in model.parameters()) == sum(each.numel() for each in whole.values())
 
 
+def test_adapters_of_a_model_of_transformers_are_exported(start: Start, tmp_path: Path) -> None:
+    start("Gemma 2", "steps=2", "actor_train.lora={rank: 4, target_modules: [o_proj]}")
+    assert call(tmp_path, "export", "run", "--output", "merged").code == 0
+    exported, trained = (dict(read_tensors(tmp_path / name)) for name in ("merged", "run/model"))
+    assert exported.keys() == trained.keys()
+    assert all(torch.allclose(exported[name], trained[name], atol=1e-6) for name in trained)
+    AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+
+
 @pytest.mark.ray
 @pytest.mark.sweep
 def test_ranks_and_generators_in_processes(start: Start) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.tracking.log import announce, controller_log, log_only
+from roll.tracking.log import LogSettings, announce, controller_log, log_only
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) \S")
 LOG = logging.getLogger("roll.tests")
@@ -44,7 +44,7 @@ def test_a_library_that_configures_logging_does_not_end_the_log(tmp_path: Path) 
 
 
 def test_on_request_each_line_is_a_json_object(tmp_path: Path) -> None:
-    with controller_log(tmp_path / "log", "json"):
+    with controller_log(tmp_path / "log", LogSettings(format="json", run="tiny")):
         LOG.warning("a \u00fcber warning")
     entry = json.loads((tmp_path / "log").read_text(encoding="utf-8"))
     assert (entry["level"], entry["message"]) == ("WARNING", "a \u00fcber warning") and entry["time"].endswith("Z")

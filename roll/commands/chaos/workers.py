@@ -29,7 +29,7 @@ _KIND_OF_PROCESS = {"reward worker": "reward", "environment worker": "environmen
 _RAY_KINDS = ("generator", "trainer", "reference", "critic", "teacher", "reward_model", RAYLET, TRANSFER)
 KINDS = (CONTROLLER, *_RAY_KINDS, "reward", "environment", AGENT)
 _RAY_TITLE = re.compile(r"ray::([\w+-]+) (\d+) \(")
-_LOGGED = re.compile(r"^([\w+-]+ \d+): process (\d+) on (\S+)$", re.MULTILINE)
+_LOGGED = re.compile(r'^(?:\{.*"message": ")?([\w+-]+ \d+): process (\d+) on ([^\s"]+)(?:"\})?$', re.MULTILINE)
 _ADDRESS = "OPENAI_BASE_URL"
 IMPOSSIBLE = {(RAYLET, "exception"): "a raylet runs no Python"}
 """Faults that a kind cannot have, with the reason."""

@@ -116,7 +116,8 @@ class Monitor:
 
     def readiness(self) -> Verdict:
         """Whether this process has served a version of the weights."""
-        self._read_journal()
+        if not self._is_ready():
+            self._read_journal()
         if self._is_ready():
             return Verdict(True, "ready")
         name, seconds = self._describe_phase()

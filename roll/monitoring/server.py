@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError, one_line
 from roll.monitoring.monitor import Monitor, Verdict
+from roll.monitoring.samples import Scrape
 from roll.tracking.log import announce
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ class MetricsServer:
         self.monitor, self._listener, self._exposed = monitor, listener, exposed
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._stopping, self._running = asyncio.Event(), threading.Event()
-        self._shared: dict[str, tuple[float, bytes]] = {}
-        """By content type: when the body was made, and the body."""
+        self._shared: tuple[float, Scrape] | None = None
+        """The newest scrape, and when it was made."""
 
     @property
     def url(self) -> str:
@@ -119,23 +120,22 @@ class MetricsServer:
         from prometheus_client.exposition import choose_encoder
 
         encode, content_type = choose_encoder(accept)
-        made, body = self._shared.get(content_type, (float("-inf"), b""))
-        if time.monotonic() - made >= _SHARED_S:
-            registry = CollectorRegistry()
-            registry.register(_Families(self.monitor))
-            body = encode(registry)
-            self._shared = {content_type: (time.monotonic(), body)}  # of one type: a client may ask for any
-        return body, content_type
+        now = time.monotonic()
+        if self._shared is None or now - self._shared[0] >= _SHARED_S:
+            self._shared = now, self.monitor.scrape()
+        registry = CollectorRegistry()
+        registry.register(_Families(self._shared[1]))
+        return encode(registry), content_type
 
 
 class _Families:
-    """`Collector` of `prometheus_client`."""
+    """`Collector` of `prometheus_client` over one scrape."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
-        return self._monitor.scrape().families()
+        return self._scrape.families()
 
 
 def _respond(verdict: Verdict) -> web.Response:
@@ -151,5 +151,5 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         return listen(host, port)
     except OSError as error:
-        what = f"cannot listen there ({error.strerror})"
+        what = f"cannot listen there ({str(error.strerror).partition(' (')[0]})"
         raise ConfigError(f"metrics: {host}:{port}: {what}; choose another metrics.port, or 0 for any") from None

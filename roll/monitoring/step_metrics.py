@@ -28,9 +28,9 @@ _PLAIN = {
     "sft/accuracy": "roll_sft_accuracy_ratio",
 }
 _BY_DOMAIN = (
-    (re.compile(r"domain/(.+)/reward"), "roll_domain_reward_mean"),
-    (re.compile(r"validation/(.+)/accuracy"), "roll_domain_held_out_accuracy_ratio"),
-    (re.compile(r"validation/(.+)/reward"), "roll_domain_held_out_reward_mean"),
+    (re.compile(r"domain/(.+)/reward", re.DOTALL), "roll_domain_reward_mean"),
+    (re.compile(r"validation/(.+)/accuracy", re.DOTALL), "roll_domain_held_out_accuracy_ratio"),
+    (re.compile(r"validation/(.+)/reward", re.DOTALL), "roll_domain_held_out_reward_mean"),
 )
 
 

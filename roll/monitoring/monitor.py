@@ -52,7 +52,7 @@ class LiveState:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeAnswer:
     """Answer of a probe: a line that gives the reason."""
 
     ok: bool
@@ -102,29 +102,29 @@ class Monitor:
         if seen != self._seen:
             self._seen, self._progressed = seen, now
 
-    def health(self) -> Verdict:
+    def health(self) -> ProbeAnswer:
         """Whether the run makes progress."""
         self.poll()
         name, seconds = self._describe_phase()
         still_s = self._clock() - self._progressed
         if still_s > self._stalled_after_s:
             limit = f"metrics.stalled_after_s is {self._stalled_after_s:g}"
-            return Verdict(
+            return ProbeAnswer(
                 False, f"stalled: no progress for {still_s:.0f} s, in phase {name} for {seconds:.0f} s; {limit}"
             )
-        return Verdict(True, f"ok: progress {still_s:.0f} s ago, in phase {name} for {seconds:.0f} s")
+        return ProbeAnswer(True, f"ok: progress {still_s:.0f} s ago, in phase {name} for {seconds:.0f} s")
 
-    def readiness(self) -> Verdict:
+    def readiness(self) -> ProbeAnswer:
         """Whether this process has served a version of the weights."""
         if not self._is_ready():
             self._read_journal()
         if self._is_ready():
-            return Verdict(True, "ready")
+            return ProbeAnswer(True, "ready")
         name, seconds = self._describe_phase()
         started = self._counts.newest(RunStarted)
         if started is not None and started.id > self._first_event:
             name = "first weight sync"
-        return Verdict(False, f"not ready: {name}, for {seconds:.0f} s")
+        return ProbeAnswer(False, f"not ready: {name}, for {seconds:.0f} s")
 
     def scrape(self) -> Scrape:
         """All metrics, now."""

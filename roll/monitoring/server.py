@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError, one_line
-from roll.monitoring.monitor import Monitor, Verdict
+from roll.monitoring.monitor import Monitor, ProbeAnswer
 from roll.monitoring.samples import Scrape
 from roll.tracking.log import announce
 
@@ -138,7 +138,7 @@ class _Families:
         return self._scrape.families()
 
 
-def _respond(verdict: Verdict) -> web.Response:
+def _respond(verdict: ProbeAnswer) -> web.Response:
     from aiohttp import web
 
     return web.Response(status=200 if verdict.ok else 503, text=f"{verdict.line}\n")

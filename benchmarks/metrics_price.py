@@ -11,15 +11,21 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import typer
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.recovery import read_events
 from benchmarks.result import Result
 from roll.journal.events import WeightsPublished
+from roll.journal.store import Journal
+from roll.monitoring.monitor import Monitor, RunLabels
+from roll.monitoring.server import ScrapeCollector
+from roll.tracking.directory import JOURNAL, METRICS
+from roll.tracking.sinks import read_lines
 
 GOAL = 1.01
 RUN = """\
@@ -44,12 +50,14 @@ ROUNDS, WINDOW_S = 10, 6.0
 _EVERY_S = 1.0
 _START_S = 600.0
 _WARM_UP_STEPS = 20
+_REPETITIONS = 100
 
 
 def run() -> Result:
     """Mean seconds per step over all windows with scrapes, against those without, in one run."""
     with tempfile.TemporaryDirectory() as folder:
         windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S)
+        cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
     ours, peer = (seconds_per_step(windows, scraped=scraped) for scraped in (True, False))
     scrapes = [seconds for window in windows for seconds in window.scrapes_s]
     return Result(
@@ -60,6 +68,7 @@ def run() -> Result:
         peer=peer,
         details={
             "goal": GOAL,
+            "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
             "with_s": [round(each.mean_s, 4) for each in windows if each.scraped],
             "without_s": [round(each.mean_s, 4) for each in windows if not each.scraped],
@@ -97,6 +106,26 @@ def measure(folder: Path, *, rounds: int, window_s: float) -> list[Window]:
         inside = [at for at in times if window.began <= at <= window.ended]
         window.steps_s = [after - before for before, after in pairwise(inside)]
     return windows
+
+
+def scrape_cpu(directory: Path) -> float:
+    """CPU seconds of a scrape after one second of the finished run, whatever else the machine does meanwhile."""
+    labels = RunLabels(run="", version="", algorithm="", model="", steps=1, trajectories_per_step=1)
+    monitor, newest = Monitor(labels, stalled_after_s=1.0), read_lines(directory / METRICS)[-1]
+    monitor.steps.write(newest["step"], {name: value for name, value in newest.items() if value is not None})
+    with closing(Journal(directory / JOURNAL)) as journal:
+        events = [entry.time for entry in journal.events()]
+        monitor.attach(journal)
+        first_s = _cpu_of_scrape(monitor)
+        steady_s = statistics.mean(_cpu_of_scrape(monitor) for _ in range(_REPETITIONS))
+    return steady_s + first_s / (events[-1] - events[0])
+
+
+def _cpu_of_scrape(monitor: Monitor) -> float:
+    before, registry = time.thread_time(), CollectorRegistry()
+    registry.register(ScrapeCollector(monitor.scrape()))
+    generate_latest(registry)
+    return time.thread_time() - before
 
 
 def _watch(url: str, window_s: float, *, scraped: bool) -> Window:

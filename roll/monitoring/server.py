@@ -124,12 +124,12 @@ class MetricsServer:
         if self._shared is None or now - self._shared[0] >= _SHARED_S:
             self._shared = now, self.monitor.scrape()
         registry = CollectorRegistry()
-        registry.register(_Families(self._shared[1]))
+        registry.register(ScrapeCollector(self._shared[1]))
         return encode(registry), content_type
 
 
-class _Families:
-    """`Collector` of `prometheus_client` over one scrape."""
+class ScrapeCollector:
+    """`Collector` of `prometheus_client`: the families of one scrape."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape

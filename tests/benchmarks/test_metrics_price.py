@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.metrics_price import Window, measure, seconds_per_step
+from benchmarks.metrics_price import Window, measure, scrape_cpu, seconds_per_step
 
 
 def test_the_price_is_a_mean_over_steps_so_that_a_slow_step_per_scrape_counts() -> None:
@@ -21,3 +21,4 @@ def test_windows_with_and_without_scrapes_are_measured_in_one_run(tmp_path: Path
         *((True, True), (False, False), (False, False), (True, True))
     ]
     assert any(each.steps_s for each in windows) and all(seconds > 0 for each in windows for seconds in each.steps_s)
+    assert scrape_cpu(tmp_path / "runs" / "scraped") > 0

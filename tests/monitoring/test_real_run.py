@@ -123,6 +123,9 @@ def test_a_scrape_has_what_the_run_does_now(url: str) -> None:
     assert before is not None
     wait_for(lambda: (value(url, "roll_step") or 0) > before or None, "the step rises")
     assert (value(url, "roll_groups_admitted_total") or 0) >= 4 * before
+    ended = re.findall(r'^roll_attempts_total\{status="(?:finished|truncated)"\} (\S+)$', text, re.MULTILINE)
+    step = re.search(r"^roll_step (\S+)$", text, re.MULTILINE)
+    assert step and sum(map(float, ended)) >= 16 * float(step[1])
     slots = value(url, "roll_group_slots")
     assert slots == 4 and 0 <= (value(url, "roll_groups_in_flight") or 0) <= slots
     resident = re.search(r'^roll_resident_memory_bytes\{process="controller"\} (\S+)$', text, re.MULTILINE)

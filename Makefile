@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
+.PHONY: setup demo sandbox prometheus test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,18 +37,25 @@ sandbox: $(VENV)/.dev
 	@$(BIN)/python -c "from roll.sandbox.level import available, unavailable_reason; \
 	print('sandbox level under test:', available().name, unavailable_reason())"
 
+# A test scrapes a run with a real Prometheus, and checks the alerts with promtool; it is skipped where there is none.
+prometheus:
+	@command -v prometheus >/dev/null || test "$$(id -u)" != 0 || \
+	apt-get install -qq -y --no-install-recommends prometheus >/dev/null 2>&1 || true
+	@command -v prometheus >/dev/null && echo "prometheus under test: $$(command -v prometheus)" || \
+	echo "prometheus is not installed: its tests are skipped"
+
 # One process per core with one thread each: small models gain more from processes than from threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
-test: $(VENV)/.dev sandbox
+test: $(VENV)/.dev sandbox prometheus
 	$(PYTEST) -m "not sweep and not chaos and not faults"
 
 test-sweeps: $(VENV)/.dev sandbox
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
-test-all: $(VENV)/.dev sandbox
+test-all: $(VENV)/.dev sandbox prometheus
 	$(PYTEST) -m "not chaos and not faults"
 
 # The longer ones of the runs that lose processes, nodes or Ray itself.

@@ -119,6 +119,11 @@ CATALOGUE = {
         about="seconds per step of a run on Ray without faults, with and without recovery in turns",
         goal="at most 1.02 times",
     ),
+    "metrics_price": Benchmark(
+        run="benchmarks.metrics_price:run",
+        about="seconds per step of a small run whose metrics are scraped each second, against none in turns",
+        goal="at most 1.01 times",
+    ),
     "config_fuzz": Benchmark(
         run="benchmarks.config_fuzz:run",
         about="faults on 10,000 mutated examples: tracebacks, hangs, files that `check` accepts and `train` refuses",

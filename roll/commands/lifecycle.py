@@ -33,6 +33,7 @@ from roll.rollout.environments import Environments
 from roll.tracking.directory import RunDirectory
 from roll.tracking.log import Terminal, announce, controller_log, log_only
 from roll.wiring.models import Roles
+from roll.wiring.monitoring import log_settings
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -127,7 +128,7 @@ def run_to_end(
     work: Callable[[Terminal], Coroutine[Any, Any, T]], directory: RunDirectory, interrupt: Interrupt, run: Run
 ) -> T:
     """The result of the coroutine, with a log; if its step is abandoned, prints how to resume."""
-    with controller_log(directory.log, run.tracking.log) as terminal:
+    with controller_log(directory.log, log_settings(run)) as terminal:
         _LOG.info("roll %s: %s, process %d on %s", roll.__version__, directory.path, os.getpid(), socket.gethostname())
         announce(
             f"{'loading' if run.executor == 'inline' else 'starting workers for'} {run.model.path or 'a new model'}"

@@ -11,6 +11,7 @@ from roll.config.load import LoadedRun, dump
 from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.journal.store import Journal
+from roll.monitoring.server import MetricsServer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.sft import SftLoop
 from roll.rollout.source import check_environments
@@ -19,6 +20,7 @@ from roll.tracking.log import Terminal, announce
 from roll.tracking.sinks import read_lines
 from roll.wiring.data import build_data
 from roll.wiring.models import RunPaths, build_roles
+from roll.wiring.monitoring import build_metrics_server
 from roll.wiring.run import (
     build_checkpointer,
     build_demonstrator,
@@ -42,18 +44,27 @@ def sft(loaded: LoadedRun, *, overwrite: bool) -> bool:
     path = Path(run.directory) / f"{run.name}{SUFFIX}"
     with closing(RunDirectory.create(path, overwrite=overwrite, resumable=False)) as directory:
         interrupt = interrupt_of(run, directory)
-        work = partial(_sft, run, directory, loaded.path.absolute(), interrupt)
-        run_to_end(work, directory, interrupt, run)
+        with closing(build_metrics_server(run, directory.path.name, run.sft.steps)) as server:
+            work = partial(_sft, run, directory, loaded.path.absolute(), interrupt, server)
+            run_to_end(work, directory, interrupt, run)
     return not interrupt.requested
 
 
-async def _sft(run: Run, directory: RunDirectory, origin: Path, interrupt: Interrupt, terminal: Terminal) -> None:
+async def _sft(
+    run: Run,
+    directory: RunDirectory,
+    origin: Path,
+    interrupt: Interrupt,
+    server: MetricsServer,
+    terminal: Terminal,
+) -> None:
+    monitor = server.start()
     paths = RunPaths(directory=directory.path)
     roles = build_roles(run, run.sft.optimizer, run.sft.steps, supervised=True, paths=paths)
     tasks = run.sft.tasks or run.tasks
     data = build_data(run, tasks, roles.template, roles.executor, draws_per_step=run.sft.batch_size)
     async with AsyncExitStack() as stack:
-        watch = stack.enter_context(build_watch(run, roles, data))
+        watch = monitor.watch = stack.enter_context(build_watch(run, roles, data))
         watch.enter("start")
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
@@ -61,7 +72,9 @@ async def _sft(run: Run, directory: RunDirectory, origin: Path, interrupt: Inter
         report_screening(data.screened, directory)
         stack.enter_context(interrupt)
         journal = stack.enter_context(closing(Journal(directory.journal)))
-        reporter = stack.enter_context(closing(build_reporter(run, directory, steps=run.sft.steps)))
+        monitor.attach(journal)
+        sinks = (monitor.steps, terminal.origin)
+        reporter = stack.enter_context(closing(build_reporter(run, directory, steps=run.sft.steps, sinks=sinks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = SftLoop(
             steps=run.sft.steps,
@@ -84,11 +97,15 @@ async def _sft(run: Run, directory: RunDirectory, origin: Path, interrupt: Inter
         )
         steps = await loop.run()
         path = await build_checkpointer(run, directory, roles, journal).export()
+    _announce_result(directory, steps, path)
+    if interrupt.requested:
+        announce(f"interrupted after step {steps} of {run.sft.steps}; repeat it with `roll sft ... --overwrite`")
+
+
+def _announce_result(directory: RunDirectory, steps: int, model: Path) -> None:
     lines = read_lines(directory.metrics)
     accuracies = [line["sft/accuracy"] for line in lines if "sft/accuracy" in line]
     num_turns, num_tokens = (sum(line[f"sft/{name}"] for line in lines) for name in ("turns", "tokens"))
     reached = f", held-out accuracy {accuracies[-1]:.3f}" if accuracies else ""
     trained = f"{steps} steps on {num_turns:,.0f} turns with {num_tokens:,.0f} tokens"
-    announce(f"SFT: {trained}{reached}; the model is in {path}")
-    if interrupt.requested:
-        announce(f"interrupted after step {steps} of {run.sft.steps}; repeat it with `roll sft ... --overwrite`")
+    announce(f"SFT: {trained}{reached}; the model is in {model}")

@@ -32,6 +32,8 @@ from roll.explain.run import uncorrected
 from roll.journal.database import check_format, check_intact
 from roll.journal.events import ControllerRestarted, RolledBack, RunEnded, RunStarted
 from roll.journal.store import Journal, Reader
+from roll.monitoring.monitor import Monitor
+from roll.monitoring.server import MetricsServer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.mirror import mirroring
 from roll.pipelines.model_folder import policy_folder
@@ -47,6 +49,7 @@ from roll.tracking.sinks import read_lines
 from roll.weights.adapters import CONFIG as ADAPTER
 from roll.wiring.data import Data, build_data
 from roll.wiring.models import Roles, RunPaths, build_roles
+from roll.wiring.monitoring import build_metrics_server, live_state
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter, build_watch
 from roll.wiring.services import check_sandboxes, record_replacements
 
@@ -178,10 +181,11 @@ def _resumable(run: Run, directory: RunDirectory) -> bool:
 def _run(run: Run, directory: RunDirectory, start: _Start, *, embedded: bool) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
-    work, supervised = partial(_train, run, directory, start, interrupt), start.supervised
-    if supervised is None:
-        return run_to_end(work, directory, interrupt, run)
-    return run_to_end(lambda terminal: supervised.run(work(terminal)), directory, interrupt, run)
+    with closing(build_metrics_server(run, directory.path.name, run.steps)) as server:
+        work, supervised = partial(_train, run, directory, start, interrupt, server), start.supervised
+        if supervised is None:
+            return run_to_end(work, directory, interrupt, run)
+        return run_to_end(lambda terminal: supervised.run(work(terminal)), directory, interrupt, run)
 
 
 async def _train(
@@ -189,9 +193,11 @@ async def _train(
     directory: RunDirectory,
     start: _Start,
     interrupt: Interrupt,
+    server: MetricsServer,
     terminal: Terminal,
 ) -> Result:
     """A fresh run, or a resumed one."""
+    monitor = server.start()
     origin, resumed = start.origin, start.origin is None
     callbacks = Callbacks(section.spec for section in run.callbacks)
     kept = start.supervised and replace(start.supervised.kept, take_up=start.checkpoint is not None)
@@ -200,7 +206,7 @@ async def _train(
     data = build_data(run, run.tasks, roles.template, roles.executor)
     _warn(run, _hidden_roles(run, roles.template, data.sources))
     async with AsyncExitStack() as stack:
-        watch = stack.enter_context(build_watch(run, roles, data))
+        watch = monitor.watch = stack.enter_context(build_watch(run, roles, data))
         watch.enter("start")
         await stack.enter_async_context(running(roles, data.rewards, data.envs, data.proxy))
         await check_environments(data.envs, (*data.sources, *data.held_out), tools=roles.template.tool_form is not None)
@@ -209,8 +215,7 @@ async def _train(
             await audit_at_start(run, data.sources, data.rewards)
         report_screening(data.screened, directory)
         stack.enter_context(interrupt)
-        journal = stack.enter_context(closing(Journal(directory.journal)))
-        stack.enter_context(_recording(journal, data))
+        journal = stack.enter_context(_recording(directory, data, monitor))
         copy = await stack.enter_async_context(mirroring(directory.path, mirror_url(run)))
         checkpointer = build_checkpointer(run, directory, roles, journal, callbacks.checkpoint_saved, *copy)
         if not resumed and roles.first.models.reference is not None and run.reference.path is None:
@@ -218,12 +223,12 @@ async def _train(
         saved = await checkpointer.restore(start.checkpoint) if resumed else None
         state = saved and resume_from(saved, data.mixture, journal, exact=run.deterministic)
         step, groups = (0, ()) if state is None else (state.step, state.groups)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
+        sinks = (monitor.steps, terminal.origin)
+        reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks, sinks=sinks)))
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
-        _record_start(run, journal, step if resumed else None, start.supervised, roles)
-        if resumed:
-            announce(_describe_inflight(groups))
+        monitor.live = live_state(loop.buffer, loop.routers)
+        _record_start(run, journal, step if resumed else None, groups, start.supervised, roles)
         with freeze_startup_objects():
             finished = await loop.run(step, groups)
         if finished == run.steps:
@@ -235,8 +240,14 @@ async def _train(
 
 
 def _record_start(
-    run: Run, journal: Journal, resumed_from: int | None, supervised: Supervised | None, roles: Roles
+    run: Run,
+    journal: Journal,
+    resumed_from: int | None,
+    groups: Sequence[InflightGroup],
+    supervised: Supervised | None,
+    roles: Roles,
 ) -> None:
+    """Record and announce what this process continues."""
     digest = hashlib.sha256(dump(run).encode()).hexdigest()
     journal.record(RunStarted(config_digest=digest, resumed_from=resumed_from))
     if supervised is not None:
@@ -256,14 +267,17 @@ def _record_start(
         supervised.mark_started()
     if resumed_from is not None:
         journal.record(RolledBack(to_step=resumed_from, reason="resumed"))
+        announce(_describe_inflight(groups))
 
 
 @contextmanager
-def _recording(journal: Journal, data: Data) -> Generator[None]:
-    """Record requests that the proxy refuses, and reward and environment workers that are replaced."""
-    refusals = nullcontext() if data.proxy is None else data.proxy.record_refusals(journal)
-    with refusals, record_replacements(journal, data.rewards, data.envs):
-        yield
+def _recording(directory: RunDirectory, data: Data, monitor: Monitor) -> Generator[Journal]:
+    """The journal, with requests that the proxy refuses, and reward and environment workers that are replaced."""
+    with closing(Journal(directory.journal)) as journal:
+        monitor.attach(journal)
+        refusals = nullcontext() if data.proxy is None else data.proxy.record_refusals(journal)
+        with refusals, record_replacements(journal, data.rewards, data.envs):
+            yield journal
 
 
 def _finished(run: Run, directory: RunDirectory) -> bool:

@@ -85,6 +85,10 @@ RENAMED: dict[type[Section], dict[str, str]] = {
 """Former names of keys by section, with the new ones. An old name is an error that tells the new one; no aliases."""
 
 
+MOVED = {"tracking.log": "logging.format"}
+"""Former keys that are now in another section."""
+
+
 def add_faults(document: Document, error: ValidationError) -> int:
     """Add validation errors to the document's faults, except for keys that have a fault already.
 
@@ -180,6 +184,8 @@ def _nearest(key: str) -> str:
 
 def _new_name(key: str) -> str | None:
     """The dotted key that replaces `key`, such as `rollout.max_seq_len` for `rollout.context`; None if none does."""
+    if key in MOVED:
+        return MOVED[key]
     above, _, name = key.rpartition(".")
     for section in sections_at(above.split(".") if above else []):
         if name in RENAMED.get(section, {}):

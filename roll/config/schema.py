@@ -18,6 +18,7 @@ from roll.config.lora import check_lora
 from roll.config.model import SPECIAL_TOKENS as SPECIAL_TOKENS
 from roll.config.model import Model as Model
 from roll.config.model import Shape as Shape
+from roll.config.monitoring import LoggingConfig, MetricsConfig
 from roll.config.policies import Policy, check_policies
 from roll.config.roles import (
     ROLES,
@@ -157,8 +158,6 @@ class Tracking(Section):
     """Project name; needs the extra `roll-rl[wandb]`."""
     swanlab: str | None = None
     """Project name; needs the extra `roll-rl[swanlab]`."""
-    log: Literal["text", "json"] = "text"
-    """Form of the lines of `controller.log`."""
     slow_phase_s: float = Field(default=30.0, gt=0)
     """Seconds after which a phase of a step is reported as slow, and at least five times its median so far."""
     sinks: tuple[SpecConfig, ...] = ()
@@ -233,6 +232,8 @@ class Run(Section):
     callbacks: tuple[SpecConfig, ...] = ()
     """Your own classes with `on_step(step, metrics)`, called after each step in the process of the loop."""
     journal: JournalConfig = JournalConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    logging: LoggingConfig = LoggingConfig()
     sft: Sft = Sft()
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from roll.config.algorithm import Algorithm, Kl
 from roll.config.decoder import engine_of
 from roll.config.interrupt import InterruptConfig
+from roll.config.monitoring import MetricsConfig
 from roll.config.schema import Rollout, Run
 from roll.config.section import SpecConfig
 from roll.config.turns import turn_warnings
@@ -346,7 +347,15 @@ def _results(run: Run) -> list[tuple[str, str]]:
         ("checkpoints", f"{', '.join([*often, 'at the end'])} and on an interrupt; {retained}"),
         ("signals", _signals(run.interrupt)),
         *([("callbacks", ", ".join(section.kind for section in observers))] if observers else []),
+        *([("metrics", _metrics(run.metrics))] if run.metrics.port is not None else []),
     ]
+
+
+def _metrics(metrics: MetricsConfig) -> str:
+    port = f"port {metrics.port}" if metrics.port else "a free port"
+    readers = "every machine that reaches it" if metrics.expose else "this machine alone"
+    limit = f"unhealthy after {metrics.stalled_after_s:g} s without progress"
+    return f"served on {metrics.host}, {port}, to {readers}; {limit}"
 
 
 def _signals(interrupt: InterruptConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -25,6 +25,32 @@ class JournalEntry(Generic[E]):
     time: float
     """Seconds since 1970."""
     event: E
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindCount:
+    """Number of events of one kind, and the newest of them."""
+
+    number: int
+    id: int
+    time: float
+    """Seconds since 1970."""
+    step: int | None
+    """None for kinds without a step."""
+    version: int | None
+    """None for kinds without a version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalTally:
+    """What a journal has gained after a position, without reading the events themselves."""
+
+    position: int
+    """Id of the last event."""
+    kinds: Mapping[str, KindCount]
+    """By the name of the event's class, except ended attempts."""
+    ended: Mapping[Status, int]
+    """Ended attempts by status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

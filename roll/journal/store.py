@@ -26,7 +26,17 @@ from roll.journal.batch import PruneBodies, StoreTrajectory, SyncToDisk
 from roll.journal.database import connect, report_damage
 from roll.journal.events import KINDS, Event, TrajectoryEnded
 from roll.journal.packing import unpack
-from roll.journal.records import ActivitySpan, Chunk, E, JournalEntry, StoredTrajectory, TrajectoryQuery, merge
+from roll.journal.records import (
+    ActivitySpan,
+    Chunk,
+    E,
+    JournalEntry,
+    JournalTally,
+    KindCount,
+    StoredTrajectory,
+    TrajectoryQuery,
+    merge,
+)
 from roll.journal.writer import Writer
 from roll.planted import fail_if_planted
 from roll.types import Status, Trajectory
@@ -78,6 +88,21 @@ class Reader:
             with report_damage(self.path):
                 event = _parse_end(row) if row[2] is None else msgspec.json.decode(row[3], type=KINDS[row[2]])
             yield JournalEntry(id=row[0], time=row[1], event=cast(E, event))
+
+    def tally(self, *, after: int = 0) -> JournalTally:
+        """Numbers of events with ids above `after`; much faster than reading them."""
+        with self.snapshot(), report_damage(self.path):
+            kinds = self._connection.execute(_KINDS, (after,)).fetchall()
+            ended = self._connection.execute(_STATUSES, (after,)).fetchall()
+        ids = [row[2] for row in (*kinds, *ended)]
+        return JournalTally(
+            position=max(ids, default=after),
+            kinds={
+                kind: KindCount(number=number, id=id, time=time, step=step, version=version)
+                for kind, number, id, time, step, version in kinds
+            },
+            ended={Status(status): number for status, number, _ in ended},
+        )
 
     def trajectories(self, query: TrajectoryQuery | None = None) -> Iterator[StoredTrajectory]:
         """The stored trajectories, in the order they ended."""
@@ -240,6 +265,9 @@ class Activity:
 
 
 _EVENTS = "SELECT id, time, kind, body, NULL, NULL, NULL, NULL, NULL, NULL FROM events WHERE id > :after"
+_KINDS = "SELECT kind, COUNT(*), MAX(id), time, step, version FROM events WHERE id > ? GROUP BY kind"
+"""SQLite takes the columns without an aggregate from the row with the highest id."""
+_STATUSES = "SELECT status, COUNT(*), MAX(id) FROM trajectories WHERE id > ? GROUP BY status"
 _ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, reason, tokens FROM trajectories
     WHERE id > :after"""
 _TRAJECTORY = 'id, "group", sibling, task, domain, ended, status, reward, tokens, progress_tokens, versions, surplus'

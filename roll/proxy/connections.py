@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,10 @@ _LINGER_S = 1.0
 """How long the rest of a refused request is discarded, so that the client reads the error before the close."""
 _RETRY_S = 1.0
 """Pause after an error of the system, such as too many open files elsewhere in the process."""
+
+_SILENT = logging.Logger("malformed requests")
+"""aiohttp logs the traceback of each request that it cannot parse; the client gets status 400 anyway."""
+_SILENT.disabled = True
 
 
 class BoundedServer(web.Server):
@@ -42,6 +47,7 @@ class BoundedServer(web.Server):
             self._serve,
             handler_cancellation=True,
             access_log=None,
+            logger=_SILENT,
             lingering_time=_LINGER_S,
             keepalive_timeout=idle_s,
         )

@@ -41,7 +41,8 @@ class Buffer:
     """
 
     def __init__(self, *, num_slots: int, first_ticket: int = 0, redundant: int = 0, max_age: int = 0) -> None:
-        self._free = num_slots + redundant
+        self.num_slots = self._free = num_slots + redundant
+        """All slots, redundant ones included."""
         self._redundant, self._max_age = redundant, max_age
         self._slots: dict[int, _Slot] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket

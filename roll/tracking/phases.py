@@ -57,6 +57,11 @@ class PhaseWatch:
         self._closed.set()
         self._thread.join()
 
+    @property
+    def current(self) -> tuple[str, float]:
+        """The current phase, "" for none, and when it began on this watch's clock."""
+        return self._current
+
     def enter(self, phase: str) -> None:
         """A phase begins, which ends the one before; "" is none."""
         before, began = self._current

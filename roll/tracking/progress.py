@@ -1,4 +1,4 @@
-"""Progress of a run on the console: a live view on a terminal, plain lines anywhere else.
+"""Progress of a run on the console: a live view on a terminal, plain lines anywhere else, JSON objects on request.
 
 The view is redrawn only on updates and redirects no stream, so a `breakpoint()` stays usable.
 """
@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from roll.tracking.log import announce, structured
 from roll.tracking.sinks import Sink
 
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -52,7 +53,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._title, self._clock = total_steps, title, clock
-        self._console = console or Console()
+        self._console, self._structured = console or Console(), structured()
         self._live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=False
         )
@@ -66,7 +67,7 @@ class Progress:
         """The newest plain line that has not been printed."""
 
     def start(self) -> None:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._structured:
             self._live.start()
         else:
             self.note(f"{self._title}: {self._total} steps")
@@ -82,6 +83,9 @@ class Progress:
         values, phases = self._values(metrics), _phases(metrics)
         parts = [f"{name} {value}" for name, value in values.items()]
         line = " | ".join([f"step {step}/{self._total}", *parts, *phases[:3], f"eta {self._eta(step)}"])
+        if self._structured:
+            announce(line)
+            return
         _LOG.info("%s", line)
         if self._live.is_started:
             self._live.update(self._view(step, values, phases), refresh=True)
@@ -90,6 +94,9 @@ class Progress:
 
     def note(self, line: str) -> None:
         """Print one permanent line above the live view."""
+        if self._structured:
+            announce(line)
+            return
         self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
@@ -176,10 +183,12 @@ def bar(
         shown = clock()
         if live.is_started:
             live.update(_bar_view(total, done, description), refresh=True)
+        elif structured():
+            announce(f"{description} {done}/{total}")
         else:
             console.print(Text(f"{description} {done}/{total}"), soft_wrap=True)
 
-    if not console.is_terminal:
+    if not console.is_terminal or structured():
         yield advance
         return
     with live:

@@ -148,6 +148,7 @@ def build_reporter(
     *,
     steps: int | None = None,
     callbacks: Callbacks | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> Reporter:
     """Terminal output, sinks and callbacks. A resumed run removes what an earlier process wrote for later steps.
 
@@ -156,22 +157,22 @@ def build_reporter(
     lines = JsonLines(directory.metrics)
     start = None if resume is None else resume.step
     missing = resume is not None and not lines.truncate_after(resume.step)
-    sinks: list[Sink] = [lines]
+    all_sinks: list[Sink] = [lines]
     name, config = directory.path.name, run.model_dump(mode="json")
     if run.tracking.tensorboard:
-        sinks.append(TensorBoard(directory.path / "tensorboard", resumed_from=start))
+        all_sinks.append(TensorBoard(directory.path / "tensorboard", resumed_from=start))
     if run.tracking.wandb is not None:
-        sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=config))
+        all_sinks.append(Wandb(run.tracking.wandb, name, directory.path / "wandb", config=config))
     if run.tracking.swanlab is not None:
-        sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=config))
-    sinks += build_sinks(section.spec for section in run.tracking.sinks)
+        all_sinks.append(Swanlab(run.tracking.swanlab, name, directory.path / "swanlab", config=config))
+    all_sinks += [*build_sinks(section.spec for section in run.tracking.sinks), *sinks]
     if callbacks is not None:
         callbacks.start(directory.path, start or 0)
-        sinks.append(callbacks)
+        all_sinks.append(callbacks)
     progress = Progress(steps or run.steps, name)
     if run.interrupt.grace_s is not None:
-        sinks.append(GraceCheck(run.interrupt.grace_s, progress.note))
-    reporter = Reporter(progress, sinks)
+        all_sinks.append(GraceCheck(run.interrupt.grace_s, progress.note))
+    reporter = Reporter(progress, all_sinks)
     if resume is not None and missing:
         reporter(resume.step, resume.metrics)
     return reporter

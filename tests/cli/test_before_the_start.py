@@ -1,5 +1,7 @@
 """What `roll` says of a run before anything of it starts."""
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,12 @@ def test_staleness_without_a_correction_is_warned_about(tmp_path: Path, caplog: 
     commands._warn(load(tmp_path / "run.yaml", ["rollout.max_staleness=1"]).run)
     (line,) = caplog.messages
     assert line.startswith("warning: rollout.max_staleness is 1, and the correction is none: tokens up to 1 step old")
+
+
+def test_a_port_for_metrics_that_is_taken_is_refused_before_anything_starts(roll: Callable, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = roll("train", "run.yaml", f"metrics.port={port}").fault(2)
+        assert line.startswith(f"metrics: 127.0.0.1:{port}: cannot listen there (Address already in use); choose ")
+        assert roll("sft", "run.yaml", f"metrics.port={port}").fault(2) == line
+    assert [path.name for path in (folder / "runs").glob("*/*")] == [".lock", ".lock"]

@@ -25,7 +25,7 @@ def test_a_run_writes_its_events_and_a_resumed_one_appends_to_them(roll: Callabl
         "version 4: serves the weights of step 4",
     ):
         assert any(each.startswith(event) for each in events), event
-    assert roll("resume", "runs/tiny", "steps=5", "tracking.log=json").code == 0
+    assert roll("resume", "runs/tiny", "steps=5", "logging.format=json").code == 0
     after = (made / "controller.log").read_text()
     assert after.startswith(before)
     added = [json.loads(line)["message"] for line in after.removeprefix(before).splitlines()]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "examples" / "launch"
 SHELL = [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")]
 RAYJOB = LAUNCH / "kubernetes" / "rayjob.yaml"
+JOB = LAUNCH / "kubernetes" / "job.yaml"
 UNIT = LAUNCH / "systemd" / "roll.service"
 MEANT = {
     '"$RUN"': "examples/launch/run.yaml",
@@ -42,9 +44,16 @@ def rayjob() -> dict[str, object]:
     return yaml.safe_load(RAYJOB.read_text())["spec"]
 
 
+def job() -> dict[str, Any]:
+    """The container of the job without KubeRay."""
+    (container,) = yaml.safe_load(JOB.read_text())["spec"]["template"]["spec"]["containers"]
+    return container
+
+
 def commands() -> list[tuple[str, list[str]]]:
     """What each file tells `roll`, with its variables filled in."""
-    texts = {path.name: path.read_text() for path in [*SHELL, UNIT]} | {"rayjob.yaml": str(rayjob()["entrypoint"])}
+    texts = {path.name: path.read_text() for path in [*SHELL, UNIT]}
+    texts |= {"rayjob.yaml": str(rayjob()["entrypoint"]), "job.yaml": job()["command"][-1]}
     found: list[tuple[str, list[str]]] = []
     for name, text in texts.items():
         for line in re.findall(r"^(?!#).*?\broll ((?:check|train|resume) [^;&'\n]*)", _lines(text), re.MULTILINE):
@@ -69,7 +78,7 @@ def test_there_is_a_file_per_environment_which_checks_and_then_trains() -> None:
     assert {path.name for path in SHELL} == {"one_machine.sh", "several_machines.sh", "slurm.sbatch"}
     verbs = [(name, command[0]) for name, command in commands()]
     names = dict.fromkeys(name for name, _ in verbs)
-    assert len(names) == 5 and verbs == [(name, verb) for name in names for verb in ("check", "train")]
+    assert len(names) == 6 and verbs == [(name, verb) for name in names for verb in ("check", "train")]
 
 
 def test_the_grace_times_of_the_files_are_those_of_the_run() -> None:
@@ -81,6 +90,16 @@ def test_the_grace_times_of_the_files_are_those_of_the_run() -> None:
     assert pod["terminationGracePeriodSeconds"] > int(stop_s)
     limits = re.search(r"interrupt.grace_s=(\d+) .*^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE | re.DOTALL)
     assert limits and int(limits[2]) > int(limits[1])
+
+
+def test_the_probes_of_the_job_ask_the_port_that_its_run_serves() -> None:
+    (port,) = job()["ports"]
+    assert f"metrics.port={port['containerPort']} metrics.host=0.0.0.0 metrics.expose=true" in job()["command"][-1]
+    paths = {name: job()[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {probe["port"] for probe in paths.values()} == {port["name"]}
+    assert [probe["path"] for probe in paths.values()] == ["/readyz", "/readyz", "/healthz"]
+    pod = yaml.safe_load(JOB.read_text())["spec"]["template"]
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
 
 
 @pytest.mark.parametrize(("name", "command"), commands(), ids=str)

@@ -1,6 +1,8 @@
 """Whole runs on Ray: equal to inline ones; a killed worker is replaced or ends the run in one line."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 from roll.commands import train as commands
+from roll.commands.chaos.workers import LOGGED_WORKER
 from roll.config.load import load
 from roll.journal.events import Event, GeneratorReplaced, WeightsPublished
 from roll.journal.store import Reader
@@ -107,6 +110,21 @@ def test_the_demo_runs_on_ray_and_its_weights_travel_over_gloo(ray_address: str,
         published = [entry.event for entry in reader.events(WeightsPublished)]
     assert [event.version for event in published] == [0, 1, 2]
     assert all({"move", "canary"} <= event.seconds.keys() for event in published), "broadcast, and tried"
+
+
+@pytest.mark.usefixtures("_settings_of_torch")
+def test_the_log_of_each_worker_is_json_on_request_and_chaos_still_finds_the_workers(
+    ray_address: str, file: Path
+) -> None:
+    loaded = load(file, [f"directory={file.parent}", "executor=ray", "steps=1", "logging.format=json"])
+    preflight(loaded)
+    commands.train(loaded, overwrite=False)
+    for role in ("actor_train", "actor_infer"):
+        log = (file.parent / f"run/logs/{role}-0.log").read_text()
+        entries = [json.loads(line) for line in log.splitlines()]
+        assert {(each["run"], each["role"], each["rank"]) for each in entries} == {("run", role, 0)}
+        assert re.fullmatch(rf"{role} 0: process \d+ on \S+", entries[0]["message"])
+        assert LOGGED_WORKER.findall(log)[-1][0] == f"{role} 0"
 
 
 class Process:

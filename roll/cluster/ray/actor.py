@@ -24,6 +24,7 @@ from roll.cluster.ray.keeping import Lease
 from roll.cluster.serialization import CallResult, Payload, pack, unpack
 from roll.errors import ConfigError, EngineFailed, RollError, WorkerDied
 from roll.planted import fail_if_planted
+from roll.tracking.log import LogSettings, log_worker
 
 STACKS = signal.SIGUSR1
 """A worker writes the stacks of its threads to its log on this signal."""
@@ -51,6 +52,7 @@ class ProcessSetup:
     title: str
     """Title of the process, which Ray takes from the name of the actor's class."""
     log: Path
+    logging: LogSettings
     folder: Path
     """The current directory, which relative paths in a file refer to."""
     path: tuple[str, ...]
@@ -163,7 +165,8 @@ def _set_up(setup: ProcessSetup) -> None:
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
     faulthandler.register(STACKS)
-    sys.stderr.write(f"{setup.name}: process {os.getpid()} on {socket.gethostname()}\n")
+    opening = f"{setup.name}: process {os.getpid()} on {socket.gethostname()}"
+    log_worker(setup.name, setup.logging, sys.stderr, opening)
     _set_environment(setup)
     if setup.visible is not None:
         # If the node gives only some of its GPUs to Ray, indices refer to those.

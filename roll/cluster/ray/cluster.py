@@ -246,6 +246,7 @@ class RayCluster(Cluster[W]):
             name=f"{self.role} {rank}",
             title=self._title(rank),
             log=self.log(rank).absolute(),
+            logging=self.config.logging,
             folder=Path.cwd(),
             path=extra_paths(),
             threads=os.environ.get("OMP_NUM_THREADS"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.keeping import KeptWorkers
+from roll.tracking.log import LogSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,5 +31,7 @@ class RayConfig:
     scratch: Path | None = None
     """Prefix of files that workers share at run time. Deleted at the end, unless it is the directory itself, which has
     the logs, and a worker died."""
+    logging: LogSettings = field(default_factory=LogSettings)
+    """Form and level of the lines in the logs."""
     kept: KeptWorkers | None = None
     """Which workers outlive the controller; None: none."""

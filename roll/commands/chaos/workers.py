@@ -29,7 +29,7 @@ _KIND_OF_PROCESS = {"reward worker": "reward", "environment worker": "environmen
 _RAY_KINDS = ("generator", "trainer", "reference", "critic", "teacher", "reward_model", RAYLET, TRANSFER)
 KINDS = (CONTROLLER, *_RAY_KINDS, "reward", "environment", AGENT)
 _RAY_TITLE = re.compile(r"ray::([\w+-]+) (\d+) \(")
-_LOGGED = re.compile(r"^([\w+-]+ \d+): process (\d+) on (\S+)$", re.MULTILINE)
+LOGGED_WORKER = re.compile(r'^(?:\{.*"message": ")?([\w+-]+ \d+): process (\d+) on ([^\s"]+)(?:"\})?$', re.MULTILINE)
 _ADDRESS = "OPENAI_BASE_URL"
 IMPOSSIBLE = {(RAYLET, "exception"): "a raylet runs no Python"}
 """Faults that a kind cannot have, with the reason."""
@@ -90,7 +90,7 @@ def logged_workers(directory: Path) -> Iterator[TrackedProcess]:
     """Ray workers on this machine that the logs of a run name, and whose titles agree."""
     for log in (directory / "logs").glob("*.log"):
         text = log.read_text(encoding="utf-8", errors="replace")
-        for name, pid, host in _LOGGED.findall(text)[-1:]:
+        for name, pid, host in LOGGED_WORKER.findall(text)[-1:]:
             local = host == socket.gethostname()
             if local and command_of(int(pid)).startswith(f"ray::{name} (") and (process := track(int(pid))):
                 yield process

@@ -1,0 +1,172 @@
+"""`roll bench metrics_price`: seconds per step of a run whose metrics are scraped each second, and of one without."""
+
+from __future__ import annotations
+
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import typer
+from prometheus_client import CollectorRegistry, generate_latest
+
+from benchmarks.recovery import read_events
+from benchmarks.result import Result
+from roll.journal.events import WeightsPublished
+from roll.journal.store import Journal
+from roll.monitoring.monitor import Monitor, RunLabels
+from roll.monitoring.server import ScrapeCollector
+from roll.tracking.directory import JOURNAL, METRICS
+from roll.tracking.sinks import read_lines
+
+GOAL = 1.01
+RUN = """\
+name: scraped
+threads: 1
+steps: 1000000
+model:
+  shape: {alphabet: "0123456789+=", hidden: 64, layers: 2, heads: 2, kv_heads: 1, mlp: 128, max_seq_len: 64}
+algorithm: grpo
+tasks: [{name: sums, data: {kind: arithmetic, count: 1000}, reward: exact}]
+rollout: {groups_per_step: 8, group_size: 8, max_seq_len: 32, max_new_tokens: 8}
+actor_infer: {max_num_seqs: 64}
+checkpoint: {every: 0}
+journal: {keep_steps: 4}
+tracking: {tensorboard: false}
+metrics: {port: 0}
+"""
+_PATTERN = (True, False, False, True)
+"""Whether a window is scraped; a drift of the machine over four windows affects both kinds alike."""
+ROUNDS, WINDOW_S = 10, 6.0
+"""Repetitions of the pattern, and seconds of a window."""
+_EVERY_S = 1.0
+_START_S = 600.0
+_WARM_UP_STEPS = 20
+_REPETITIONS = 100
+
+
+def run() -> Result:
+    """Mean seconds per step over all windows with scrapes, against those without, in one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S)
+        cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
+    ours, peer = (seconds_per_step(windows, scraped=scraped) for scraped in (True, False))
+    scrapes = [seconds for window in windows for seconds in window.scrapes_s]
+    return Result(
+        name="metrics_price",
+        unit="s/step",
+        higher_is_better=False,
+        ours=ours,
+        peer=peer,
+        details={
+            "goal": GOAL,
+            "cpu_s_per_scrape": round(cpu_s, 5),
+            "seconds_per_scrape": round(statistics.median(scrapes), 4),
+            "with_s": [round(each.mean_s, 4) for each in windows if each.scraped],
+            "without_s": [round(each.mean_s, 4) for each in windows if not each.scraped],
+        },
+    )
+
+
+class Window:
+    """A time in which the run is scraped, or not."""
+
+    def __init__(self, *, scraped: bool) -> None:
+        self.scraped = scraped
+        self.began = self.ended = time.time()
+        self.scrapes_s: list[float] = []
+        self.steps_s: list[float] = []
+        """Seconds of each step within the window."""
+
+    @property
+    def mean_s(self) -> float:
+        """Mean seconds per step."""
+        return statistics.mean(self.steps_s)
+
+
+def seconds_per_step(windows: list[Window], *, scraped: bool) -> float:
+    """Mean over all steps of one kind of window: the cost of a scrape is in few of the steps, which a median hides."""
+    return statistics.mean(seconds for each in windows if each.scraped == scraped for seconds in each.steps_s)
+
+
+def measure(folder: Path, *, rounds: int, window_s: float) -> list[Window]:
+    """Windows of one run, in turns."""
+    with _training(folder) as url:
+        windows = [_watch(url, window_s, scraped=scraped) for _ in range(rounds) for scraped in _PATTERN]
+    times = [entry.time for entry in read_events(folder / "runs" / "scraped", WeightsPublished)]
+    for window in windows:
+        inside = [at for at in times if window.began <= at <= window.ended]
+        window.steps_s = [after - before for before, after in pairwise(inside)]
+    return windows
+
+
+def scrape_cpu(directory: Path) -> float:
+    """CPU seconds of a scrape after one second of the finished run, whatever else the machine does meanwhile."""
+    labels = RunLabels(run="", version="", algorithm="", model="", steps=1, trajectories_per_step=1)
+    monitor, newest = Monitor(labels, stalled_after_s=1.0), read_lines(directory / METRICS)[-1]
+    monitor.steps.write(newest["step"], {name: value for name, value in newest.items() if value is not None})
+    with closing(Journal(directory / JOURNAL)) as journal:
+        events = [entry.time for entry in journal.events()]
+        monitor.attach(journal)
+        first_s = _cpu_of_scrape(monitor)
+        steady_s = statistics.mean(_cpu_of_scrape(monitor) for _ in range(_REPETITIONS))
+    return steady_s + first_s / (events[-1] - events[0])
+
+
+def _cpu_of_scrape(monitor: Monitor) -> float:
+    before, registry = time.thread_time(), CollectorRegistry()
+    registry.register(ScrapeCollector(monitor.scrape()))
+    generate_latest(registry)
+    return time.thread_time() - before
+
+
+def _watch(url: str, window_s: float, *, scraped: bool) -> Window:
+    window = Window(scraped=scraped)
+    while (left_s := window.began + window_s - time.time()) > 0:
+        before = time.time()
+        if scraped:
+            _fetch(f"{url}/metrics")
+            window.scrapes_s.append(time.time() - before)
+        time.sleep(min(left_s, max(0.0, _EVERY_S - (time.time() - before))))
+    window.ended = time.time()
+    return window
+
+
+@contextmanager
+def _training(folder: Path) -> Iterator[str]:
+    """The address of the metrics of a run that has done its first steps; interrupts it at the end."""
+    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
+    command = [sys.executable, "-m", "roll", "train", "run.yaml"]
+    with (folder / "output").open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        try:
+            yield _wait_for_steps(folder, process)
+            process.send_signal(signal.SIGINT)
+            process.wait(_START_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_steps(folder: Path, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        match = re.search(r"http://[\d.:]+", (folder / "output").read_text(encoding="utf-8"))
+        if match and len(read_events(folder / "runs" / "scraped", WeightsPublished)) > _WARM_UP_STEPS:
+            return match[0]
+        time.sleep(0.5)
+    typer.echo((folder / "output").read_text(encoding="utf-8"), err=True)
+    raise RuntimeError("the run did not start")
+
+
+def _fetch(url: str) -> None:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        response.read()

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures bench clean
+.PHONY: setup demo sandbox test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -116,6 +116,10 @@ site: $(VENV)/.dev
 # Pictures of the page docs/concepts.md, from a run of half a minute.
 pictures: $(VENV)/.dev
 	$(BIN)/python -m docs.pictures
+
+# The outputs of docs/notebook.ipynb.
+notebook: $(VENV)/.dev
+	mkdir -p runs/notebook && $(BIN)/python -m docs.notebook runs/notebook
 
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all

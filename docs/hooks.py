@@ -6,6 +6,8 @@ becomes a page below `repository/`, and the links lead there. Nothing is written
 
 from __future__ import annotations
 
+import base64
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -35,6 +37,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add a page for every linked file of the repository, and an index of the decision records."""
     for target in linked_files(ROOT / DOCS):
         files.append(File.generated(config, site_path(target), content=page_of(target)))
+    for notebook in sorted((ROOT / DOCS).glob("*.ipynb")):
+        page = notebook_page(json.loads(notebook.read_text(encoding="utf-8")), notebook.name)
+        files.append(File.generated(config, f"{notebook.stem}.md", content=page))
     files.append(File.generated(config, "decisions/index.md", content=decision_index()))
     return files
 
@@ -51,13 +56,38 @@ def navigation(index: str) -> list[Any]:
     sections: list[Any] = [{"Home": "README.md"}]
     for part in index.split("\n## ")[1:]:
         title, _, body = part.partition("\n")
-        pages = [{name: path} for name, path in re.findall(r"^- \[([^\]]+)\]\(([\w./-]+\.(?:md|ipynb))\)", body, re.M)]
-        inside = [{name: path} for entry in pages for name, path in entry.items() if not path.startswith("../")]
+        links = re.findall(r"^- \[([^\]]+)\]\(([\w./-]+\.(?:md|ipynb))\)", body, re.MULTILINE)
+        inside: list[Any] = [{name: page_path(path)} for name, path in links if not path.startswith("../")]
         if "(decisions)" in body:
             records = sorted(path.name for path in (ROOT / DOCS / "decisions").glob("*.md"))
             inside.append({"Decision records": ["decisions/index.md", *(f"decisions/{name}" for name in records)]})
         sections.append({title: inside})
     return sections
+
+
+def page_path(path: str) -> str:
+    """The page of a file of `docs`: a notebook becomes a Markdown page."""
+    return re.sub(r"\.ipynb$", ".md", path)
+
+
+def notebook_page(notebook: dict[str, Any], name: str) -> str:
+    """The cells of an executed notebook with their outputs; pictures are in the page itself."""
+    parts: list[str] = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [text for output in cell.get("outputs", ()) if (text := output_text(output))]
+    return "\n\n".join([*parts, f"The file is `{DOCS}/{name}`.", ""])
+
+
+def output_text(output: dict[str, Any]) -> str:
+    """One output of a cell: a picture, or its text."""
+    data = output.get("data", {})
+    if "image/svg+xml" in data:
+        encoded = base64.b64encode("".join(data["image/svg+xml"]).encode()).decode()
+        return f"![Curves of the run](data:image/svg+xml;base64,{encoded})"
+    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
+    return f"```text\n{text}\n```" if text else ""
 
 
 def decision_index() -> str:
@@ -90,7 +120,7 @@ def targets(name: str) -> set[str]:
 def site_path(target: str) -> str:
     """Source path in the site of a file of the repository."""
     if target.startswith(f"{DOCS}/"):
-        return target.removeprefix(f"{DOCS}/")
+        return page_path(target.removeprefix(f"{DOCS}/"))
     if (ROOT / target).is_dir():
         return f"{COPIES}/{target}"
     return f"{COPIES}/{target}" if target.endswith(".md") else f"{COPIES}/{target}.md"

@@ -85,14 +85,16 @@ def start(
     """
     from roll.background import Training
 
-    work, directory = _training(config, rewards, overrides, overwrite=overwrite, resume=resume)
-    return Training(directory, work)
+    work, loaded = _training(config, rewards, overrides, overwrite=overwrite, resume=resume)
+    with _objects_of(loaded):
+        preflight(loaded)  # its errors belong to this call
+    return Training(Path(loaded.run.directory) / loaded.run.name, work)
 
 
 def _training(
     config: Config, rewards: Rewards | None, overrides: Mapping[str, Any], *, overwrite: bool, resume: bool
-) -> tuple[Callable[[Embedded | None], Result], Path]:
-    """The training of a valid configuration as a function, and the directory of its run."""
+) -> tuple[Callable[[Embedded | None], Result], LoadedRun]:
+    """The training of a valid configuration as a function, and the run."""
     from roll.commands import train as commands
     from roll.commands.lifecycle import Embedded
 
@@ -108,7 +110,7 @@ def _training(
                 loaded, overwrite=overwrite, resume=resume, overrides=again, embedded=embedded or Embedded()
             )
 
-    return work, Path(loaded.run.directory) / loaded.run.name
+    return work, loaded
 
 
 def resume(run: str | PathLike[str], *, rewards: Rewards | None = None, **overrides: Any) -> Result:

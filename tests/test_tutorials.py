@@ -77,7 +77,7 @@ def execute(block: Block, page: str, names: dict[str, Any]) -> None:
             assert program == "roll", f"{page}: no test runs {program}"
             more = [*SMALL.get(arguments[0], []), *(HELD_OUT.get(page, []) if arguments[0] == "train" else [])]
             if "fails" in block.info:
-                with pytest.raises(AssertionError, match="exit code [12]"):
+                with pytest.raises(AssertionError, match=r"exit code [12]"):
                     run_roll(arguments, more)
             else:
                 run_roll(arguments, more)
@@ -163,3 +163,20 @@ def test_a_wrong_command_or_a_wrong_output_fails(tmp_path: Path) -> None:
     for call in wrong:
         with contextlib.chdir(tmp_path), pytest.raises(AssertionError):
             call()
+
+
+def test_every_key_of_the_page_for_users_of_other_libraries_exists() -> None:
+    from roll.config.knobs import knobs
+
+    page = (ROOT / "docs/tutorials/migrate.md").read_text(encoding="utf-8")
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    keys = {key for row in rows for key in re.findall(r"`([a-z_]+(?:\.\w+)*)`", row[1])}
+    here = {knob.key for knob in knobs()}
+    assert len(keys) > 40
+    assert {key for key in keys if key not in here} == set()
+
+
+def test_the_quick_start_on_a_gpu_has_the_commands_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (commands_there,) = re.findall(r"^```bash\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    assert commands_there in (ROOT / "docs/start/gpu.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ import torch
 
 from roll.cluster.inline import InlineCluster
 from roll.commands import train as commands
-from roll.commands.lifecycle import Embedded
 from roll.commands.evaluate import evaluate
+from roll.commands.lifecycle import Embedded
 from roll.commands.sft import sft
 from roll.config.load import LoadedRun, load
 from roll.config.schema import Run

@@ -53,7 +53,7 @@ def targets() -> Iterator[str]:
 
 def test_the_readme_uses_no_program_that_is_not_tested_here() -> None:
     used = {shlex.split(line)[0] for block in blocks("sh") for line in block.splitlines()}
-    assert used == {"make", "roll", "source", ".venv/bin/python"}
+    assert used == {"make", "roll", ".venv/bin/python"}
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
@@ -62,7 +62,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_the_environment_to_activate_is_the_one_that_make_makes() -> None:
-    assert commands("source") == [[".venv/bin/activate"]]
+    assert "\nsource .venv/bin/activate\n" in (ROOT / "docs/start/laptop.md").read_text(encoding="utf-8")
     assert "VENV := .venv\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -81,7 +81,7 @@ def test_every_roll_command_of_the_readme_runs_in_its_order(tmp_path: Path, caps
             main([*arguments, *SMALL.get(arguments[0], [])])
         assert not ended.value.code, (arguments, capsys.readouterr())
         ran.append(arguments[0])
-    assert set(ran) == {"check", "explain", "sft", "train", "samples", "eval", "resume", "bench"}
+    assert set(ran) == {"train", "bench"}
 
 
 def test_the_code_of_the_readme_is_that_of_the_example() -> None:

@@ -15,9 +15,10 @@ TIMEOUT_S = 1800
 
 def execute(notebook: Any, folder: Path) -> Any:
     """The notebook with the outputs of its cells, run in the folder; without what differs between machines."""
-    NotebookClient(
+    client = NotebookClient(
         notebook, timeout=TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": folder}}
-    ).execute()
+    )
+    client.execute()
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     for cell in notebook.cells:
         cell.metadata = {}

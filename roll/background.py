@@ -35,6 +35,9 @@ class Picture:
     def __init__(self, svg: str) -> None:
         self.svg = svg
 
+    def __repr__(self) -> str:
+        return f"Picture of {len(self.svg)} characters"
+
     def _repr_svg_(self) -> str:
         return self.svg
 

@@ -194,7 +194,8 @@ async def _train(
     terminal: Terminal,
 ) -> Result:
     """A fresh run, or a resumed one."""
-    origin, resumed = start.origin, start.origin is None
+    # The lines of a run in the background would mix with those of the program.
+    origin, resumed, terminal.quiet = start.origin, start.origin is None, start.on_step is not None
     callbacks = Callbacks((section.spec for section in run.callbacks), start.on_step)
     kept = start.supervised and replace(start.supervised.kept, take_up=start.checkpoint is not None)
     paths = RunPaths(directory=directory.path, resumed=resumed, kept=kept)
@@ -220,7 +221,9 @@ async def _train(
         saved = await checkpointer.restore(start.checkpoint) if resumed else None
         state = saved and resume_from(saved, data.mixture, journal, exact=run.deterministic)
         step, groups = (0, ()) if state is None else (state.step, state.groups)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, state, callbacks=callbacks)))
+        reporter = stack.enter_context(
+            closing(build_reporter(run, directory, state, callbacks=callbacks, quiet=terminal.quiet))
+        )
         stack.enter_context(terminal.showing(reporter.show))
         loop = build_loop(run, roles, data, RunServices(journal, checkpointer, reporter, interrupt, watch), state)
         _record_start(run, journal, step if resumed else None, start.supervised, roles)

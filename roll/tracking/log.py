@@ -32,9 +32,11 @@ class Terminal(logging.Handler):
         super().__init__()
         self.show: Callable[[str], None] | None = None
         """Prints a line above a live view; None: standard output, and standard error for warnings."""
+        self.quiet = False
+        """Print warnings only."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        announced: bool | None = getattr(record, _ANNOUNCED, None)
+        announced: bool | None = None if self.quiet else getattr(record, _ANNOUNCED, None)
         if announced is False or (announced is None and record.levelno < logging.WARNING):
             return
         if self.show is not None:
@@ -46,8 +48,8 @@ class Terminal(logging.Handler):
 
     @contextmanager
     def showing(self, show: Callable[[str], None]) -> Generator[None]:
-        """Print with `show` inside the block."""
-        self.show = show
+        """Print with `show` inside the block, unless `quiet`."""
+        self.show = None if self.quiet else show
         try:
             yield
         finally:

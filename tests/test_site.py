@@ -86,7 +86,7 @@ def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     assert re.findall(r"url\(\s*[\"']?(?:https?:)?//", styles) == []
 
 
-def test_a_broken_link_or_a_page_outside_the_navigation_fails_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     config = tmp_path / "mkdocs.yml"
     plain = re.sub(r"^plugins:\n(  .*\n)*|^hooks:.*\n", "", settings, flags=re.MULTILINE)
@@ -147,7 +147,7 @@ def test_the_pictures_of_a_run_are_drawn_from_a_run(tmp_path: Path) -> None:
     assert sorted(shown) == sorted(path.name for path in tmp_path.glob("*.svg"))
     for name in shown:
         small, kept = (ElementTree.parse(folder / name).getroot() for folder in (tmp_path, ROOT / "docs/pictures"))
-        assert len(list(small.iter("{http://www.w3.org/2000/svg}rect"))) > 5
+        assert len(list(small.iter("{http://www.w3.org/2000/svg}rect"))) > 3, "the ground, and a bar for each step"
         assert small.tag == kept.tag and len(list(kept.iter())) > len(list(small.iter())) / 2
 
 

@@ -11,11 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import roll
 from roll.cli import main
 
 pytestmark = pytest.mark.slow
@@ -78,7 +80,8 @@ def execute(block: Block, page: str, names: dict[str, Any]) -> None:
             more = [*SMALL.get(arguments[0], []), *(HELD_OUT.get(page, []) if arguments[0] == "train" else [])]
             run_roll(arguments, more)
     elif block.language == "bash":
-        for program, *arguments in commands(block):
+        for words in commands(block):
+            program, *arguments = dropwhile(lambda word: re.match(r"[A-Z]+=", word), words)
             if program == "roll" and arguments[0] in ("train", "sft"):
                 run_roll(["explain", *(word for word in arguments[1:] if not word.startswith("--"))], [])
             elif program != "roll":
@@ -164,7 +167,7 @@ def test_a_wrong_command_or_a_wrong_output_fails(tmp_path: Path) -> None:
 def test_every_key_of_the_page_for_users_of_other_libraries_exists() -> None:
     from roll.config.knobs import knobs
 
-    page = (ROOT / "docs/tutorials/migrate.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/tutorials/migrate.md").read_text(encoding="utf-8").partition("## From TRL")[2]
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.splitlines() if line.startswith("| `")]
     keys = {key for row in rows for key in re.findall(r"`([a-z_]+(?:\.\w+)*)`", row[1])}
     here = {knob.key for knob in knobs()}
@@ -176,3 +179,13 @@ def test_the_quick_start_on_a_gpu_has_the_commands_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (commands_there,) = re.findall(r"^```bash\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
     assert commands_there in (ROOT / "docs/start/gpu.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.learns
+def test_the_run_of_a_tutorial_learns_at_its_full_size(tmp_path: Path) -> None:
+    with import_nothing_that_stays(tmp_path), contextlib.chdir(tmp_path):
+        for block in blocks(ROOT / "docs/tutorials/loss.md"):
+            if block.title:
+                execute(block, "loss.md", {})
+        rewards = [row["reward/mean"] for row in roll.metrics(roll.train("gentle.yaml", threads=1).directory)[1:]]
+    assert sum(rewards[:5]) / 5 < 0.3 and sum(rewards[-5:]) / 5 > 0.8

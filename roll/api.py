@@ -23,7 +23,7 @@ from roll.objects import importable_objects, replace_objects
 from roll.preflight import preflight
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
 
     from roll.background import Training
     from roll.commands.evaluate import Evaluation
@@ -83,12 +83,14 @@ def start(
 
     Signals do not reach the run: `stop` of the result finishes its step and ends it.
     """
-    from roll.background import Training
+    from roll.background import Training, check_alone
 
     work, loaded = _training(config, rewards, overrides, overwrite=overwrite, resume=resume)
+    directory = Path(loaded.run.directory) / loaded.run.name
+    check_alone(directory)
     with _objects_of(loaded):
         preflight(loaded)  # its errors belong to this call
-    return Training(Path(loaded.run.directory) / loaded.run.name, work)
+    return Training(directory, work)
 
 
 def _training(

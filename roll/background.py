@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from roll.commands.lifecycle import Embedded
 from roll.errors import ConfigError
+from roll.pipelines.interrupt import EXIT_S
 from roll.tracking.curve import Series, curve_svg
 
 if TYPE_CHECKING:
@@ -58,9 +60,9 @@ class Training:
         self._stopping = self._done = False
         self._result: Result | None = None
         self._error: BaseException | None = None
-        if any(thread.name == _THREAD for thread in threading.enumerate()):
-            raise ConfigError(f"{directory}: another training runs in this process; stop it, or wait for its result()")
-        threading.Thread(target=self._run, name=_THREAD, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+        atexit.register(self._end_with_process)
+        self._thread.start()
 
     @property
     def running(self) -> bool:
@@ -91,10 +93,7 @@ class Training:
 
     def stop(self) -> Result:
         """Finish the step, write a checkpoint and end the run, as the first Ctrl-C of `train`."""
-        with self._changed:
-            self._stopping = True
-            if self._interrupt is not None:
-                self._interrupt.requested = True
+        self._request_stop()
         return self.result()
 
     def plot(self, *names: str) -> Picture:
@@ -123,9 +122,21 @@ class Training:
             self._result = self._work(Embedded(on_step=self._on_step, on_start=self._on_start))
         except BaseException as error:  # noqa: BLE001 - the thread of the caller raises it
             self._error = error
+        atexit.unregister(self._end_with_process)
         with self._changed:
             self._done = True
             self._changed.notify_all()
+
+    def _request_stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            if self._interrupt is not None:
+                self._interrupt.requested = True
+
+    def _end_with_process(self) -> None:
+        """Tensor operations of a thread must not outlive the interpreter; files are complete in any case."""
+        self._request_stop()
+        self._thread.join(EXIT_S)
 
     def _on_start(self, interrupt: Interrupt) -> None:
         with self._changed:
@@ -136,6 +147,12 @@ class Training:
         with self._changed:
             self._rows.append({"step": step, **metrics})
             self._changed.notify_all()
+
+
+def check_alone(directory: Path) -> None:
+    """Raise `ConfigError` while a training runs in the background of this process."""
+    if any(thread.name == _THREAD for thread in threading.enumerate()):
+        raise ConfigError(f"{directory}: another training runs in this process; stop it, or wait for its result()")
 
 
 def frame(rows: Sequence[Mapping[str, Any]], index: str | None = None) -> Any:

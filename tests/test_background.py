@@ -56,15 +56,28 @@ def test_stop_finishes_the_step_and_a_later_start_resumes(tmp_path: Path) -> Non
 
     more: dict[str, Any] = {"rewards": {"sums": slow}, "directory": tmp_path}
     training = roll.start(CONFIG, steps=1000, **more)
-    next(row for row in training if row["step"] == 1)
-    with pytest.raises(roll.ConfigError, match="another training runs in this process; stop it"):
-        roll.start(CONFIG, name="second", **more)
-    stopped = training.stop()
+    try:
+        next(row for row in training if row["step"] == 1)
+        with pytest.raises(roll.ConfigError, match="another training runs in this process; stop it"):
+            roll.start(CONFIG, name="second", **more)
+    finally:
+        stopped = training.stop()
     assert not stopped.finished and 1 <= stopped.steps < 1000 and stopped.checkpoint is not None
-    rows = list(roll.start(CONFIG, steps=1000, resume=True, **more, **{"tasks.0.share": 1}).stop().metrics)
-    assert rows
-    resumed = roll.resume(stopped.directory, rewards={"sums": slow}, steps=roll.metrics(stopped.directory)[-1]["step"])
-    assert resumed.finished
+    again = roll.start(CONFIG, steps=stopped.steps + 2, resume=True, **more)
+    assert [row["step"] for row in again] == [stopped.steps + 1, stopped.steps + 2] and again.result().finished
+
+
+def test_a_process_that_ends_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import roll\ntraining = roll.start({CONFIG!r}, directory={str(tmp_path)!r}, steps=100000)\n"
+        "next(row for row in training if row['step'] == 3)\nprint('over')\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "over"), ended.stderr
+    done = roll.metrics(tmp_path / "tiny")[-1]["step"]
+    assert roll.resume(tmp_path / "tiny", steps=done + 1).finished
 
 
 def test_the_error_of_a_run_is_raised_by_its_iteration(tmp_path: Path) -> None:

@@ -26,8 +26,6 @@ SMALL = {
         "validation.tasks.0.limit=8",
         "threads=1",
     ],
-    "eval": ["validation.tasks.0.limit=8", "threads=1"],
-    "resume": ["steps=3"],
 }
 """What makes a command of the README a matter of seconds."""
 
@@ -49,6 +47,12 @@ def commands(program: str) -> list[list[str]]:
 def targets() -> Iterator[str]:
     for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines():
         yield from re.findall(r"^(\w+):", line)
+
+
+def demo() -> list[list[str]]:
+    """The commands of `make demo`, which those of the README come after."""
+    target = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
+    return [shlex.split(line)[1:] for line in target.splitlines() if line.startswith("\t$(BIN)/roll ")]
 
 
 def test_the_readme_uses_no_program_that_is_not_tested_here() -> None:
@@ -76,12 +80,12 @@ def test_the_script_of_the_readme_exists_and_its_overrides_are_keys() -> None:
 def test_every_roll_command_of_the_readme_runs_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     ran: list[str] = []
-    for arguments in commands("roll"):
+    for arguments in (*demo(), *commands("roll")):
         with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
             main([*arguments, *SMALL.get(arguments[0], [])])
         assert not ended.value.code, (arguments, capsys.readouterr())
         ran.append(arguments[0])
-    assert set(ran) == {"train", "bench"}
+    assert set(ran) == {"sft", "train", "bench"}
 
 
 def test_the_code_of_the_readme_is_that_of_the_example() -> None:

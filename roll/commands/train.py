@@ -194,7 +194,6 @@ async def _train(
     terminal: Terminal,
 ) -> Result:
     """A fresh run, or a resumed one."""
-    # The lines of a run in the background would mix with those of the program.
     origin, resumed, terminal.quiet = start.origin, start.origin is None, start.on_step is not None
     callbacks = Callbacks((section.spec for section in run.callbacks), start.on_step)
     kept = start.supervised and replace(start.supervised.kept, take_up=start.checkpoint is not None)

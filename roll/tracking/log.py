@@ -33,7 +33,7 @@ class Terminal(logging.Handler):
         self.show: Callable[[str], None] | None = None
         """Prints a line above a live view; None: standard output, and standard error for warnings."""
         self.quiet = False
-        """Print warnings only."""
+        """Print warnings only: the lines of a run in the background would mix with those of the program."""
 
     def emit(self, record: logging.LogRecord) -> None:
         announced: bool | None = None if self.quiet else getattr(record, _ANNOUNCED, None)

@@ -134,7 +134,7 @@ class Training:
                 self._interrupt.requested = True
 
     def _end_with_process(self) -> None:
-        """Tensor operations of a thread must not outlive the interpreter; files are complete in any case."""
+        """Tensor operations must not outlive the interpreter. The step is abandoned; what is on disk is complete."""
         self._request_stop()
         self._thread.join(EXIT_S)
 

@@ -69,13 +69,15 @@ def test_stop_finishes_the_step_and_a_later_start_resumes(tmp_path: Path) -> Non
 
 def test_a_process_that_ends_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text(
-        f"import roll\ntraining = roll.start({CONFIG!r}, directory={str(tmp_path)!r}, steps=100000)\n"
-        "next(row for row in training if row['step'] == 3)\nprint('over')\n",
-        encoding="utf-8",
-    )
+    options = {"directory": str(tmp_path), "steps": 100_000, "checkpoint.every": 1}
+    lines = [
+        f"import roll; training = roll.start({CONFIG!r}, **{options!r})",
+        "next(row for row in training if row['step'] == 3)",
+        "print('over')",
+    ]
+    program.write_text("\n".join(lines), encoding="utf-8")
     ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "over"), ended.stderr
+    assert (ended.returncode, ended.stdout.splitlines()[-1], ended.stderr) == (0, "over", "")
     done = roll.metrics(tmp_path / "tiny")[-1]["step"]
     assert roll.resume(tmp_path / "tiny", steps=done + 1).finished
 

@@ -36,7 +36,9 @@ class Terminal(logging.Handler):
         """Print warnings only: the lines of a run in the background would mix with those of the program."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        announced: bool | None = None if self.quiet else getattr(record, _ANNOUNCED, None)
+        announced: bool | None = getattr(record, _ANNOUNCED, None)
+        if announced and self.quiet:
+            announced = None
         if announced is False or (announced is None and record.levelno < logging.WARNING):
             return
         if self.show is not None:

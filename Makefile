@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox prometheus test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
+.PHONY: setup demo sandbox prometheus test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,7 +22,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing test dependencies"
-	$(PIP) --editable ".[dev,data,lora,mcp,wandb,swanlab]"
+	$(PIP) --editable ".[dev,data,docs,lora,mcp,notebook,wandb,swanlab]"
 	touch $@
 
 setup: $(VENV)/.dev
@@ -116,8 +116,20 @@ check: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
 
+# The documentation site, in the folder site. A broken link is an error; a test builds it, too.
+site: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Pictures of the page docs/concepts.md, from a run of half a minute.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m docs.pictures
+
+# The outputs of docs/notebook.ipynb.
+notebook: $(VENV)/.dev
+	mkdir -p runs/notebook && $(BIN)/python -m docs.notebook runs/notebook
+
 bench: $(VENV)/.dev
 	$(BIN)/roll bench all
 
 clean:
-	rm -rf $(VENV) $(ENGINES) runs build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES) runs build dist site *.egg-info

@@ -10,12 +10,16 @@ if TYPE_CHECKING:
         Result,
         RollError,
         RunStopped,
+        Training,
         WorkerDied,
         evaluate,
         load,
         metrics,
+        metrics_frame,
         resume,
         samples,
+        samples_frame,
+        start,
         train,
     )
 
@@ -27,12 +31,16 @@ __all__ = [
     "Result",
     "RollError",
     "RunStopped",
+    "Training",
     "WorkerDied",
     "evaluate",
     "load",
     "metrics",
+    "metrics_frame",
     "resume",
     "samples",
+    "samples_frame",
+    "start",
     "train",
 ]
 

@@ -23,7 +23,11 @@ from roll.objects import importable_objects, replace_objects
 from roll.preflight import preflight
 
 if TYPE_CHECKING:
+    from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
+
+    from roll.background import Training
     from roll.commands.evaluate import Evaluation
+    from roll.commands.lifecycle import Embedded
     from roll.commands.train import Result
 
 __all__ = [
@@ -33,12 +37,16 @@ __all__ = [
     "Result",
     "RollError",
     "RunStopped",
+    "Training",
     "WorkerDied",
     "evaluate",
     "load",
     "metrics",
+    "metrics_frame",
     "resume",
     "samples",
+    "samples_frame",
+    "start",
     "train",
 ]
 
@@ -64,15 +72,47 @@ def train(
 
     The first Ctrl-C finishes the step and returns; the second raises `KeyboardInterrupt`.
     """
+    work, _ = _training(config, rewards, overrides, overwrite=overwrite, resume=resume)
+    return work(None)
+
+
+def start(
+    config: Config, *, rewards: Rewards | None = None, overwrite: bool = False, resume: bool = False, **overrides: Any
+) -> Training:
+    """Train a model in the background, one run at a time; the arguments are those of `train`.
+
+    Signals do not reach the run: `stop` of the result finishes its step and ends it.
+    """
+    from roll.background import Training, check_alone
+
+    work, loaded = _training(config, rewards, overrides, overwrite=overwrite, resume=resume)
+    directory = Path(loaded.run.directory) / loaded.run.name
+    check_alone(directory)
+    with _objects_of(loaded):
+        preflight(loaded)  # its errors belong to this call
+    return Training(directory, work)
+
+
+def _training(
+    config: Config, rewards: Rewards | None, overrides: Mapping[str, Any], *, overwrite: bool, resume: bool
+) -> tuple[Callable[[Embedded | None], Result], LoadedRun]:
+    """The training of a valid configuration as a function, and the run."""
     from roll.commands import train as commands
+    from roll.commands.lifecycle import Embedded
 
     if overwrite and resume:
         raise ConfigError("train: overwrite=True deletes the run that resume=True continues; leave one of them out")
     loaded, assignments = _load(config, rewards, overrides)
-    with _objects_of(loaded):
-        preflight(loaded)
-        again = [assignments[key] for key in overrides]  # a resumed run has its rewards in its configuration
-        return commands.train(loaded, overwrite=overwrite, resume=resume, overrides=again, embedded=True)
+    again = [assignments[key] for key in overrides]  # a resumed run has its rewards in its configuration
+
+    def work(embedded: Embedded | None) -> Result:
+        with _objects_of(loaded):
+            preflight(loaded)
+            return commands.train(
+                loaded, overwrite=overwrite, resume=resume, overrides=again, embedded=embedded or Embedded()
+            )
+
+    return work, loaded
 
 
 def resume(run: str | PathLike[str], *, rewards: Rewards | None = None, **overrides: Any) -> Result:
@@ -81,10 +121,11 @@ def resume(run: str | PathLike[str], *, rewards: Rewards | None = None, **overri
     Objects that the run was started with must be passed again, unless they can be imported.
     """
     from roll.commands import train as commands
+    from roll.commands.lifecycle import Embedded
 
     loaded, assignments = _load(Path(run) / "config.yaml", rewards, overrides)
     with _objects_of(loaded):
-        return commands.resume(Path(run), list(assignments.values()), embedded=True)
+        return commands.resume(Path(run), list(assignments.values()), embedded=Embedded())
 
 
 def evaluate(config: Config, *, rewards: Rewards | None = None, **overrides: Any) -> Evaluation:
@@ -120,6 +161,20 @@ def samples(
 
     query = SampleQuery(step=step, last=last, domain=domain, status=status)
     return [_flatten(row) for row in sample_rows(Path(run), query)]
+
+
+def metrics_frame(run: str | PathLike[str]) -> DataFrame:
+    """The metrics of a run as a DataFrame of pandas, with the step as its index."""
+    from roll.background import frame
+
+    return frame(metrics(run), "step")
+
+
+def samples_frame(run: str | PathLike[str], **query: Any) -> DataFrame:
+    """The rows of `samples` with these arguments as a DataFrame of pandas."""
+    from roll.background import frame
+
+    return frame(samples(run, **query))
 
 
 def _flatten(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,4 +244,8 @@ def __getattr__(name: str) -> Any:
         from roll.commands.evaluate import Evaluation
 
         return Evaluation
+    if name == "Training":
+        from roll.background import Training
+
+        return Training
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -254,7 +254,7 @@ def test_importing_roll_and_loading_a_run_imports_no_torch() -> None:
         "assert 'pydantic' not in sys.modules\n"
         "roll.load({'model': {'path': 'm'}, 'algorithm': 'grpo', 'tasks': [{'name': 's', 'data': 'd.jsonl', "
         "'reward': lambda task, response: 1.0}]})\n"
-        "assert set(roll.__all__) <= {*dir(__import__('roll.api').api), 'Result', 'Evaluation'}\n"
+        "assert set(roll.__all__) <= {*dir(__import__('roll.api').api), 'Result', 'Evaluation', 'Training'}\n"
         "print('torch' in sys.modules, 'ray' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -13,6 +13,7 @@ import torch
 
 from examples import rl_in_60_lines
 from roll.commands import train as commands
+from roll.commands.lifecycle import Embedded
 from roll.config.load import LoadedRun, load
 from roll.engines.base import Trainer
 from roll.tracking.sinks import read_lines
@@ -124,7 +125,7 @@ def test_a_run_resumed_from_its_middle_equals_the_unbroken_one(
     commands.train(start("name=whole"), overwrite=False)
     FUSE[:] = [event, *[nothing] * (3 + 2 * 9 + 3 + 4)]  # in step 3: after two validations of 3 and two steps of 9
     with contextlib.suppress(KeyboardInterrupt):
-        commands.train(start("name=broken"), overwrite=False, embedded=True)
+        commands.train(start("name=broken"), overwrite=False, embedded=Embedded())
     assert not FUSE, "the interruption really came"
     assert (tmp_path / "broken/checkpoints" / f"step-{kept}").is_dir() and not (tmp_path / "broken/model").exists()
     commands.resume(tmp_path / "broken", [])
@@ -141,7 +142,7 @@ def test_a_resumed_run_remembers_critic_reference_and_coefficients(start: Any, t
     commands.train(start("name=whole", algorithm), overwrite=False)
     FUSE[:] = [pull_the_plug, *[nothing] * (3 + 2 * 9 + 3 + 4)]
     with contextlib.suppress(KeyboardInterrupt):
-        commands.train(start("name=broken", algorithm), overwrite=False, embedded=True)
+        commands.train(start("name=broken", algorithm), overwrite=False, embedded=Embedded())
     assert not FUSE, "the interruption really came"
     commands.resume(tmp_path / "broken", [])
     assert equal(weights(tmp_path / "whole"), weights(tmp_path / "broken"))

@@ -26,8 +26,6 @@ SMALL = {
         "validation.tasks.0.limit=8",
         "threads=1",
     ],
-    "eval": ["validation.tasks.0.limit=8", "threads=1"],
-    "resume": ["steps=3"],
 }
 """What makes a command of the README a matter of seconds."""
 
@@ -51,9 +49,15 @@ def targets() -> Iterator[str]:
         yield from re.findall(r"^(\w+):", line)
 
 
+def demo() -> list[list[str]]:
+    """The commands of `make demo`, which those of the README come after."""
+    target = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndemo:")[2].partition("\n\n")[0]
+    return [shlex.split(line)[1:] for line in target.splitlines() if line.startswith("\t$(BIN)/roll ")]
+
+
 def test_the_readme_uses_no_program_that_is_not_tested_here() -> None:
     used = {shlex.split(line)[0] for block in blocks("sh") for line in block.splitlines()}
-    assert used == {"make", "roll", "source", ".venv/bin/python"}
+    assert used == {"make", "roll", ".venv/bin/python"}
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
@@ -62,7 +66,7 @@ def test_every_make_target_of_the_readme_exists() -> None:
 
 
 def test_the_environment_to_activate_is_the_one_that_make_makes() -> None:
-    assert commands("source") == [[".venv/bin/activate"]]
+    assert "\nsource .venv/bin/activate\n" in (ROOT / "docs/start/laptop.md").read_text(encoding="utf-8")
     assert "VENV := .venv\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -76,12 +80,12 @@ def test_the_script_of_the_readme_exists_and_its_overrides_are_keys() -> None:
 def test_every_roll_command_of_the_readme_runs_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     ran: list[str] = []
-    for arguments in commands("roll"):
+    for arguments in (*demo(), *commands("roll")):
         with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
             main([*arguments, *SMALL.get(arguments[0], [])])
         assert not ended.value.code, (arguments, capsys.readouterr())
         ran.append(arguments[0])
-    assert set(ran) == {"check", "explain", "sft", "train", "samples", "eval", "resume", "bench"}
+    assert set(ran) == {"sft", "train", "bench"}
 
 
 def test_the_code_of_the_readme_is_that_of_the_example() -> None:

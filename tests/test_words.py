@@ -27,7 +27,10 @@ PARTICIPLES = {
     "left", "meant", "built", "bound", "spread", "split",
 }  # fmt: skip
 IDIOMS_PER_1000_WORDS, CLASSES_TWICE, OPAQUE_PER_1000, PARTICIPLE_PERCENT, WORDS_PER_SENTENCE = 0.5, 8, 2.0, 5.0, 22
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for folder in ("docs", "docs/start", "docs/tutorials") for page in sorted((ROOT / folder).glob("*.md"))),
+]
 
 
 def prose(source: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -107,6 +110,14 @@ def test_functions_are_named_by_verbs() -> None:
 def test_sentences_of_a_page_are_short_on_average(page: Path) -> None:
     lengths = sentences(page.read_text(encoding="utf-8"))
     assert sum(lengths) / len(lengths) <= WORDS_PER_SENTENCE
+
+
+@pytest.mark.parametrize("folder", ["start", "tutorials"])
+def test_lines_of_a_page_have_at_most_120_characters(folder: str) -> None:
+    pages = sorted((ROOT / "docs" / folder).glob("*.md"))
+    code = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+    lines = [(page.name, line) for page in pages for line in code.sub("", page.read_text("utf-8")).splitlines()]
+    assert [line for line in lines if len(line[1]) > 120 and not line[1].startswith("|")] == []
 
 
 def test_the_changelog_has_at_most_twenty_lines_per_release() -> None:

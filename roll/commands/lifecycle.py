@@ -11,10 +11,10 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -39,6 +39,16 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _POLL_S = 0.1
 """Python runs signal handlers only between two operations of the main thread, not while it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """How a program follows and stops a run that is a part of it, and that never ends the process."""
+
+    on_start: Callable[[Interrupt], None] | None = None
+    """Called once, with the interrupt whose `requested` ends the run after its step."""
+    on_step: Callable[[int, Mapping[str, float]], None] | None = None
+    """Called after every step, in the thread of the run."""
 
 
 @asynccontextmanager
@@ -152,10 +162,13 @@ def run_to_end(
             raise
 
 
-def interrupt_of(run: Run, directory: RunDirectory, *, embedded: bool = False) -> Interrupt:
+def interrupt_of(run: Run, directory: RunDirectory, *, embedded: Embedded | None = None) -> Interrupt:
     """The reaction of a run to signals; an embedded one never ends the process."""
     settings, exit_now = run.interrupt, None if embedded else partial(exit_at_once, directory)
-    return Interrupt(mode=settings.mode, grace_s=settings.grace_s, exit_now=exit_now)
+    interrupt = Interrupt(mode=settings.mode, grace_s=settings.grace_s, exit_now=exit_now)
+    if embedded is not None and embedded.on_start is not None:
+        embedded.on_start(interrupt)
+    return interrupt
 
 
 def exit_at_once(directory: RunDirectory) -> None:

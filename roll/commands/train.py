@@ -19,7 +19,7 @@ from roll.checkpoint import Checkpoints, IntactCheckpoint
 from roll.checksums import check_model
 from roll.commands import sft
 from roll.commands.fetching import check_unused, fetch_newest, fetch_run, mirror_url, newest_checkpoint
-from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
+from roll.commands.lifecycle import Embedded, interrupt_of, report_screening, run_to_end, running
 from roll.commands.reward_audit import audit_at_start
 from roll.commands.supervise import Supervised
 from roll.config.load import LoadedRun, dump, load
@@ -41,7 +41,7 @@ from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
 from roll.rollout.source import TaskSource, check_environments
-from roll.tracking.callbacks import Callbacks
+from roll.tracking.callbacks import Callbacks, OnStep
 from roll.tracking.curve import curve_from
 from roll.tracking.directory import RunDirectory
 from roll.tracking.log import Terminal, announce
@@ -87,6 +87,7 @@ class _Start:
     """The file of a fresh run; None: the run is resumed."""
     checkpoint: IntactCheckpoint | None = None
     supervised: Supervised | None = None
+    on_step: OnStep | None = None
 
 
 def train(
@@ -95,7 +96,7 @@ def train(
     overwrite: bool,
     resume: bool = False,
     overrides: Sequence[str] = (),
-    embedded: bool = False,
+    embedded: Embedded | None = None,
     supervised: Supervised | None = None,
 ) -> Result:
     """`roll train`: a fresh run; with `resume`, the run in the directory if it has anything to continue from.
@@ -119,7 +120,7 @@ def resume(
     overrides: Sequence[str],
     *,
     source: str | None = None,
-    embedded: bool = False,
+    embedded: Embedded | None = None,
     supervised: Supervised | None = None,
 ) -> Result:
     """`roll resume`: continue a run from its newest checkpoint, or from that of the store `source`."""
@@ -134,7 +135,7 @@ def _resume(
     overrides: Sequence[str],
     file: Run | None = None,
     *,
-    embedded: bool,
+    embedded: Embedded | None,
     supervised: Supervised | None,
 ) -> Result:
     """Continue with the configuration in the directory; refuses if `file`, the user's configuration, differs."""
@@ -178,9 +179,10 @@ def _resumable(run: Run, directory: RunDirectory) -> bool:
     return False
 
 
-def _run(run: Run, directory: RunDirectory, start: _Start, *, embedded: bool) -> Result:
+def _run(run: Run, directory: RunDirectory, start: _Start, *, embedded: Embedded | None) -> Result:
     """Train to the end or to an interrupt."""
     interrupt = interrupt_of(run, directory, embedded=embedded)
+    start = replace(start, on_step=embedded and embedded.on_step)
     with closing(build_metrics_server(run, directory.path.name, run.steps)) as server:
         work, supervised = partial(_train, run, directory, start, interrupt, server), start.supervised
         if supervised is None:
@@ -198,8 +200,8 @@ async def _train(
 ) -> Result:
     """A fresh run, or a resumed one."""
     monitor = server.start()
-    origin, resumed = start.origin, start.origin is None
-    callbacks = Callbacks(section.spec for section in run.callbacks)
+    origin, resumed, terminal.quiet = start.origin, start.origin is None, start.on_step is not None
+    callbacks = Callbacks((section.spec for section in run.callbacks), start.on_step)
     kept = start.supervised and replace(start.supervised.kept, take_up=start.checkpoint is not None)
     paths = RunPaths(directory=directory.path, resumed=resumed, kept=kept)
     roles = build_roles(run, run.actor_train.optimizer, run.num_actor_updates, paths=paths)

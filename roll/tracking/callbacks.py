@@ -8,13 +8,16 @@ run in the process of the loop. An exception in one ends the run with one line; 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import CALLBACKS, SINKS, Table
 from roll.types import Spec
+
+OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
+"""Called with the number of a step and its metrics."""
 
 
 class UserObject:
@@ -59,8 +62,15 @@ class UserSink(UserObject):
 class Callbacks:
     """The callbacks of a run, in the order of the file; a `Sink`."""
 
-    def __init__(self, specs: Iterable[Spec]) -> None:
+    def __init__(self, specs: Iterable[Spec], on_step: OnStep | None = None) -> None:
         self._objects = [UserObject(CALLBACKS, spec) for spec in specs]
+        self._on_step = on_step
+        """Callback of the program that the run is a part of."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether such a program shows the steps itself."""
+        return self._on_step is not None
 
     def start(self, directory: Path, step: int) -> None:
         """Call `on_start` with the directory of the run and the number of finished steps."""
@@ -70,6 +80,8 @@ class Callbacks:
         """Call `on_step`, each time with a copy."""
         for each in self._objects:
             each.call("on_step", step, dict(metrics))
+        if self._on_step is not None:
+            self._on_step(step, metrics)
 
     def checkpoint_saved(self, step: int, path: Path) -> None:
         """Call `on_checkpoint` with the folder of a complete checkpoint."""

@@ -69,9 +69,13 @@ class Terminal(logging.Handler):
         """What lines in JSON say of this process."""
         self.show: Callable[[str], None] | None = None
         """Prints a line above a live view; None: standard output, and standard error for warnings."""
+        self.quiet = False
+        """Print warnings only: the lines of a run in the background would mix with those of the program."""
 
     def emit(self, record: logging.LogRecord) -> None:
         announced: bool | None = getattr(record, _ANNOUNCED, None)
+        if announced and self.quiet:
+            announced = None
         if announced is False or (announced is None and record.levelno < logging.WARNING):
             return
         if self.show is not None and not self.structured:
@@ -84,8 +88,8 @@ class Terminal(logging.Handler):
 
     @contextmanager
     def showing(self, show: Callable[[str], None]) -> Generator[None]:
-        """Print with `show` inside the block."""
-        self.show = show
+        """Print with `show` inside the block, unless `quiet`."""
+        self.show = None if self.quiet else show
         try:
             yield
         finally:

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from rich.console import Console
+
 from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
@@ -150,9 +152,10 @@ def build_reporter(
     callbacks: Callbacks | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Reporter:
-    """Terminal output, sinks and callbacks. A resumed run removes what an earlier process wrote for later steps.
+    """Terminal output unless the callbacks are quiet, sinks and callbacks.
 
-    It also writes the metrics of its checkpoint if the earlier process was killed before it did.
+    A resumed run removes what an earlier process wrote for later steps. It also writes the metrics of its checkpoint if
+    the earlier process was killed before it did.
     """
     lines = JsonLines(directory.metrics)
     start = None if resume is None else resume.step
@@ -169,7 +172,7 @@ def build_reporter(
     if callbacks is not None:
         callbacks.start(directory.path, start or 0)
         all_sinks.append(callbacks)
-    progress = Progress(steps or run.steps, name)
+    progress = Progress(steps or run.steps, name, console=Console(quiet=callbacks is not None and callbacks.quiet))
     if run.interrupt.grace_s is not None:
         all_sinks.append(GraceCheck(run.interrupt.grace_s, progress.note))
     reporter = Reporter(progress, all_sinks)

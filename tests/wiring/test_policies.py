@@ -17,6 +17,7 @@ import torch
 from roll.cluster.inline import InlineCluster
 from roll.commands import train as commands
 from roll.commands.evaluate import evaluate
+from roll.commands.lifecycle import Embedded
 from roll.commands.sft import sft
 from roll.config.load import LoadedRun, load
 from roll.config.schema import Run
@@ -158,7 +159,7 @@ def test_a_resumed_run_of_two_policies_equals_the_unbroken_one(event: Callable[[
         *[nothing] * (4 + 16 + 6),
     ]  # in the second step, after 4 validation games and 16 of the first step
     with contextlib.suppress(KeyboardInterrupt):
-        commands.train(loaded(tmp_path, "name=broken"), overwrite=False, embedded=True)
+        commands.train(loaded(tmp_path, "name=broken"), overwrite=False, embedded=Embedded())
     assert not FUSE and not (tmp_path / "broken" / "model").exists(), "the run was interrupted"
     commands.resume(tmp_path / "broken", [])
     for name in ("crosses", "rounds"):

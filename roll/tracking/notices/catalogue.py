@@ -46,8 +46,8 @@ CATALOGUE: dict[NoticeKind, NoticeType] = {
     ),
     "no_signal": NoticeType(
         title="no signal",
-        condition="In 5 steps in a row with 32 groups, 90 % of them were filtered or have equal rewards; unless the "
-        "run has reached its best reward.",
+        condition="In 5 steps in a row with 32 groups, 90 % of them have equal rewards: half of them were filtered, or "
+        "the rewards of 30 % differed before and the reward is not at its best.",
         metrics=("trained/uniform", "filtered/groups", "trained/groups", "reward/mean"),
         keys=("tasks", "rollout.group_size", "algorithm.filters", "rollout.temperature"),
     ),

@@ -1,4 +1,4 @@
-"""Detectors of a reward that falls: of the whole run, or of one domain while the others go on."""
+"""Detectors of a reward that falls: of the whole run, or of one domain alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MIN_CHANGE = 1 / 3
 _JUMP = 6.0
 """Least sudden rise, in standard deviations of one step: learning is slower than that."""
 _MAX_OTHERS = 0.5
-"""A domain breaks alone if the others change by less than this fraction of its own change."""
+"""A domain breaks alone if the others change by less than this fraction of that change."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class _Domain:
 
 @dataclass(slots=True)
 class DomainBreak:
-    """Finds a domain whose reward changes suddenly, or falls far below its best, while the others go on."""
+    """Finds a domain whose reward changes suddenly, or falls far below its best, alone."""
 
     kind: NoticeKind = "domain_break"
     num_calm: int = NEWEST

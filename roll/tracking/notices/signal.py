@@ -19,6 +19,9 @@ _MIN_GROUPS = 32.0
 _MAX_SIGNAL = 0.1
 """Fraction of the complete groups with different rewards up to which a step has next to no signal."""
 
+_MIN_SIGNAL_BEFORE = 0.3
+"""Fraction of such groups that a run has to have had before it can lose its signal."""
+
 
 @dataclass(slots=True)
 class ConstantReward:
@@ -66,9 +69,9 @@ class ConstantReward:
 
 @dataclass(slots=True)
 class NoSignal:
-    """Finds steps in which almost all complete groups were filtered, or have equal rewards.
+    """Finds steps in which almost all complete groups were filtered, or have equal rewards after they differed.
 
-    Groups that are not filtered count only if rewards differ in some of them: else `ConstantReward` reports it.
+    Without a filter, a model that starts with little success is not reported: it has little signal until it learns.
     """
 
     kind: NoticeKind = "no_signal"
@@ -77,6 +80,8 @@ class NoSignal:
     """Fraction of the complete groups with different rewards."""
     _counts: Recent = field(default_factory=lambda: Recent(WINDOW))
     _filtered: Recent = field(default_factory=lambda: Recent(WINDOW))
+    _highest: float = 0.0
+    """Highest mean of `_shares`."""
     _best: float = float("-inf")
     """Best reward of a step with enough signal."""
 
@@ -94,8 +99,10 @@ class NoSignal:
         low = enough and max(self._shares.values) <= _MAX_SIGNAL
         if share > _MAX_SIGNAL:
             self._best = max(self._best, reward)
-        solved = num_filtered == 0 and reward >= self._best > float("-inf")
-        if low and not solved and (num_filtered > 0 or max(self._shares.values) > 0):
+        if enough:
+            self._highest = max(self._highest, fmean(self._shares.values))
+        lost = self._highest >= _MIN_SIGNAL_BEFORE and reward < self._best
+        if low and (num_filtered > total / 2 or lost):
             text = (
                 f"in each of {WINDOW} steps, rewards differ in at most {max(self._shares.values):.0%} of the complete "
                 f"groups ({num_filtered:.0f} of {total:.0f} were filtered)"

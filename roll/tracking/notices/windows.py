@@ -28,7 +28,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def noise_of_difference(deviation: float, num_before: int, num_after: int) -> float:
-    """Standard deviation of the difference of two means over so many steps."""
+    """Standard deviation of the difference of the means of `num_before` and `num_after` steps."""
     return deviation * math.sqrt(1 / num_before + 1 / num_after)
 
 
@@ -61,8 +61,8 @@ class Fall:
     """Detects a mean that has fallen far below the best mean of the series.
 
     The margin is the larger of a third of the best and half of the gain since the first steps: rewards of runs that
-    learn fall by up to a sixth for a while. The fall must also be four times its noise. Noise is measured up to the best
-    step, from the differences of adjacent steps or from their standard errors, whichever are larger. With standard
+    learn fall by up to a sixth for a while. The fall must also be four times its noise. The noise is measured up to the
+    best step, from the differences of adjacent steps or from their standard errors, whichever are larger. With standard
     errors, the first steps already have a mean: a learning rate that is far too high leaves only one good step.
     """
 

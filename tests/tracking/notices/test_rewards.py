@@ -144,12 +144,14 @@ def test_steps_without_signal_are_reported_if_groups_are_filtered(observe: Calla
 
 
 def test_steps_without_signal_are_reported_if_no_filter_removes_them(begins: Begins) -> None:
-    groups = [16.0] * 8
-    assert begins(trained__groups=groups, trained__uniform=[0.95] * 8) == [(5, "no_signal")]
-    assert begins(trained__groups=groups, trained__uniform=[0.85] * 8) == []
-    assert begins(trained__groups=groups, trained__uniform=[1.0] * 8) == [], "the constant reward reports it"
-    learned = [0.2, 0.8] + [1.0] * 8
-    assert begins(trained__groups=[16.0] * 10, trained__uniform=[0.1, 0.5] + [0.95] * 8, reward__mean=learned) == []
+    groups, rewards = [16.0] * 20, [0.5] * 5 + [0.4] * 15
+    assert begins(trained__groups=groups, trained__uniform=[0.5] * 10 + [0.95] * 10, reward__mean=rewards) == [
+        (15, "no_signal")
+    ]
+    assert begins(trained__groups=groups, trained__uniform=[0.5] * 10 + [0.85] * 10, reward__mean=rewards) == []
+    assert begins(trained__groups=groups, trained__uniform=[0.95] * 20, reward__mean=rewards) == [], "from the start"
+    learned = [0.05 * step for step in range(20)]
+    assert begins(trained__groups=groups, trained__uniform=[0.5] * 10 + [0.95] * 10, reward__mean=learned) == []
 
 
 def test_a_validation_falls_by_four_standard_errors(begins: Begins) -> None:

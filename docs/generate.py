@@ -14,6 +14,7 @@ from roll.config.schema import Run
 from roll.config.section import Section, SpecConfig
 from roll.signature import field_notes
 from roll.tracking.glossary import page as metrics_page
+from roll.tracking.notices.catalogue import page as notices_table
 
 ROOT = Path(__file__).parents[1]
 CORPORA = ROOT / "tests/rewards/corpus"
@@ -46,6 +47,7 @@ def pages() -> dict[Path, str]:
     """Every generated page by its file."""
     written = {
         "metrics.md": metrics_page(),
+        "notices.md": notices_page(),
         "reference/config.md": config_page(),
         "reference/types.md": types_page(),
         "reference/verifiers.md": verifiers_page(),
@@ -71,6 +73,14 @@ def readme() -> str:
 | differently in vLLM, on the CPU | {", ".join(others) or "none"} |
 """
     return f"{before}{start}{table}{end}{after}"
+
+
+def notices_page() -> str:
+    """The page about notices with the table of all kinds."""
+    text = (ROOT / "docs/notices.md").read_text(encoding="utf-8")
+    before, start, rest = text.partition("<!-- notices: from roll/tracking/notices/catalogue.py -->\n")
+    _, end, after = rest.partition("<!-- end of notices -->\n")
+    return f"{before}{start}{notices_table()}{end}{after}"
 
 
 def config_page() -> str:

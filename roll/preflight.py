@@ -23,7 +23,8 @@ from roll.registry import CALLBACKS, DATASETS, ENVS, OPTIMIZERS, PARTS, REWARDS,
 _STEP_METRICS = (
     *("reward/mean", "reward/std", "reward/model", "reward/masked", "reward/spans"),
     *("length/mean", "length/max", "length/truncated", "staleness/mean", "staleness/max"),
-    *("tokens/generated", "tokens/trained", "sampler_mismatch/mean", "sampler_mismatch/max"),
+    *("tokens/generated", "tokens/trained", "trained/groups", "trained/uniform"),
+    *("sampler_mismatch/mean", "sampler_mismatch/max"),
     *("kl/reference", "kl/coefficient", "hacks/notices", "waiting/groups", "waiting/length", "waiting/reward"),
     *("bias/length", "bias/reward", "time/wait", "time/score", "time/update", "time/publish", "time/validate"),
 )
@@ -145,7 +146,7 @@ def _sources(run: Run) -> Iterator[tuple[str, TaskSourceConfig]]:
 def best_fault(run: Run) -> str:
     """Why this run never measures `checkpoint.best_metric`; empty if it does."""
     best = run.checkpoint.best_metric
-    domains = [f"domain/{task.name}/{each}" for task in run.tasks for each in ("reward", "std")]
+    domains = [f"domain/{task.name}/{each}" for task in run.tasks for each in ("reward", "std", "groups", "uniform")]
     known = [*_validation_metrics(run), *_STEP_METRICS, *domains]
     valid = best in known or best.startswith(tuple(_prefixes(run))) or _is_reward_part(best)
     if valid or best == Checkpoint().best_metric:
@@ -179,7 +180,7 @@ def _validation_metrics(run: Run) -> Iterator[str]:
     multi_sample = ["majority", *(f"pass@{k}" for k in sorted(ks))] if ks else []
     yield "validation/length"
     for prefix in ("validation", *(f"validation/{source.name}" for source in run.validation.tasks)):
-        yield from (f"{prefix}/{name}" for name in ("reward", "accuracy", "failed", *multi_sample))
+        yield from (f"{prefix}/{name}" for name in ("reward", "accuracy", "std", "tasks", "failed", *multi_sample))
 
 
 def _file_faults(run: Run) -> Iterator[tuple[str, str]]:

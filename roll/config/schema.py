@@ -19,6 +19,7 @@ from roll.config.model import SPECIAL_TOKENS as SPECIAL_TOKENS
 from roll.config.model import Model as Model
 from roll.config.model import Shape as Shape
 from roll.config.monitoring import LoggingConfig, MetricsConfig
+from roll.config.notices import NoticeKind
 from roll.config.policies import Policy, check_policies
 from roll.config.roles import (
     ROLES,
@@ -160,6 +161,8 @@ class Tracking(Section):
     """Project name; needs the extra `roll-rl[swanlab]`."""
     slow_phase_s: float = Field(default=30.0, gt=0)
     """Seconds after which a phase of a step is reported as slow, and at least five times its median so far."""
+    silenced: tuple[NoticeKind, ...] = ()
+    """Kinds of notices that are neither shown nor recorded."""
     sinks: tuple[SpecConfig, ...] = ()
     """Your own classes with `write(step, metrics)` and `close()`."""
 

@@ -171,6 +171,38 @@ class HackSuspected(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemNoticed(Event):
+    """The metrics show a problem of the run, which begins with this step."""
+
+    step: int
+    kind: str
+    """One of `roll.config.notices`."""
+    metric: str
+    """The metric that shows it."""
+    reason: str
+    """What was measured, in words."""
+    domain: str = ""
+    """Empty: the whole run."""
+    metrics: tuple[str, ...] = ()
+    """Metrics to look at."""
+    keys: tuple[str, ...] = ()
+    """Configuration keys to look at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemEnded(Event):
+    """The metrics do not show a problem any more that was noticed before."""
+
+    step: int
+    kind: str
+    metric: str
+    reason: str
+    since: int
+    """Step of the `ProblemNoticed` with this kind and metric."""
+    domain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsUpdated(Event):
     """The step's update was applied, or refused because it was not finite."""
 

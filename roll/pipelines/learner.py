@@ -68,8 +68,9 @@ class Learner:
         return batch
 
     async def update(self, step: int, batch: Batch, meter: Meter) -> None:
-        """Run all optimizer steps on this batch; the metrics are those of the last one."""
+        """Run all optimizer steps on this batch; the metrics are those of the last one, but all refusals count."""
         policy, value = self.recipe.objective(self._kl_coefficient), Objective(loss=self.recipe.value_loss)
+        refused = dict[str, float]()
         for epoch in range(self.recipe.epochs):
             seed = zlib.crc32(f"{self.seed} {step} {epoch}".encode())
             for part in minibatches(batch, self.recipe.minibatches, seed=seed):
@@ -77,9 +78,12 @@ class Learner:
                 if self.models.critic is not None:
                     metrics = await self._step(self.models.critic, step, weighed, value)
                     meter.log({name.replace("loss/", "critic/"): number for name, number in metrics.items()})
+                    refused["critic/refused"] = refused.get("critic/refused", 0.0) + metrics["loss/refused"]
                 if step > self.recipe.critic_warmup:
-                    meter.log(await self._step(self.actor, step, weighed, policy))
-        meter.log({"tokens/trained": float(batch.trained.sum())})
+                    metrics = await self._step(self.actor, step, weighed, policy)
+                    meter.log(metrics)
+                    refused["loss/refused"] = refused.get("loss/refused", 0.0) + metrics["loss/refused"]
+        meter.log({**refused, "tokens/trained": float(batch.trained.sum())})
 
     async def _step(self, cluster: Cluster[Trainer], step: int, batch: Batch, objective: Objective) -> dict[str, float]:
         """One optimizer step. The trainer refuses a non-finite update, whose batch is then written to disk."""

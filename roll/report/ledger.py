@@ -27,6 +27,7 @@ from roll.journal.events import (
 )
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery
 from roll.report.journals import open_journal
+from roll.report.notices import Problem, ProblemList
 from roll.report.outcomes import OutcomeTracker, SampleOutcome
 from roll.report.time_account import ProcessLifetime, TimeAccount, account_time, extend_lifetimes
 from roll.types import Status
@@ -85,6 +86,8 @@ class Ledger:
     it last recorded its counts."""
     hacks: tuple[HackSuspected, ...]
     """Signs of reward hacking in steps that were not rolled back."""
+    problems: tuple[Problem, ...]
+    """Problems that the metrics of such steps show."""
     quarantined: tuple[TaskQuarantined, ...]
     """Tasks that are not drawn any more."""
     restarts: tuple[ControllerRestarted, ...]
@@ -155,6 +158,7 @@ class _LedgerBuilder:
     carried: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
     """By group and sibling, tokens of one attempt with which the next attempt begins."""
     hacks: list[HackSuspected] = field(default_factory=list[HackSuspected])
+    problems: ProblemList = field(default_factory=ProblemList)
     quarantined: dict[tuple[str, int], TaskQuarantined] = field(default_factory=dict[tuple[str, int], TaskQuarantined])
     restarts: list[ControllerRestarted] = field(default_factory=list[ControllerRestarted])
 
@@ -189,6 +193,7 @@ class _LedgerBuilder:
 
     def _collect(self, event: Event) -> None:
         """Collect events that are listed as they are."""
+        self.problems.apply(event)
         match event:
             case HackSuspected():
                 self.hacks.append(event)
@@ -247,6 +252,7 @@ class _LedgerBuilder:
             time=time,
             uncounted=uncounted,
             hacks=tuple(self.hacks),
+            problems=tuple(self.problems.problems()),
             quarantined=tuple(self.quarantined.values()),
             restarts=tuple(self.restarts),
             tokens=_counts(self.num_generated + uncounted, self.tokens),

@@ -8,18 +8,21 @@ from pathlib import Path
 from roll.journal.records import IDLE
 from roll.report.hacks import notice
 from roll.report.ledger import Ledger, OutcomeCounts
+from roll.report.notices import format_notice
 from roll.report.time_account import UNACCOUNTED, TimeAccount, WorkerTime
 
 Rows = Sequence[Sequence[str]]
 
 
 def format_report(ledger: Ledger, directory: Path = Path("RUN")) -> str:
-    """The whole ledger of the run in `directory`, one table per part; notices about reward hacking come last."""
+    """The whole ledger of the run in `directory`, one table per part; notices come last."""
     parts = [_time(ledger.time), _outcomes(ledger), _publications(ledger), _staleness(ledger), _profiles(ledger)]
     if ledger.restarts:
         parts.append(f"restart {event.number} after {event.seconds:.1f} s: {event.cause}" for event in ledger.restarts)
     if ledger.quarantined:
         parts.append(_quarantined(ledger))
+    if ledger.problems:
+        parts.append(_problems(ledger, directory))
     if ledger.hacks:
         parts.append(notice(event, directory) for event in ledger.hacks)
     return "\n\n".join("\n".join(part) for part in parts)
@@ -107,6 +110,13 @@ def _quarantined(ledger: Ledger) -> Iterator[str]:
     for event in ledger.quarantined:
         what = f"task {event.task!r} of {event.source} is quarantined"
         yield f"{what}: {event.num_failed} groups of it in a row failed, the last with: {event.reason}"
+
+
+def _problems(ledger: Ledger, directory: Path) -> Iterator[str]:
+    for problem in ledger.problems:
+        yield format_notice(problem.noticed, directory)
+        if problem.ended is not None:
+            yield format_notice(problem.ended, directory)
 
 
 def _share(part: float, whole: float) -> str:

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from roll.algorithms.filters import mixed
 from roll.journal.packing import version_runs
 from roll.types import Batch, Group, Status, Trajectory
 
@@ -34,7 +35,20 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
         **{f"staleness/{age}": count / num_tokens for age, count in sorted(ages.items())},
         "tokens/generated": float(lengths.sum()),
         **_by_domain(trajectories, rewards.tolist()),
+        **_by_groups(groups),
     }
+
+
+def _by_groups(groups: Sequence[Group]) -> dict[str, float]:
+    """Numbers of groups, and fractions of those with equal rewards; groups of one attempt have no such fraction."""
+    counts: Counter[str] = Counter()
+    equal: dict[str, list[bool]] = {}
+    for group in groups:
+        for prefix in ("trained", f"domain/{group.trajectories[0].task.domain}"):
+            counts[f"{prefix}/groups"] += 1
+            if len(group.trajectories) > 1:
+                equal.setdefault(f"{prefix}/uniform", []).append(mixed(group) != "")
+    return {**dict(counts), **{name: float(np.mean(values)) for name, values in equal.items()}}
 
 
 def compare(trained: Sequence[Group], waiting: Sequence[Group]) -> dict[str, float]:

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import pstdev
 
 from roll.errors import RewardFailed, blame
 from roll.registry import REWARDS
@@ -140,6 +141,8 @@ def _means(prefix: str, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     rewards = [trajectory.reward for trajectory in valid]
     return {
         **metrics,
+        f"{prefix}/std": pstdev(rewards),
+        f"{prefix}/tasks": float(len({(trajectory.task.domain, trajectory.task.id) for trajectory in valid})),
         f"{prefix}/reward": sum(rewards) / len(valid),
         f"{prefix}/accuracy": sum(map(_right, valid)) / len(valid),
         f"{prefix}/length": sum(trajectory.num_sampled for trajectory in valid) / len(valid),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ from roll.config.schema import Run, TaskSourceConfig
 from roll.config.turns import turn_limit
 from roll.data.templates import Template
 from roll.errors import ConfigError
-from roll.explain.run import uncorrected
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
 from roll.pipelines.checkpointer import Checkpointer
@@ -42,22 +40,20 @@ from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers
 from roll.serving.publisher import Publisher
 from roll.tracking.callbacks import Callbacks, build_sinks
-from roll.tracking.directory import METRICS, RunDirectory
+from roll.tracking.directory import RunDirectory
 from roll.tracking.grace import GraceCheck
-from roll.tracking.health import HealthMonitor
 from roll.tracking.meter import Meter
 from roll.tracking.phases import PhaseWatch
 from roll.tracking.progress import Progress, Reporter
-from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb, read_lines
+from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
 from roll.types import Sampling
 from roll.wiring.actor import sampling_of
 from roll.wiring.data import Data
 from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
+from roll.wiring.notices import build_notice_recorder
 from roll.wiring.placing import build_device_sharing
 from roll.wiring.recovery import recover_models, replacement_policy
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +287,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         validator=build_validator(run, roles, data.held_out),
         journal=services.journal,
         checkpointer=services.checkpointer,
-        report=_report_with_warnings(run, services, resume),
+        report=_report_with_notices(run, services, resume),
         notice=services.reporter.note,
         stopping=lambda: services.interrupt.requested,
         counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | proxy_counts(),
@@ -303,19 +299,16 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     return loop
 
 
-def _report_with_warnings(
+def _report_with_notices(
     run: Run, services: RunServices, resume: ResumeState | None
 ) -> Callable[[int, Mapping[str, float]], None]:
-    """Report the metrics of a step, and warnings about them. A resumed run takes earlier steps into account."""
-    monitor = HealthMonitor(bool(uncorrected(run)))
-    if resume is not None:
-        for line in read_lines(services.checkpointer.directory / METRICS):
-            monitor.observe(line["step"], line)
+    """Report the metrics of a step, and notices about them."""
+    directory, resumed_from = services.checkpointer.directory, None if resume is None else resume.step
+    notices = build_notice_recorder(run, services.journal, directory, resumed_from)
 
     def report(step: int, metrics: Mapping[str, float]) -> None:
         services.reporter(step, metrics)
-        for line in monitor.observe(step, metrics):
-            _LOG.warning("%s", line)
+        notices.observe(step, metrics)
 
     return report
 

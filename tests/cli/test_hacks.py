@@ -51,4 +51,5 @@ def test_a_policy_that_learns_short_answers_is_not_reported(roll: Callable, fold
     assert outcome.code == 0, outcome
     metrics = [json.loads(line) for line in (folder / "runs" / "tiny" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["reward/mean"] > 3 * metrics[1]["reward/mean"], "it has learned"
-    assert notices(folder) == 0 and "possible reward hacking" not in outcome.out
+    assert notices(folder) == 0 and "look at the metrics" not in outcome.out
+    assert "possible reward hacking" not in outcome.out

@@ -60,7 +60,9 @@ def test_a_reward_that_collapses_is_reported_once_on_the_terminal_and_in_the_log
     outcome = roll(
         "train", "run.yaml", "steps=13", "validation.every=0", "validation.at_start=false", "checkpoint.every=0"
     )
-    line = "step 11: the reward has fallen to 0.000, from 0.400 at step 5 (means of 5 steps); since then: "
-    assert outcome.code == 0 and outcome.out.count(line) == 1
+    line = (
+        "step 9: reward collapse: the reward fell to 0.160, from 0.400 at step 5 (means of up to 5 steps); since then "
+    )
+    assert outcome.code == 0 and outcome.out.count(line) == 1 and outcome.out.count("reward collapse") == 1
     log = (folder / "runs/tiny/controller.log").read_text()
     assert log.count(f" WARNING {line}") == 1

@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from roll.cli import main
+from roll.journal.events import ProblemNoticed
+from roll.journal.store import Reader
 
 pytestmark = [pytest.mark.xdist_group("arithmetic"), pytest.mark.learns]
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "arithmetic.yaml")
@@ -57,11 +60,30 @@ def test_learning_to_add_is_not_reported_as_reward_hacking(warm: Path, learned: 
     assert [line["hacks/notices"] for line in lines if line["step"] > 0] == [0.0] * 25
 
 
+def noticed(folder: Path, name: str) -> set[str]:
+    """Kinds of the problems that the metrics of a run showed."""
+    with closing(Reader(folder / "runs" / name / "journal.db")) as journal:
+        return {entry.event.kind for entry in journal.events(ProblemNoticed)}
+
+
+def test_a_run_that_learns_to_add_has_no_notices(warm: Path, learned: tuple[float, float]) -> None:
+    assert noticed(warm, "learned") == set()
+
+
+def test_a_learning_rate_that_is_far_too_high_is_noticed(warm: Path) -> None:
+    """The first updates destroy what the warm start has learned."""
+    settings = ("actor_train.optimizer={lr: 3e-2}", "rollout.groups_per_step=64", "validation.every=0", "steps=8")
+    before, after = accuracies(warm, "destroyed", *settings)
+    assert before >= 0.3 and after < 0.1
+    assert noticed(warm, "destroyed") >= {"reward_collapse", "validation_fall"}
+
+
 @pytest.mark.sweep
 def test_with_more_steps_it_learns_more(warm: Path, learned: tuple[float, float]) -> None:
     roll(warm, "resume", "runs/learned", "steps=45")
     before, after = first_and_last(warm, "learned")
     assert before == learned[0] and after - before >= 0.3
+    assert noticed(warm, "learned") == set()
 
 
 @pytest.mark.sweep

@@ -51,3 +51,18 @@ def test_the_mean_advantage_of_an_attempt_is_over_the_sampled_tokens_of_all_its_
     assert found == {4: {2: 1.5}, 9: {0: 4.0, 1: 3.0}}
     advantages[1] = float("nan")
     assert mean_advantages(groups, replace(batch, advantages=advantages))[4] == {2: None}
+
+
+def test_groups_with_equal_rewards_are_counted_by_domain() -> None:
+    def group(id: int, domain: str, *rewards: float) -> Group:
+        attempts = [attempt(sibling, Score(reward)) for sibling, reward in enumerate(rewards)]
+        task = Task(id="t", domain=domain)
+        return Group(id=id, birth=0, trajectories=tuple(replace(each, task=task) for each in attempts))
+
+    groups = [group(0, "a", 1.0, 1.0), group(1, "a", 0.0, 1.0), group(2, "a", 0.0, 0.0), group(3, "b", 0.0, 1.0)]
+    metrics = describe(groups, step=1, step_of={0: 0})
+    assert (metrics["trained/groups"], metrics["domain/a/groups"], metrics["domain/b/groups"]) == (4, 3, 1)
+    assert (metrics["trained/uniform"], metrics["domain/b/uniform"]) == (0.5, 0.0)
+    assert metrics["domain/a/uniform"] == pytest.approx(2 / 3)
+    single = describe([group(0, "a", 1.0)], step=1, step_of={0: 0})
+    assert single["trained/groups"] == 1 and "trained/uniform" not in single, "one attempt equals no other"

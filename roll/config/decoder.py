@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _ROTARY = ("default", "linear", "llama3", "yarn")
@@ -89,7 +89,8 @@ def _shortest_switch(config: Mapping[str, Any]) -> float:
     rotary: Any = config.get("rope_parameters") or config.get("rope_scaling")
     if not isinstance(rotary, Mapping):
         return math.inf
-    by_layer: list[Any] = [each for each in rotary.values() if isinstance(each, Mapping)] or [rotary]
+    values: list[Any] = [*cast(Mapping[str, Any], rotary).values()]
+    by_layer: list[Any] = [each for each in values if isinstance(each, Mapping)] or [rotary]
     original = config.get("original_max_position_embeddings")
     lengths: list[Any] = [
         each.get("original_max_position_embeddings") or original

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,8 @@ _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """Vocabulary files of tokenizers, of which a directory needs one."""
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
 """Endings of architectures without a language head."""
+_WEIGHTS = (("model.safetensors.index.json", "*.safetensors"), ("pytorch_model.bin.index.json", "pytorch_model*.bin"))
+"""Index and files of weights; the first form that a directory has is read."""
 _LFS = b"version https://git-lfs"
 
 
@@ -205,24 +208,26 @@ def _weight_faults(directory: Path) -> Iterator[str]:
         wrong = "is not a directory" if directory.exists() else "no such directory"
         yield f"{wrong}: {directory}; give the folder of a Hugging Face model (get one with 'hf download')"
         return
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        files = [directory / name for name in _shards(index)]
-        missing = [file.name for file in files if not file.is_file()]
-        if missing:
+    for index_name, pattern in _WEIGHTS:
+        index, files = directory / index_name, sorted(directory.glob(pattern))
+        if index.is_file():
+            files = [directory / name for name in _shards(index)]
+        if missing := [file.name for file in files if not file.is_file()]:
             yield f"{directory} lacks {', '.join(missing)}, which its index names; download the weights again"
         yield from filter(None, (_file_fault(file) for file in files if file.is_file()))
-    elif files := sorted(directory.glob("*.safetensors")):
-        yield from filter(None, map(_file_fault, files))
-    elif any(directory.glob("*.gguf")):
+        if files:
+            return
+    if any(directory.glob("*.gguf")):
         yield f"{directory}: {_GGUF}"
     else:
-        yield f"{directory} has no weights (*.safetensors); download or export them there"
+        yield f"{directory} has no weights (*.safetensors or pytorch_model*.bin); download or export them there"
 
 
 def _file_fault(file: Path) -> str:
-    """What is wrong with a safetensors file, by its header and its size; empty if nothing is."""
+    """What is wrong with a file of weights, by its header and its size; empty if nothing is."""
     size = file.stat().st_size
+    if file.suffix == ".bin":
+        return _torch_file_fault(file)
     with file.open("rb") as stream:
         start = stream.read(8)
         length = int.from_bytes(start, "little")
@@ -238,6 +243,17 @@ def _file_fault(file: Path) -> str:
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             return f"{file}: not a readable safetensors file (broken header); download it again"
     return f"{file}: truncated, {size} of {expected} bytes; download it again" if size < expected else ""
+
+
+def _torch_file_fault(file: Path) -> str:
+    """What is wrong with a file written by `torch.save`; empty if nothing is, or if it has the form before 2020."""
+    with file.open("rb") as stream:
+        start = stream.read(len(_LFS))
+    if start == _LFS:
+        return f"{file}: a pointer of Git LFS, not the weights; run `git lfs pull` there, or download them"
+    if start.startswith(b"PK") and not zipfile.is_zipfile(file):
+        return f"{file}: truncated; download it again"
+    return ""
 
 
 def _adapter_faults(lora: Lora, model: Model, max_seq_len: int) -> Iterator[tuple[str, str]]:

@@ -171,7 +171,7 @@ def test_missing_files_of_a_model_directory_are_reported(tmp_path: Path) -> None
     assert len(model_faults(tmp_path)) == 2
     (model / "config.json").write_text('{"model_type": "qwen2"}')
     (line,) = model_faults(tmp_path)
-    assert line.endswith("model has no weights (*.safetensors); download or export them there")
+    assert line.endswith("model has no weights (*.safetensors or pytorch_model*.bin); download or export them there")
 
 
 def test_a_gguf_file_is_named_as_such(tmp_path: Path) -> None:

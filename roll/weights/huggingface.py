@@ -1,10 +1,11 @@
-"""Hugging Face model directories: config.json, safetensors files, tokenizer."""
+"""Hugging Face model directories: config.json, files of weights, tokenizer."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -20,12 +21,13 @@ from roll.weights.buckets import NamedTensor
 
 _GENERATION = "generation_config.json"
 _SINGLE_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TORCH_INDEX = "pytorch_model.bin.index.json"
 
 
 def read_config(directory: Path, *, trust_remote_code: bool = False) -> PretrainedConfig:
     """The Hugging Face config of a model directory."""
     if not directory.is_dir():
-        raise ConfigError(f"model.path: no directory {directory}; give one with config.json and *.safetensors")
+        raise ConfigError(f"model.path: no directory {directory}; give one with config.json and weights")
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{directory}: no config.json; is this a Hugging Face model directory?")
     try:
@@ -36,20 +38,19 @@ def read_config(directory: Path, *, trust_remote_code: bool = False) -> Pretrain
 
 
 def read_tensors(directory: Path) -> Iterator[NamedTensor]:
-    """Every tensor of a model directory, file by file."""
-    files = sorted(directory.glob("*.safetensors"))
+    """Every tensor of a model directory, file by file; of files written by torch if there are no others."""
+    files, index = sorted(directory.glob("*.safetensors")), directory / _INDEX
     if not files:
-        raise ConfigError(
-            f"{directory}: no *.safetensors; save the model with safe_serialization, or download its weights"
-        )
-    index = directory / _INDEX
+        files, index = sorted(directory.glob("pytorch_model*.bin")), directory / _TORCH_INDEX
+    if not files:
+        raise ConfigError(f"{directory}: no weights (*.safetensors or pytorch_model*.bin); download them")
     if index.is_file():
         indexed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         if missing := sorted(indexed - {file.name for file in files}):
             raise ConfigError(f"{directory}: {missing[0]} is missing; the download is incomplete")
         files = [file for file in files if file.name in indexed]
     for file in files:
-        yield from read_file(file, "download it again")
+        yield from read_file(file, "download it again") if file.suffix == ".safetensors" else _read_torch_file(file)
 
 
 def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:
@@ -61,6 +62,18 @@ def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:
     with opened as tensors:
         for name in tensors.keys():  # noqa: SIM118 - not a mapping
             yield name, tensors.get_tensor(name)
+
+
+def _read_torch_file(file: Path) -> Iterator[NamedTensor]:
+    """Every tensor of a file written by `torch.save`, which may hold nothing else."""
+    try:
+        tensors: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file) or None)
+        pairs: list[NamedTensor] = list(tensors.items())
+        assert all(isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in pairs), "no tensors"
+    except Exception as error:  # noqa: BLE001 - torch raises many types for broken files
+        reason = one_line(str(error))[:200]
+        raise ConfigError(f"{file}: not a readable file of weights ({reason}); download it again") from None
+    yield from pairs
 
 
 def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -73,7 +73,10 @@ def test_a_task_without_an_answer_is_reported_with_its_line(roll: Callable, fold
     ("spoil", "said"),
     [
         (lambda model: shutil.rmtree(model), "no such directory: runs/tiny/model; give the folder"),
-        (lambda model: (model / "model.safetensors").unlink(), "has no weights (*.safetensors); download or export"),
+        (
+            lambda model: (model / "model.safetensors").unlink(),
+            "has no weights (*.safetensors or pytorch_model*.bin); download or export",
+        ),
         (lambda model: (model / "config.json").unlink(), "has no config.json; give the folder of a Hugging Face model"),
         (lambda model: (model / "config.json").write_text("{"), "config.json: "),
         (

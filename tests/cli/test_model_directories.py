@@ -1,12 +1,14 @@
 """Model directories that cannot be trained: one line from `roll check` and `roll train`, and nothing starts."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.families import family_model
@@ -126,6 +128,29 @@ def pointer(model: Path) -> None:
     (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
 
 
+def as_torch_file(model: Path) -> Path:
+    """The weights in the form that `torch.save` writes."""
+    file = model / "model.safetensors"
+    torch.save(load_file(file), model / "pytorch_model.bin")
+    file.unlink()
+    return model / "pytorch_model.bin"
+
+
+def cut_torch_file(model: Path) -> None:
+    file = as_torch_file(model)
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+class _Touch:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, (self._path, "w")
+
+
 CODE = {"AutoConfig": "configuration_own.Own", "AutoModelForCausalLM": "modeling_own.Own"}
 HEAD = "run.yaml:4: model.path: model"
 BAD: dict[str, tuple[Change, str]] = {
@@ -138,6 +163,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no header": (cut(100), "/model.safetensors: cut off within its header (100 bytes)"),
     "truncated": (cut(-1000), "/model.safetensors: truncated, "),
     "pointer": (pointer, "/model.safetensors: a pointer of Git LFS, not the weights; run `git lfs pull`"),
+    "truncated torch file": (cut_torch_file, "/pytorch_model.bin: truncated; download it again"),
     "tokens": (widen, ": token '<extra49>' of its tokenizer has id "),
     "unigram tokens": (widen_unigram, ": token '<4999>' of its tokenizer has id 4999, and the model has "),
     "no config": (lambda model: (model / "config.json").unlink(), " has no config.json; give the folder of a Hugging"),
@@ -162,6 +188,21 @@ BAD: dict[str, tuple[Change, str]] = {
     "wrong type": (config(hidden_size="big"), "/config.json: transformers rejects its values (Validation error for fi"),
     "no heads": (config(num_attention_heads=0), "/config.json: transformers rejects its values (integer modulo by ze"),
 }
+
+
+def test_weights_in_a_torch_file_are_trained_as_those_of_safetensors(folder: Path) -> None:
+    assert call(folder, "train", "run.yaml", "name=safe").code == 0
+    as_torch_file(folder / "model")
+    assert call(folder, "check", "run.yaml").code == 0 and call(folder, "train", "run.yaml", "name=torch").code == 0
+    first, second = (load_file(folder / "runs" / name / "model/model.safetensors") for name in ("safe", "torch"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_torch_file_with_anything_but_tensors_is_refused_and_runs_nothing(folder: Path) -> None:
+    file = as_torch_file(folder / "model")
+    file.write_bytes(pickle.dumps({"w": _Touch(str(folder / "touched"))}))
+    assert "/pytorch_model.bin: not a readable file of weights (" in call(folder, "train", "run.yaml").fault(2)
+    assert not (folder / "touched").exists()
 
 
 @pytest.mark.sweep(keep=4)

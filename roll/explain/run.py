@@ -346,6 +346,7 @@ def _results(run: Run) -> list[tuple[str, str]]:
         ("validation", _validation(run)),
         ("checkpoints", f"{', '.join([*often, 'at the end'])} and on an interrupt; {retained}"),
         ("signals", _signals(run.interrupt)),
+        *([("notices", f"all but {', '.join(run.tracking.silenced)}")] if run.tracking.silenced else []),
         *([("callbacks", ", ".join(section.kind for section in observers))] if observers else []),
         *([("metrics", _metrics(run.metrics))] if run.metrics.port is not None else []),
     ]

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
+.PHONY: setup demo sandbox browser test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,18 +37,24 @@ sandbox: $(VENV)/.dev
 	@$(BIN)/python -c "from roll.sandbox.level import available, unavailable_reason; \
 	print('sandbox level under test:', available().name, unavailable_reason())"
 
+# Tests of `roll watch` open its pages in a real browser; chromium is installed where possible. Without it they are skipped.
+browser: $(VENV)/.dev
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || \
+	{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || true
+	@echo "browser under test: $$(command -v chromium || echo none)"
+
 # One process per core with one thread each: small models gain more from processes than from threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
-test: $(VENV)/.dev sandbox
+test: $(VENV)/.dev sandbox browser
 	$(PYTEST) -m "not sweep and not chaos and not faults"
 
 test-sweeps: $(VENV)/.dev sandbox
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
-test-all: $(VENV)/.dev sandbox
+test-all: $(VENV)/.dev sandbox browser
 	$(PYTEST) -m "not chaos and not faults"
 
 # The longer ones of the runs that lose processes, nodes or Ray itself.

@@ -16,7 +16,7 @@ export function xAxis(answer, kind) {
   if (kind === "tokens") return { values: answer.tokens, xName: "tokens", xFormat: undefined };
   if (kind === "wall") {
     const values = answer.wall_s ?? answer.time.map((time) => (time === null ? null : time - start));
-    return { values, xName: "wall clock", xFormat: (value) => duration(Math.round(value)) };
+    return { values, xName: "time", xFormat: (value) => duration(Math.round(value)) };
   }
   return { values: answer.step, xName: "step", xFormat: undefined };
 }

@@ -111,7 +111,7 @@ export class Frame {
       group.append(picture("text", { x: this.toX(value), y: bottom + 15, "text-anchor": "middle" }, xFormat(value)));
     }
     group.append(picture("line", { class: "base", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }));
-    const name = { class: "name", x: width - MARGIN.right, y: bottom - 5, "text-anchor": "end" };
+    const name = { class: "name", x: MARGIN.left - 6, y: bottom + 15, "text-anchor": "end" };
     group.append(picture("text", name, xName));
     return group;
   }

@@ -5,6 +5,7 @@ import { marks, scale } from "./axis.js";
 import { duration } from "./format.js";
 
 const LANE = 24;
+const LABEL = 60;
 const MARGIN = { left: 150, right: 14, top: 18, bottom: 22 };
 const TONES = [
   ["idle", "wait"],
@@ -106,15 +107,18 @@ function oneLane(lane, y, { toX, activities, from, width, readout }) {
   return group;
 }
 
-/** A line where each step starts. */
+/** A line where each step starts; its number where there is room. */
 function stepMarks({ steps, window: { from, to } }, toX, height) {
-  const inside = steps.filter(({ start }) => start >= from && start <= to);
-  const every = Math.max(1, Math.ceil(inside.length / 24));
-  return inside.map(({ step, start }, index) => {
-    const x = toX(start);
-    const line = picture("line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top - 4, y2: height - MARGIN.bottom });
-    return [line, index % every === 0 ? picture("text", { x: x + 2, y: MARGIN.top - 7 }, `step ${step}`) : null];
-  });
+  let free = MARGIN.left;
+  return steps
+    .filter(({ start }) => start >= from && start <= to)
+    .map(({ step, start }) => {
+      const x = toX(start);
+      const line = picture("line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top - 4, y2: height - MARGIN.bottom });
+      if (x < free) return line;
+      free = x + LABEL;
+      return [line, picture("text", { x: x + 2, y: MARGIN.top - 7 }, `step ${step}`)];
+    });
 }
 
 function timeAxis(from, to, toX, height) {

@@ -107,7 +107,8 @@ function makeContext(state, root, current) {
     current,
     api: (path, entries) => get(state.run === null ? path : ofRun(state.run, path), entries),
     link: (page, rest, query) => address(state.run, page, rest, query),
-    change: (entries) => go(changed(entries)),
+    change: (entries) => (changed(entries) === location.hash ? show() : go(changed(entries))),
+    redraw: show,
     keep: (entries) => go(changed(entries), { quiet: true }),
     report: (error) => {
       if (current()) root.prepend(message("bad", error.message));

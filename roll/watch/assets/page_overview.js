@@ -154,9 +154,7 @@ function draw(parts, answer, page) {
     rewards.map((series) => smooth(series, width)),
     { ...options, lines, sentence },
   );
-  const heldOut = heldOutNames(answer).map((name, index) =>
-    curve(answer.series, name, { label: name.replace("validation/", ""), colour: index, axis, dots: true }),
-  );
+  const heldOut = heldOutNames(answer).map((name, index) => heldOutCurve(name, index, answer, axis));
   parts.heldOut.update(
     heldOut.filter((series) => series),
     { ...options, legend: true, sentence: "No validation yet; it is set by validation.every." },
@@ -200,7 +198,7 @@ function numbersOf({ state, series, numbers, outcomes }) {
     ["Reward, last step", number(last("reward/mean"))],
     ["Tokens per second", number(last("speed/tokens_per_s"))],
     ["Seconds per step", spent === undefined ? null : duration(spent)],
-    ["Staleness", number(last("staleness/mean")), "steps"],
+    ["Staleness", number(last("staleness/mean")), "", "Mean over the tokens of the newest step, in steps."],
     ["Attempts", count(numbers.attempts)],
     ["Trained", count(outcomes.trained ?? 0)],
     ["Failed", count(outcomes.failed ?? 0)],
@@ -279,12 +277,22 @@ function drawFindings(node, jumps, page) {
   replace(node, rows);
 }
 
+/** A domain has the same colour as in the chart of rewards. */
+function heldOutCurve(name, index, answer, axis) {
+  const label = name.replace("validation/", "");
+  const place = answer.domains.findIndex(({ domain }) => label.startsWith(`${domain}/`));
+  return curve(answer.series, name, { label, colour: place < 0 ? index : place, axis, dots: true });
+}
+
+/** Accuracy where a validation has it, or else the reward; per domain where there are several. */
 function heldOutNames(answer) {
-  const names = Object.keys(answer.series.series).filter((name) => /^validation\/(.*\/)?(reward|accuracy)$/.test(name));
-  const domains = names.filter((name) => name.split("/").length > 2);
-  return domains.length > 2 || names.length <= 2
-    ? names
-    : names.filter((name) => name.split("/").length === 2 || domains.length > 2);
+  const names = Object.keys(answer.series.series);
+  for (const kind of ["accuracy", "reward"]) {
+    const all = names.filter((name) => name.startsWith("validation/") && name.endsWith(`/${kind}`));
+    const domains = all.filter((name) => name !== `validation/${kind}`);
+    if (all.length) return domains.length > 1 ? domains : all.slice(0, 1);
+  }
+  return [];
 }
 
 function drawDomains(node, answer, rewards, jumps, page) {

@@ -1,7 +1,7 @@
 // One attempt: the conversation, its tokens, its siblings side by side, and what happened to it.
 
 import { element, replace } from "./dom.js";
-import { clock, count, duration, number, signed } from "./format.js";
+import { clock, count, duration, number, plural, signed } from "./format.js";
 import { plainTable } from "./table.js";
 import { drawTokens } from "./tokens.js";
 import { choices, figures, link, message, outcomeTag, panel, tag } from "./widgets.js";
@@ -25,9 +25,8 @@ export async function show(root, page) {
   const back = page.link("samples", [], filters);
   const neighbour = (id) => (id === null ? null : page.link("samples", [id], query));
   const main = element("div", { class: "main" });
-  const tabs = choices("View", VIEWS, view, (value) =>
-    page.change({ view: value === "conversation" ? "" : value, from: "" }),
-  );
+  const choose = (value) => page.change({ view: value === "conversation" ? "" : value, from: "" });
+  const tabs = choices("View", VIEWS, view, choose, { shown: false });
   root.append(
     title(answer, back, neighbour, tabs),
     facts(answer, page),
@@ -36,8 +35,21 @@ export async function show(root, page) {
   if (view === "tokens") drawTokens(main, answer, page);
   else if (view === "siblings") await drawSiblings(main, answer, page);
   else drawConversation(main, answer);
+  const update = async () => {
+    const newer = await page.api(`samples/${encodeURIComponent(rest[0])}`, { tokens_limit: 1 });
+    if (page.current() && fate(newer) !== fate(answer)) await page.redraw();
+  };
   const move = (id) => () => id !== null && (location.hash = neighbour(id));
-  return { back, keys: { j: move(answer.previous), k: move(answer.next), s: () => page.change({ view: "siblings" }) } };
+  return {
+    back,
+    update,
+    keys: { j: move(answer.previous), k: move(answer.next), s: () => page.change({ view: "siblings" }) },
+  };
+}
+
+/** What can change after an attempt has ended. */
+function fate({ sample, lineage: events, next }) {
+  return `${sample.outcome} ${sample.step} ${events.length} ${next === null}`;
 }
 
 function title({ sample, previous, next }, back, neighbour, tabs) {
@@ -69,7 +81,7 @@ function facts({ sample, advantage, group_mean: mean, mismatch }, page) {
       ["Step", step === null ? "–" : link(page.link("samples", [], { step, domain: sample.domain }), String(step))],
       ["Tokens", count(sample.tokens)],
       ["Versions", shown ?? "–"],
-      ["Staleness", number(sample.staleness), "steps"],
+      ["Staleness", number(sample.staleness), sample.staleness === null ? "" : "steps"],
       mismatch && [
         "Mismatch in its step",
         number(mismatch.mean),
@@ -169,7 +181,7 @@ function oneMessage({ role, text, calls, agent, turn: index }, turn) {
   if (index !== null && index !== undefined) about.push(`turn ${index + 1}`);
   if (turn) {
     about.push(
-      `${count(turn.num_sampled)} tokens`,
+      plural(turn.num_sampled, "token"),
       `ended by ${turn.finish}`,
       `version ${turn.versions.map(([version]) => version).join(", ")}`,
     );
@@ -240,7 +252,11 @@ function siblingCard({ sample, conversation, score }, current, page) {
     " ",
     element("strong", {}, `reward ${number(sample.reward)}`),
     " ",
-    element("span", { class: "soft small" }, `advantage ${signed(sample.advantage)} · ${sample.tokens} tokens`),
+    element(
+      "span",
+      { class: "soft small" },
+      `advantage ${signed(sample.advantage)} · ${plural(sample.tokens, "token")}`,
+    ),
     " ",
     outcomeTag(sample.outcome),
   );

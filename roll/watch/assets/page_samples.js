@@ -22,7 +22,7 @@ const FILTERS = [
 const LIMIT = 200;
 
 const COLUMNS = [
-  { title: "Id", width: 64, align: "right", sort: "id", cell: ({ id }) => String(id) },
+  { title: "Id", width: 62, align: "right", sort: "id", cell: ({ id }) => String(id) },
   {
     title: "Step",
     width: 56,
@@ -31,37 +31,37 @@ const COLUMNS = [
     help: "The step that trained on the attempt.",
     cell: ({ step }) => (step === null ? "–" : count(step)),
   },
-  { title: "Domain", width: 100, grow: 0.6, cell: ({ domain }) => domain },
+  { title: "Domain", width: 88, grow: 0.6, cell: ({ domain }) => domain },
   {
     title: "Attempt",
-    width: 76,
+    width: 70,
     align: "right",
     sort: "group",
     help: "Group and sibling.",
     cell: ({ group, sibling }) => `${group}.${sibling}`,
   },
-  { title: "Reward", width: 78, align: "right", sort: "reward", cell: ({ reward }) => number(reward) },
+  { title: "Reward", width: 72, align: "right", sort: "reward", cell: ({ reward }) => number(reward) },
   {
     title: "Advantage",
-    width: 92,
+    width: 86,
     align: "right",
     sort: "advantage",
     help: "Mean over the tokens of the attempt.",
     cell: advantageCell,
   },
-  { title: "Outcome", width: 100, cell: ({ outcome }) => outcomeTag(outcome) },
-  { title: "Status", width: 110, cell: ({ status, reason }) => element("span", { title: reason }, outcomeTag(status)) },
-  { title: "Tokens", width: 76, align: "right", sort: "tokens", cell: ({ tokens }) => count(tokens) },
+  { title: "Outcome", width: 88, cell: ({ outcome }) => outcomeTag(outcome) },
+  { title: "Status", width: 100, cell: ({ status, reason }) => element("span", { title: reason }, outcomeTag(status)) },
+  { title: "Tokens", width: 68, align: "right", sort: "tokens", cell: ({ tokens }) => count(tokens) },
   {
     title: "Stale",
-    width: 62,
+    width: 58,
     align: "right",
     sort: "staleness",
     help: "Steps between the oldest version that sampled it and its training.",
     cell: ({ staleness }) => number(staleness),
   },
-  { title: "Prompt", width: 140, grow: 2, cell: ({ prompt }) => snippet(prompt) },
-  { title: "Response", width: 140, grow: 2.4, cell: ({ response }) => snippet(response) },
+  { title: "Prompt", width: 110, grow: 2, cell: ({ prompt }) => snippet(prompt) },
+  { title: "Response", width: 120, grow: 2.4, cell: ({ response }) => snippet(response) },
 ];
 
 export async function show(root, page) {
@@ -80,7 +80,7 @@ export async function show(root, page) {
     columns: COLUMNS,
     sorted,
     label: "Attempts",
-    sentence: "No attempt matches; remove a filter, or wait until the first attempts have ended.",
+    sentence: () => emptySentence(isNarrow(), page.state),
     fetch: (cursor) => page.api("samples", { ...filters(), sort: sorted, limit: LIMIT, cursor }),
     href: ({ id }) => page.link("samples", [id], { ...filters(), sort: query.sort }),
     onSort: (name) => page.change({ sort: name === "-id" ? "" : name }),
@@ -93,13 +93,23 @@ export async function show(root, page) {
     table.restart();
   };
   root.append(element("div", { class: "top" }, element("h1", {}, "Samples"), total, fresh), bar, table.node);
-  const facets = page.api("facets").then((answer) => drawFilters(bar, answer, { ...page, query, set }));
-  await Promise.all([table.load(), facets]);
+  const loadFacets = async () => {
+    const answer = await page.api("facets");
+    if (!bar.contains(document.activeElement)) drawFilters(bar, answer, { ...page, query, set });
+  };
+  await Promise.all([table.load(), loadFacets()]);
   const update = async () => {
-    if (table.atStart) await table.load();
+    if (table.atStart) await Promise.all([table.load(), loadFacets()]);
     else fresh.hidden = false;
   };
   return { update, keys: { j: () => table.move(1), k: () => table.move(-1), Enter: () => table.open() } };
+}
+
+function emptySentence(narrow, state) {
+  if (state?.index?.phase === "records")
+    return "The journal is still being read; the attempts appear here as soon as it is.";
+  if (narrow) return "No attempt matches; remove a filter.";
+  return "No attempt has ended yet; the attempts appear here as they end.";
 }
 
 function totalText({ total, searched }, narrow, state) {

@@ -22,18 +22,18 @@ export class Table {
     label,
     sorted = "",
     onSort = null,
-    sentence = "No rows.",
+    sentence = () => "No rows.",
     onLoad = () => {},
     onError = () => {},
   }) {
-    Object.assign(this, { columns, fetch, href, sorted, onSort, onLoad, onError });
+    Object.assign(this, { columns, fetch, href, sorted, onSort, onLoad, onError, sentence });
     this.head = element(
       "div",
       { class: "thead", role: "row" },
       columns.map((column) => this.#header(column)),
     );
     this.space = element("div", { class: "tspace", role: "rowgroup" });
-    this.empty = element("p", { class: "empty", hidden: true }, sentence);
+    this.empty = element("p", { class: "empty", hidden: true });
     this.node = element(
       "div",
       { class: "table", role: "table", "aria-label": label, tabindex: "0" },
@@ -115,6 +115,7 @@ export class Table {
     );
     this.space.style.height = `${this.#rows.length * ROW}px`;
     this.empty.hidden = this.#rows.length > 0 || this.#busy;
+    if (!this.empty.hidden) replace(this.empty, this.sentence());
     this.node.setAttribute("aria-rowcount", this.#next === null ? this.#rows.length : -1);
     if (focused) this.space.querySelector(".selected")?.focus({ preventScroll: true });
     if (last + AHEAD > this.#rows.length) this.#more();

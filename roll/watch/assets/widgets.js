@@ -24,8 +24,8 @@ export function figures(entries) {
   );
 }
 
-/** Buttons of which one is pressed; `options` are [value, name] pairs. */
-export function choices(label, options, chosen, onChoose) {
+/** Buttons of which one is pressed; `options` are [value, name] pairs; without `shown` only screen readers get the label. */
+export function choices(label, options, chosen, onChoose, { shown = true } = {}) {
   const buttons = options.map(([value, name]) =>
     element(
       "button",
@@ -36,7 +36,7 @@ export function choices(label, options, chosen, onChoose) {
   return element(
     "div",
     { class: "field" },
-    label,
+    shown ? label : null,
     element("div", { class: "choices", role: "group", "aria-label": label }, buttons),
   );
 }

@@ -37,6 +37,7 @@ from roll.commands.report import report
 from roll.commands.samples import samples
 from roll.commands.timeline import timeline
 from roll.commands.verify import verify
+from roll.commands.watch import watch
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
@@ -306,6 +307,7 @@ app.command()(timeline)
 app.command()(compare)
 app.command()(report)
 app.command()(verify)
+app.command()(watch)
 app.command(cls=_RunCommand)(chaos)
 app.command("list")(names)
 audits.command(cls=_RunCommand)(rewards)

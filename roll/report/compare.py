@@ -77,9 +77,9 @@ def compare_runs(directories: Sequence[Path], num_tasks: int) -> Comparison:
     if repeated:
         raise ConfigError(f"{repeated[0]}: given twice; name each run once")
     runs = [_summarise(path) for path in directories]
-    configs = [_flatten(read(path / "config.yaml").tree) for path in directories]
+    configs = [flat_config(path) for path in directories]
     changes = [_changes(path, run.last_step) for path, run in zip(directories, runs, strict=True)]
-    return Comparison(runs=runs, config=_differences(configs), tasks=_common_tasks(changes, num_tasks))
+    return Comparison(runs=runs, config=config_differences(configs), tasks=_common_tasks(changes, num_tasks))
 
 
 def _summarise(directory: Path) -> RunSummary:
@@ -88,7 +88,9 @@ def _summarise(directory: Path) -> RunSummary:
     curves = {name: points for name, metrics in _CURVES.items() if (points := _curve(lines, metrics))}
     if not curves:
         raise ConfigError(f"{directory}: no step with a reward or a validation yet; let the run complete one")
-    return RunSummary(run=str(directory), last_step=lines[-1]["step"], curves=curves, numbers=_numbers(lines, curves))
+    return RunSummary(
+        run=str(directory), last_step=lines[-1]["step"], curves=curves, numbers=final_numbers(lines, curves)
+    )
 
 
 def _curve(lines: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> Points:
@@ -96,7 +98,8 @@ def _curve(lines: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> Points
     return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
 
 
-def _numbers(lines: Sequence[Mapping[str, Any]], curves: Mapping[str, Points]) -> dict[str, float]:
+def final_numbers(lines: Sequence[Mapping[str, Any]], curves: Mapping[str, Points]) -> dict[str, float]:
+    """Steps, minutes, and the first and last values of the curves; of `lines` the first and the last count."""
     numbers = {"steps": float(lines[-1]["step"]), "minutes": (lines[-1]["time"] - lines[0]["time"]) / 60}
     rewards = [value for _, value in curves.get("reward", ())]
     if rewards:
@@ -106,6 +109,11 @@ def _numbers(lines: Sequence[Mapping[str, Any]], curves: Mapping[str, Points]) -
     if held_out:
         numbers |= {"held-out, first": held_out[0], "held-out, last": held_out[-1], "held-out, best": max(held_out)}
     return numbers
+
+
+def flat_config(directory: Path) -> dict[str, Any]:
+    """Values of the run's configuration by dotted key."""
+    return _flatten(read(directory / "config.yaml").tree)
 
 
 def _flatten(tree: Any, key: str = "") -> dict[str, Any]:
@@ -122,7 +130,7 @@ def _flatten(tree: Any, key: str = "") -> dict[str, Any]:
     return leaves
 
 
-def _differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Values that differ; an empty list or section of one run is left out, since others have rows for the entries."""
     keys = dict.fromkeys(key for config in configs for key in config if key not in _SAME)
     values = {key: [config.get(key) for config in configs] for key in keys}

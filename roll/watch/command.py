@@ -1,0 +1,33 @@
+"""Serves a folder of runs until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+from roll.watch.folder import RunFolder
+from roll.watch.server import ServerAddress, WatchServer
+
+
+def serve(directory: Path, *, host: str, port: int, open_browser: bool, echo: Callable[[str], None]) -> None:
+    """Print the link as one line, open it if that is wanted, and serve until SIGINT or SIGTERM."""
+    server = WatchServer(RunFolder(directory), ServerAddress(host=host, port=port))
+    asyncio.run(_serve(server, open_browser=open_browser, echo=echo))
+
+
+async def _serve(server: WatchServer, *, open_browser: bool, echo: Callable[[str], None]) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    await server.start()
+    try:
+        echo(server.link)
+        if open_browser:
+            await asyncio.to_thread(webbrowser.open, server.link)
+        await ended.wait()
+    finally:
+        await server.stop()

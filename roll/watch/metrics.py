@@ -1,0 +1,209 @@
+"""The metrics of a run as columns, read from `metrics.jsonl` as it grows, and series of at most so many points."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roll.errors import ConfigError
+
+Column = NDArray[np.float64]
+MAX_SERIES = 200
+"""Most series of one answer."""
+_OTHER = "time/other"
+"""The part of `time/step` that no phase covers; computed here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesQuery:
+    """Which metrics to show, over which steps, with how many points."""
+
+    names: tuple[str, ...]
+    """Names of metrics; `*` matches any text."""
+    points: int = 500
+    first: float = -math.inf
+    last: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 10 <= self.points <= 5000:
+            raise ConfigError(f"points: expected 10 to 5000 (got {self.points}); change it")
+
+
+class MetricColumns:
+    """All steps of a metrics file; `update` reads what was appended since the last call. Any thread may use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._identity, self._offset = 0, 0
+        self._steps, self._times = array("q"), array("d")
+        self._columns: dict[str, array[float]] = {}
+
+    def update(self) -> bool:
+        """Read new lines; whether there were any, or a resume has removed some."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return False
+        with self._lock:
+            replaced = self._identity not in (0, stat.st_ino) or stat.st_size < self._offset
+            if replaced:
+                self._reset()
+            self._identity = stat.st_ino
+            if stat.st_size == self._offset:
+                return replaced
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+            complete = data.rfind(b"\n") + 1  # a line that is being written has no end yet
+            self._offset += complete
+            for line in data[:complete].splitlines():
+                self._add(line)
+            return complete > 0
+
+    def _add(self, line: bytes) -> None:
+        try:
+            parsed: Any = json.loads(line)
+            values = cast(dict[str, Any], parsed)
+            step, time = int(values.pop("step")), float(values.pop("time", math.nan))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            return  # `roll report` names the line; the other lines are still worth showing
+        num_before = len(self._steps)
+        self._steps.append(step)
+        self._times.append(time)
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                column = self._columns.setdefault(name, array("d"))
+                column.extend([math.nan] * (num_before - len(column)))
+                column.append(value)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all metrics."""
+        return [*self._columns]
+
+    def last(self) -> dict[str, tuple[int, float]]:
+        """Step and value of the last finite value of each metric."""
+        with self._lock:
+            steps = np.array(self._steps)
+            result: dict[str, tuple[int, float]] = {}
+            for name, column in self._columns.items():
+                finite = np.flatnonzero(np.isfinite(np.array(column)))
+                if len(finite):
+                    result[name] = int(steps[finite[-1]]), column[int(finite[-1])]
+            return result
+
+    def last_step(self) -> int | None:
+        """Step of the last line; None without lines."""
+        return self._steps[-1] if self._steps else None
+
+    def column(self, name: str) -> Column:
+        """The values of one metric, one per line; NaN where a line lacks it."""
+        with self._lock:
+            return self._column(name)
+
+    def _column(self, name: str) -> Column:
+        values = np.full(len(self._steps), np.nan)
+        column = self._columns.get(name, array("d"))
+        values[: len(column)] = column
+        return values
+
+    def rows(self) -> tuple[Column, Column]:
+        """Step and time of each line."""
+        with self._lock:
+            return np.array(self._steps, np.float64), np.array(self._times)
+
+    def series(self, query: SeriesQuery, error_of: Callable[[str, Column], Column | None]) -> dict[str, Any]:
+        """The series of a query as plain values; `error_of` gives the standard errors of a metric, one per line."""
+        with self._lock:
+            steps = np.array(self._steps, np.float64)
+            chosen = (steps >= query.first) & (steps <= query.last)
+            columns = {name: self._column(name)[chosen] for name in self.select(query.names)}
+            if _OTHER in query.names:
+                columns[_OTHER] = other_time({name: self._column(name)[chosen] for name in self.select(("time/*",))})
+            times, tokens = np.array(self._times)[chosen], self._column("tokens/generated")[chosen]
+        steps = steps[chosen]
+        bucket = max(1, -(-len(steps) // query.points))
+        errors = {name: error_of(name, steps) for name in columns}
+        return {
+            "bucket": bucket,
+            "step": [int(step) for step in _ends(steps, bucket)],
+            "time": plain(_ends(times, bucket)),
+            "tokens": plain(_ends(np.cumsum(np.nan_to_num(tokens)), bucket)),
+            "series": {name: _points(column, errors[name], bucket) for name, column in columns.items()},
+        }
+
+    def select(self, patterns: Iterable[str]) -> list[str]:
+        """Names that a pattern matches, in the order of the patterns."""
+        chosen: dict[str, None] = {}
+        for pattern in patterns:
+            chosen |= dict.fromkeys(name for name in self._columns if name == pattern or fnmatchcase(name, pattern))
+        return [*chosen][:MAX_SERIES]
+
+
+def other_time(columns: Mapping[str, Column]) -> Column:
+    """Seconds of each step that are in no phase."""
+    total = columns.get("time/step", np.zeros(0))
+    phases = [np.nan_to_num(column) for name, column in columns.items() if name != "time/step"]
+    return total - np.sum(phases, axis=0) if phases and len(total) else total
+
+
+def plain(values: Column) -> list[float | None]:
+    """The numbers as a list; those that are not finite are None."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _ends(values: Column, bucket: int) -> Column:
+    """The last value of each bucket."""
+    if bucket == 1 or not len(values):
+        return values
+    ends = np.arange(bucket - 1, len(values) + bucket - 1, bucket)
+    return values[np.minimum(ends, len(values) - 1)]
+
+
+def _points(column: Column, errors: Column | None, bucket: int) -> dict[str, Any]:
+    """Mean and extremes of each bucket, and the standard error of the mean."""
+    cells = _cells(column, bucket)
+    known = np.isfinite(cells)
+    count = known.sum(axis=1)
+    wide = bucket > 1
+    return {
+        "mean": plain(_divide(np.where(known, cells, 0.0).sum(axis=1), count)),
+        "low": plain(np.where(count > 0, np.where(known, cells, np.inf).min(axis=1), np.nan)) if wide else None,
+        "high": plain(np.where(count > 0, np.where(known, cells, -np.inf).max(axis=1), np.nan)) if wide else None,
+        "error": None if errors is None else plain(_joined_error(_cells(errors, bucket), known)),
+    }
+
+
+def _joined_error(errors: Column, known: NDArray[np.bool_]) -> Column:
+    """Standard error of the mean of independent values."""
+    valid = known & np.isfinite(errors)
+    count = valid.sum(axis=1)
+    return _divide(np.sqrt(np.where(valid, np.nan_to_num(errors) ** 2, 0.0).sum(axis=1)), count)
+
+
+def _divide(total: Column, count: NDArray[np.int64]) -> Column:
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _cells(column: Column, bucket: int) -> Column:
+    """[buckets, bucket], filled up with NaN."""
+    num_buckets = -(-len(column) // bucket)
+    cells = np.full(num_buckets * bucket, np.nan)
+    cells[: len(column)] = column
+    return cells.reshape(num_buckets, bucket)

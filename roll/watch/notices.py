@@ -1,0 +1,86 @@
+"""Notices of a run: events about things that a person should look at, also of kinds that this release does not know."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from roll.journal.events import KINDS
+
+_ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
+_WARNINGS = ("HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
+_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
+_ENDINGS = ("Noticed", "Notice", "Suspected", "Detected", "Warned", "Alert")
+_KNOWN_NOTICES = tuple(kind for kind in KINDS if kind.endswith(_ENDINGS))
+_SHOWN = tuple(dict.fromkeys((*_ERRORS, *_WARNINGS, *_INFO, *_KNOWN_NOTICES)))
+_TEXTS = ("text", "message", "reason", "cause")
+_LEVELS = ("error", "warning", "info")
+
+
+def count_notices(rows: sqlite3.Connection) -> int:
+    """Number of notices that are warnings or errors."""
+    where, values = _where(rows, (*_INFO,))
+    return int(rows.execute(f"SELECT COUNT(*) FROM events WHERE {where}", values).fetchone()[0])
+
+
+def list_notices(rows: sqlite3.Connection, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+    """The newest notices below an id."""
+    where, values = _where(rows)
+    query = f"SELECT id FROM events WHERE {where} AND id < ? ORDER BY id DESC LIMIT ?"
+    ids = [row[0] for row in rows.execute(query, (*values, before or 2**62, limit))]
+    return [describe_notice(event) for event in read_events(rows, ids)]
+
+
+def read_events(rows: sqlite3.Connection, ids: list[int]) -> list[dict[str, Any]]:
+    """Whole events of the journal as plain values, in the order of `ids`."""
+    marks = ", ".join("?" * len(ids))
+    query = f'SELECT id, time, kind, step, "group", body FROM journal.events WHERE id IN ({marks})'
+    events = {
+        id: {"id": id, "time": time, "kind": kind, "step": step, "group": group, "fields": decode_fields(body)}
+        for id, time, kind, step, group, body in rows.execute(query, ids)
+    }
+    return [events[id] for id in ids if id in events]
+
+
+def decode_fields(body: str) -> dict[str, Any]:
+    """The fields of an event as plain values."""
+    fields = msgspec.json.decode(body)
+    return cast(dict[str, Any], fields) if isinstance(fields, dict) else {"value": fields}
+
+
+def describe_notice(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as an entry of `/notices`."""
+    fields, kind = event["fields"], event["kind"]
+    written = str(fields.get("level", fields.get("severity", "")))
+    known = "error" if kind in _ERRORS else "info" if kind in _INFO else "warning"
+    attempts = fields.get("attempts")
+    return {
+        "id": event["id"],
+        "time": event["time"],
+        "step": event["step"] if event["step"] is not None else fields.get("step"),
+        "kind": kind,
+        "level": written if written in _LEVELS else known,
+        "text": text_of(fields),
+        "domain": fields.get("domain"),
+        "attempts": attempts if isinstance(attempts, list) else [],
+        "fields": fields,
+    }
+
+
+def text_of(fields: Mapping[str, Any]) -> str:
+    """An event in one line: its text or reason, else all of its fields."""
+    text = next((str(fields[name]) for name in _TEXTS if fields.get(name)), "")
+    where = next((str(fields[name]) for name in ("worker", "task", "generator") if fields.get(name) is not None), "")
+    if text:
+        return f"{where}: {text}" if where else text
+    return ", ".join(f"{name} {value}" for name, value in fields.items() if isinstance(value, str | int | float))
+
+
+def _where(rows: sqlite3.Connection, without: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
+    """A condition on the kind of an event: a known notice, or a kind that this release does not know."""
+    kinds = [row[0] for row in rows.execute("SELECT DISTINCT kind FROM events")]
+    shown = [kind for kind in kinds if (kind in _SHOWN or kind not in KINDS) and kind not in without]
+    return f"kind IN ({', '.join('?' * len(shown))})", tuple(shown)

@@ -80,8 +80,9 @@ class Visit:
 
     def close(self) -> None:
         """End the visit; fails if anything went wrong in it."""
+        problems = list(self.problems)  # closing ends requests that are still running
         self.context.close()
-        assert self.problems == []
+        assert not problems, "\n".join(problems)
 
     def _note_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):

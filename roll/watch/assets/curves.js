@@ -57,12 +57,11 @@ function axisNote(answer, index) {
   return answer.time?.[index] ? clock(answer.time[index]) : "";
 }
 
-/** What the readout says above the values: step, tokens and time of a point. */
+/** What the readout says above the values: step, tokens and time of the point with this x. */
 export function heading(answer, axis) {
   const byX = new Map(axis.values.map((x, index) => [x, index]));
-  const xs = [...byX.keys()].filter((x) => x !== null).sort((a, b) => a - b);
-  return (place) => {
-    const index = byX.get(xs[place]);
+  return (x) => {
+    const index = byX.get(x);
     const tokens = answer.tokens?.[index];
     const bucket = answer.bucket > 1 ? ` (${answer.bucket} steps)` : "";
     return `step ${count(answer.step[index])}${bucket}${tokens ? `, ${count(tokens)} tokens` : ""}`;

@@ -1,7 +1,6 @@
 // Elements made by code. Text always becomes a text node, so nothing that a model wrote is ever parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
-// eslint-disable-next-line no-control-regex
 const INVISIBLE =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 

@@ -111,7 +111,7 @@ export class Frame {
       group.append(picture("text", { x: this.toX(value), y: bottom + 15, "text-anchor": "middle" }, xFormat(value)));
     }
     group.append(picture("line", { class: "base", x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }));
-    const name = { class: "name", x: MARGIN.left - 6, y: bottom + 15, "text-anchor": "end" };
+    const name = { class: "name", x: 2, y: bottom + 15 };
     group.append(picture("text", name, xName));
     return group;
   }
@@ -166,7 +166,7 @@ export class Frame {
 
   #read(rows, at) {
     const { xs, xName = "step", heading, xFormat = label } = this.#model;
-    const title = heading ? heading(this.#index) : `${xName} ${xFormat(xs[this.#index].x)}`;
+    const title = heading ? heading(xs[this.#index].x) : `${xName} ${xFormat(xs[this.#index].x)}`;
     const shown = rows.length > 12 ? rows.filter((_, index) => Math.abs(index - this.#chosen) < 6) : rows;
     const lines = shown.map((row) =>
       element(

@@ -77,8 +77,8 @@ function draw(body, { runs, config, names }, page) {
 }
 
 /** The answer about a run in the form of an answer about series. */
-function flat(run) {
-  return { ...run.series, step: run.step, tokens: run.tokens, wall_s: run.wall_s };
+function flat({ series, step, tokens, wall_s, bucket }) {
+  return { series, step, tokens, wall_s, bucket };
 }
 
 function runCurve(run, name, page) {

@@ -11,74 +11,73 @@ import { choices, field, panel } from "./widgets.js";
 const MOST = 12;
 
 export async function show(root, page) {
-  const chosen = new Set((page.query.names ?? "").split(",").filter((name) => name));
-  let text = page.query.text ?? "";
-  let all = [];
-  const list = element("div");
-  const charts = element("div", { class: "grid2" });
+  const view = {
+    page,
+    chosen: new Set((page.query.names ?? "").split(",").filter((name) => name)),
+    text: page.query.text ?? "",
+    all: [],
+    cursor: new Cursor(),
+    figures: new Map(),
+    list: element("div"),
+    charts: element("div", { class: "grid2" }),
+  };
   const about = element("span", { class: "about", role: "status" });
-  const cursor = new Cursor();
-  const figures = new Map();
-  const drawList = () =>
-    replace(
-      list,
-      panel(
-        null,
-        plainTable(columns(chosen, toggle), matching(all, text), {
-          label: "Metrics",
-          sentence: all.length ? "No metric matches; change the filter." : "No step is complete yet.",
-        }),
-      ),
-    );
-  const toggle = (name) => {
-    if (!chosen.delete(name) && chosen.size < MOST) chosen.add(name);
-    page.keep({ names: [...chosen].join(",") });
-    drawList();
-    drawCharts();
-  };
-  const drawCharts = async () => {
-    const names = [...chosen];
-    const answer = names.length ? await page.api("series", { names: names.join(","), points: 500 }) : null;
-    if (!page.current()) return;
-    for (const name of names)
-      if (!figures.has(name)) figures.set(name, lineChart({ title: name, cursor, height: 170 }));
-    replace(
-      charts,
-      names.map((name) => panel(null, figures.get(name).node)),
-    );
-    names.forEach((name) => drawOne(figures.get(name), answer, name, page));
-  };
-  const filter = (value) => {
-    text = value;
-    page.keep({ text });
-    drawList();
-  };
   root.append(
-    element(
-      "div",
-      { class: "top" },
-      element("h1", {}, "Metrics"),
-      about,
-      element(
-        "div",
-        { class: "tools" },
-        field("Filter (key /)", text, filter, { size: 22, hint: "name or meaning", search: true }),
-        choices("x axis", X_AXES, page.query.x ?? "step", (value) => page.change({ x: value === "step" ? "" : value })),
-      ),
-    ),
-    charts,
-    list,
+    element("div", { class: "top" }, element("h1", {}, "Metrics"), about, tools(view)),
+    view.charts,
+    view.list,
   );
   const update = async () => {
     const answer = await page.api("metrics");
     if (!page.current()) return;
-    all = answer.metrics;
-    replace(about, `${plural(all.length, "metric")}; choose up to ${MOST} to see their curves`);
-    drawList();
-    await drawCharts();
+    view.all = answer.metrics;
+    replace(about, `${plural(view.all.length, "metric")}; choose up to ${MOST} to see their curves`);
+    drawList(view);
+    await drawCharts(view);
   };
   await update();
   return { update };
+}
+
+function tools(view) {
+  const { page } = view;
+  const filter = (value) => {
+    view.text = value;
+    page.keep({ text: value });
+    drawList(view);
+  };
+  const search = field("Filter (key /)", view.text, filter, { size: 22, hint: "name or meaning", search: true });
+  const x = choices("x axis", X_AXES, page.query.x ?? "step", (value) =>
+    page.change({ x: value === "step" ? "" : value }),
+  );
+  return element("div", { class: "tools" }, search, x);
+}
+
+function drawList(view) {
+  const { chosen, all } = view;
+  const toggle = (name) => {
+    if (!chosen.delete(name) && chosen.size < MOST) chosen.add(name);
+    view.page.keep({ names: [...chosen].join(",") });
+    drawList(view);
+    drawCharts(view).catch(view.page.report);
+  };
+  const sentence = all.length ? "No metric matches; change the filter." : "No step is complete yet.";
+  const rows = matching(all, view.text);
+  replace(view.list, panel(null, plainTable(columns(chosen, toggle), rows, { label: "Metrics", sentence })));
+}
+
+async function drawCharts({ page, chosen, figures, charts, cursor }) {
+  const names = [...chosen];
+  const answer = names.length ? await page.api("series", { names: names.join(","), points: 500 }) : null;
+  if (!page.current()) return;
+  for (const name of names) {
+    if (!figures.has(name)) figures.set(name, lineChart({ title: name, cursor, height: 170 }));
+  }
+  replace(
+    charts,
+    names.map((name) => panel(null, figures.get(name).node)),
+  );
+  names.forEach((name) => drawOne(figures.get(name), answer, name, page));
 }
 
 function matching(metrics, text) {

@@ -34,7 +34,7 @@ const COLUMNS = [
   { title: "Domain", width: 88, grow: 0.6, cell: ({ domain }) => domain },
   {
     title: "Attempt",
-    width: 70,
+    width: 78,
     align: "right",
     sort: "group",
     help: "Group and sibling.",
@@ -43,7 +43,7 @@ const COLUMNS = [
   { title: "Reward", width: 72, align: "right", sort: "reward", cell: ({ reward }) => number(reward) },
   {
     title: "Advantage",
-    width: 86,
+    width: 94,
     align: "right",
     sort: "advantage",
     help: "Mean over the tokens of the attempt.",

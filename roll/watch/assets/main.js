@@ -41,13 +41,13 @@ async function start() {
   restoreTheme();
   const pages = PAGES.map(({ key, page, name }) => ({ key, name, go: () => go(pageAddress(page)) }));
   shell.keyboard = new Keyboard({ pages, view: () => shell.view, up, theme: nextTheme });
-  window.addEventListener("hashchange", show);
   try {
     shell.runs = await get("runs");
   } catch (error) {
     replace(main, message("bad", error.message));
     return;
   }
+  window.addEventListener("hashchange", show);
   await show();
 }
 

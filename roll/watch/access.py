@@ -54,16 +54,8 @@ class Guard:
         self._token, self._session = token, secrets.token_urlsafe(32)
         self._cookie = f"roll_watch_{secrets.token_hex(4)}"  # cookies are shared by all ports of a machine
 
-    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-        """The middleware of the application."""
-
-        @web.middleware
-        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            return await self._handle(request, handler)
-
-        return guard
-
-    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The response of the handler, or a refusal."""
         if not _local(request.headers.get("Host", "")):
             return _refuse(
                 request, 421, "this name is not one of this machine; open the link that `roll watch` printed"

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from roll.errors import RunStopped
 from roll.journal.database import connect, report_damage
 from roll.journal.events import (
     KINDS,
@@ -89,6 +90,7 @@ _SET_OUTCOMES = """UPDATE samples SET outcome = CASE
         WHEN surplus AND g.outcome IN ('trained', 'refused', 'waiting') THEN 'aborted'
         WHEN g.outcome IN ('trained', 'refused') AND samples.step IS NULL THEN 'stale' ELSE g.outcome END
     FROM groups AS g WHERE samples."group" = g.id AND status IN ('finished', 'truncated')"""
+_UNDO_STEPS = """UPDATE samples SET rolled_back = 1, step = NULL, staleness = NULL, advantage = NULL WHERE step > ?"""
 _ADD_EVENTS = """INSERT INTO events SELECT id, time, kind, step, version, "group" FROM journal.events
     WHERE id > ? AND id <= ?"""
 _EVENTS = "SELECT id, time, kind, body FROM journal.events WHERE id > ? AND id <= ?"
@@ -116,7 +118,6 @@ class SampleIndex:
         for pragma in ("journal_mode = WAL", "synchronous = OFF", "cache_size = -65536"):
             self._connection.execute(f"PRAGMA {pragma}")
         self._connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
-        self._connection.execute("ATTACH ? AS journal", (_uri(journal, "ro"),))
         self._tracker = OutcomeTracker()
         self._pending = _PendingChanges()
         self._last_step_group = self._last_advantages = self._last_span = 0
@@ -125,6 +126,8 @@ class SampleIndex:
         """Id of the last event in the index."""
         self.complete = False
         """Whether all rows of the journal were in the index after the last update."""
+        self.consistent = True
+        """False if an update failed halfway, so that the index has to be built again."""
         self.num_samples = self.num_texts = self.total = 0
         """Attempts in the index, with texts in the index, and in the journal, as of the last update."""
 
@@ -142,20 +145,30 @@ class SampleIndex:
 
     def update(self) -> None:
         """Copy what was appended to the journal, at most some thousand ids."""
-        with report_damage(self._journal), self._writing():
+        with self._writing():
             last = self._number("SELECT MAX(id) FROM journal.events")
             last = max(last, self._number("SELECT MAX(id) FROM journal.trajectories"))
+            self._check_origin()
             until = min(last, self.position + _ROWS)
+            self.consistent = False
             self._add_rows(self.position, until)
             if until == last:
                 self._add_steps(until)
             self._add_spans()
             self.total = self._number("SELECT COUNT(*) FROM journal.trajectories")
-        self.position, self.complete = until, until == last
+        self.position, self.complete, self.consistent = until, until == last, True
+
+    def _check_origin(self) -> None:
+        """Note if the journal begins with another event than the one in the index, as after `--overwrite`."""
+        first = "SELECT time FROM {} ORDER BY id LIMIT 1"
+        time, indexed = (self._execute(first.format(table)).fetchone() for table in ("journal.events", "main.events"))
+        if indexed is not None and time != indexed:
+            self.consistent = False
+            raise RunStopped("the journal is another one than before; it is read again")
 
     def update_texts(self) -> bool:
         """Decode some attempts, those that ended after the index began first; whether there may be more."""
-        with report_damage(self._journal), self._writing():
+        with self._writing():
             if self._text_high < 0:
                 self._text_high, self._text_low = self.position, self.position + 1
             newer, older = (self._text_high, self.position), (0, self._text_low - 1)
@@ -214,7 +227,7 @@ class SampleIndex:
 
         The attempts of steps that count again are read again from the journal.
         """
-        self._execute("UPDATE samples SET rolled_back = 1, step = NULL, staleness = NULL WHERE step > ?", (to_step,))
+        self._execute(_UNDO_STEPS, (to_step,))
         voided = [(version,) for version in self._tracker.void]
         self._connection.executemany("UPDATE versions SET void = 1 WHERE version = ?", voided)
         first = self._number("SELECT MIN(id) FROM journal.step_groups WHERE step > ?", (to_step,))
@@ -235,10 +248,19 @@ class SampleIndex:
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """One transaction, within which all reads of the journal see the same state."""
-        with self._connection:
-            self._connection.execute("BEGIN")
-            yield
+        """One transaction, within which all reads of the journal see the same state.
+
+        The journal is not kept open: the last connection of a run's process that closes it has to be the only one, to
+        move everything from the write-ahead log into the file.
+        """
+        with report_damage(self._journal):
+            self._connection.execute("ATTACH ? AS journal", (_uri(self._journal, "ro"),))
+            try:
+                with self._connection:
+                    self._connection.execute("BEGIN")
+                    yield
+            finally:
+                self._connection.execute("DETACH journal")
 
     def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)

@@ -134,12 +134,13 @@ def describe_overview(view: RunView, rows: sqlite3.Connection | None, points: in
 
 def _domains(rows: sqlite3.Connection) -> list[dict[str, Any]]:
     query = """SELECT domain, COUNT(*), SUM(status IN ('finished', 'truncated')), SUM(status LIKE '%_failed'),
-        AVG(reward), AVG(tokens), SUM(status = 'truncated'), MIN(step), MAX(step) FROM samples GROUP BY domain ORDER BY domain"""
+        AVG(reward), AVG(tokens), SUM(status = 'truncated'), MIN(step), MAX(step)
+        FROM samples GROUP BY domain ORDER BY domain"""
     names = ("domain", "attempts", "valid", "failed", "reward", "tokens", "truncated")
     result: list[dict[str, Any]] = []
     for *values, first, last in rows.execute(query).fetchall():
         domain = dict(zip(names, values, strict=True))
-        edges = dict.fromkeys(("reward_first", "reward_last"))
+        edges: dict[str, Any] = dict.fromkeys(("reward_first", "reward_last"))
         if first is not None:
             width = (last - first + 1) // _EDGE
             mean = "SELECT AVG(reward) FROM samples WHERE domain = ? AND step BETWEEN ? AND ?"

@@ -75,12 +75,16 @@ def _run_page(view: RunView, parameters: Parameters) -> Iterable[str]:
     if view.index is None:
         yield _paragraph(view.error or "No journal is read yet.")
     last = sorted(view.metrics.last().items())
-    yield _details("Metrics", table(("metric", "step", "value"), [[n, str(s), f"{v:.5g}"] for n, (s, v) in last]))
+    yield _details(
+        "Metrics", table(("metric", "step", "value"), [[visible(n), str(s), f"{v:.5g}"] for n, (s, v) in last])
+    )
     if view.index is None:
         return
     with view.rows() as rows:
         notices = list_notices(rows, before=None, limit=50)
-        texts = [[_clock(each["time"]), visible(each["step"]), each["level"], each["kind"]] for each in notices]
+        texts = [
+            [_clock(each["time"]), visible(each["step"]), each["level"], visible(each["kind"])] for each in notices
+        ]
         lines = [[*text, visible(each["text"])] for text, each in zip(texts, notices, strict=True)]
         yield _details("Notices", table(("time", "step", "level", "kind", "text"), lines))
         answer = list_samples(rows, parse_filter(parameters), parse_order(parameters))
@@ -104,7 +108,7 @@ def _headline(state: Mapping[str, Any]) -> str:
 
 def _form(parameters: Parameters) -> str:
     fields = [
-        f'<label>{name} <input name="{name}" value="{escape(next(iter(parameters.get(name, ())), ""))}"></label>'
+        f'<label>{name} <input name="{name}" value="{escape(visible(next(iter(parameters.get(name, ())), "")))}"></label>'
         for name in _FIELDS
     ]
     hint = f"ranges: 3, 2:5, :0; sort: {', '.join(SORTS)}, - before it: descending"

@@ -154,8 +154,11 @@ def _calls(message: Message) -> list[dict[str, Any]] | None:
 
 
 def _call(value: Any) -> dict[str, Any]:
-    plain: Any = cast(dict[str, Any], value).get("function", value) if isinstance(value, dict) else {"name": str(value)}
-    return {"name": str(plain.get("name", "")), "arguments": plain.get("arguments")} if isinstance(plain, dict) else {}
+    """Name and arguments of a tool call, in the form of the Chat Completions API or without its envelope."""
+    call = cast(dict[str, Any], value) if isinstance(value, dict) else {"name": str(value)}
+    plain = call.get("function", call)
+    call = cast(dict[str, Any], plain) if isinstance(plain, dict) else {"name": str(plain)}
+    return {"name": str(call.get("name", "")), "arguments": call.get("arguments")}
 
 
 def _written_calls(response: str) -> list[dict[str, Any]] | None:

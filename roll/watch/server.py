@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from roll.errors import ConfigError, JournalDamaged, RollError, one_line
-from roll.watch.access import Guard, add_headers, check_host
+from roll.watch.access import Guard, Handler, add_headers, check_host
 from roll.watch.encoding import encode
 from roll.watch.folder import RunFolder
 from roll.watch.plain import PlainPages
@@ -75,14 +75,19 @@ class WatchServer:
     async def start(self) -> None:
         """Listen; `ConfigError` if the port is taken."""
         guard = Guard(self._address.token)
-        app = web.Application(middlewares=[guard.middleware()])
+
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await guard.check(request, handler)
+
+        app = web.Application(middlewares=[check])
         app.on_response_prepare.append(add_headers)
         app.router.add_get("/api/runs", self._list_runs)
         app.router.add_get("/api/live", self._stream_list)
         app.router.add_get("/api/compare", self._compare)
-        app.router.add_get("/api/runs/{run}/live", self._stream)
-        app.router.add_get("/api/runs/{run}/samples/{id}", self._answer_run)
-        app.router.add_get("/api/runs/{run}/{view}", self._answer_run)
+        app.router.add_get("/api/runs/{run:[^/]+}/live", self._stream)
+        app.router.add_get("/api/runs/{run:[^/]+}/samples/{id:[^/]+}", self._answer_run)
+        app.router.add_get("/api/runs/{run:[^/]+}/{view:[^/]+}", self._answer_run)
         app.router.add_get("/api/{rest:.*}", self._unknown)
         app.router.add_get("/assets/{name}", self._asset)
         app.router.add_get("/plain{rest:(/.*)?}", self._plain_page)
@@ -185,6 +190,8 @@ async def _answer(call: Callable[[], Mapping[str, Any]]) -> web.Response:
             return 200, encode(call())
         except (RollError, sqlite3.Error, OSError) as error:
             return _status(error), encode({"error": one_line(str(error))})
+        except Exception as error:  # noqa: BLE001 - the other pages stay usable, and the reason is shown
+            return 500, encode({"error": one_line(f"a fault of roll watch: {type(error).__name__}: {error}")})
 
     status, body = await asyncio.to_thread(work)
     return web.Response(body=body, status=status, content_type="application/json")

@@ -35,7 +35,7 @@ class TextDecoder:
         """The text of a row of ids."""
         if self._tokenizer is None:
             return " ".join(map(str, ids.tolist()))
-        return self._tokenizer.decode(ids.tolist(), skip_special_tokens=not special_tokens)
+        return self._tokenizer.decode(np.maximum(ids, 0).tolist(), skip_special_tokens=not special_tokens)
 
     def pieces(self, ids: Ints) -> list[str]:
         """The text of each id; that of a character over several ids is at the last of them."""
@@ -44,7 +44,7 @@ class TextDecoder:
         from tokenizers.decoders import DecodeStream
 
         stream = DecodeStream(skip_special_tokens=False)
-        return [stream.step(self._tokenizer, id) or "" for id in ids.tolist()]
+        return [stream.step(self._tokenizer, id) or "" for id in np.maximum(ids, 0).tolist()]
 
 
 def prompt_of(trajectory: Trajectory, decoder: TextDecoder) -> str:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -98,6 +98,10 @@ class RunView:
             self._thread = threading.Thread(target=self._run, name=f"watch {self.name}", daemon=True)
             self._thread.start()
 
+    def poll(self) -> None:
+        """Look at the files now."""
+        self._woken.set()
+
     def touch(self) -> None:
         """Keep the view up to date for another minute."""
         idle = time.monotonic() - self._asked > _IDLE_S
@@ -140,8 +144,8 @@ class RunView:
                 self._config = stamp, None
         value = self._config[1]
         for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
+            value = cast(dict[str, Any], value).get(key) if isinstance(value, dict) else None
+        return cast(Any, value)
 
     def state(self) -> dict[str, Any]:
         """The answer of `/state`."""
@@ -200,16 +204,22 @@ class RunView:
             more = self._salvage(damage)
         except (RollError, sqlite3.Error, OSError) as error:
             self.error, more = one_line(f"{self.name}: {error}"), False
+            if self.index is not None and not self.index.consistent:
+                self._drop_index()
+                more = True
+        except Exception as error:  # noqa: BLE001 - the thread goes on to the next record, and the reason is shown
+            self.error, more = one_line(f"a fault of roll watch: {type(error).__name__}: {error}"), False
+            self._drop_index()
         self._signature = signature
         with self.changed:
             self.changed.notify_all()
         return more and not self._closed.is_set()
 
     def _update_index(self, new: bool) -> bool:
-        if self._replaced():
-            self._drop_index()
         if self.index is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="roll-watch-", ignore_cleanup_errors=True)
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="roll-watch-", ignore_cleanup_errors=True)
+            (Path(self._folder.name) / "index.db").unlink(missing_ok=True)  # of an attempt that failed
             self.index = SampleIndex(self._journal, Path(self._folder.name), self.decoder)
         if new or not self.index.complete:
             self.index.update()
@@ -219,11 +229,6 @@ class RunView:
         while self.index.complete and not self._texts_done and time.monotonic() < until:
             self._texts_done = not self.index.update_texts()
         return not (self.index.complete and self._texts_done)
-
-    def _replaced(self) -> bool:
-        """Whether the journal is another file than the one in the index, as after `--overwrite`."""
-        before = dict(zip(_FILES, self._signature, strict=False)).get(JOURNAL)
-        return self.index is not None and before is not None and before[0] != _file_state(self._journal)[0]
 
     def _count(self) -> None:
         """Ends, notices and failures, from the index."""

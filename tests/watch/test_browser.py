@@ -99,6 +99,12 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def part(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return match[1]
+
+
 def figure(page: Any, name: str) -> str:
     """The value next to a name among the numbers at the top of a page."""
     return page.locator(".figures div", has=page.get_by_text(name, exact=True)).locator("dd").inner_text()
@@ -160,7 +166,7 @@ def test_the_page_of_a_sample_shows_what_the_journal_has_of_it(visit: Visit, fol
     assert page.locator(".tokens .token:not(.observed)").count() == stored.num_tokens
     first = page.locator(".tokens .token:not(.observed)").first.get_attribute("title")
     logprob = float(stored.trajectory.turns[0].sampler_logprobs[0])
-    assert float(re.search(r"logprob (\S+),", first)[1]) == pytest.approx(logprob, rel=1e-3, abs=1e-6)
+    assert float(part(r"logprob (\S+),", first)) == pytest.approx(logprob, rel=1e-3, abs=1e-6)
     page = visit.open(f"run/trained/samples/{stored.id}?view=siblings", "sample")
     page.wait_for_selector(".card.current")
     assert page.locator(".card").count() == 4
@@ -222,7 +228,7 @@ def test_hostile_texts_do_nothing(browser: Any, link: str, dark: bool) -> None:
     for address in addresses:
         assert_harmless(visit.open(f"run/hostile/{address}"))
     page = visit.open("run/hostile/samples?sort=id")
-    ids = [re.search(r"samples/(\d+)", row.get_attribute("href"))[1] for row in page.locator(".trow").all()]
+    ids = [part(r"samples/(\d+)", row.get_attribute("href")) for row in page.locator(".trow").all()]
     assert len(ids) == 2 * len(HOSTILE)
     for view in ("conversation", "tokens", "siblings"):
         for id in ids[:: 1 if view == "conversation" else 4]:

@@ -194,6 +194,11 @@ CATALOGUE = {
         about="trajectories per second of one controller with four Ray actors as generators, which answer immediately",
         goal="at least 2,000",
     ),
+    "watch": Benchmark(
+        run="benchmarks.watch:run",
+        about="response times of `roll watch` with 100,000 attempts: first view, filters, delay of an event",
+        goal="first view under 1 s, a filter under 0.3 s, an event within 2 s",
+    ),
     "controller": Benchmark(
         run="benchmarks.controller:run",
         about="seconds of the controller in a step of 8.4M tokens: statistics, journal, collation, credit, shards",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,12 @@ def serve(directory: Path, *, host: str, port: int, open_browser: bool, echo: Ca
     asyncio.run(_serve(server, open_browser=open_browser, echo=echo))
 
 
+def _has_display() -> bool:
+    """Whether a browser has a window: a browser of the terminal would take the terminal."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
+
+
 async def _serve(server: WatchServer, *, open_browser: bool, echo: Callable[[str], None]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -26,7 +34,7 @@ async def _serve(server: WatchServer, *, open_browser: bool, echo: Callable[[str
     await server.start()
     try:
         echo(server.link)
-        if open_browser:
+        if open_browser and _has_display():
             await asyncio.to_thread(webbrowser.open, server.link)
         await ended.wait()
     finally:

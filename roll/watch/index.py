@@ -322,6 +322,8 @@ def _row_updates(id: int, time: float, event: Event) -> list[tuple[str, tuple[An
             return [("UPDATE groups SET ready = ? WHERE id = ?", (time, group))]
         case StepStarted(step=step, groups=groups):
             return [("UPDATE groups SET step = ? WHERE id = ?", (step, group)) for group in groups]
+        case RolledBack(to_step=to_step):
+            return [("UPDATE groups SET step = NULL WHERE step > ?", (to_step,))]
         case WeightsPublished(version=version, step=step):
             return [("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, 0)", (version, step, time, id))]
         case _:

@@ -75,17 +75,14 @@ def _run_page(view: RunView, parameters: Parameters) -> Iterable[str]:
     if view.index is None:
         yield _paragraph(view.error or "No journal is read yet.")
     last = sorted(view.metrics.last().items())
-    yield _details(
-        "Metrics", table(("metric", "step", "value"), [[visible(n), str(s), f"{v:.5g}"] for n, (s, v) in last])
-    )
+    metrics = [[visible(name), str(step), f"{value:.5g}"] for name, (step, value) in last]
+    yield _details("Metrics", table(("metric", "step", "value"), metrics))
     if view.index is None:
         return
     with view.rows() as rows:
         notices = list_notices(rows, before=None, limit=50)
-        texts = [
-            [_clock(each["time"]), visible(each["step"]), each["level"], visible(each["kind"])] for each in notices
-        ]
-        lines = [[*text, visible(each["text"])] for text, each in zip(texts, notices, strict=True)]
+        names = ("step", "level", "kind", "text")
+        lines = [[_clock(each["time"]), *(visible(each[name]) for name in names)] for each in notices]
         yield _details("Notices", table(("time", "step", "level", "kind", "text"), lines))
         answer = list_samples(rows, parse_filter(parameters), parse_order(parameters))
     yield _form(parameters)
@@ -107,10 +104,8 @@ def _headline(state: Mapping[str, Any]) -> str:
 
 
 def _form(parameters: Parameters) -> str:
-    fields = [
-        f'<label>{name} <input name="{name}" value="{escape(visible(next(iter(parameters.get(name, ())), "")))}"></label>'
-        for name in _FIELDS
-    ]
+    values = {name: escape(visible(next(iter(parameters.get(name, ())), ""))) for name in _FIELDS}
+    fields = [f'<label>{name} <input name="{name}" value="{value}"></label>' for name, value in values.items()]
     hint = f"ranges: 3, 2:5, :0; sort: {', '.join(SORTS)}, - before it: descending"
     return f'<form method="get">{" ".join(fields)} <button>filter</button></form>{_paragraph(hint)}'
 

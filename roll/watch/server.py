@@ -65,6 +65,7 @@ class WatchServer:
         self._runner: web.AppRunner | None = None
         self._port = 0
         self._num_streams = 0
+        self._stopping = asyncio.Event()
 
     @property
     def link(self) -> str:
@@ -100,6 +101,7 @@ class WatchServer:
 
     async def stop(self) -> None:
         """Close all connections, and delete the indexes."""
+        self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
         await asyncio.to_thread(self._folder.close)
@@ -159,27 +161,27 @@ class WatchServer:
         try:
             await response.prepare(request)
             with contextlib.suppress(ConnectionError):
-                await _stream_changes(response, event, read, period_s)
+                await self._stream_changes(response, event, read, period_s)
         finally:
             self._num_streams -= 1
         return response
 
-
-async def _stream_changes(
-    response: web.StreamResponse, event: str, read: Callable[[], dict[str, Any]], period_s: float
-) -> None:
-    """Send what `read` returns when it differs from before, until the connection ends."""
-    loop, before, last = asyncio.get_running_loop(), None, 0.0
-    while True:
-        value = await asyncio.to_thread(read)
-        compared = {name: each for name, each in value.items() if name not in _UNCHANGED}
-        if compared != before:
-            await response.write(b"event: " + event.encode() + b"\ndata: " + encode(value) + b"\n\n")
-            before, last = compared, loop.time()
-        elif loop.time() - last > _PING_S:
-            await response.write(b": still here\n\n")
-            last = loop.time()
-        await asyncio.sleep(period_s)
+    async def _stream_changes(
+        self, response: web.StreamResponse, event: str, read: Callable[[], dict[str, Any]], period_s: float
+    ) -> None:
+        """Send what `read` returns when it differs from before, until the connection or the server ends."""
+        loop, before, last = asyncio.get_running_loop(), None, 0.0
+        while not self._stopping.is_set():
+            value = await asyncio.to_thread(read)
+            compared = {name: each for name, each in value.items() if name not in _UNCHANGED}
+            if compared != before:
+                await response.write(b"event: " + event.encode() + b"\ndata: " + encode(value) + b"\n\n")
+                before, last = compared, loop.time()
+            elif loop.time() - last > _PING_S:
+                await response.write(b": still here\n\n")
+                last = loop.time()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), period_s)
 
 
 async def _answer(call: Callable[[], Mapping[str, Any]]) -> web.Response:

@@ -68,8 +68,8 @@ def test_versions_have_their_digest_canary_and_whether_a_rollback_made_them_void
 
 def test_groups_in_flight_are_those_without_an_outcome(client: Client) -> None:
     scheduler = client.json("/api/runs/run/scheduler")
-    assert [(group["group"], group["phase"]) for group in scheduler["groups"]] == [(8, "ready")]
-    assert scheduler["queues"]["ready"] == 1 and scheduler["groups"][0]["siblings"][0]["status"] == "finished"
+    assert [(group["group"], group["phase"]) for group in scheduler["groups"]] == [(5, "ready"), (8, "ready")]
+    assert scheduler["queues"]["ready"] == 2 and scheduler["groups"][0]["siblings"][0]["status"] == "finished"
 
 
 def test_the_overview_has_series_with_errors_domains_and_outcomes(client: Client) -> None:
@@ -130,7 +130,7 @@ def test_spans_shorter_than_a_point_become_the_activity_with_the_largest_share()
     assert join_short(spans, 1.0) == [(0.0, 2.0, "wait"), (2.0, 2.6, "b"), (3.0, 5.0, "wait")]
 
 
-def test_a_page_hears_of_an_event_while_the_run_writes(tmp_path: Path) -> None:
+def test_a_page_shows_an_event_while_the_run_writes(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run")
     run.journal.flush()
     with serving(tmp_path) as client:

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo sandbox prometheus test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures notebook bench clean
+.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,31 +31,30 @@ demo: $(VENV)/.core
 	$(BIN)/roll sft examples/arithmetic.yaml --overwrite
 	$(BIN)/roll train examples/arithmetic.yaml "model={path: runs/arithmetic-sft/model}" --overwrite
 
-# Tests that run untrusted code use the strongest available sandbox; bubblewrap is installed where possible.
-sandbox: $(VENV)/.dev
-	@command -v bwrap >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y bubblewrap >/dev/null 2>&1 || true
+# Programs that some tests use: a sandbox for untrusted code, Prometheus, a browser. They are installed where possible;
+# where one is missing its tests are skipped, or use a weaker sandbox.
+PROGRAMS := bwrap:bubblewrap prometheus:prometheus chromium:chromium
+
+programs: $(VENV)/.dev
+	@packages=$$(for each in $(PROGRAMS); do command -v $${each%:*} >/dev/null || echo $${each#*:}; done); \
+	test -z "$$packages" || test "$$(id -u)" != 0 || \
+	{ apt-get update -qq; apt-get install -qq -y --no-install-recommends $$packages fonts-dejavu-core; } >/dev/null 2>&1 || true
+	@for each in $(PROGRAMS); do echo "under test: $$(command -v $${each%:*} || echo no $${each%:*})"; done
 	@$(BIN)/python -c "from roll.sandbox.level import available, unavailable_reason; \
 	print('sandbox level under test:', available().name, unavailable_reason())"
-
-# A test scrapes a run with a real Prometheus, and checks the alerts with promtool; it is skipped where there is none.
-prometheus:
-	@command -v prometheus >/dev/null || test "$$(id -u)" != 0 || \
-	apt-get install -qq -y --no-install-recommends prometheus >/dev/null 2>&1 || true
-	@command -v prometheus >/dev/null && echo "prometheus under test: $$(command -v prometheus)" || \
-	echo "prometheus is not installed: its tests are skipped"
 
 # One process per core with one thread each: small models gain more from processes than from threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
-test: $(VENV)/.dev sandbox prometheus
+test: $(VENV)/.dev programs
 	$(PYTEST) -m "not sweep and not chaos and not faults"
 
-test-sweeps: $(VENV)/.dev sandbox
+test-sweeps: $(VENV)/.dev programs
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
-test-all: $(VENV)/.dev sandbox prometheus
+test-all: $(VENV)/.dev programs
 	$(PYTEST) -m "not chaos and not faults"
 
 # The longer ones of the runs that lose processes, nodes or Ray itself.

@@ -1,0 +1,98 @@
+"""What a reader of `roll watch` waits for, measured in a real browser: the first view, a filter, and an event."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+from urllib.parse import quote
+
+from roll.errors import ConfigError
+
+FILTERS = (("Domain", "select"), ("Step", "200"), ("Reward", "0.9:1"), ("Tokens", "1:20"))
+"""Fields of the samples' filters with the text that is typed; `select` chooses the last option."""
+_REPEATS = 5
+_TIMEOUT_MS = 600_000
+_DRAWN = '[data-page="{page}"][data-ready]'
+_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+@contextmanager
+def _open_tab() -> Generator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        raise ConfigError("bench watch: no chromium on this machine; `make browser` installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            tab = browser.new_page(viewport={"width": 1280, "height": 800})
+            tab.set_default_timeout(_TIMEOUT_MS)
+            yield tab
+        finally:
+            browser.close()
+
+
+def measure_browser(link: str, run: str, write_step: Callable[[], int]) -> dict[str, Any]:
+    """Seconds of the views, filters and events of a run whose index is complete.
+
+    `write_step` commits one further step of the run and returns the number of its attempts.
+    """
+    base = link.partition("?")[0].rstrip("/")
+    with _open_tab() as tab:
+        views = [_view_s(tab, link if index == 0 else f"{base}/?{index}", run) for index in range(_REPEATS)]
+        filters = _filters_s(tab, base, run)
+        events = [_event_s(tab, base, run, write_step) for _ in range(3)]
+    return {
+        "browser_first_view_s": views[0],
+        "browser_view_s": median(views[1:]),
+        "browser_filter_s": max(filters.values()),
+        "browser_event_s": max(events),
+        "browser_filters_s": {name: round(seconds, 4) for name, seconds in filters.items()},
+    }
+
+
+def _view_s(tab: Any, address: str, run: str) -> float:
+    """From the request of the page to the overview with its curves on the screen."""
+    start = time.perf_counter()
+    tab.goto(f"{address}#/run/{quote(run)}/overview")
+    tab.wait_for_selector(_DRAWN.format(page="overview") + " path.line")
+    tab.evaluate(_FRAMES)
+    return time.perf_counter() - start
+
+
+def _filters_s(tab: Any, base: str, run: str) -> dict[str, float]:
+    """From the choice of a filter to the rows that match it, by field; without the pause of 200 ms after typing."""
+    seconds: dict[str, float] = {}
+    for field, value in FILTERS:
+        tab.goto(f"{base}/#/run/{quote(run)}/overview")
+        tab.goto(f"{base}/#/run/{quote(run)}/samples")
+        tab.wait_for_selector(_DRAWN.format(page="samples") + " .trow")
+        box = tab.get_by_label(field, exact=True)
+        start = time.perf_counter()
+        if value == "select":
+            box.select_option(index=tab.locator(f'label:has-text("{field}") option').count() - 1)
+        else:
+            box.fill(value)
+            start = time.perf_counter()
+            box.press("Enter")
+        tab.locator("#total", has_text="matching").wait_for()
+        tab.evaluate(_FRAMES)
+        seconds[field] = time.perf_counter() - start
+    return seconds
+
+
+def _event_s(tab: Any, base: str, run: str, write_step: Callable[[], int]) -> float:
+    """From the commit of a step to its attempts in the number above the table of samples."""
+    tab.goto(f"{base}/#/run/{quote(run)}/overview")
+    tab.goto(f"{base}/#/run/{quote(run)}/samples")
+    tab.wait_for_selector(_DRAWN.format(page="samples") + " .trow")
+    before = int(tab.locator("#total").inner_text().split()[0].replace(",", ""))
+    number = write_step()
+    start = time.perf_counter()
+    tab.locator("#total", has_text=f"{before + number:,} attempts").wait_for()
+    return time.perf_counter() - start

@@ -1,0 +1,47 @@
+// Requests to the server that this page came from, and its stream of changes.
+
+/** An answer that says what is wrong and what to do. */
+export class RequestError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The JSON at a path; entries without a value are left out. */
+export async function get(path, entries = {}) {
+  const query = new URLSearchParams(
+    Object.entries(entries).filter(([, value]) => value !== null && value !== undefined && value !== ""),
+  );
+  const text = query.toString();
+  let response;
+  try {
+    response = await fetch(`/api/${path}${text ? `?${text}` : ""}`);
+  } catch {
+    throw new RequestError(
+      "The server does not answer; start `roll watch` again, and open the link that it prints.",
+      0,
+    );
+  }
+  if (response.ok) return response.json();
+  const body = await response.json().catch(() => ({}));
+  if (response.status === 403)
+    throw new RequestError("This link is no longer valid; open the one that `roll watch` printed last.", 403);
+  throw new RequestError(
+    body.error ?? `The server answered with status ${response.status}; see its terminal.`,
+    response.status,
+  );
+}
+
+/** The path of one run. */
+export function ofRun(run, path) {
+  return `runs/${encodeURIComponent(run)}/${path}`;
+}
+
+/** Calls `onState` with each change of a run, or of the list of runs if `run` is null; returns a function that stops. */
+export function follow(run, onState, onLost) {
+  const source = new EventSource(run === null ? "/api/live" : `/api/${ofRun(run, "live")}`);
+  source.addEventListener(run === null ? "runs" : "state", (event) => onState(JSON.parse(event.data)));
+  source.addEventListener("error", () => onLost());
+  return () => source.close();
+}

@@ -26,7 +26,7 @@ def _open_tab() -> Generator[Any]:
 
     path = shutil.which("chromium")
     if path is None:
-        raise ConfigError("bench watch: no chromium on this machine; `make browser` installs it")
+        raise ConfigError("bench watch: no chromium on this machine; `make programs` installs it")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         try:

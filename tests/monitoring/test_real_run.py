@@ -160,7 +160,7 @@ def test_every_metric_of_the_dashboard_and_the_alerts_is_served(url: str) -> Non
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="prometheus is not installed; `make prometheus` installs the package where it can",
+    reason="prometheus is not installed; `make programs` installs the package where it can",
 )
 
 

@@ -19,7 +19,7 @@ TIMEOUT_MS = 120_000
 """Deadline of every wait: long, since the machine may be busy."""
 _OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium here; `make browser` installs it")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium here; `make programs` installs it")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Generator
@@ -15,7 +16,7 @@ from roll.errors import ConfigError
 FILTERS = (("Domain", "select"), ("Step", "200"), ("Reward", "0.9:1"), ("Tokens", "1:20"))
 """Fields of the samples' filters with the text that is typed; `select` chooses the last option."""
 _REPEATS = 5
-_TIMEOUT_MS = 600_000
+_TIMEOUT_MS = 60_000
 _DRAWN = '[data-page="{page}"][data-ready]'
 _FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
@@ -69,13 +70,12 @@ def _filters_s(tab: Any, base: str, run: str) -> dict[str, float]:
     """From the choice of a filter to the rows that match it, by field; without the pause of 200 ms after typing."""
     seconds: dict[str, float] = {}
     for field, value in FILTERS:
-        tab.goto(f"{base}/#/run/{quote(run)}/overview")
-        tab.goto(f"{base}/#/run/{quote(run)}/samples")
-        tab.wait_for_selector(_DRAWN.format(page="samples") + " .trow")
-        box = tab.get_by_label(field, exact=True)
+        _open_samples(tab, base, run)
+        label = tab.locator("label.field", has_text=re.compile(f"^{field}"))
+        box = label.locator("input, select")
         start = time.perf_counter()
         if value == "select":
-            box.select_option(index=tab.locator(f'label:has-text("{field}") option').count() - 1)
+            box.select_option(index=box.locator("option").count() - 1)
         else:
             box.fill(value)
             start = time.perf_counter()
@@ -86,11 +86,17 @@ def _filters_s(tab: Any, base: str, run: str) -> dict[str, float]:
     return seconds
 
 
+def _open_samples(tab: Any, base: str, run: str) -> None:
+    """The table without filters; by way of another page, so that it is drawn again."""
+    for page in ("overview", "samples"):
+        tab.goto(f"{base}/#/run/{quote(run)}/{page}")
+        tab.wait_for_selector(_DRAWN.format(page=page))
+    tab.wait_for_selector(".trow")
+
+
 def _event_s(tab: Any, base: str, run: str, write_step: Callable[[], int]) -> float:
     """From the commit of a step to its attempts in the number above the table of samples."""
-    tab.goto(f"{base}/#/run/{quote(run)}/overview")
-    tab.goto(f"{base}/#/run/{quote(run)}/samples")
-    tab.wait_for_selector(_DRAWN.format(page="samples") + " .trow")
+    _open_samples(tab, base, run)
     before = int(tab.locator("#total").inner_text().split()[0].replace(",", ""))
     number = write_step()
     start = time.perf_counter()

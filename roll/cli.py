@@ -302,12 +302,8 @@ def play(
     playing.play(env, options or [], seed=seed, keyboard=sys.stdin, echo=typer.echo)
 
 
-app.command()(samples)
-app.command()(timeline)
-app.command()(compare)
-app.command()(report)
-app.command()(verify)
-app.command()(watch)
+for _command in (samples, timeline, compare, report, verify, watch):
+    app.command()(_command)
 app.command(cls=_RunCommand)(chaos)
 app.command("list")(names)
 audits.command(cls=_RunCommand)(rewards)

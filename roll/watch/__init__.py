@@ -1,1 +1,1 @@
-"""A local web server that shows runs while they go on and after their end; it only reads the runs' directories."""
+"""A local web server that shows runs, live and after their end; it only reads the runs' directories."""

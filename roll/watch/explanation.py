@@ -1,4 +1,4 @@
-"""What `roll explain` says about a run, from a process of its own: user code in it cannot harm the server."""
+"""What `roll explain` says about a run, from a separate process: user code in it cannot harm the server."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class RunFolder:
         self._lock = threading.Lock()
 
     def _directories(self) -> dict[str, Path]:
-        """Run directories by name; nothing else can be opened, whatever an address names."""
+        """Run directories by name; nothing else can be opened by an address."""
         if self.single:
             return {self.path.resolve().name: self.path}
         try:

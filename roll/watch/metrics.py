@@ -1,4 +1,4 @@
-"""The metrics of a run as columns, read from `metrics.jsonl` as it grows, and series of at most so many points."""
+"""The metrics of a run as columns, read from `metrics.jsonl` as it grows, and downsampled series."""
 
 from __future__ import annotations
 

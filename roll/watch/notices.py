@@ -11,8 +11,8 @@ import msgspec
 from roll.journal.events import KINDS
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
-_WARNINGS = ("HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
+_WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
+_INFO = ("ProblemEnded", "RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
 _ENDINGS = ("Noticed", "Notice", "Suspected", "Detected", "Warned", "Alert")
 _KNOWN_NOTICES = tuple(kind for kind in KINDS if kind.endswith(_ENDINGS))
 _SHOWN = tuple(dict.fromkeys((*_ERRORS, *_WARNINGS, *_INFO, *_KNOWN_NOTICES)))
@@ -64,7 +64,7 @@ def describe_notice(event: Mapping[str, Any]) -> dict[str, Any]:
         "kind": kind,
         "level": written if written in _LEVELS else known,
         "text": text_of(fields),
-        "domain": fields.get("domain"),
+        "domain": fields.get("domain") or None,
         "attempts": attempts if isinstance(attempts, list) else [],
         "fields": fields,
     }

@@ -207,7 +207,7 @@ class RunView:
             if self.index is not None and not self.index.consistent:
                 self._drop_index()
                 more = True
-        except Exception as error:  # noqa: BLE001 - the thread goes on to the next record, and the reason is shown
+        except Exception as error:  # noqa: BLE001 - the thread continues with the next record, and the reason is shown
             self.error, more = one_line(f"a fault of roll watch: {type(error).__name__}: {error}"), False
             self._drop_index()
         self._signature = signature

@@ -19,6 +19,12 @@ TIMEOUT_MS = 120_000
 """Deadline of every wait: long, since the machine may be busy."""
 _OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
+_FORGET = """(hash) => {
+  const shown = location.hash === hash ? null : document.querySelector("[data-ready]");
+  shown?.removeAttribute("data-ready");
+}"""
+"""Before another address is shown: the page in view no longer counts as drawn."""
+
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium here; `make programs` installs it")
 
 
@@ -71,6 +77,7 @@ class Visit:
 
     def open(self, address: str, page: str | None = None) -> Any:
         """Show an address such as `run/first/samples`, and wait until it is drawn."""
+        self.page.evaluate(_FORGET, f"#/{address}")
         self.page.goto(f"{self.base}/#/{address}")
         self.wait(page or address.partition("?")[0].split("/")[2])
         return self.page

@@ -156,9 +156,12 @@ def test_kinds_of_events_that_this_release_does_not_know_are_shown(tmp_path: Pat
     run.close()
     with sqlite3.connect(tmp_path / "run" / "journal.db") as connection:
         body = json.dumps({"step": 3, "domain": "math", "text": "the reward is constant"})
-        connection.execute("INSERT INTO events VALUES (99, 1.5, 'ThingNoticed', 3, NULL, NULL, ?)", (body,))
+        insert = "INSERT INTO events VALUES (?, 1.5, ?, 3, NULL, NULL, ?)"
+        connection.execute(insert, (99, "ThingNoticed", body))
+        connection.execute(insert, (100, "ProblemEnded", '{"step": 3, "domain": "", "reason": "it is over"}'))
     with serving(tmp_path) as client:
         state = client.settle("run")
-        (notice,) = client.json("/api/runs/run/notices")["notices"]
+        end, notice = client.json("/api/runs/run/notices")["notices"]
+    assert (end["level"], end["text"], end["domain"]) == ("info", "it is over", None)
     assert state["notices"] == 1 and notice["kind"] == "ThingNoticed" and notice["level"] == "warning"
     assert notice["text"] == "the reward is constant" and notice["step"] == 3 and notice["domain"] == "math"

@@ -31,7 +31,7 @@ _EDGE = 10
 class StandardErrors:
     """Standard errors of the metrics of a run, where the number of independent values is known."""
 
-    def __init__(self, metrics: MetricColumns, groups: Mapping[tuple[int, str], int], held_out: _HeldOut) -> None:
+    def __init__(self, metrics: MetricColumns, groups: Mapping[tuple[int, str], int], held_out: _HeldOutCurve) -> None:
         """`groups`: number of groups by step and domain."""
         self._metrics, self._groups, self._held_out = metrics, groups, held_out
         self._steps, _ = metrics.rows()
@@ -73,7 +73,7 @@ class StandardErrors:
         return np.where(np.isfinite(values), deviation / math.sqrt(num_tasks), np.nan)
 
 
-class _HeldOut:
+class _HeldOutCurve:
     """Number of held-out tasks, and the spread of their rewards in the newest validation that is stored."""
 
     def __init__(self, directory: Path, last_step: int) -> None:
@@ -105,8 +105,8 @@ def standard_errors(view: RunView, rows: sqlite3.Connection | None) -> StandardE
     return StandardErrors(view.metrics, _count_groups(rows), _held_out(view))
 
 
-def _held_out(view: RunView) -> _HeldOut:
-    return _HeldOut(view.directory, view.metrics.last_step() or 0)
+def _held_out(view: RunView) -> _HeldOutCurve:
+    return _HeldOutCurve(view.directory, view.metrics.last_step() or 0)
 
 
 def _count_groups(rows: sqlite3.Connection | None) -> dict[tuple[int, str], int]:

@@ -1,4 +1,4 @@
-"""Response times of `roll watch` for a run with 100,000 attempts, over HTTP on this machine.
+"""Response times of `roll watch` for a run with 100,000 attempts, over HTTP and in a browser on this machine.
 
 The journal is written through the journal's writer. The first view is measured on a server that has just started, which
 has indexed nothing; filters once the index is complete; the delay of an event while a step is being written.
@@ -6,6 +6,7 @@ has indexed nothing; filters once the index is complete; the delay of an event w
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,13 +14,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.result import Result
+from benchmarks.watch_browser import measure_browser
 from benchmarks.watch_run import write_run, write_step
 from roll.journal.store import Journal
 from roll.tracking.directory import JOURNAL
@@ -79,7 +81,8 @@ def run() -> Result:
         directory = Path(folder) / "many"
         write_run(directory, NUM_SAMPLES)
         measured = measure(directory)
-    worst = max(measured["first_view_s"] / VIEW_S, measured["filter_s"] / FILTER_S, measured["event_s"] / EVENT_S)
+    limits = {"first_view_s": VIEW_S, "filter_s": FILTER_S, "event_s": EVENT_S}
+    worst = max(measured[f"{place}{name}"] / limit for name, limit in limits.items() for place in ("", "browser_"))
     return Result(
         name="watch",
         unit="part of the limit, worst of first view, filter and delay of an event",
@@ -104,8 +107,13 @@ def measure(directory: Path) -> dict[str, Any]:
         }
         pages = ("facets", "scheduler", "versions", "faults", "notices")
         page_s = {page: client.seconds(f"/api/runs/{name}/{page}") for page in pages}
-        event_s = _event_delay(client, directory)
+        with closing(Journal(directory / JOURNAL)) as journal:
+            steps = itertools.count(client.get(f"/api/runs/{name}/facets")["steps"][1] + 1)
+            event_s = max(_event_s(client, name, journal, next(steps)) for _ in range(_STEPS))
+            link = f"{client.base}/?token={client.token}"
+            browser = measure_browser(link, name, lambda: _commit(journal, next(steps)))
     return {
+        **browser,
         "first_view_s": max(cold_s, view_s),
         "cold_first_view_s": cold_s,
         "filter_s": max(filters.values()),
@@ -131,17 +139,18 @@ def _wait_for_index(client: Client, name: str) -> tuple[float, float]:
     raise AssertionError("the index is not complete")
 
 
-def _event_delay(client: Client, directory: Path) -> float:
-    """Longest time from the commit of a step to its first appearance in the table."""
-    journal, delays = Journal(directory / JOURNAL), list[float]()
-    first = client.get(f"/api/runs/{directory.name}/facets")["steps"][1] + 1
-    for step in range(first, first + _STEPS):
-        list(write_step(journal, step))
-        journal.flush()
-        start = time.perf_counter()
-        while not client.get(f"/api/runs/{directory.name}/samples?step={step}&limit=1")["rows"]:
-            assert time.perf_counter() - start < _DEADLINE_S, "the event was never shown"
-            time.sleep(0.02)
-        delays.append(time.perf_counter() - start)
-    journal.close()
-    return max(delays)
+def _event_s(client: Client, name: str, journal: Journal, step: int) -> float:
+    """Seconds from the commit of a step to its first appearance in the table."""
+    _commit(journal, step)
+    start = time.perf_counter()
+    while not client.get(f"/api/runs/{name}/samples?step={step}&limit=1")["rows"]:
+        assert time.perf_counter() - start < _DEADLINE_S, "the event was never shown"
+        time.sleep(0.02)
+    return time.perf_counter() - start
+
+
+def _commit(journal: Journal, step: int) -> int:
+    """Write a step to the file; returns the number of its attempts."""
+    number = sum(1 for _ in write_step(journal, step))
+    journal.flush()
+    return number

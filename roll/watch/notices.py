@@ -13,11 +13,8 @@ from roll.journal.events import KINDS
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
 _INFO = ("ProblemEnded", "RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
-_ENDINGS = ("Noticed", "Notice", "Suspected", "Detected", "Warned", "Alert")
-_KNOWN_NOTICES = tuple(kind for kind in KINDS if kind.endswith(_ENDINGS))
-_SHOWN = tuple(dict.fromkeys((*_ERRORS, *_WARNINGS, *_INFO, *_KNOWN_NOTICES)))
+_SHOWN = (*_ERRORS, *_WARNINGS, *_INFO)
 _TEXTS = ("text", "message", "reason", "cause")
-_LEVELS = ("error", "warning", "info")
 
 
 def count_notices(rows: sqlite3.Connection) -> int:
@@ -54,15 +51,13 @@ def decode_fields(body: str) -> dict[str, Any]:
 def describe_notice(event: Mapping[str, Any]) -> dict[str, Any]:
     """An event as an entry of `/notices`."""
     fields, kind = event["fields"], event["kind"]
-    written = str(fields.get("level", fields.get("severity", "")))
-    known = "error" if kind in _ERRORS else "info" if kind in _INFO else "warning"
     attempts = fields.get("attempts")
     return {
         "id": event["id"],
         "time": event["time"],
         "step": event["step"] if event["step"] is not None else fields.get("step"),
         "kind": kind,
-        "level": written if written in _LEVELS else known,
+        "level": "error" if kind in _ERRORS else "info" if kind in _INFO else "warning",
         "text": text_of(fields),
         "domain": fields.get("domain") or None,
         "attempts": attempts if isinstance(attempts, list) else [],

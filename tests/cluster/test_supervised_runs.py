@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.checkpoint import Checkpoints
-from roll.cluster.process_tree import find_process_tree
+from roll.cluster.process_tree import command_of, find_process_tree
 from roll.commands import train as commands
 from roll.config.load import load
 from roll.journal.events import ControllerRestarted
@@ -66,6 +66,10 @@ def kill_controller(run: Process) -> ControllerRestarted:
     os.kill(controller(run.directory), signal.SIGKILL)
     wait_for(run, lambda: len(run.events(ControllerRestarted)) > before)
     return run.events(ControllerRestarted)[-1]
+
+
+def title(pid: int) -> str:
+    return command_of(pid).partition("\0")[0]
 
 
 def has_checkpoint(run: Process) -> bool:
@@ -145,6 +149,20 @@ def test_after_an_exception_in_one_worker_the_others_are_taken_up(
         code, _ = run.ended()
         assert code == 0
         wait_until_gone([generator])
+
+
+def test_a_cluster_that_cannot_run_workers_is_replaced_by_the_next_controller(file: Path) -> None:  # noqa: F811
+    with started(file, "stopped", "checkpoint={every: 4}") as run:
+        wait_for(run, lambda: has_checkpoint(run))
+        folder = ray_folder(run)
+        (raylet,) = (each.pid for each in find_process_tree(str(folder)) if "/raylet" in title(each.pid))
+        os.kill(raylet, signal.SIGSTOP)
+        event = kill_controller(run)
+        assert len(event.started) == 2 and not event.taken_up and event.number == 1
+        assert ray_folder(run) != folder and gone(raylet) and not folder.exists()
+        os.kill(run.process.pid, signal.SIGINT)
+        code, said = run.ended()
+        assert code == 130, said
 
 
 @pytest.mark.faults

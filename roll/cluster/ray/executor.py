@@ -30,7 +30,7 @@ from roll.cluster.ray.environment import (
     new_ray_folder,
     wait_until_unreachable,
 )
-from roll.cluster.ray.head import find_or_start_head
+from roll.cluster.ray.head import find_or_start_head, mark_ready
 from roll.cluster.ray.keeping import LeaseRenewal
 from roll.cluster.ray.living import find_living
 from roll.cluster.ray.nodes import Nodes
@@ -178,6 +178,8 @@ class RayExecutor:
         self._connected = True
         options["namespace"] = f"{self.config.name}-{uuid.uuid4().hex[:8]}"
         init_ray(options, self._end_ray if kept is None else ray.shutdown, timeout_s)
+        if kept is not None and self._ray_folder is not None:
+            mark_ready(self._ray_folder, options["address"], num_cpus)
 
     def _renew(self) -> None:
         for cluster in self._clusters:

@@ -16,30 +16,44 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from roll.cluster.process_state import is_stopped
 from roll.cluster.process_tree import TrackedProcess, command_of, end_processes, find_process_tree
 from roll.cluster.ray.environment import accepts_connections, new_ray_folder, set_ray_environment
 from roll.cluster.ray.keeping import KeptWorkers
 from roll.errors import ConfigError
 
 _ADDRESS = "roll-address"
-"""File in the folder of a cluster that is ready: its address and its number of CPUs."""
+"""File in the folder of a cluster that controllers may use: its address and its number of CPUs."""
 _CONNECT_S = 10.0
 _GRACE_S = 3.0
 
 
 async def find_or_start_head(note: Path, num_cpus: int, kept: KeptWorkers, timeout_s: float) -> tuple[str, Path]:
-    """Address and folder of the living cluster that `note` names, or of a new one."""
+    """Address and folder of the living cluster that `note` names, or of a new one; see `mark_ready`."""
     folder = Path(note.read_text(encoding="utf-8")) if note.is_file() else Path()
     if kept.take_up and (folder / _ADDRESS).is_file():
         address, num = (folder / _ADDRESS).read_text(encoding="utf-8").split()
+        (folder / _ADDRESS).unlink()
         if int(num) == num_cpus and _has_raylet(folder) and await accepts_connections(address, _CONNECT_S):
             return address, folder
     return await _start_head(note, num_cpus, kept.holders, timeout_s)
 
 
+def mark_ready(folder: Path, address: str, num_cpus: int) -> None:
+    """The next controller may use this cluster. One that cannot connect to it dies, and the next starts another."""
+    part = folder / f"{_ADDRESS}.part"
+    part.write_text(f"{address} {num_cpus}", encoding="utf-8")
+    part.rename(folder / _ADDRESS)
+
+
 def _has_raylet(folder: Path) -> bool:
     """Whether the cluster can run workers; its address alone may still reply."""
-    return any("raylet" in command_of(process.pid).partition("\0")[0] for process in find_process_tree(str(folder)))
+    raylets = (each.pid for each in find_process_tree(str(folder)) if _is_raylet(each.pid))
+    return any(not is_stopped(pid) for pid in raylets)
+
+
+def _is_raylet(pid: int) -> bool:
+    return "raylet" in command_of(pid).partition("\0")[0]
 
 
 async def _start_head(note: Path, num_cpus: int, holders: int, timeout_s: float) -> tuple[str, Path]:
@@ -81,9 +95,7 @@ def main(folder: str, num_cpus: str, holders: str, timeout_s: str) -> None:
         _reply(f"refused {error}")
         return
     address = ray.get_runtime_context().gcs_address
-    part = Path(folder, f"{_ADDRESS}.part")
-    part.write_text(f"{address} {num_cpus}", encoding="utf-8")
-    part.rename(Path(folder, _ADDRESS))
+    mark_ready(Path(folder), address, int(num_cpus))
     _reply(f"ready {address}")
     os.read(int(holders), 1)  # nothing is written: returns at the end of the last holder
     processes = find_process_tree(folder)

@@ -32,7 +32,7 @@ rm runs/large
 """
 READ_ONLY = """
 mount --bind runs runs
-mount -o remount,ro,bind runs
+until mount -o remount,ro,bind runs; do sleep 0.1; done  # busy while a file is being written
 wait_for 'grep -q "step-.*could not be written" out-1 && grep -q "held_out: .*not written" out-1'
 umount runs
 first=$(ls runs/tiny/checkpoints | sed -n 's/^step-//p' | sort -n | tail -1)

@@ -10,6 +10,7 @@ from roll.cluster.ray.environment import set_ray_environment
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_worker_niceness", "0")  # else whatever else runs here comes first
 set_ray_environment()
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")  # a new process takes long on a busy machine
 
 
 @pytest.fixture(scope="session")

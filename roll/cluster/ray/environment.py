@@ -36,6 +36,8 @@ _TOO_SLOW = re.compile(r"timed out|timeout|node info|Failed to (start|connect to
 """Messages of Ray about a part of it that was not ready in time."""
 _SERVER_WAIT, _SERVER_WAIT_S = "RAY_gcs_server_port_wait_time_s", 30
 """The time that Ray waits for its own server, and its default."""
+_WORKER_WAIT, _WORKER_WAIT_S = "RAY_worker_register_timeout_seconds", 60
+"""The time after which Ray kills a new worker that has not reported, and its default."""
 _ATTEMPTS = 3
 """Starts of Ray within a timeout, if its server never answers: Ray does not notice that the server has ended."""
 
@@ -52,6 +54,8 @@ def set_ray_environment(start_timeout_s: float = 0.0, *, local: bool = False) ->
         os.environ.setdefault(name, value)
     if (wait_s := math.ceil(start_timeout_s / _ATTEMPTS)) > _SERVER_WAIT_S:
         os.environ.setdefault(_SERVER_WAIT, str(wait_s))
+    if start_timeout_s > _WORKER_WAIT_S:
+        os.environ.setdefault(_WORKER_WAIT, str(math.ceil(start_timeout_s)))
 
 
 def extra_paths() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -131,8 +132,14 @@ def test_the_search_finds_a_key_in_a_browser_without_a_network(address: str) -> 
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.goto(f"{address}/index.html")
-        page.fill("input.md-search__input", "max_staleness")
-        page.wait_for_selector(".md-search-result__item")
+        page.wait_for_selector('input.md-search__input[placeholder="Search"]')
+        found = page.locator(".md-search-result__item").first
+        for _ in range(60):  # a text that comes before the index is loaded may find nothing
+            page.fill("input.md-search__input", "")
+            page.type("input.md-search__input", "max_staleness")
+            with suppress(browsers.TimeoutError):
+                found.wait_for(timeout=5_000)
+                break
         results = page.locator(".md-search-result__link").all_inner_texts()
         browser.close()
     assert any("staleness" in text for text in results)

@@ -92,6 +92,7 @@ class Nodes:
     def kill_all(self) -> None:
         for raylet in list(self._nodes):
             self.kill(raylet)
+        self._cluster.wait_for_nodes(300)  # else Ray may place the next worker on one of them
 
     def stop(self) -> None:
         self._cluster.shutdown()

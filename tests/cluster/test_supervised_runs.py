@@ -140,7 +140,7 @@ def test_after_an_exception_in_one_worker_the_others_are_taken_up(
     with started(file, "raised", "checkpoint={every: 4}", "steps=60", gloo) as run:
         wait_for(run, lambda: has_checkpoint(run))
         trainer, generator = (run.worker(name) for name in WORKERS)
-        plant(tmp_path, trainer, "call", "planted")
+        plant(tmp_path, trainer, "update", "planted")  # in a broadcast the generator would fail as well
         wait_for(run, lambda: bool(run.events(ControllerRestarted)))
         (event,) = run.events(ControllerRestarted)
         assert event.cause.endswith("exited with code 1: RuntimeError: planted")

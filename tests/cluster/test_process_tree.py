@@ -36,9 +36,13 @@ def test_a_child_that_outlives_its_parent_is_found_and_ended() -> None:
 
 
 def test_a_process_gets_time_to_end_before_it_is_killed() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2)", marker := f"mark-{os.getpid()}"])
+    marker = f"mark-{os.getpid()}"
+    source = "import sys, time; sys.stdin.read(); time.sleep(0.2)"
+    process = subprocess.Popen([sys.executable, "-c", source, marker], stdin=subprocess.PIPE)
     (tracked,) = find_process_tree(marker)
-    end_processes([tracked], grace_s=20.0)
+    assert process.stdin is not None
+    process.stdin.close()
+    end_processes([tracked], grace_s=60.0)
     assert process.wait() == 0
 
 

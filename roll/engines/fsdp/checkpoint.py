@@ -65,42 +65,36 @@ def copy_to_host(value: Any) -> Any:
 
 
 class BackgroundSave:
-    """At most one save that a thread is writing."""
+    """At most one save that a thread is writing; its outcome stays until `forget`."""
 
     def __init__(self) -> None:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._work: Future[None] | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        assert self._work is None, "one save at a time: finish the last one first"
+        assert self._work is None or self._work.done(), "one save at a time: wait for the last one first"
         self._work = self.pool.submit(work)
 
     def fault(self) -> str | None:
-        """The error of the save; None while it is running, empty if it succeeded or there is none."""
-        if self._work is None:
-            return ""
+        """The error of the save; None while it is running, empty if it succeeded."""
+        assert self._work is not None, "no save without `wait` has begun"
         if not self._work.done():
             return None
         error = self._work.exception()
         return "" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
 
-    def finish(self) -> None:
-        """Wait for the save, and raise its error."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.result()
-
     def settle(self) -> None:
         """Wait for the save, whether it succeeds or not."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.exception()
+        if self._work is not None:
+            self._work.exception()
 
     def forget(self) -> None:
-        """Drop a finished save, whether it failed or not."""
+        """Wait for the save and drop its outcome."""
+        self.settle()
         self._work = None
 
     def close(self) -> None:
-        """Finish the save and end the thread."""
+        """Finish the save, end the thread, and raise the error of a save whose outcome nobody has asked for."""
         self.pool.shutdown()
-        self.finish()
+        if self._work is not None:
+            self._work.result()

@@ -91,7 +91,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         """
         tensors = self.decoder.named_tensors()
         with self.ranks.blame_peers("a save"):
-            self._background_save.finish()
+            self._background_save.settle()
             if (lora := self.decoder.lora) is not None:
                 pairs = dict(self.decoder.named_tensors(adapters=True))
                 tensors = merge(tensors, pairs, lora.scale)
@@ -127,7 +127,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         model = self.model_spec.model.model_copy(update={"path": str(path), "shape": None})
         model_spec = ModelSpec(model=model, head=head, engine=self.model_spec.engine)
         with self.ranks.blame_peers("a load"):
-            self._background_save.settle()  # it was of a controller that has ended
+            self._background_save.forget()  # it was of a controller that has ended
             if self.decoder.lora is not None:
                 adapter = dict(read_adapter(path, self.decoder.lora))  # on all ranks, so that all raise
                 check_base(path, self._frozen_digest())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
+from roll.engines.fsdp.checkpoint import BackgroundSave
 from roll.types import Batch, Spec
 from roll.weights.huggingface import read_tensors
 from tests.engines.fsdp_team import ShardedTrainer, Team, TrainerSpec, written
@@ -25,6 +26,20 @@ async def settled(engine: ShardedTrainer) -> None:
     async with asyncio.timeout(60):
         while not await engine.save_completed():
             await asyncio.sleep(0.01)
+
+
+def test_the_failure_of_a_background_save_stays_until_it_is_asked_for() -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    save = BackgroundSave()
+    save.begin(fail)
+    save.settle()  # another save waits for it
+    assert save.fault() == "OSError: [Errno 28] No space left on device"
+    save.forget()
+    with pytest.raises(AssertionError, match="no save"):
+        save.fault()
+    save.close()
 
 
 @pytest.mark.sweep(keep=1)

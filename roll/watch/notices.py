@@ -12,15 +12,17 @@ from roll.journal.events import KINDS
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-_INFO = ("ProblemEnded", "RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
+_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
 _SHOWN = (*_ERRORS, *_WARNINGS, *_INFO)
+Ends = dict[tuple[Any, ...], dict[str, Any]]
 _TEXTS = ("text", "message", "reason", "cause")
 
 
 def count_notices(rows: sqlite3.Connection) -> int:
-    """Number of notices that are warnings or errors."""
+    """Number of notices that are warnings or errors; a problem that has ended is none any more."""
     where, values = _where(rows, (*_INFO,))
-    return int(rows.execute(f"SELECT COUNT(*) FROM events WHERE {where}", values).fetchone()[0])
+    shown = int(rows.execute(f"SELECT COUNT(*) FROM events WHERE {where}", values).fetchone()[0])
+    return shown - len(_ends(rows))
 
 
 def list_notices(rows: sqlite3.Connection, *, before: int | None, limit: int) -> list[dict[str, Any]]:
@@ -28,7 +30,22 @@ def list_notices(rows: sqlite3.Connection, *, before: int | None, limit: int) ->
     where, values = _where(rows)
     query = f"SELECT id FROM events WHERE {where} AND id < ? ORDER BY id DESC LIMIT ?"
     ids = [row[0] for row in rows.execute(query, (*values, before or 2**62, limit))]
-    return [describe_notice(event) for event in read_events(rows, ids)]
+    ends = _ends(rows)
+    return [describe_notice(event, ends) for event in read_events(rows, ids)]
+
+
+def _ends(rows: sqlite3.Connection) -> Ends:
+    """The ends of problems, by what they have in common with their beginning."""
+    ends: Ends = {}
+    ids = "SELECT id FROM events WHERE kind = 'ProblemEnded'"  # of the index, which may be behind the journal
+    for (body,) in rows.execute(f"SELECT body FROM journal.events WHERE id IN ({ids}) ORDER BY id"):
+        fields = decode_fields(body)
+        ends[_problem(fields, fields.get("since"))] = fields
+    return ends
+
+
+def _problem(fields: Mapping[str, Any], since: Any) -> tuple[Any, ...]:
+    return fields.get("kind"), fields.get("metric"), fields.get("domain", ""), since
 
 
 def read_events(rows: sqlite3.Connection, ids: list[int]) -> list[dict[str, Any]]:
@@ -48,19 +65,21 @@ def decode_fields(body: str) -> dict[str, Any]:
     return cast(dict[str, Any], fields) if isinstance(fields, dict) else {"value": fields}
 
 
-def describe_notice(event: Mapping[str, Any]) -> dict[str, Any]:
+def describe_notice(event: Mapping[str, Any], ends: Ends) -> dict[str, Any]:
     """An event as an entry of `/notices`."""
     fields, kind = event["fields"], event["kind"]
+    end = ends.get(_problem(fields, fields.get("step"))) if kind == "ProblemNoticed" else None
     attempts = fields.get("attempts")
     return {
         "id": event["id"],
         "time": event["time"],
         "step": event["step"] if event["step"] is not None else fields.get("step"),
         "kind": kind,
-        "level": "error" if kind in _ERRORS else "info" if kind in _INFO else "warning",
+        "level": "error" if kind in _ERRORS else "info" if kind in _INFO or end else "warning",
         "text": text_of(fields),
         "domain": fields.get("domain") or None,
         "attempts": attempts if isinstance(attempts, list) else [],
+        "ended": None if end is None else {"step": end.get("step"), "text": text_of(end)},
         "fields": fields,
     }
 

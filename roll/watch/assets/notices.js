@@ -15,7 +15,7 @@ export function noticeList(notices, address) {
   );
 }
 
-function oneNotice({ time, step, kind, level, text, domain, attempts }, address) {
+function oneNotice({ time, step, kind, level, text, domain, attempts, ended }, address) {
   const links = [];
   if (step)
     links.push(
@@ -26,7 +26,8 @@ function oneNotice({ time, step, kind, level, text, domain, attempts }, address)
     links.push(link(address("samples", [], { group }), `example ${name}`));
   }
   const head = element("span", { class: "kind" }, kind.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
-  const about = [step ? `step ${step}` : null, domain, clock(time)].filter((part) => part).join(", ");
+  const steps = ended ? `steps ${step} to ${ended.step}` : `step ${step}`;
+  const about = [step ? steps : null, domain, clock(time)].filter((part) => part).join(", ");
   return element(
     "div",
     { class: `message ${KINDS[level] ?? "info"}` },
@@ -34,6 +35,7 @@ function oneNotice({ time, step, kind, level, text, domain, attempts }, address)
     " ",
     element("span", { class: "soft small" }, about),
     element("div", {}, text),
+    ended ? element("div", { class: "soft" }, `Ended: ${ended.text}`) : null,
     links.length
       ? element(
           "div",

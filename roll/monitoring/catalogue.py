@@ -102,7 +102,8 @@ MEMORY = (
     _gauge("roll_memory_limit_bytes", "Memory that the run may use on this machine, or in its container."),
     _gauge("roll_device_memory_allocated_bytes", "Memory of tensors of the controller's process on a GPU.", "device"),
     _gauge("roll_device_memory_reserved_bytes", "Memory that torch holds for this process on a GPU.", "device"),
-    _gauge("roll_device_memory_limit_bytes", "Memory of a GPU that the controller's process uses.", "device"),
+    _gauge("roll_device_memory_used_bytes", "Memory that all processes hold on a GPU of this machine.", "device"),
+    _gauge("roll_device_memory_total_bytes", "Memory of a GPU of this machine.", "device"),
 )
 FAMILIES = {family.name: family for family in (*RUN, *STEPS, *JOURNAL, *LIVE, *MEMORY)}
 

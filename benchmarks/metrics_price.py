@@ -1,8 +1,12 @@
-"""`roll bench metrics_price`: seconds per step of a run whose metrics are scraped each second, and of one without."""
+"""`roll bench metrics_price`: seconds per step of a run that is observed, and of the same run while it is not.
+
+Observed: its metrics are fetched each second, and `roll watch` shows it in a browser on the same machine.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -10,8 +14,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +24,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.recovery import read_events
 from benchmarks.result import Result
+from benchmarks.watch_browser import open_tab
+from roll.errors import ConfigError
 from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
 from roll.monitoring.monitor import Monitor, RunLabels
@@ -44,7 +50,7 @@ tracking: {tensorboard: false}
 metrics: {port: 0}
 """
 _PATTERN = (True, False, False, True)
-"""Whether a window is scraped; a drift of the machine over four windows affects both kinds alike."""
+"""Whether a window is observed; a drift of the machine over four windows affects both kinds alike."""
 ROUNDS, WINDOW_S = 10, 6.0
 """Repetitions of the pattern, and seconds of a window."""
 _EVERY_S = 1.0
@@ -54,11 +60,13 @@ _REPETITIONS = 100
 
 
 def run() -> Result:
-    """Mean seconds per step over all windows with scrapes, against those without, in one run."""
+    """Mean seconds per step over all windows that are observed, against the others, in one run."""
+    if shutil.which("chromium") is None:
+        raise ConfigError("bench metrics_price: no chromium on this machine; `make programs` installs it")
     with tempfile.TemporaryDirectory() as folder:
-        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S)
+        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S, page=True)
         cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
-    ours, peer = (seconds_per_step(windows, scraped=scraped) for scraped in (True, False))
+    ours, peer = (seconds_per_step(windows, observed=observed) for observed in (True, False))
     scrapes = [seconds for window in windows for seconds in window.scrapes_s]
     return Result(
         name="metrics_price",
@@ -70,17 +78,17 @@ def run() -> Result:
             "goal": GOAL,
             "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
-            "with_s": [round(each.mean_s, 4) for each in windows if each.scraped],
-            "without_s": [round(each.mean_s, 4) for each in windows if not each.scraped],
+            "with_s": [round(each.mean_s, 4) for each in windows if each.observed],
+            "without_s": [round(each.mean_s, 4) for each in windows if not each.observed],
         },
     )
 
 
 class Window:
-    """A time in which the run is scraped, or not."""
+    """A time in which the run is observed, or not."""
 
-    def __init__(self, *, scraped: bool) -> None:
-        self.scraped = scraped
+    def __init__(self, *, observed: bool) -> None:
+        self.observed = observed
         self.began = self.ended = time.time()
         self.scrapes_s: list[float] = []
         self.steps_s: list[float] = []
@@ -92,15 +100,25 @@ class Window:
         return statistics.mean(self.steps_s)
 
 
-def seconds_per_step(windows: list[Window], *, scraped: bool) -> float:
+def seconds_per_step(windows: list[Window], *, observed: bool) -> float:
     """Mean over all steps of one kind of window: the cost of a scrape is in few of the steps, which a median hides."""
-    return statistics.mean(seconds for each in windows if each.scraped == scraped for seconds in each.steps_s)
+    return statistics.mean(seconds for each in windows if each.observed == observed for seconds in each.steps_s)
 
 
-def measure(folder: Path, *, rounds: int, window_s: float) -> list[Window]:
-    """Windows of one run, in turns."""
-    with _training(folder) as url:
-        windows = [_watch(url, window_s, scraped=scraped) for _ in range(rounds) for scraped in _PATTERN]
+def measure(folder: Path, *, rounds: int, window_s: float, page: bool) -> list[Window]:
+    """Windows of one run, in turns; with `page`, the observed ones also have its page open in a browser."""
+    windows: list[Window] = []
+    with ExitStack() as stack:
+        url = stack.enter_context(_training(folder))
+        show: Callable[[bool], None] = (
+            stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: None
+        )
+        for _ in range(rounds):
+            for observed in _PATTERN:
+                window = Window(observed=observed)
+                show(observed)
+                _fill(window, url, window_s)
+                windows.append(window)
     times = [entry.time for entry in read_events(folder / "runs" / "scraped", WeightsPublished)]
     for window in windows:
         inside = [at for at in times if window.began <= at <= window.ended]
@@ -128,16 +146,36 @@ def _cpu_of_scrape(monitor: Monitor) -> float:
     return time.thread_time() - before
 
 
-def _watch(url: str, window_s: float, *, scraped: bool) -> Window:
-    window = Window(scraped=scraped)
+def _fill(window: Window, url: str, window_s: float) -> None:
+    """Wait until the window is over; scrape meanwhile if it is observed."""
     while (left_s := window.began + window_s - time.time()) > 0:
         before = time.time()
-        if scraped:
+        if window.observed:
             _fetch(f"{url}/metrics")
             window.scrapes_s.append(time.time() - before)
         time.sleep(min(left_s, max(0.0, _EVERY_S - (time.time() - before))))
     window.ended = time.time()
-    return window
+
+
+@contextmanager
+def _page(directory: Path) -> Iterator[Callable[[bool], None]]:
+    """A function that opens and closes the page of a run; while it is closed, its server is stopped."""
+    command = [sys.executable, "-m", "roll", "watch", str(directory), "--no-open"]
+    with open_tab() as tab, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        link = server.stdout.readline().strip()
+        tab.goto(link)
+
+        def show(on: bool) -> None:
+            tab.goto("about:blank")
+            server.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+            if on:
+                tab.goto(f"{link.partition('?')[0]}#/run/{directory.name}/overview")
+
+        try:
+            yield show
+        finally:
+            server.kill()
 
 
 @contextmanager

@@ -22,12 +22,13 @@ _FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 
 
 @contextmanager
-def _open_tab() -> Generator[Any]:
+def open_tab() -> Generator[Any]:
+    """A tab of a browser without a window."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium")
     if path is None:
-        raise ConfigError("bench watch: no chromium on this machine; `make programs` installs it")
+        raise ConfigError("bench: no chromium on this machine; `make programs` installs it")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         try:
@@ -44,7 +45,7 @@ def measure_browser(link: str, run: str, write_step: Callable[[], int]) -> dict[
     `write_step` commits one further step of the run and returns the number of its attempts.
     """
     base = link.partition("?")[0].rstrip("/")
-    with _open_tab() as tab:
+    with open_tab() as tab:
         views = [_view_s(tab, link if index == 0 else f"{base}/?{index}", run) for index in range(_REPEATS)]
         filters = _filters_s(tab, base, run)
         events = [_event_s(tab, base, run, write_step) for _ in range(3)]

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from roll.journal.events import CheckpointSaved, Event, GroupReady, RolledBack, StepStarted
-from roll.journal.packing import TaskTexts, pack
-from roll.journal.records import ActivitySpan, Chunk, JournalEntry, merge
+from roll.journal.packing import TaskTexts, pack, pack_values
+from roll.journal.records import ActivitySpan, Chunk, JournalEntry, TokenValues, merge
 from roll.types import Trajectory, record
 
 _INSERT_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -21,6 +21,8 @@ _INSERT_TRAJECTORY = """INSERT INTO trajectories
 _INSERT_BODY = "INSERT INTO bodies VALUES (?, ?)"
 _INSERT_PROGRESS = """INSERT INTO progress ("group", sibling, attempt, turn, context, ids, logprobs, version)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_INSERT_TOKEN_VALUES = """INSERT INTO token_values (step, "group", sibling, advantages, logprobs)
+    VALUES (?, ?, ?, ?, ?)"""
 _DELETE_PROGRESS = 'DELETE FROM progress WHERE "group" = ? AND sibling = ?'
 _INSERT_SPAN = 'INSERT INTO spans (worker, activity, start, "end") VALUES (?, ?, ?, ?)'
 INSERT_STEP_GROUP = """INSERT INTO step_groups (step, "group", attempts)
@@ -42,6 +44,7 @@ PRUNE = (
     f'DELETE FROM progress WHERE "group" IN (SELECT "group" FROM step_groups WHERE {_TRAINED})',
     f"DELETE FROM bodies WHERE id IN (SELECT value FROM step_groups, json_each(attempts) WHERE {_TRAINED})",
     f"UPDATE step_groups SET stored = 0 WHERE {_TRAINED}",
+    "DELETE FROM token_values WHERE step < :step",
     f"DELETE FROM bodies WHERE id IN (SELECT id FROM trajectories WHERE {_FAILED})",
     f"UPDATE trajectories SET stored = 0 WHERE {_FAILED}",
 )
@@ -79,9 +82,8 @@ class FlushProgress:
     """Writes all earlier progress in this transaction instead of deferring it."""
 
 
-WriteItem: TypeAlias = (
-    "JournalEntry[Event] | StoreTrajectory | Chunk | ActivitySpan | PruneBodies | SyncToDisk | FlushProgress"
-)
+_Change: TypeAlias = PruneBodies | SyncToDisk | FlushProgress
+WriteItem: TypeAlias = JournalEntry[Event] | StoreTrajectory | TokenValues | Chunk | ActivitySpan | _Change
 
 
 class WriterState:
@@ -106,6 +108,7 @@ class WriteBatch:
         self._events: list[tuple[Any, ...]] = []
         self._trajectories: list[tuple[Any, ...]] = []
         self._bodies: list[tuple[int, bytes]] = []
+        self._token_values: list[TokenValues] = []
         self._chunks, self._new = state.deferred, dict[tuple[int, int], list[Chunk]]()
         self._ended: list[tuple[int, int]] = []
         self._spans: list[ActivitySpan] = []
@@ -120,6 +123,8 @@ class WriteBatch:
                 self._add_event(item)
             case StoreTrajectory():
                 self._add_trajectory(item)
+            case TokenValues():
+                self._token_values.append(item)
             case Chunk():
                 self._new.setdefault((item.group, item.sibling), []).append(item)
             case ActivitySpan():
@@ -216,13 +221,20 @@ class WriteBatch:
             _INSERT_EVENT: self._events,
             _INSERT_TRAJECTORY: self._trajectories,
             _INSERT_BODY: self._bodies,
+            _INSERT_TOKEN_VALUES: [_values_row(values) for values in self._token_values],
             _DELETE_PROGRESS: self._ended,  # before the chunks: those of the next attempt stay
             _INSERT_PROGRESS: [_chunk_row(chunk) for chunk in chunks],
             _INSERT_SPAN: [(span.worker, span.activity, span.start, span.end) for span in merge(self._spans)],
         }
         self._statements += [(statement, rows) for statement, rows in inserts.items() if rows]
-        self._events, self._trajectories, self._bodies = [], [], []
+        self._events, self._trajectories, self._bodies, self._token_values = [], [], [], []
         self._chunks, self._ended, self._spans = {}, [], []
+
+
+def _values_row(values: TokenValues) -> tuple[Any, ...]:
+    logprobs = values.trainer_logprobs
+    packed = (pack_values(values.advantages), None if logprobs is None else pack_values(logprobs))
+    return (values.step, values.group, values.sibling, *packed)
 
 
 def _chunk_row(chunk: Chunk) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import msgspec
 
 from roll.errors import ConfigError, JournalDamaged, RunStopped, one_line
 
-FORMAT = 8
+FORMAT = 9
 """Raised whenever a table, a stored record, or the name of an event or of one of its fields, changes."""
 _PAGE = 16 * 1024
 """Bytes. Several trajectories fit on a page: one system call per trajectory costs more than copying it."""
@@ -42,6 +42,10 @@ CREATE TABLE progress (
     turn INTEGER NOT NULL, context INTEGER NOT NULL, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
     version INTEGER NOT NULL);
 CREATE INDEX progress_by_group ON progress ("group", sibling);
+CREATE TABLE token_values (
+    id INTEGER PRIMARY KEY, step INTEGER NOT NULL, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL,
+    advantages BLOB NOT NULL, logprobs BLOB);
+CREATE INDEX token_values_by_step ON token_values (step, "group", sibling);
 CREATE TABLE spans (
     id INTEGER PRIMARY KEY, worker TEXT NOT NULL, activity TEXT NOT NULL, start REAL NOT NULL, "end" REAL NOT NULL);
 CREATE TABLE durable (id INTEGER PRIMARY KEY, position INTEGER NOT NULL);

@@ -16,7 +16,7 @@ from roll.errors import ConfigError
 from roll.types import Finish, Score, Segment, Status, Task, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from roll.types import Ints
+    from roll.types import Floats, Ints
 
     Runs = list[tuple[int, int]]
 
@@ -92,6 +92,19 @@ def unpack(body: bytes) -> Trajectory:
         reason=reason,
         metrics=metrics,
     )
+
+
+def pack_values(values: Floats) -> bytes:
+    """A number per token as bytes; equal numbers, such as the advantages of an attempt in GRPO, are stored once."""
+    if len(values) > 1 and (values == values[0]).all():
+        values = values[:1]
+    return _cast(values, _FLOAT).tobytes()
+
+
+def unpack_values(body: bytes, num_tokens: int) -> Floats:
+    """The packed numbers; read-only."""
+    values = np.frombuffer(body, _FLOAT)
+    return np.broadcast_to(values, num_tokens) if len(values) == 1 else values
 
 
 def version_runs(versions: Ints) -> Runs:

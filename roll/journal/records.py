@@ -115,6 +115,18 @@ class Chunk:
     """Version of the weights that sampled all of these tokens."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenValues:
+    """What a step computed for the sampled tokens of an attempt, in their order; NaN where it did not train on them."""
+
+    step: int
+    group: int
+    sibling: int
+    advantages: Floats
+    trainer_logprobs: Floats | None
+    """Before the step's first update; None if the step does not compute them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitySpan:
     """One activity of one worker between two times, in seconds since 1970."""

@@ -17,7 +17,7 @@ from roll.journal.events import KINDS
 from roll.journal.packing import unpack
 
 Row = tuple[Any, ...]
-_TABLES = ("events", "trajectories", "bodies", "step_groups", "progress", "spans", "durable")
+_TABLES = ("events", "trajectories", "bodies", "step_groups", "progress", "token_values", "spans", "durable")
 _PAGE = 256
 _HIGHEST = 2**62
 """Above all ids."""

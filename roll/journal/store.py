@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,7 @@ from roll.journal.records import (
     JournalTally,
     KindCount,
     StoredTrajectory,
+    TokenValues,
     TrajectoryQuery,
     merge,
 )
@@ -194,6 +195,11 @@ class Journal(Reader):
         self._position += 1
         self._writer.put(StoreTrajectory(id=self._position, group=group, trajectory=trajectory, ended=time.time()))
         return self._position
+
+    def record_token_values(self, attempts: Iterable[TokenValues]) -> None:
+        """Store what a step computed for the tokens of its attempts, until `prune` deletes these."""
+        for values in attempts:
+            self._writer.put(values)
 
     def record_progress(self, chunk: Chunk) -> None:
         """Store part of a response until its trajectory is stored."""

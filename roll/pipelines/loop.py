@@ -26,7 +26,7 @@ from roll.pipelines.learner import Learners
 from roll.rollout.buffer import Buffer
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.scheduler import Scheduler
-from roll.rollout.statistics import compare, describe, mean_advantages
+from roll.rollout.statistics import compare, describe, mean_advantages, token_values
 from roll.rollout.validation import Validator, describe_failures, summarise
 from roll.serving.counts import GenerationCounts
 from roll.serving.policies import Publishers, Routers
@@ -123,6 +123,7 @@ class Loop:
                 batch = await self.learners.score(collate(groups), meter)  # reference, values, old logprobs
             batch = self.learners.credit(batch, meter)
             self.journal.record(AdvantagesAssigned(step=step, advantages=mean_advantages(groups, batch)))
+            self.journal.record_token_values(token_values(step, groups, batch))
             with meter("update"):
                 await self.learners.update(step, batch, meter)
             with meter("publish"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import numpy as np
 
 from roll.algorithms.filters import mixed
 from roll.journal.packing import version_runs
+from roll.journal.records import TokenValues
 from roll.types import Batch, Group, Status, Trajectory
 
 _RESERVED = frozenset({"mean", "std", "model", "masked", "spans"})
@@ -86,6 +87,32 @@ def mean_advantages(groups: Sequence[Group], batch: Batch) -> dict[int, dict[int
         mean = float(sums[index] / counts[index]) if counts[index] else 0.0
         means.setdefault(group, {})[sibling] = mean if math.isfinite(mean) else None
     return means
+
+
+def token_values(step: int, groups: Sequence[Group], batch: Batch) -> Iterator[TokenValues]:
+    """Advantages and trainer logprobs of each attempt's sampled tokens; `batch` is made of `groups`."""
+    if batch.advantages is None:
+        return
+    sampled = batch.versions.numpy() >= 0
+    trained = batch.trained.numpy()[sampled]
+    advantages = np.where(trained, batch.advantages.numpy()[sampled], np.nan)
+    old = None if batch.old_logprobs is None else np.where(trained, batch.old_logprobs.numpy()[sampled], np.nan)
+    start = 0
+    for group in sorted(groups, key=attrgetter("id")):  # in the order of `collate`
+        for trajectory in sorted(group.trajectories, key=attrgetter("sibling")):
+            spans: dict[str, list[slice]] = {}  # of the segments, by agent
+            for part in trajectory.by_agent().values():
+                for segment in part.segments:
+                    size = sum(len(turn.sampled) for turn in segment.turns)
+                    spans.setdefault(segment.agent, []).append(slice(start, start := start + size))
+            order = [spans[segment.agent].pop(0) for segment in trajectory.segments]
+            yield TokenValues(
+                step=step,
+                group=group.id,
+                sibling=trajectory.sibling,
+                advantages=np.concatenate([advantages[span] for span in order]),
+                trainer_logprobs=None if old is None else np.concatenate([old[span] for span in order]),
+            )
 
 
 def _is_of(domain: str) -> Callable[[Trajectory], float]:

@@ -14,8 +14,9 @@ from roll.report.html import block, table
 from roll.watch.folder import RunFolder
 from roll.watch.lineage import trace
 from roll.watch.notices import list_notices
-from roll.watch.sample import TokenRange, describe_sample, find_body
+from roll.watch.sample import describe_sample, find_body
 from roll.watch.samples import SORTS, list_samples, parse_filter, parse_order
+from roll.watch.token_columns import TokenRange
 from roll.watch.view import NotFound, RunView
 
 _FIELDS = ("step", "domain", "status", "outcome", "reward", "tokens", "staleness", "text", "sort")

@@ -18,9 +18,10 @@ from roll.watch.lineage import trace
 from roll.watch.metrics import SeriesQuery
 from roll.watch.notices import list_notices
 from roll.watch.overview import describe_overview, standard_errors
-from roll.watch.sample import TokenRange, describe_sample, find_body
+from roll.watch.sample import describe_sample, find_body
 from roll.watch.samples import facets, list_samples, parse_filter, parse_order
 from roll.watch.scheduler import choose_window, describe_scheduler
+from roll.watch.token_columns import TokenRange
 from roll.watch.versions import list_versions
 from roll.watch.view import NotFound, RunView
 

@@ -6,37 +6,22 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from roll.errors import ConfigError
 from roll.journal.packing import unpack, version_runs
 from roll.types import Message, Trajectory, Turn
 from roll.watch.metrics import MetricColumns
 from roll.watch.samples import read_rows
 from roll.watch.texts import TextDecoder
+from roll.watch.token_columns import TokenRange, token_columns
 from roll.watch.view import NotFound
 
 MAX_CHARS = 200_000
 """Characters of one text."""
 _MAX_IDS = 200_000
 """Tokens of one text that are decoded."""
-MAX_TOKENS = 20_000
-"""Tokens per answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRange:
-    """The tokens of an attempt to show."""
-
-    first: int = 0
-    limit: int = 4000
-
-    def __post_init__(self) -> None:
-        if self.first < 0 or not 0 <= self.limit <= MAX_TOKENS:
-            raise ConfigError(f"tokens_from, tokens_limit: expected at least 0, and 0 to {MAX_TOKENS}; change them")
 
 
 def find_body(rows: sqlite3.Connection, id: int) -> Trajectory | None:
@@ -70,18 +55,18 @@ def describe_sample(
         "group_mean": _group_mean(row, group),
         "advantage": row["advantage"],
         "mismatch": _mismatch(row["step"], metrics),
-        **(_EMPTY if body is None else _contents(body, decoder, tokens, trained=row["step"] is not None)),
+        **(_EMPTY if body is None else _contents(body, decoder)),
+        "tokens": token_columns(rows, row, body, decoder, tokens),
     }
 
 
 _EMPTY: Mapping[str, Any] = {
     **dict.fromkeys(("reference", "score")),
     **{"metrics": {}, "metadata": {}, "conversation": [], "turns": [], "cut": False},
-    "tokens": {name: [] for name in ("id", "text", "logprob", "version", "trained", "turn")} | {"from": 0, "total": 0},
 }
 
 
-def _contents(body: Trajectory, decoder: TextDecoder, tokens: TokenRange, *, trained: bool) -> dict[str, Any]:
+def _contents(body: Trajectory, decoder: TextDecoder) -> dict[str, Any]:
     texts = _TurnTexts(body, decoder)
     score = body.score
     return {
@@ -98,7 +83,6 @@ def _contents(body: Trajectory, decoder: TextDecoder, tokens: TokenRange, *, tra
         "metadata": {name: shorten(_text_of(value)) for name, value in body.task.metadata.items()},
         "conversation": list(_conversation(body, texts)),
         "turns": list(_turns(body, texts)),
-        "tokens": _token_columns(body, decoder, tokens, trained=trained),
         "cut": texts.cut,
     }
 
@@ -196,27 +180,6 @@ def _turns(body: Trajectory, texts: _TurnTexts) -> Iterator[dict[str, Any]]:
 def _mean(turn: Turn) -> float | None:
     """Mean logprob of the sampled tokens."""
     return float(turn.sampler_logprobs.mean()) if len(turn.sampler_logprobs) else None
-
-
-def _token_columns(body: Trajectory, decoder: TextDecoder, tokens: TokenRange, *, trained: bool) -> dict[str, Any]:
-    """A range of the tokens of all turns."""
-    columns: dict[str, list[Any]] = {name: [] for name in ("id", "text", "logprob", "version", "trained", "turn")}
-    start, end = tokens.first, tokens.first + tokens.limit
-    position = 0
-    for number, turn in enumerate(body.turns):
-        for ids, sampled in ((turn.observation, False), (turn.sampled, True)):
-            first, last = max(0, start - position), min(len(ids), end - position)
-            position += len(ids)
-            if first >= last:
-                continue
-            part, count = ids[first:last], last - first
-            columns["id"] += part.tolist()
-            columns["text"] += decoder.pieces(part)
-            columns["logprob"] += turn.sampler_logprobs[first:last].tolist() if sampled else [None] * count
-            columns["version"] += turn.versions[first:last].tolist() if sampled else [None] * count
-            columns["trained"] += [sampled and trained] * count
-            columns["turn"] += [number] * count
-    return {"from": start, "total": position, **columns}
 
 
 def _group_mean(row: Mapping[str, Any], group: Sequence[Mapping[str, Any]]) -> float | None:

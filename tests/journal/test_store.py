@@ -26,7 +26,7 @@ from roll.journal.events import (
     TrajectoryEnded,
     WeightsPublished,
 )
-from roll.journal.records import Chunk, TrajectoryQuery
+from roll.journal.records import Chunk, TokenValues, TrajectoryQuery
 from roll.journal.store import Journal, Reader
 from roll.types import Finish, Message, Score, Segment, Status, Task, Trajectory, Turn
 
@@ -261,7 +261,14 @@ def test_pruning_drops_old_tokens_and_keeps_events_and_untrained_groups(tmp_path
     journal.record_trajectory(4, attempt())
     for group in (2, 3, 4):
         journal.record_progress(chunk(group, 9))  # of attempts that never ended
+    journal.record_token_values(
+        TokenValues(step=step, group=step, sibling=0, advantages=np.ones(3, np.float32), trainer_logprobs=None)
+        for step in (1, 2, 3)
+    )
     journal.prune(before_step=3)
+    journal.flush()
+    connection = sqlite3.connect(tmp_path / "journal.db")
+    assert connection.execute('SELECT step, "group", sibling FROM token_values').fetchall() == [(3, 3, 0)]
     assert [(each.group, each.sibling) for each in journal.progress()] == [(3, 9), (4, 9)]
     assert [kept.group for kept in journal.trajectories() if kept.trajectory] == [3, 3, 3, 4]
     assert [kept.group for kept in journal.trajectories()] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
@@ -447,6 +454,6 @@ def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path
     connection.close()
     before = path.read_bytes()
     for open_journal in (Reader, Journal, check_format):
-        with pytest.raises(ConfigError, match=r"format 5 \(.* format 8\); use the release that wrote it"):
+        with pytest.raises(ConfigError, match=r"format 5 \(.* format 9\); use the release that wrote it"):
             open_journal(path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["journal.db"]

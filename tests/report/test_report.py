@@ -141,7 +141,7 @@ def test_a_run_of_an_older_journal_format_is_refused_in_one_line_and_left_unchan
         main([command, str(tmp_path)])
     assert left.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"{path}: written in journal format 5 (this release reads format 8); "
+        f"{path}: written in journal format 5 (this release reads format 9); "
         "use the release that wrote it, or start a new run"
     ]
     after = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != ".lock"}

@@ -1,5 +1,6 @@
 """Metrics of the groups that a step trains on."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from roll.data.collate import collate
-from roll.rollout.statistics import describe, mean_advantages
+from roll.rollout.statistics import describe, mean_advantages, token_values
 from roll.types import Finish, Group, Score, Segment, Status, Task, Trajectory, Turn
 
 TASK = Task(id="t", domain="math")
@@ -51,6 +52,26 @@ def test_the_mean_advantage_of_an_attempt_is_over_the_sampled_tokens_of_all_its_
     assert found == {4: {2: 1.5}, 9: {0: 4.0, 1: 3.0}}
     advantages[1] = float("nan")
     assert mean_advantages(groups, replace(batch, advantages=advantages))[4] == {2: None}
+
+
+def test_token_values_are_in_the_order_of_the_turns_and_unknown_where_the_step_does_not_train() -> None:
+    one = attempt(0, Score(1.0))
+    policy, other = one.segments[0], replace(one.segments[0], agent="other")
+    groups = [Group(id=9, birth=0, trajectories=(replace(one, sibling=1, segments=(policy, other, policy)), one))]
+    batch = collate(groups)
+    assert list(token_values(3, groups, batch)) == []
+    # Rows of one observed and two sampled tokens: sibling 0, then sibling 1: its policy twice, and the other agent.
+    advantages = torch.tensor([99.0, 1.0, 2.0, 99.0, 3.0, 4.0, 99.0, 5.0, 6.0, 99.0, 7.0, 8.0])
+    masked = torch.where(advantages == 4.0, False, batch.trained)
+    batch = replace(batch, advantages=advantages, old_logprobs=-advantages, trained=masked)
+    first, second = token_values(3, groups, batch)
+    assert (first.step, first.group, first.sibling, second.sibling) == (3, 9, 0, 1)
+    assert first.advantages.tolist() == [1.0, 2.0]
+    np.testing.assert_array_equal(second.advantages, [3.0, math.nan, 7.0, 8.0, 5.0, 6.0])
+    assert second.trainer_logprobs is not None
+    np.testing.assert_array_equal(second.trainer_logprobs, [-3.0, math.nan, -7.0, -8.0, -5.0, -6.0])
+    (without, _) = token_values(3, groups, replace(batch, old_logprobs=None))
+    assert without.trainer_logprobs is None
 
 
 def test_groups_with_equal_rewards_are_counted_by_domain() -> None:

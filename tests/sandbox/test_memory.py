@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
 ]
 SLACK = 512 * 2**20
-"""The watch measures at intervals, which are longer where other work has the cores: 234 MB were seen beside other tests.
-On a quiet machine `roll bench verifiers` allows 64 MB. Without a limit the attacks take up to 13 GB."""
+"""The watch measures at intervals, which are longer where other work has the cores: 234 MB were seen there. On a quiet
+machine `roll bench verifiers` allows 64 MB. Without a limit the attacks take up to 13 GB."""
 
 
 def run(source: str, limits: ResourceLimits | None = None, level: SandboxLevel = BUBBLEWRAP) -> ProgramResult:

@@ -30,6 +30,7 @@ from roll.journal.events import (
     WeightsPublished,
     WeightsUpdated,
 )
+from roll.journal.records import TokenValues
 from roll.journal.store import Journal
 from roll.tracking.sinks import JsonLines
 from roll.types import Finish, Message, Score, Segment, Status, Task, Trajectory, Turn
@@ -132,6 +133,9 @@ def eventful(path: Path, journal: type[Journal] = Journal) -> None:
     filtered = run.group(*pair, ready=False)
     run.journal.record(GroupFiltered(group=filtered, reason="all rewards are equal", rewards=(1.0, 1.0)))
     run.step(1, first)
+    advantages, logprobs = np.array([-1, -1, 0, 0, np.nan], np.float32), np.full(5, -0.75, np.float32)
+    values = TokenValues(step=1, group=first, sibling=1, advantages=advantages, trainer_logprobs=logprobs)
+    run.journal.record_token_values([values])
     surplus = run.group(*pair, attempt(sibling=2, reward=0.25), siblings=(0, 1))
     stale = run.group(attempt(prompt="old"), ready=False)
     run.journal.record(GroupStale(group=stale, reason="too old"))

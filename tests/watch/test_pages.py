@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.journal.events import GeneratorReplaced, RunEnded, WorkerReplaced
+from roll.journal.events import GeneratorReplaced, ProblemEnded, ProblemNoticed, RunEnded, WorkerReplaced
 from roll.types import Status
 from roll.watch.faults import generalise
 from roll.watch.scheduler import join_short
@@ -51,7 +51,14 @@ def test_a_sample_has_its_conversation_tokens_and_siblings(client: Client) -> No
     said = [(each["role"], each["text"]) for each in sample["conversation"]]
     assert said == [("user", "1+1="), ("assistant", "seven")]
     assert "".join(sample["tokens"]["text"]) == "1+1=seven"
-    assert sample["tokens"]["logprob"] == [None] * 4 + [-0.5] * 5 and sample["tokens"]["trained"][3:5] == [False, True]
+    assert sample["tokens"]["logprob"] == [None] * 4 + [-0.5] * 5
+    assert sample["tokens"]["advantage"] == [None] * 4 + [-1, -1, 0, 0, None]
+    assert sample["tokens"]["mismatch"] == [None] * 4 + [0.25] * 5
+    assert sample["tokens"]["trained"] == [False] * 4 + [True] * 4 + [False]
+    part = client.json(f"/api/runs/run/samples/{row['id']}?tokens_from=5&tokens_limit=2")["tokens"]
+    assert part["advantage"] == [-1, 0] and part["total"] == 9
+    sibling = client.json(f"/api/runs/run/samples/{sample['siblings'][0]['id']}")["tokens"]
+    assert sibling["advantage"][-1] is None and sibling["trained"][-1] is True
     assert column(sample["siblings"], "sibling") == [0, 1] and sample["group_mean"] == 0.5
     assert sample["sample"]["advantage"] == -0.5 and sample["score"]["value"] == 0.0
     assert client.get("/api/runs/run/samples/999999").status == client.get("/api/runs/run/samples/x").status == 404
@@ -149,6 +156,23 @@ def test_a_page_shows_an_event_while_the_run_writes(tmp_path: Path) -> None:
     run.close()
 
 
+def test_a_problem_is_one_notice_which_is_no_warning_after_its_end(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    for step, domain in ((3, "math"), (4, "code")):
+        reason = f"{domain} fell to 0"
+        event = ProblemNoticed(step=step, kind="domain_break", metric="reward", reason=reason, domain=domain)
+        run.journal.record(event)
+    end = ProblemEnded(step=9, kind="domain_break", metric="reward", reason="it is over", since=3, domain="math")
+    run.journal.record(end)
+    run.close()
+    with serving(tmp_path) as client:
+        state = client.settle("run")
+        code, math = client.json("/api/runs/run/notices")["notices"]
+    assert (math["step"], math["level"], math["ended"]) == (3, "info", {"step": 9, "text": "it is over"})
+    assert (code["step"], code["level"], code["ended"]) == (4, "warning", None)
+    assert state["notices"] == 1
+
+
 def test_kinds_of_events_that_this_release_does_not_know_are_shown(tmp_path: Path) -> None:
     import sqlite3
 
@@ -158,10 +182,8 @@ def test_kinds_of_events_that_this_release_does_not_know_are_shown(tmp_path: Pat
         body = json.dumps({"step": 3, "domain": "math", "text": "the reward is constant"})
         insert = "INSERT INTO events VALUES (?, 1.5, ?, 3, NULL, NULL, ?)"
         connection.execute(insert, (99, "ThingNoticed", body))
-        connection.execute(insert, (100, "ProblemEnded", '{"step": 3, "domain": "", "reason": "it is over"}'))
     with serving(tmp_path) as client:
         state = client.settle("run")
-        end, notice = client.json("/api/runs/run/notices")["notices"]
-    assert (end["level"], end["text"], end["domain"]) == ("info", "it is over", None)
+        (notice,) = client.json("/api/runs/run/notices")["notices"]
     assert state["notices"] == 1 and notice["kind"] == "ThingNoticed" and notice["level"] == "warning"
     assert notice["text"] == "the reward is constant" and notice["step"] == 3 and notice["domain"] == "math"

@@ -58,6 +58,8 @@ function oneToken(tokens, index, id, colour) {
   const about = [`token ${tokens.from + index}, id ${id}, turn ${tokens.turn[index] + 1}`];
   if (sampled) about.push(`logprob ${number(logprob)}, probability ${percent(Math.exp(logprob))}`);
   about.push(sampled ? `sampled by version ${tokens.version[index]}` : "not sampled: prompt or observation");
+  if (known(tokens.advantage[index])) about.push(`advantage ${signed(tokens.advantage[index])}`);
+  if (known(tokens.mismatch[index])) about.push(`|trainer - sampler| ${number(tokens.mismatch[index])}`);
   if (sampled && !tokens.trained[index]) about.push("not trained on");
   const shown = text === "" ? "·" : visible(text).replaceAll("\n", "↵\n");
   return element("span", { class: `token ${sampled ? colour(index) : "observed"}`, title: about.join("\n") }, shown);
@@ -70,19 +72,29 @@ function painter(by, { tokens, advantage, mismatch }) {
     return (index) => `kind${values.indexOf(tokens[by][index]) % 8}`;
   }
   if (by === "advantage") {
-    const size = Math.abs(advantage ?? 0);
-    const level = size === 0 ? 0 : size < 0.3 ? 1 : size < 1 ? 2 : 3;
-    return (index) => (tokens.trained[index] && level ? `${advantage > 0 ? "plus" : "minus"}${level}` : "heat0");
+    const own = tokens.advantage.some(known);
+    return (index) => signOf(own ? tokens.advantage[index] : tokens.trained[index] ? advantage : null);
   }
   if (by === "mismatch") {
-    const own = tokens.mismatch;
-    return (index) => `heat${level(own ? own[index] : mismatch?.mean, MISMATCH)}`;
+    const own = tokens.mismatch.some(known);
+    return (index) => `heat${level(own ? tokens.mismatch[index] : mismatch?.mean, MISMATCH)}`;
   }
   return (index) => `heat${level(-tokens.logprob[index], LEVELS)}`;
 }
 
+/** The class of an advantage: its sign and its size. */
+function signOf(advantage) {
+  const size = Math.abs(advantage ?? 0);
+  const step = size === 0 ? 0 : size < 0.3 ? 1 : size < 1 ? 2 : 3;
+  return step ? `${advantage > 0 ? "plus" : "minus"}${step}` : "heat0";
+}
+
+function known(value) {
+  return value !== null && value !== undefined;
+}
+
 function level(value, bounds) {
-  if (value === null || value === undefined) return 0;
+  if (!known(value)) return 0;
   return bounds.filter((bound) => value >= bound).length;
 }
 
@@ -104,20 +116,14 @@ function legend(by, { tokens, advantage, mismatch, sample }) {
       scale(LEVELS, "nats; the darker, the less expected."),
       " Underlined: prompt and observations.",
     );
-  if (by === "advantage")
+  if (by === "advantage") return element("div", { class: "small soft" }, aboutAdvantage(tokens, advantage));
+  if (by === "mismatch")
     return element(
       "div",
       { class: "small soft" },
-      advantage === null
-        ? "No step has assigned an advantage to this attempt."
-        : `Advantage ${signed(advantage)}: the mean over the tokens, which is what the journal has.`,
+      aboutMismatch(tokens, mismatch),
+      mismatch || tokens.mismatch.some(known) ? scale(MISMATCH, "nats.") : null,
     );
-  if (by === "mismatch") {
-    const text = mismatch
-      ? `|trainer - sampler| is recorded per step: mean ${number(mismatch.mean)}, largest ${number(mismatch.max)} nats in step ${mismatch.step}. `
-      : "No step has trained on this attempt, so no trainer has scored it. ";
-    return element("div", { class: "small soft" }, text, mismatch ? scale(MISMATCH, "nats.") : null);
-  }
   const values = [...new Set(tokens[by].filter((value) => value !== null))].sort((a, b) => a - b);
   const name = (value) => (by === "turn" ? `turn ${value + 1}` : `version ${value}`);
   return element(
@@ -126,6 +132,20 @@ function legend(by, { tokens, advantage, mismatch, sample }) {
     values.map((value, index) => [element("span", { class: `token kind${index % 8}` }, name(value)), " "]),
     by === "version" && sample.step ? `trained in step ${sample.step}` : "",
   );
+}
+
+function aboutAdvantage(tokens, mean) {
+  if (mean === null) return "No step has assigned an advantage to this attempt.";
+  if (tokens.advantage.some(known)) return `Advantage of each token; their mean is ${signed(mean)}.`;
+  return `Advantage ${signed(mean)}: the mean over the tokens; the journal does not have those of single tokens.`;
+}
+
+function aboutMismatch(tokens, mismatch) {
+  if (tokens.mismatch.some(known)) return "|trainer - sampler| of each token's logprob: ";
+  if (!mismatch) return "No step has trained on this attempt, so no trainer has scored it. ";
+  const { mean, max, step } = mismatch;
+  const why = "This step has only one update, so the logprobs of its trainer are not recorded per token. ";
+  return `${why}|trainer - sampler| of step ${step}: mean ${number(mean)}, largest ${number(max)} nats. `;
 }
 
 function pages({ from, id, total }, page) {

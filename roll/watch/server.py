@@ -159,8 +159,8 @@ class WatchServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         self._num_streams += 1
         try:
-            await response.prepare(request)
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(ConnectionError):  # the page was closed, perhaps before the first byte
+                await response.prepare(request)
                 await self._stream_changes(response, event, read, period_s)
         finally:
             self._num_streams -= 1

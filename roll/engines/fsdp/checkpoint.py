@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
-from roll.errors import ConfigError
+from roll.errors import ConfigError, one_line
 
 _dcp: Any = torch.distributed.checkpoint  # exports less than it defines
 _FOLDER = "optimizer"
@@ -24,7 +25,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def write_state(directory: Path, state: Mapping[str, Any], group: Any = None) -> None:
     """Write the optimizer's state into a subdirectory; ranks communicate over `group`."""
-    _dcp.save(dict(state), checkpoint_id=directory / _FOLDER, process_group=group)
+    try:
+        _dcp.save(dict(state), checkpoint_id=directory / _FOLDER, process_group=group)
+    except CheckpointException as error:
+        raise _cause(error) from None
 
 
 def read_state(directory: Path, model: nn.Module, optimizer: Any) -> int:
@@ -33,8 +37,17 @@ def read_state(directory: Path, model: nn.Module, optimizer: Any) -> int:
     if not path.is_dir():
         raise ConfigError(f"{path}: no such directory; resume with the backend that saved the run, fsdp2")
     state = optimizer_state(model, optimizer, 0)
-    _dcp.load(state, checkpoint_id=path)
+    try:
+        _dcp.load(state, checkpoint_id=path)
+    except CheckpointException as error:
+        reason = one_line(str(_cause(error)))
+        raise ConfigError(f"{path}: cannot be read ({reason}); resume from another checkpoint") from None
     return int(state["num_updates"])
+
+
+def _cause(error: CheckpointException) -> BaseException:
+    """The error of the first rank that has one; a `CheckpointException` itself is not even an `Exception`."""
+    return next(failure for failure, _ in error.failures.values())
 
 
 def optimizer_state(model: nn.Module, optimizer: Any, num_updates: int) -> dict[str, Any]:

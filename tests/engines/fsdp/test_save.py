@@ -9,6 +9,7 @@ import torch
 
 from roll.algorithms.recipe import Objective
 from roll.engines.fsdp.checkpoint import BackgroundSave
+from roll.errors import ConfigError
 from roll.types import Batch, Spec
 from roll.weights.huggingface import read_tensors
 from tests.engines.fsdp_team import ShardedTrainer, Team, TrainerSpec, written
@@ -101,3 +102,19 @@ def test_a_failed_write_is_reported_by_all_ranks_and_training_continues(team: Te
 
     team.run(save())
     assert (tmp_path / "saved/model.safetensors").is_file()
+
+
+def test_an_optimizer_state_without_its_files_is_one_line(team: Team, tmp_path: Path) -> None:
+    spec = TrainerSpec(path=written(small(), tmp_path / "model"), size=2)
+
+    async def load() -> None:
+        engine = team.trainer(spec)
+        await engine.start()
+        await engine.save(tmp_path / "saved")
+        for file in (tmp_path / "saved/optimizer").iterdir():
+            file.unlink()
+        with pytest.raises(ConfigError, match=r"optimizer: cannot be read \(.*metadata.*\); resume from another"):
+            await engine.load(tmp_path / "saved")
+        await engine.stop()
+
+    team.run(load())

@@ -36,26 +36,28 @@ from roll.tracking.sinks import read_lines
 GOAL = 1.01
 RUN = """\
 name: scraped
-threads: 1
+threads: 2
 steps: 1000000
 model:
-  shape: {alphabet: "0123456789+=", hidden: 64, layers: 2, heads: 2, kv_heads: 1, mlp: 128, max_seq_len: 64}
+  shape: {alphabet: "0123456789+=", hidden: 192, layers: 4, heads: 4, kv_heads: 2, mlp: 512, max_seq_len: 64}
 algorithm: grpo
 tasks: [{name: sums, data: {kind: arithmetic, count: 1000}, reward: exact}]
-rollout: {groups_per_step: 8, group_size: 8, max_seq_len: 32, max_new_tokens: 8}
-actor_infer: {max_num_seqs: 64}
+rollout: {groups_per_step: 16, group_size: 8, max_seq_len: 64, max_new_tokens: 32}
+actor_infer: {max_num_seqs: 128}
+actor_train: {optimizer: {lr: 1.0e-9}}
 checkpoint: {every: 0}
 journal: {keep_steps: 4}
 tracking: {tensorboard: false}
 metrics: {port: 0}
 """
+"""The sizes of `trl_cpu`."""
 _PATTERN = (True, False, False, True)
 """Whether a window is observed; a drift of the machine over four windows affects both kinds alike."""
-ROUNDS, WINDOW_S = 10, 6.0
+ROUNDS, WINDOW_S = 10, 10.0
 """Repetitions of the pattern, and seconds of a window."""
 _EVERY_S = 1.0
 _START_S = 600.0
-_WARM_UP_STEPS = 20
+_WARM_UP_STEPS = 10
 _REPETITIONS = 100
 
 

@@ -20,7 +20,8 @@ const PAGES = [
   { key: "r", page: "runs", name: "Runs" },
 ];
 const ABOUT_RUNS = new Set(["runs", "compare"]);
-const PAUSE_MS = 400;
+/** Pause between two updates of a page: a multiple of what the last one took, within bounds. */
+const [PAUSE_MS, MOST_PAUSE_MS, PAUSE_SHARE] = [400, 1000, 20];
 
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
@@ -116,6 +117,9 @@ function makeContext(state, root, current) {
   };
 }
 
+/** What the bar shows of a run's state. */
+const BAR = ["state", "step", "steps", "failures"];
+
 /** Follow the changes of one run, or of the list of runs. */
 function listen(run) {
   if (run === shell.following) return;
@@ -125,7 +129,8 @@ function listen(run) {
     const before = shell.state;
     [shell.state, shell.lost] = [state, false];
     if (run === null) shell.runs = state;
-    drawBar(parse(location.hash));
+    if (!before || run === null || state.state === "silent" || BAR.some((name) => before[name] !== state[name]))
+      drawBar(parse(location.hash));
     if (before && isNew(before, state)) refresh();
   };
   shell.stop = follow(run, onState, () => {
@@ -151,13 +156,15 @@ async function refresh() {
   while (shell.dirty && shell.view?.update) {
     shell.dirty = false;
     const { shown, view } = shell;
+    const began = performance.now();
     try {
       await view.update(shell.state);
     } catch (error) {
       if (error.status === undefined) console.error(error);
       if (shown === shell.shown && error.status !== 0) document.getElementById("spoken").textContent = error.message;
     }
-    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+    const pause = Math.min(MOST_PAUSE_MS, Math.max(PAUSE_MS, PAUSE_SHARE * (performance.now() - began)));
+    await new Promise((resolve) => setTimeout(resolve, pause));
   }
   shell.busy = false;
 }

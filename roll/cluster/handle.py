@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.cluster.pending import PendingCall
-from roll.errors import PeerLost
+from roll.errors import PeerLost, WorkerDied
 from roll.types import Spec
 
 W = TypeVar("W")
@@ -24,6 +24,10 @@ R = TypeVar("R")
 Method = Callable[Concatenate[Any, P], Awaitable[R]]
 _CAUSE_S = 15.0
 """Seconds in which a worker's death is reported after it broke the calls of others."""
+_SETTLE_S = 2.0
+"""Seconds in which the other ranks may end a call after an exception in one of them."""
+UNFINISHED = "other workers had not ended this call"
+"""Note on an error after which workers may be at different places."""
 
 
 class Cluster(Protocol[W_co]):
@@ -59,7 +63,8 @@ async def gather_ranks(calls: Iterable[Awaitable[R]]) -> list[R]:
     """The results in order. If calls fail, raises the cause: the error of a worker that has not lost a peer.
 
     A death breaks the collective operations of all ranks, and their errors may arrive before Ray reports it. After an
-    exception in one rank the others may wait for it in a collective operation; they are not waited for.
+    exception in one rank the others may wait for it in a collective operation: they are waited for a short time only,
+    and the error then has the note `UNFINISHED`.
     """
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
@@ -68,8 +73,15 @@ async def gather_ranks(calls: Iterable[Awaitable[R]]) -> list[R]:
         if errors and not _causes(errors):
             errors = await _wait_for_cause(tasks)
         if errors:
-            raise next(iter(_causes(errors)), errors[0])
+            cause = next(iter(_causes(errors)), errors[0])
+            if not isinstance(cause, WorkerDied):
+                await asyncio.wait(tasks, timeout=_SETTLE_S)  # all ranks may be about to raise it
+            raise cause
         return [task.result() for task in tasks]
+    except BaseException as error:
+        if not all(task.done() for task in tasks):
+            error.add_note(UNFINISHED)
+        raise
     finally:
         for task in tasks:
             task.cancel()
@@ -98,13 +110,16 @@ def _causes(errors: Sequence[BaseException]) -> list[BaseException]:
 class RankGroup(Cluster[W]):
     """`Cluster` of one worker made of several ranks. All get the same arguments; rank 0's result is returned.
 
-    One call at a time: two calls that reached the ranks in different orders would deadlock.
+    One call at a time: two calls that reached the ranks in different orders would deadlock. For the same reason no call
+    follows one that some ranks have not ended, until they are replaced: it raises the error of that call.
     """
 
     def __init__(self, ranks: Cluster[W], renew: Callable[[], Spec] | None = None) -> None:
         """`renew` returns the spec of new ranks, which need another rendezvous than those before them."""
         self._ranks, self._renew = ranks, renew
         self._lock = asyncio.Lock()
+        self._failure: Exception | None = None
+        """The error of a call that some ranks have not ended."""
 
     @property
     def size(self) -> int:
@@ -113,13 +128,22 @@ class RankGroup(Cluster[W]):
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         assert rank == 0, f"a group of ranks is one worker (got rank {rank})"
         async with self._lock:
-            return (await self._ranks.each(method, *args, **kwargs))[0]
+            if self._failure is not None and method.__name__ != "stop":
+                raise self._failure
+            try:
+                return (await self._ranks.each(method, *args, **kwargs))[0]
+            except BaseException as error:
+                if UNFINISHED in getattr(error, "__notes__", ()):
+                    cancelled = f"{method.__name__} was cancelled while ranks ran it; they have to start again"
+                    self._failure = error if isinstance(error, Exception) else WorkerDied(cancelled)
+                raise
 
     async def replace(self, rank: int) -> None:
         """Start all ranks anew: those that survived a death wait for messages that never come."""
         assert self._renew is not None and isinstance(self._ranks, Restartable), "these ranks cannot start again"
         async with self._lock:
             await self._ranks.restart(self._renew())
+            self._failure = None
 
     def kill_worker(self, rank: int, reason: str) -> None:
         """Kill the stopped ranks, or all of them if none is."""

@@ -38,6 +38,18 @@ class Rank:
         await asyncio.sleep(0.05)
         raise WorkerDied(f"rank {self.rank}: did not respond and was killed")
 
+    async def raise_or_hang(self) -> None:
+        if self.rank == 1:
+            raise ValueError("rank 1")
+        await asyncio.sleep(60)
+
+    async def fill(self) -> None:
+        await asyncio.sleep(0.05 * self.rank)
+        raise OSError("full")
+
+    async def stop(self) -> None:
+        pass
+
 
 def rank_group() -> tuple[RankGroup[Rank], list[Rank]]:
     ranks = [Rank(rank) for rank in range(3)]
@@ -87,3 +99,51 @@ def test_an_exception_is_raised_although_its_peers_wait_for_that_rank_until_they
     one, _ = rank_group()
     with pytest.raises(ValueError, match="rank 1"):
         asyncio.run(one.at(0, Rank.raise_or_wait))
+
+
+def test_no_call_follows_one_that_some_ranks_have_not_ended() -> None:
+    """The other ranks would still be in its collective operations."""
+    one, ranks = rank_group()
+
+    async def use() -> None:
+        with pytest.raises(ValueError, match="rank 1"):
+            await one.at(0, Rank.raise_or_hang)
+        with pytest.raises(ValueError, match="rank 1"):
+            await one.at(0, Rank.say, "a")
+        with pytest.raises(ValueError, match="rank 1"):
+            await one.at(0, Rank.fail)
+        await one.at(0, Rank.stop)
+
+    asyncio.run(use())
+    assert not any(rank.received for rank in ranks)
+
+
+def test_calls_follow_an_error_that_all_ranks_have_raised() -> None:
+    one, ranks = rank_group()
+
+    async def use() -> None:
+        with pytest.raises(OSError, match="full"):
+            await one.at(0, Rank.fill)
+        await one.at(0, Rank.say, "a")
+
+    asyncio.run(use())
+    assert [rank.received for rank in ranks] == [["a"]] * 3
+
+
+def test_a_call_that_is_cancelled_leaves_ranks_at_different_places() -> None:
+    one, ranks = rank_group()
+
+    async def use() -> None:
+        call = asyncio.ensure_future(one.at(0, Rank.say, "a"))
+        for _ in range(8):
+            await asyncio.sleep(0)
+            if ranks[2].received:
+                break
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(WorkerDied, match="say was cancelled"):  # which a recovering cluster replaces
+            await one.at(0, Rank.say, "b")
+
+    asyncio.run(use())
+    assert ranks[2].received == ["a"] and ranks[0].received == []

@@ -28,6 +28,8 @@ from roll.watch.view import NotFound, RunView
 Parameters: TypeAlias = Mapping[str, Sequence[str]]
 _FIRST_S = 0.7
 """Longest time that the first request of a run waits for its rows."""
+_READ_S = 5.0
+"""Longest wait of a link to a sample for a journal that is still being read."""
 _MAX_PAGE = 1000
 
 
@@ -119,6 +121,7 @@ def _sample(view: RunView, id: str, parameters: Parameters) -> dict[str, Any]:
     if not (id.isascii() and id.isdecimal() and len(id) < 16):
         raise NotFound(f"sample {id[:40]!a}: not a number; choose one of the table")
     tokens = TokenRange(first=_whole(parameters, "tokens_from", 0), limit=_whole(parameters, "tokens_limit", 4000))
+    view.wait_complete(_READ_S)
 
     def read(rows: sqlite3.Connection) -> dict[str, Any]:
         result = describe_sample(rows, int(id), view.decoder, tokens, view.metrics)

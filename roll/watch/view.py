@@ -113,6 +113,15 @@ class RunView:
         """Return after the first update, or after this time."""
         self._ready.wait(timeout_s)
 
+    def wait_complete(self, timeout_s: float) -> None:
+        """Return once the index has all rows of the journal, or after this time."""
+
+        def is_complete() -> bool:
+            return self.error is not None or (self.index is not None and self.index.complete)
+
+        with self.changed:
+            self.changed.wait_for(is_complete, timeout_s)
+
     def close(self) -> None:
         """End the thread and delete the index."""
         self._closed.set()

@@ -14,8 +14,8 @@ from benchmarks.gpu_results import RESULTS
 pytestmark = [pytest.mark.slow, pytest.mark.chaos]
 
 
-@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SETS)  # the longest sets first, one of each mode at a time
 def test_a_run_recovers_from_every_fault_without_a_violation(mode: str, name: str, tmp_path: Path) -> None:
     if reason := missing(name):
         pytest.skip(reason)

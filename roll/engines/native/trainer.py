@@ -306,11 +306,14 @@ class NativeTrainer(NativeLogprobModel):
             output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
         tokens = _tokens(batch, output)
         loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
-        loss.backward()
+        self._backward(loss)
         if output.values is None:
             mismatch = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
             metrics = {**metrics, "entropy": output.entropies, "mismatch": mismatch}
         sums.add(loss, tokens.trained, metrics)
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def _step(self, sums: MetricSums) -> dict[str, float]:
         """Clip the gradient and apply the optimizer step, unless loss or gradient is not finite."""

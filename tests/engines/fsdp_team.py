@@ -1,4 +1,4 @@
-"""Ranks for tests of the FSDP trainer: real processes, started once, which can hold any trainer."""
+"""Ranks for tests of trainers over ranks: real processes, started once, which can hold any trainer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from roll.engines.native.model_spec import Head, ModelSpec
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
 from roll.types import Batch, Sampling, Spec
-from roll.weights.channel import Shared
+from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest
 from roll.weights.huggingface import write_model
 
@@ -50,6 +50,9 @@ class TrainerSpec:
     tp: int = 1
     cp: int = 1
     offload: bool = False
+    zero_stage: int | None = None
+    """Stage of DeepSpeed's trainer; None: FSDP2."""
+    offload_optimizer: bool = False
     budget: int = 4096
     optimizer: Optimizer = ADAMW
     precision: Precision = PLAIN
@@ -69,6 +72,21 @@ class TrainerSpec:
             device=CPU,
             precision=self.precision,
         )
+
+    def layout(self, url: str) -> ParallelLayout:
+        common: dict[str, Any] = {"url": url, "size": self.size, "offload": self.offload, "timeout_s": 120}
+        if self.zero_stage is None:
+            return ParallelLayout(**common, tp=self.tp, cp=self.cp)
+        from roll.engines.deepspeed.model import ZeroLayout  # needs its package only when it is started
+
+        return ZeroLayout(**common, stage=self.zero_stage, offload_optimizer=self.offload_optimizer, whole_below=100)
+
+    def trainer(self, ranks: Ranks, channel: Channel) -> FsdpTrainer:
+        if self.zero_stage is None:
+            return FsdpTrainer(self.model_spec(), self.settings(), ranks, channel)
+        from roll.engines.deepspeed.trainer import DeepspeedTrainer
+
+        return DeepspeedTrainer(self.model_spec(), self.settings(), ranks, channel)
 
     def model_spec(self) -> ModelSpec:
         return ModelSpec(model=Model(path=str(self.path)), head=self.head, lora=self.lora, engine=self.engine)
@@ -97,7 +115,7 @@ class RankWorker:
             self.ranks = _PersistentRanks(layout, self.rank)
         channel = spec.channel
         built = CHANNELS[channel.name](0, **channel.kwargs) if channel and self.rank == 0 else Shared()
-        self.trainers[name] = FsdpTrainer(spec.model_spec(), spec.settings(), self.ranks, built)
+        self.trainers[name] = spec.trainer(self.ranks, built)
 
     async def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
         return await getattr(self.trainers[name], method)(*args, **kwargs)
@@ -204,7 +222,7 @@ class Team:
     def layout(self, spec: TrainerSpec) -> ParallelLayout:
         """The current layout of the processes, or a new one if the spec differs."""
         fresh = f"file://{self.folder}/{uuid.uuid4().hex}"
-        layout = ParallelLayout(url=fresh, size=spec.size, tp=spec.tp, cp=spec.cp, offload=spec.offload, timeout_s=120)
+        layout = spec.layout(fresh)
         if self._layout is None or replace(layout, url=self._layout.url) != self._layout:
             self._layout = layout
         return self._layout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,30 +10,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from roll.engines.deepspeed.package import deepspeed
+from roll.engines.deepspeed.ranks import ZeroLayout
 from roll.engines.fsdp.huggingface import ShardedHuggingFace
 from roll.engines.fsdp.model import ShardedDecoder
-from roll.engines.fsdp.ranks import ParallelLayout
 from roll.engines.fsdp.sharded import ShardedModel
 from roll.engines.native.mixed import Precision
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroLayout(ParallelLayout):
-    """Number of ranks, and what they divide; `offload` keeps the parameters of stage 3 on the host."""
-
-    stage: int = 3
-    offload_optimizer: bool = False
-    whole_below: int = 100_000
-    """In stage 3, parameters with at most this many numbers stay whole on every rank."""
-
-    def settings(self) -> dict[str, Any]:
-        """The section `zero_optimization` of DeepSpeed's configuration."""
-        settings: dict[str, Any] = {"stage": self.stage, "stage3_param_persistence_threshold": self.whole_below}
-        if self.offload_optimizer:
-            settings["offload_optimizer"] = {"device": "cpu"}
-        if self.offload:
-            settings["offload_param"] = {"device": "cpu"}
-        return settings
 
 
 class ZeroModel(ShardedModel):

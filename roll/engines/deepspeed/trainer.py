@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
 from roll.engines.base import Part
-from roll.engines.deepspeed.model import ZeroDecoder, ZeroHuggingFace, ZeroLayout, shape_of
-from roll.engines.deepspeed.package import check_release, deepspeed, installed_release, join, leave
+from roll.engines.deepspeed.model import ZeroDecoder, ZeroHuggingFace, shape_of
+from roll.engines.deepspeed.package import check_release, deepspeed, installed_release
+from roll.engines.deepspeed.ranks import ZeroLayout, ZeroRanks
 from roll.engines.fsdp.checkpoint import read_state
-from roll.engines.fsdp.ranks import Ranks
 from roll.engines.fsdp.trainer import FsdpTrainer
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.model_spec import ModelSpec, architecture
@@ -41,17 +41,12 @@ class DeepspeedTrainer(FsdpTrainer):
         if self._engine is not None:
             self._engine.destroy()
             self._engine = None
-            leave()
         await super().stop()
 
     def _empty_decoder(self, model_spec: ModelSpec) -> Any:
         if model_spec.engine == "hf":
             return ZeroHuggingFace(model_spec, self.ranks)
         return ZeroDecoder(architecture(model_spec.model), self.ranks, scored=model_spec.head != "logits")
-
-    def _join(self) -> None:
-        super()._join()
-        join(self.settings.device)
 
     def _prepare(self) -> None:
         config, layout, half = self.settings.optimizer, self.ranks.layout, self.settings.precision.dtype is not None
@@ -183,4 +178,4 @@ def trainer(
     settings = replace(settings, device=configure_torch(context))
     sends = channel is not None and rank == 0
     end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()
-    return DeepspeedTrainer(model_spec, settings, Ranks(layout, rank), end)
+    return DeepspeedTrainer(model_spec, settings, ZeroRanks(layout, rank), end)

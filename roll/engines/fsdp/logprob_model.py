@@ -56,14 +56,11 @@ class FsdpLogprobModel(NativeLogprobModel):
     async def start(self) -> None:
         """Join the other ranks and receive the weights that rank 0 has read or initialised."""
         with self.ranks.blame_peers("its start"):
-            self._join()
+            self.ranks.join(self.settings.device)
             self.decoder.shard(self.settings.device, self.settings.precision)
             self._prepare()
             source, self._source = self._source, None
             self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), source.adapter_tensors())))
-
-    def _join(self) -> None:
-        self.ranks.join(self.settings.device)
 
     def _prepare(self) -> None:
         """Called with allocated parameters, before they are filled."""

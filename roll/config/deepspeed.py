@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from roll.config.lora import Lora
 from roll.config.roles import Optimizer, Parallel, RoleConfig
 
+RELEASE = "0.19"
+"""Releases of this series of the package are supported."""
+
 
 class DeepspeedTrain(RoleConfig):
     """Training on `workers` ranks by DeepSpeed ZeRO; needs the package `deepspeed`."""
@@ -32,11 +35,6 @@ class DeepspeedTrain(RoleConfig):
     optimizer: Optimizer = Optimizer()
     lora: Lora | None = None
     """Not supported: DeepSpeed trains the whole model."""
-
-    @property
-    def offload(self) -> bool:
-        """Whether neither weights nor optimizer state fill the device."""
-        return self.offload_optimizer and self.offload_parameters
 
     @model_validator(mode="after")
     def _ranks_are_data_parallel(self) -> DeepspeedTrain:
@@ -65,3 +63,13 @@ class DeepspeedTrain(RoleConfig):
         if self.lora is not None:
             raise ValueError("lora: deepspeed trains whole models; leave it out, or choose backend fsdp2")
         return self
+
+
+def release_fault(release: str | None) -> str:
+    """Why this release of the package cannot be used, None if it is not installed; empty if it can."""
+    fix = f"install deepspeed {RELEASE}, with the environment variable DS_BUILD_OPS=0"
+    if release is None:
+        return f"needs a package that is not installed; {fix}"
+    if release.split(".")[:2] != RELEASE.split("."):
+        return f"does not support this release of DeepSpeed (got {release}); {fix}"
+    return ""

@@ -29,7 +29,7 @@ class ZeroModel(ShardedModel):
             for name, empty in list(module.named_parameters(recurse=False)):
                 if id(empty) not in allocated:
                     parameter = nn.Parameter(torch.zeros(empty.shape, dtype=dtype, device=device))
-                    if self._divided:
+                    if self.divided:
                         self._divide(parameter, next(iter(allocated.values()), None))
                     allocated[id(empty)] = parameter
                     allocated[id(parameter)] = parameter
@@ -52,7 +52,7 @@ class ZeroModel(ShardedModel):
             else:
                 whole = torch.empty(shape, device=self.device)
             dist.broadcast(whole, 0)
-            if self._divided:
+            if self.divided:
                 with deepspeed().zero.GatheredParameters([parameter], modifier_rank=0):
                     parameter.copy_(whole)
             else:
@@ -75,7 +75,7 @@ class ZeroModel(ShardedModel):
     def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """This rank's parts of all parameters, rounded to `dtype`."""
         for name, parameter in self.named_parameters():
-            if self._divided:
+            if self.divided:
                 yield name, self._own_part(parameter).to(dtype or parameter.dtype)
             else:
                 flat = parameter.detach().view(-1)
@@ -92,7 +92,7 @@ class ZeroModel(ShardedModel):
     def write(self, what: str, parameter: Any, whole: Tensor) -> None:
         """The opposite of `read`: each rank keeps its part."""
         utils, key = deepspeed("utils"), () if what == "weights" else (what,)
-        if not self._divided:
+        if not self.divided:
             setter = utils.safe_set_full_optimizer_state if key else utils.safe_set_full_fp32_param
             setter(parameter, whole, *key)
             return
@@ -103,7 +103,7 @@ class ZeroModel(ShardedModel):
         setter(parameter, padded[size * self.ranks.rank :][:size], *key)
 
     def _gather(self, parameter: Any) -> Tensor:
-        if not self._divided:
+        if not self.divided:
             return parameter.detach()
         with deepspeed().zero.GatheredParameters([parameter]):
             return parameter.detach().to(self.device, copy=True)
@@ -114,7 +114,8 @@ class ZeroModel(ShardedModel):
         return part[: max(0, min(len(part), parameter.ds_numel - len(part) * self.ranks.rank))]
 
     @property
-    def _divided(self) -> bool:
+    def divided(self) -> bool:
+        """Whether this rank holds a part of each parameter."""
         return self._layout.stage == 3
 
     @property

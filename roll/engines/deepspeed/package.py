@@ -1,4 +1,4 @@
-"""DeepSpeed's package: supported releases, and its import."""
+"""DeepSpeed's package: the check of its release, and its import."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from roll.config.deepspeed import release_fault
 from roll.errors import ConfigError
 
-RELEASE = "0.19"
-"""Releases of this series are supported."""
 
-
-def check_release(release: str | None) -> None:
-    """Raise `ConfigError` if DeepSpeed is missing (None) or not a supported release."""
-    fix = f"install deepspeed {RELEASE} with DS_BUILD_OPS=0"
-    if release is None:
-        raise ConfigError(f"actor_train: backend deepspeed needs a package that is not installed; {fix}")
-    if release.split(".")[:2] != RELEASE.split("."):
-        raise ConfigError(f"actor_train: backend deepspeed does not support this release (got {release}); {fix}")
-
-
-def installed_release() -> str | None:
-    """The installed release; None without one."""
+def check_package() -> None:
+    """Raise `ConfigError` if DeepSpeed is missing or not a supported release."""
     try:
-        return version("deepspeed")
+        release = version("deepspeed")
     except PackageNotFoundError:
-        return None
+        release = None
+    if fault := release_fault(release):
+        raise ConfigError(f"actor_train: backend deepspeed {fault}")
 
 
 def deepspeed(module: str = "") -> Any:

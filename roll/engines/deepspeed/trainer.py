@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from roll.engines.base import Part
 from roll.engines.deepspeed.model import ZeroDecoder, ZeroHuggingFace, shape_of
-from roll.engines.deepspeed.package import check_release, deepspeed, installed_release
+from roll.engines.deepspeed.package import check_package, deepspeed
 from roll.engines.deepspeed.ranks import ZeroLayout, ZeroRanks
 from roll.engines.fsdp.checkpoint import read_state
 from roll.engines.fsdp.trainer import FsdpTrainer
@@ -74,7 +74,8 @@ class DeepspeedTrainer(FsdpTrainer):
                     deepspeed().zero.register_external_parameter(forward_pass, weight)
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        raise ConfigError("actor_train: backend deepspeed moves no state between phases; choose its offload options")
+        if parts:
+            raise ConfigError("actor_train: deepspeed moves no state between phases; choose its options for offloading")
 
     def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
         microbatches = list(super()._microbatches(batch))
@@ -91,7 +92,7 @@ class DeepspeedTrainer(FsdpTrainer):
         return ForwardOutput(logprobs=logprobs, entropies=entropies, values=values)
 
     def _backward(self, loss: Tensor) -> None:
-        """DeepSpeed averages over ranks, and token weights need a sum. A loss that is not finite makes all ranks skip."""
+        """DeepSpeed averages over ranks, but token weights need a sum. All ranks skip a loss that is not finite."""
         size = torch.full_like(loss, self.ranks.layout.size)
         self._engine.backward(loss * torch.where(loss.detach().isfinite(), size, torch.nan))
 
@@ -141,7 +142,7 @@ class DeepspeedTrainer(FsdpTrainer):
         zero: Any = self._optimizer
         if not isinstance(zero.optimizer, torch.optim.AdamW):
             return []
-        divided = self.ranks.layout.stage == 3
+        divided = self.decoder.divided
         tensors = zero.fp32_partitioned_groups_flat if divided else zero.single_partition_of_fp32_groups
         for tensor in tensors:
             if not zero.optimizer.state[tensor]:
@@ -174,7 +175,7 @@ def trainer(
     channel: Spec | None = None,
 ) -> DeepspeedTrainer:
     """One rank of a trainer; rank 0 sends weights through `channel`, unless it is None."""
-    check_release(installed_release())
+    check_package()
     settings = replace(settings, device=configure_torch(context))
     sends = channel is not None and rank == 0
     end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()

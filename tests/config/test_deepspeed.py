@@ -59,7 +59,7 @@ def test_only_one_series_of_releases_is_supported() -> None:
 
 @pytest.mark.skipif(find_spec("deepspeed") is not None, reason="DeepSpeed is installed")
 def test_a_missing_package_is_one_line_before_the_run_starts(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(TEXT.replace("{path: somewhere}", "{shape: {hidden: 64}}"))
+    (tmp_path / "run.yaml").write_text(TEXT.replace("{path: somewhere}", "{shape: {hidden: 64, max_seq_len: 2048}}"))
     match = r"run.yaml:5: actor_train.backend: deepspeed needs a package that is not installed"
     with pytest.raises(ConfigError, match=match) as raised:
         preflight(load(tmp_path / "run.yaml"))

@@ -40,7 +40,7 @@ def test_a_run_with_a_critic_and_a_reference_is_verified_and_resumes(tmp_path: P
     assert more.code == 0, more
     lines = [line for line in read_lines(tmp_path / "run/metrics.jsonl") if "reward/mean" in line]
     assert len(lines) == 4
-    assert all(line["loss/refused"] == 0 and line["critic/loss/refused"] == 0 for line in lines)
+    assert all(line["loss/refused"] == 0 and line["critic/refused"] == 0 for line in lines)
     assert all(line["sampler_mismatch/max"] < 1e-3 for line in lines)
     reader = Reader(tmp_path / "run/journal.db")
     published = [entry.event for entry in reader.events(WeightsPublished)]

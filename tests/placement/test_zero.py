@@ -14,7 +14,7 @@ PARAMETERS = 7_615_487_488  # of Qwen2.5-7B's matrices and norms
     [
         ("zero_stage: 3, dtype: bfloat16", 2 / 8, 4 / 8, 12 / 8),
         ("zero_stage: 2, dtype: bfloat16", 2, 4 / 8, 12 / 8),
-        ("zero_stage: 1", 4, 4, 12 / 8),
+        ("zero_stage: 1, activation_checkpointing: true", 4, 4, 12 / 8),
         ("zero_stage: 2, dtype: bfloat16, offload_optimizer: true", 2, 4 / 8, 0),
         ("zero_stage: 3, dtype: bfloat16, offload_optimizer: true, offload_parameters: true", 0, 4 / 8, 0),
     ],

@@ -27,8 +27,8 @@ class Ray(Section):
     """Dead workers of a role that are replaced per run: generators, trainers, reference and the other models. The run
     stops when one more dies."""
     hang_timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds after which a trainer or another model is killed and replaced if its process is stopped, or if its call
-    also takes ten times as many seconds per token as the slowest one before."""
+    """Seconds after which a worker whose process is stopped is killed, and a trainer or another model if its call also
+    takes ten times as many seconds per token as the slowest one before; it is replaced like one that died."""
     snapshot_s: float = Field(default=10.0, gt=0)
     """Seconds of updates after which trainers save their state in the run's directory, apart from checkpoints: a
     replaced trainer repeats the updates since. Saves take at most 2 % of the time of updates."""

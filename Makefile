@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang check docs site pictures notebook bench clean
+.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang setup-trainers test-trainers check docs site pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -111,6 +111,25 @@ test-sglang: setup-sglang
 	PYTHONPATH=$(CURDIR)/tests/engines_optional/sglang_cpu:$(CURDIR)/$(SGLANG) OMP_NUM_THREADS=1 \
 	$(ENGINES)/bin/python -m pytest tests/engines_optional/test_sglang.py tests/engines_optional/test_sglang_ray.py
 
+# Optional trainers have a separate environment too: megatron-core and DeepSpeed on CPUs, with the pinned torch.
+TRAINERS := .venv-trainers
+TRAINERS_PACKAGES := deepspeed==0.19.8 megatron-core==0.16.1
+TRAINERS_PIP := $(TRAINERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+$(TRAINERS)/.installed: Makefile pyproject.toml constraints.txt
+	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv $(TRAINERS)
+	@echo "installing $(TRAINERS_PACKAGES) with the pinned torch"
+	$(TRAINERS_PIP) torch==2.13.0 setuptools wheel
+	DS_BUILD_OPS=0 $(TRAINERS_PIP) --no-build-isolation $(TRAINERS_PACKAGES)
+	$(TRAINERS_PIP) --editable . pytest hypothesis
+	touch $@
+
+setup-trainers: $(TRAINERS)/.installed
+
+test-trainers: setup-trainers
+	OMP_NUM_THREADS=1 $(TRAINERS)/bin/python -m pytest -o cache_dir=$(CACHE)/trainers -m "not sweep" tests/trainers_optional \
+	$(call again,$(TRAINERS)/bin,$(CACHE)/trainers)
+
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -136,4 +155,4 @@ bench: $(VENV)/.dev
 	$(BIN)/roll bench all
 
 clean:
-	rm -rf $(VENV) $(ENGINES) runs build dist site *.egg-info
+	rm -rf $(VENV) $(ENGINES) $(TRAINERS) runs build dist site *.egg-info

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.machinery
+import importlib.metadata
 import reprlib
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 from roll import model_files
 from roll.config.algorithm import Algorithm, DomainAlgorithm
+from roll.config.deepspeed import DeepspeedTrain, release_fault
 from roll.config.envs import Agent
 from roll.config.load import LoadedRun
 from roll.config.schema import Checkpoint, Run, TaskSourceConfig
@@ -46,6 +48,7 @@ def preflight(loaded: LoadedRun, *, files: bool = True, models: bool = True) -> 
         *_name_faults(run),
         *(model_files.config_faults(run) if models else ()),
         *(_file_faults(run) if files else ()),
+        *(_package_faults(run) if files else ()),
     ]
     if faults:
         raise ConfigError("\n".join(f"{loaded.where(key)}: {key}: {fault}" for key, fault in faults))
@@ -195,6 +198,19 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
         for index, tool in _tools(source.env):
             if fault := _tool_fault(tool):
                 yield f"{key}.env.tools.{index}", fault
+
+
+def _package_faults(run: Run) -> Iterator[tuple[str, str]]:
+    """Packages that trainers on this machine need."""
+    train = run.actor_train
+    if not isinstance(train, DeepspeedTrain) or train.python is not None or run.ray.address is not None:
+        return
+    try:
+        release = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        release = None
+    if fault := release_fault(release):
+        yield "actor_train.backend", f"deepspeed {fault}"
 
 
 def _stop_faults(run: Run) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from roll.config.algorithm import Algorithm
+from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import num_devices
 from roll.config.lora import Lora
 from roll.config.roles import GeneratorConfig, NativeInfer, NativeTrain, Optimizer, Parallel, RoleConfig, backend_tag
@@ -130,8 +131,13 @@ class SglangInfer(GeneratorConfig):
 
 
 Train = Annotated[
-    Annotated[NativeTrain, Tag("<native>")] | Annotated[FsdpTrain, Tag("<fsdp2>")], Discriminator(backend_tag)
+    Annotated[NativeTrain, Tag("<native>")]
+    | Annotated[FsdpTrain, Tag("<fsdp2>")]
+    | Annotated[DeepspeedTrain, Tag("<deepspeed>")],
+    Discriminator(backend_tag),
 ]
+RANKED = (FsdpTrain, DeepspeedTrain)
+"""Trainers whose workers are ranks that share one model."""
 Infer = Annotated[
     Annotated[NativeInfer, Tag("<native>")]
     | Annotated[VllmInfer, Tag("<vllm>")]
@@ -140,10 +146,10 @@ Infer = Annotated[
 ]
 
 
-def check_ranks(executor: str, train: NativeTrain | FsdpTrain) -> None:
+def check_ranks(executor: str, train: RoleConfig) -> None:
     """Raise ValueError if the ranks need processes and the executor has none."""
-    if isinstance(train, FsdpTrain) and executor == "inline":
-        raise ValueError("actor_train.backend (fsdp2): every rank is a process; set executor to ray")
+    if isinstance(train, RANKED) and executor == "inline":
+        raise ValueError(f"actor_train.backend ({train.backend}): every rank is a process; set executor to ray")
 
 
 def check_sglang(executor: str, infer: RoleConfig, lora: Lora | None, num_policies: int) -> None:

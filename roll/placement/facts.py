@@ -12,6 +12,8 @@ from roll.placement.machine import GIB
 from roll.placement.records import Part
 
 _FP32, _BF16 = 4, 2
+_WHOLE = {1: ("weights", "gradients"), 2: ("weights",), 3: ()}
+"""Parts that every rank holds whole, by ZeRO stage."""
 _BUCKETS = {"disk": 0, "gloo": 2 * 64 * 2**20, "ipc": 2 * 512 * 2**20, "nccl": 2 * 512 * 2**20}
 """Bytes by transport: one bucket in transfer and one being filled."""
 
@@ -44,6 +46,10 @@ class RoleFacts:
     offload: bool = False
     """Trainers: weights and optimizer state are in host memory, and each layer is copied to the device when needed.
     vLLM: `movable` has its parts."""
+    whole: tuple[str, ...] = ()
+    """DeepSpeed: parts that its ZeRO stage does not divide among ranks."""
+    offload_optimizer: bool = False
+    """DeepSpeed: the optimizer state is in host memory; `offload` is for weights alone."""
     max_num_seqs: int = 0
     """Most sequences per decode step."""
     kv_bytes: int | None = None
@@ -152,7 +158,9 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
         "weight_bytes": _BF16 if half and not getattr(section, "float32_compute", False) else _FP32,
         "master_bytes": _FP32 if half and getattr(section, "lora", None) is None else 0,
         "checkpointed": getattr(section, "activation_checkpointing", False),
-        "offload": getattr(section, "offload", False),
+        "offload": getattr(section, "offload", getattr(section, "offload_parameters", False)),
+        "whole": _WHOLE[getattr(section, "zero_stage", 3)],
+        "offload_optimizer": getattr(section, "offload_optimizer", False),
         "movable": (("optimizer",) if shared else ("optimizer", "weights")) if native else (),
     }
 

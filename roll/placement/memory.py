@@ -4,6 +4,7 @@
 |---|---|---|
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
+| of these, master weights | deepspeed | 4 bytes per parameter in the optimizer; what `zero_stage` divides |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
@@ -26,7 +27,7 @@ from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.machine import GIB
 from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlacement, Share, WorkerPlacement
 
-_GRADIENT, _MOMENTS, _ADAPTER = 4, 8, 4
+_GRADIENT, _MOMENTS, _MASTER, _ADAPTER = 4, 8, 4, 4
 _CHUNK, _WIDE_CHUNK = 64 * 2**20, 1280 * 2**20
 _CHUNK_COPIES, _WIDE_CHUNK_COPIES = 3, 1.5
 """Copies of a chunk: logits, logprobs and the gradient of both; fused on bf16, logits and a bf16 gradient."""
@@ -213,18 +214,21 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
         return
     shards = len(placement.devices) if role.backend != "native" else 1
-    parameters = 0 if role.offload else model.parameters / max(1, shards)
-    yield from in_each("weights", parameters * (role.master_bytes or role.weight_bytes))
-    if role.master_bytes and shards == 1:
+    zero = role.backend == "deepspeed"
+    parameters = 0 if role.offload else model.parameters / (1 if "weights" in role.whole else max(1, shards))
+    yield from in_each("weights", parameters * (role.weight_bytes if zero else role.master_bytes or role.weight_bytes))
+    if role.master_bytes and shards == 1 and not zero:
         rounded = model.layer_parameters * _LAYER if role.checkpointed else model.parameters * role.weight_bytes
         yield from in_each("rounded", rounded, "update", temporary=True)
     yield from in_each("activations", _activations(facts, role, model), "update", temporary=True)
     yield from in_each("logits", _logits(facts, role, model), "update", temporary=True)
     if role.trains:
-        trained = 0 if role.offload else (role.adapters or model.parameters) / max(1, shards)
+        trained = 0 if role.offload and not zero else (role.adapters or model.parameters) / max(1, shards)
         yield from in_each("adapters", trained * _ADAPTER if role.adapters else 0)
-        yield from in_each("gradients", trained * _GRADIENT, "update")
-        yield from in_each("optimizer", trained * _MOMENTS * role.adaptive)
+        parts = max(1, shards) if "gradients" in role.whole else 1
+        yield from in_each("gradients", trained * parts * _GRADIENT, "update")
+        per_number = 0 if role.offload_optimizer else _MOMENTS * role.adaptive + _MASTER * zero
+        yield from in_each("optimizer", trained * per_number)
         if shards > 1:
             whole = 2 * max(model.layer_parameters, model.vocab * model.hidden) * role.weight_bytes / role.tp
             yield from in_each("gathered", whole, "update", "weight_sync", temporary=True)

@@ -12,11 +12,13 @@ import torch
 
 from roll.cluster.handle import Cluster, Executor, RankGroup, Replaceable
 from roll.cluster.inline import InlineCluster
-from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
+from roll.config.backends import RANKED, FsdpTrain, SglangInfer, VllmInfer
+from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import one_device
-from roll.config.roles import GeneratorConfig, Parallel, RoleConfig
+from roll.config.roles import GeneratorConfig, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
+from roll.engines.deepspeed.ranks import ZeroLayout
 from roll.engines.fsdp.ranks import ParallelLayout
 from roll.engines.native.build import WorkerContext, configure_torch, generator_of
 from roll.engines.native.decoder import Decoder
@@ -147,7 +149,7 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
 
 def is_sharded(section: RoleConfig) -> bool:
     """Whether the workers of a role share one model as ranks of a group."""
-    return isinstance(section, FsdpTrain) or getattr(section, "sharded", False)
+    return isinstance(section, RANKED) or getattr(section, "sharded", False)
 
 
 def build_workers(
@@ -161,15 +163,25 @@ def build_workers(
     if scratch is None or not is_sharded(section):
         cluster = executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
         return cluster if scratch is None else _recovering(cluster, kwargs.get("channel"), role, scratch)
-    parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
 
     def spec() -> Spec:
-        url = _rendezvous_url(scratch, role)
-        layout = ParallelLayout(url=url, size=size, tp=parallel.tp, cp=parallel.cp, offload=offload, role=role)
-        return Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
+        package = "deepspeed" if isinstance(section, DeepspeedTrain) else "fsdp"
+        layout = _layout(section, _rendezvous_url(scratch, role), role)
+        return Spec(f"roll.engines.{package}.trainer:{kind}", {**kwargs, "layout": layout})
 
     ranks = RankGroup[Any](executor.cluster(spec(), size, role=role, python=python), spec)
     return _recovering(ranks, kwargs.get("channel"), role, scratch)
+
+
+def _layout(section: RoleConfig, url: str, role: str) -> ParallelLayout:
+    """How the ranks of a role divide its model."""
+    common: dict[str, Any] = {"url": url, "size": section.num_workers, "role": role}
+    if isinstance(section, DeepspeedTrain):
+        common |= {"offload": section.offload_parameters, "offload_optimizer": section.offload_optimizer}
+        return ZeroLayout(**common, stage=section.zero_stage)
+    if isinstance(section, FsdpTrain):
+        common |= {"tp": section.parallel.tp, "cp": section.parallel.cp, "offload": section.offload}
+    return ParallelLayout(**common)
 
 
 def _recovering(cluster: Cluster[Any], channel: Spec | None, role: str, scratch: Path) -> Cluster[Any]:

@@ -18,7 +18,8 @@ from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.environment import set_ray_environment
 from roll.cluster.ray.keeping import KeptWorkers
 from roll.config.decoder import longest_sequence, positions
-from roll.config.roles import AuxiliaryModelConfig
+from roll.config.deepspeed import DeepspeedTrain
+from roll.config.roles import AuxiliaryModelConfig, RoleConfig
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
 from roll.engines.base import Generator, Trainer
@@ -313,7 +314,11 @@ def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Execu
     total_steps = run.steps * run.algorithm.num_updates
     settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=total_steps)
     kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
-    return build_workers("trainer", kwargs, run.critic, role="critic", executor=executor, scratch=specs.scratch)
+    section: RoleConfig = run.critic
+    if isinstance(run.actor_train, DeepspeedTrain) and run.critic.sharded:  # ZeRO as the actor, on its own processes
+        placed = {name: getattr(run.critic, name) for name in RoleConfig.model_fields}
+        section = run.actor_train.model_copy(update=placed)
+    return build_workers("trainer", kwargs, section, role="critic", executor=executor, scratch=specs.scratch)
 
 
 def _same_vocabulary(path: str, tokenizer: Any) -> Model:

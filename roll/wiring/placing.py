@@ -56,7 +56,7 @@ def apply_placement(run: Run, placement: Placement) -> Run:
         update: dict[str, Any] = {"workers": len(role.workers)}
         if (parallel := getattr(section, "parallel", None)) is not None:
             update["parallel"] = parallel.model_copy(update={"tp": role.tp, "cp": role.cp})
-        if role.offload:
+        if role.offload and hasattr(section, "offload"):
             update["offload"] = True
         changed[role.role] = section.model_copy(update=update)
     return run.model_copy(update=changed)

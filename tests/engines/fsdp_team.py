@@ -1,4 +1,4 @@
-"""Ranks for tests of the FSDP trainer: real processes, started once, which can hold any trainer."""
+"""Ranks for tests of trainers over ranks: real processes, started once, which can hold any trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from roll.algorithms.recipe import Objective
 from roll.cluster.process import ProcessWorker
@@ -30,7 +29,7 @@ from roll.engines.native.model_spec import Head, ModelSpec
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
 from roll.types import Batch, Sampling, Spec
-from roll.weights.channel import Shared
+from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest
 from roll.weights.huggingface import write_model
 
@@ -50,6 +49,9 @@ class TrainerSpec:
     tp: int = 1
     cp: int = 1
     offload: bool = False
+    zero_stage: int | None = None
+    """Stage of DeepSpeed's trainer; None: FSDP2."""
+    offload_optimizer: bool = False
     budget: int = 4096
     optimizer: Optimizer = ADAMW
     precision: Precision = PLAIN
@@ -70,15 +72,43 @@ class TrainerSpec:
             precision=self.precision,
         )
 
+    def layout(self, url: str) -> ParallelLayout:
+        common: dict[str, Any] = {"url": url, "size": self.size, "offload": self.offload, "timeout_s": 120}
+        if self.zero_stage is None:
+            return ParallelLayout(**common, tp=self.tp, cp=self.cp)
+        from roll.engines.deepspeed.ranks import ZeroLayout
+
+        return ZeroLayout(**common, stage=self.zero_stage, offload_optimizer=self.offload_optimizer, whole_below=100)
+
+    def ranks(self, layout: ParallelLayout, rank: int) -> Ranks:
+        if self.zero_stage is None:
+            return Ranks(layout, rank)
+        from roll.engines.deepspeed.ranks import ZeroRanks
+
+        return ZeroRanks(layout, rank)
+
+    def trainer(self, ranks: Ranks, channel: Channel) -> FsdpTrainer:
+        if self.zero_stage is None:
+            return FsdpTrainer(self.model_spec(), self.settings(), ranks, channel)
+        from roll.engines.deepspeed.trainer import DeepspeedTrainer
+
+        return DeepspeedTrainer(self.model_spec(), self.settings(), ranks, channel)
+
     def model_spec(self) -> ModelSpec:
         return ModelSpec(model=Model(path=str(self.path)), head=self.head, lora=self.lora, engine=self.engine)
 
 
-class _PersistentRanks(Ranks):
-    """Ranks that stay joined when a trainer stops: joining again for every trainer would take most of the time."""
+def _persistent(ranks: Ranks) -> Any:
+    """These ranks, except that they stay joined when a trainer stops: joining again would take most of the time."""
 
-    def leave(self) -> None:
-        pass
+    class Persistent:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ranks, name)
+
+        def leave(self) -> None:
+            pass
+
+    return Persistent()
 
 
 class RankWorker:
@@ -87,17 +117,17 @@ class RankWorker:
     def __init__(self, rank: int) -> None:
         torch.set_num_threads(1)
         self.rank = rank
-        self.ranks: _PersistentRanks | None = None
+        self.ranks: Ranks | None = None
         self.trainers: dict[str, FsdpTrainer] = {}
 
     async def make(self, name: str, spec: TrainerSpec, layout: ParallelLayout) -> None:
         if self.ranks is None or self.ranks.layout != layout:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            self.ranks = _PersistentRanks(layout, self.rank)
+            if self.ranks is not None:
+                self.ranks.leave()
+            self.ranks = spec.ranks(layout, self.rank)
         channel = spec.channel
         built = CHANNELS[channel.name](0, **channel.kwargs) if channel and self.rank == 0 else Shared()
-        self.trainers[name] = FsdpTrainer(spec.model_spec(), spec.settings(), self.ranks, built)
+        self.trainers[name] = spec.trainer(_persistent(self.ranks), built)
 
     async def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
         return await getattr(self.trainers[name], method)(*args, **kwargs)
@@ -112,6 +142,12 @@ class RankWorker:
 
 def _local_sizes(trainer: FsdpTrainer) -> dict[str, int]:
     return {name: p.to_local().numel() for name, p in trainer.decoder.named_parameters()}
+
+
+def _numbers_held(trainer: FsdpTrainer) -> dict[str, int]:
+    """Of DeepSpeed's stage 3: this rank's part of each parameter, and the whole one if it is kept too."""
+    parameters: Any = trainer.decoder.named_parameters()
+    return {name: each.ds_tensor.numel() + each.numel() for name, each in parameters}
 
 
 def _rotations(trainer: FsdpTrainer) -> Any:
@@ -136,6 +172,7 @@ def _dtypes_by_name(trainer: FsdpTrainer) -> dict[str, str]:
 LOOKS: dict[str, Any] = {
     "dtypes_by_name": _dtypes_by_name,
     "local_sizes": _local_sizes,
+    "held": _numbers_held,
     "rotations": _rotations,
     "dtypes": _dtypes,
     "hold": _hold,
@@ -204,7 +241,7 @@ class Team:
     def layout(self, spec: TrainerSpec) -> ParallelLayout:
         """The current layout of the processes, or a new one if the spec differs."""
         fresh = f"file://{self.folder}/{uuid.uuid4().hex}"
-        layout = ParallelLayout(url=fresh, size=spec.size, tp=spec.tp, cp=spec.cp, offload=spec.offload, timeout_s=120)
+        layout = spec.layout(fresh)
         if self._layout is None or replace(layout, url=self._layout.url) != self._layout:
             self._layout = layout
         return self._layout

@@ -31,12 +31,11 @@ def write_state(directory: Path, state: Mapping[str, Any], group: Any = None) ->
         raise _cause(error) from None
 
 
-def read_state(directory: Path, model: nn.Module, optimizer: Any) -> int:
-    """Read this rank's part of the optimizer's state; returns the number of updates."""
+def read_state(directory: Path, state: dict[str, Any]) -> int:
+    """Read this rank's part of the optimizer's state into tensors; returns the number of updates."""
     path = directory / _FOLDER
     if not path.is_dir():
-        raise ConfigError(f"{path}: no such directory; resume with the backend that saved the run, fsdp2")
-    state = optimizer_state(model, optimizer, 0)
+        raise ConfigError(f"{path}: no such directory; resume with the backend that saved the run")
     try:
         _dcp.load(state, checkpoint_id=path)
     except CheckpointException as error:

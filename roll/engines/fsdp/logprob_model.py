@@ -43,20 +43,27 @@ class FsdpLogprobModel(NativeLogprobModel):
 
     def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: Ranks) -> None:
         self.settings, self.ranks, self.model_spec = settings, ranks, model_spec
-        if model_spec.engine == "hf":
-            self.decoder = ShardedHuggingFace(model_spec, ranks)
-        else:
-            config, scored = architecture(model_spec.model), model_spec.head != "logits"
-            self.decoder = ShardedDecoder(config, ranks, scored=scored, lora=model_spec.lora)
+        self.decoder = self._empty_decoder(model_spec)
         self._source = build(model_spec) if ranks.rank == 0 else None
+
+    def _empty_decoder(self, model_spec: ModelSpec) -> Any:
+        """The model without memory."""
+        if model_spec.engine == "hf":
+            return ShardedHuggingFace(model_spec, self.ranks)
+        config, scored = architecture(model_spec.model), model_spec.head != "logits"
+        return ShardedDecoder(config, self.ranks, scored=scored, lora=model_spec.lora)
 
     async def start(self) -> None:
         """Join the other ranks and receive the weights that rank 0 has read or initialised."""
         with self.ranks.blame_peers("its start"):
             self.ranks.join(self.settings.device)
             self.decoder.shard(self.settings.device, self.settings.precision)
+            self._prepare()
             source, self._source = self._source, None
             self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), source.adapter_tensors())))
+
+    def _prepare(self) -> None:
+        """Called with allocated parameters, before they are filled."""
 
     async def stop(self) -> None:
         self.ranks.leave()

@@ -56,8 +56,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         self.channel, self._num_updates, self._optimizer = channel, 0, None
         self._background_save = BackgroundSave()
 
-    async def start(self) -> None:
-        await super().start()
+    def _prepare(self) -> None:
         self._optimizer = _optimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
@@ -100,7 +99,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 if self.ranks.rank == 0:
                     write_adapter(path, lora, pairs.items(), base=self.settings.base, frozen=frozen)
                 tensors = iter(())
-            state = optimizer_state(self.decoder, self._optimizer, self._num_updates) if resumable else None
+            state = self._optimizer_state() if resumable else None
             if wait:
                 self._write_model(path, tensors)
                 dist.barrier()
@@ -134,7 +133,13 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 self.decoder.fill(adapter, adapters=True)
             else:
                 self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
-            self._num_updates = read_state(path, self.decoder, self._optimizer)
+            self._read_optimizer_state(path)
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        return optimizer_state(self.decoder, self._optimizer, self._num_updates)
+
+    def _read_optimizer_state(self, path: Path) -> None:
+        self._num_updates = read_state(path, self._optimizer_state())
 
     @property
     def _expert_load(self) -> ExpertLoad | None:

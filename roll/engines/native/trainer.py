@@ -306,28 +306,37 @@ class NativeTrainer(NativeLogprobModel):
             output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
         tokens = _tokens(batch, output)
         loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
-        loss.backward()
+        self._backward(loss)
         if output.values is None:
             mismatch = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
             metrics = {**metrics, "entropy": output.entropies, "mismatch": mismatch}
         sums.add(loss, tokens.trained, metrics)
+
+    def _backward(self, loss: Tensor) -> None:
+        loss.backward()
 
     def _step(self, sums: MetricSums) -> dict[str, float]:
         """Clip the gradient and apply the optimizer step, unless loss or gradient is not finite."""
         config = self.settings.optimizer
         lr = lr_at(self._num_updates, self.settings.total_steps, config)
         by_layer = self._layer_norms() if config.layer_grad_norms else {}
+        norm, finite = self._apply_gradient(lr, sums.loss)
+        self._num_updates += finite
+        step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
+        return {**sums.means(), **self._expert_metrics(), **by_layer, **step}
+
+    def _apply_gradient(self, lr: float, loss: Tensor) -> tuple[Tensor, bool]:
+        """Apply the gradient if it and the loss are finite; returns its norm before clipping, and whether it was."""
+        config = self.settings.optimizer
         norm = self._clip(config.max_grad_norm)
-        finite = self._all_finite(norm, sums.loss)
+        finite = self._all_finite(norm, loss)
         if finite:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             with blame_optimizer(config):
                 self._optimizer.step()
-            self._num_updates += 1
         self._optimizer.zero_grad(set_to_none=True)
-        step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
-        return {**sums.means(), **self._expert_metrics(), **by_layer, **step}
+        return norm, finite
 
     @property
     def _expert_load(self) -> ExpertLoad | None:

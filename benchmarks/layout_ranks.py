@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import shutil
 import tempfile
+import traceback
 import uuid
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from roll.weights.channel import Shared
 from roll.weights.digest import Digest
 
 _NUM = 4
-_LIMIT_S = 180
+_LIMIT_S = 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,6 @@ def _serve(rank: int, wire: Connection) -> None:
         try:
             wire.send((True, asyncio.run(getattr(worker, method)(*args, **kwargs))))
         except Exception as error:  # noqa: BLE001 - the caller raises it
-            import traceback
-
             error.add_note(traceback.format_exc())
             wire.send((False, error))
 

@@ -139,7 +139,7 @@ def example(vocab: int, seed: int = 4, num_rows: int = 9) -> Batch:
     trained[starts] = False
     numbers = torch.randn(3, total, generator=noise)
     return Batch(
-        ids=torch.randint(0, vocab, (total,), generator=noise),
+        ids=torch.randint(1, vocab, (total,), generator=noise),  # transformers does not train the embedding of padding
         trained=trained,
         lengths=lengths,
         trajectory=torch.arange(num_rows),

@@ -141,9 +141,14 @@ def _replace_all_to_all() -> None:
     exchange = dist.all_to_all_single
 
     def with_lists(
-        output: torch.Tensor, input: torch.Tensor, output_sizes: Any = None, input_sizes: Any = None, **kwargs: Any
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        **kwargs: Any,
     ) -> Any:
-        sizes = [each.tolist() if isinstance(each, torch.Tensor) else each for each in (output_sizes, input_sizes)]
-        return exchange(output, input, *sizes, **kwargs)
+        sizes = (output_split_sizes, input_split_sizes)
+        lists = [each.tolist() if isinstance(each, torch.Tensor) else each for each in sizes]
+        return exchange(output, input, *lists, **kwargs)
 
     dist.all_to_all_single = with_lists

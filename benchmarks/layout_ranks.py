@@ -24,6 +24,7 @@ from roll.engines.megatron.trainer import MegatronTrainer
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.trainer import NativeTrainerSettings
+from roll.errors import ConfigError
 from roll.registry import CHANNELS
 from roll.types import Batch, Sampling, Spec
 from roll.weights.channel import Shared
@@ -88,8 +89,7 @@ def _serve(rank: int, wire: Connection) -> None:
         try:
             wire.send((True, asyncio.run(getattr(worker, method)(*args, **kwargs))))
         except Exception as error:  # noqa: BLE001 - the caller raises it
-            error.add_note(traceback.format_exc())
-            wire.send((False, error))
+            wire.send((False, error if isinstance(error, ConfigError) else RuntimeError(traceback.format_exc())))
 
 
 class RankHost:

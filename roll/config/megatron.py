@@ -71,7 +71,7 @@ def layout_fault(config: Mapping[str, Any], *, tp: int, pp: int, cp: int, ep: in
     for what, number in (("attention heads", heads), ("key and value heads", kv_heads)):
         if number % (tp * cp):
             return f"parallel: {number} {what} do not divide by tp {tp} times cp {cp}; lower one of them"
-    for key in ("intermediate_size", "moe_intermediate_size", "q_lora_rank"):
+    for key in ("intermediate_size", "moe_intermediate_size"):
         if (width := config.get(key)) and width % tp:
             return f"parallel.tp ({tp}): {key} ({width}) does not divide; lower it"
     if ep > 1 and not experts:

@@ -112,6 +112,22 @@ class Rotary(nn.Module):
         return twice if self._latent else twice.unsqueeze(1)  # latent attention has flattened the tokens
 
 
+class DownProjection(nn.Module):
+    """Projection to latent vectors, whole on every rank, of which each has some tokens.
+
+    Megatron-Core's sharded one loses the gradient that rotated keys have on other tensor-parallel ranks.
+    """
+
+    def __init__(self, config: Any, num_in: int, num_out: int) -> None:
+        super().__init__()
+        device = torch.cuda.current_device()
+        self.weight = nn.Parameter(torch.empty(num_out, num_in, dtype=config.params_dtype, device=device))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        return F.linear(x, self.weight), None
+
+
 def hidden_states(input_: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
     """In place of the output layer: logits are computed in chunks, by `vocabulary`."""
     return input_, None

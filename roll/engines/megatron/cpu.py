@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch._dynamo
 import torch.cuda.random
 import torch.distributed as dist
 
@@ -29,6 +30,7 @@ def install() -> None:
     if _installed or torch.cuda.is_available():
         return
     _installed = True
+    cast(Any, torch)._dynamo.config.disable = True  # it compiles small functions, for longer than they run here
     _replace_cuda()
     for name in _FACTORIES:
         setattr(torch, name, _on_host(getattr(torch, name)))

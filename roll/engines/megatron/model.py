@@ -11,12 +11,13 @@ import torch.distributed as dist
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
-from roll.engines.megatron.blocks import Rotary, hidden_states
+from roll.engines.megatron.blocks import DownProjection, Rotary, hidden_states
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
 from roll.engines.megatron.names import Names, Source, group_rows, pad_rows, read
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
@@ -77,6 +78,8 @@ class MegatronModel:
         for each in module.modules():
             if hasattr(each, "rotary_pos_emb"):
                 each.rotary_pos_emb = rotary
+            if isinstance(each, MLASelfAttention):
+                _replace_down_projections(each, self.core)
         if module.post_process:
             module.output_layer.forward = hidden_states
         _mark_shards(module)
@@ -206,6 +209,13 @@ def _rounded(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return detached if dtype is None or not isinstance(tensor, nn.Parameter) else detached.to(dtype)
 
 
+def _replace_down_projections(attention: Any, core: Any) -> None:
+    if core.q_lora_rank is not None:
+        attention.linear_q_down_proj = DownProjection(core, core.hidden_size, core.q_lora_rank)
+    size = core.kv_lora_rank + core.qk_pos_emb_head_dim
+    attention.linear_kv_down_proj = DownProjection(core, core.hidden_size, size)
+
+
 def _mark_shards(module: nn.Module) -> None:
     """Mark parameters that are sharded, as initialisation would: the norm of the gradient counts others once."""
     for each in module.modules():
@@ -213,5 +223,3 @@ def _mark_shards(module: nn.Module) -> None:
         if dim is None or each.weight is None:
             continue
         set_tensor_model_parallel_attributes(each.weight, True, dim, 1)
-        if dim == 0 and getattr(each, "bias", None) is not None:
-            set_tensor_model_parallel_attributes(each.bias, True, 0, 1)

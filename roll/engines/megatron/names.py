@@ -25,9 +25,9 @@ _ATTENTION = {
 _LATENT = {
     "linear_proj.weight": ("o_proj.weight", 1),
     "linear_q_proj.weight": ("q_proj.weight", 0),
-    "linear_q_down_proj.weight": ("q_a_proj.weight", 0),
+    "linear_q_down_proj.weight": ("q_a_proj.weight", None),
     "linear_q_up_proj.weight": ("q_b_proj.weight", 0),
-    "linear_kv_down_proj.weight": ("kv_a_proj_with_mqa.weight", 0),
+    "linear_kv_down_proj.weight": ("kv_a_proj_with_mqa.weight", None),
     "linear_kv_up_proj.weight": ("kv_b_proj.weight", 0),
     "q_layernorm.weight": ("q_a_layernorm.weight", None),
     "kv_layernorm.weight": ("kv_a_layernorm.weight", None),

@@ -97,8 +97,6 @@ class RankHost:
 
     def __init__(self, rank: int) -> None:
         parallel_state()
-        import megatron.core.models.gpt.gpt_model
-        import megatron.core.optimizer
         import transformers.modeling_rope_utils  # noqa: F401
 
         fork = multiprocessing.get_context("fork")

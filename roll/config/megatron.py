@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3")
+RELEASE = "0.16.1"
+"""The tested release of megatron-core."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _DENSE = ("llama", "qwen2", "qwen3")
 _ROTARY = ("default", "linear", "llama3", "yarn")
@@ -61,8 +63,20 @@ def _router_fault(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def layout_fault(config: Mapping[str, Any], *, tp: int, pp: int, cp: int, ep: int, workers: int) -> str:
-    """Which number of the model or of the workers the layout does not divide; empty if it divides all."""
+def package_fault(version: str | None) -> str:
+    """Why an installed release of megatron-core cannot be used; None: it is not installed."""
+    if version is None:
+        return f"megatron needs the package megatron-core; install megatron-core=={RELEASE}, or choose fsdp2"
+    if version.split(".")[:2] != RELEASE.split(".")[:2]:
+        return f"megatron-core {version} was not tested; install megatron-core=={RELEASE}, or choose fsdp2"
+    return ""
+
+
+def layout_fault(config: Mapping[str, Any], *, tp: int, pp: int, cp: int, ep: int, workers: int | None) -> str:
+    """Which number of the model or of the workers the layout does not divide; empty if it divides all.
+
+    `workers` is None if their number is not known yet.
+    """
     layers, experts = int(config.get("num_hidden_layers", 0)), num_experts(config)
     heads = int(config.get("num_attention_heads", 1))
     kv_heads = heads if config.get("model_type") == "deepseek_v3" else int(config.get("num_key_value_heads") or heads)
@@ -78,6 +92,8 @@ def layout_fault(config: Mapping[str, Any], *, tp: int, pp: int, cp: int, ep: in
         return f"parallel.ep ({ep}): the model has no experts; leave it out"
     if experts % ep:
         return f"parallel.ep ({ep}): {experts} experts do not divide; choose a divisor"
+    if workers is None:
+        return ""
     if workers % (tp * pp * cp):
         return f"workers ({workers}): do not divide into groups of tp {tp} times pp {pp} times cp {cp}; name a multiple"
     if ep > 1 and (workers // pp) % ep:

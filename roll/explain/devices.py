@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
+from roll.config.backends import FsdpTrain, MegatronTrain, SglangInfer, VllmInfer
 from roll.config.devices import device_text, one_device
 from roll.config.schema import NativeInfer, Run
 from roll.explain.calls import count
 from roll.placement.facts import roles_of
 
-_SEVERAL = (FsdpTrain, NativeInfer, VllmInfer, SglangInfer)
+_SEVERAL = (FsdpTrain, MegatronTrain, NativeInfer, VllmInfer, SglangInfer)
 """Roles of which the planner may start several processes."""
 
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
+| of megatron | trainers | weights and gradients divided by tp x pp, also of experts; AdamW's state by all devices |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
@@ -212,7 +213,8 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         yield from in_each("logits", role.max_num_seqs * model.vocab * 4 * _CHUNK_COPIES, "rollout", temporary=True)
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
         return
-    shards = len(placement.devices) if role.backend != "native" else 1
+    devices = len(placement.devices) if role.backend != "native" else 1
+    shards = role.tp * role.pp if role.backend == "megatron" else devices
     parameters = 0 if role.offload else model.parameters / max(1, shards)
     yield from in_each("weights", parameters * (role.master_bytes or role.weight_bytes))
     if role.master_bytes and shards == 1:
@@ -224,8 +226,9 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         trained = 0 if role.offload else (role.adapters or model.parameters) / max(1, shards)
         yield from in_each("adapters", trained * _ADAPTER if role.adapters else 0)
         yield from in_each("gradients", trained * _GRADIENT, "update")
-        yield from in_each("optimizer", trained * _MOMENTS * role.adaptive)
-        if shards > 1:
+        moments = trained * shards / max(1, devices) if role.backend == "megatron" else trained
+        yield from in_each("optimizer", moments * _MOMENTS * role.adaptive)
+        if shards > 1 and role.backend != "megatron":
             whole = 2 * max(model.layer_parameters, model.vocab * model.hidden) * role.weight_bytes / role.tp
             yield from in_each("gathered", whole, "update", "weight_sync", temporary=True)
     if role.role == "actor_train":

@@ -12,12 +12,13 @@ import torch
 
 from roll.cluster.handle import Cluster, Executor, RankGroup, Replaceable
 from roll.cluster.inline import InlineCluster
-from roll.config.backends import FsdpTrain, SglangInfer, VllmInfer
+from roll.config.backends import FsdpTrain, MegatronTrain, SglangInfer, VllmInfer
 from roll.config.devices import one_device
 from roll.config.roles import GeneratorConfig, Parallel, RoleConfig
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.fsdp.ranks import ParallelLayout
+from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.build import WorkerContext, configure_torch, generator_of
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGeneratorSettings
@@ -147,7 +148,7 @@ def place_actor(run: Run, specs: EngineSpecs, executor: Executor, weights: Path)
 
 def is_sharded(section: RoleConfig) -> bool:
     """Whether the workers of a role share one model as ranks of a group."""
-    return isinstance(section, FsdpTrain) or getattr(section, "sharded", False)
+    return isinstance(section, FsdpTrain | MegatronTrain) or getattr(section, "sharded", False)
 
 
 def build_workers(
@@ -161,15 +162,23 @@ def build_workers(
     if scratch is None or not is_sharded(section):
         cluster = executor.cluster(Spec(f"roll.engines.native.build:{kind}", kwargs), size, role=role, python=python)
         return cluster if scratch is None else _recovering(cluster, kwargs.get("channel"), role, scratch)
-    parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
 
     def spec() -> Spec:
-        url = _rendezvous_url(scratch, role)
-        layout = ParallelLayout(url=url, size=size, tp=parallel.tp, cp=parallel.cp, offload=offload, role=role)
-        return Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
+        return _rank_spec(kind, kwargs, section, url=_rendezvous_url(scratch, role), role=role)
 
     ranks = RankGroup[Any](executor.cluster(spec(), size, role=role, python=python), spec)
     return _recovering(ranks, kwargs.get("channel"), role, scratch)
+
+
+def _rank_spec(kind: str, kwargs: dict[str, Any], section: RoleConfig, *, url: str, role: str) -> Spec:
+    """A rank of a sharded model, built by the factory `kind` of its backend."""
+    common: dict[str, Any] = {"url": url, "size": section.num_workers, "role": role}
+    if isinstance(section, MegatronTrain):
+        layout = MegatronLayout(**common, **section.parallel.model_dump())
+        return Spec(f"roll.engines.megatron.trainer:{kind}", {**kwargs, "layout": layout})
+    parallel, offload = (section.parallel, section.offload) if isinstance(section, FsdpTrain) else (Parallel(), False)
+    layout = ParallelLayout(**common, tp=parallel.tp, cp=parallel.cp, offload=offload)
+    return Spec(f"roll.engines.fsdp.trainer:{kind}", {**kwargs, "layout": layout})
 
 
 def _recovering(cluster: Cluster[Any], channel: Spec | None, role: str, scratch: Path) -> Cluster[Any]:

@@ -42,7 +42,9 @@ def read_state(directory: Path, optimizer: Any, ranks: MegatronRanks) -> int:
         for part, saved in zip(optimizer.parts, states, strict=True):
             _restore(part, saved)
     except Exception as error:  # noqa: BLE001 - torch raises many types for broken files
-        raise ConfigError(f"{file}: cannot be read ({one_line(str(error))[:200]}); resume from another checkpoint") from None
+        raise ConfigError(
+            f"{file}: cannot be read ({one_line(str(error))[:200]}); resume from another checkpoint"
+        ) from None
     return int(described["updates"])
 
 

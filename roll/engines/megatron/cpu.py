@@ -11,7 +11,6 @@ from functools import wraps
 from typing import Any, cast
 
 import torch
-import torch._dynamo
 import torch.cuda.random
 import torch.distributed as dist
 
@@ -30,7 +29,9 @@ def install() -> None:
     if _installed or torch.cuda.is_available():
         return
     _installed = True
-    cast(Any, torch)._dynamo.config.disable = True  # it compiles small functions, for longer than they run here
+    import torch._dynamo as compiler  # takes a second
+
+    cast(Any, compiler).config.disable = True  # Megatron-Core compiles small functions, which takes minutes here
     _replace_cuda()
     for name in _FACTORIES:
         setattr(torch, name, _on_host(getattr(torch, name)))

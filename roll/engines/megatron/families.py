@@ -35,11 +35,9 @@ def transformer_config(config: PretrainedConfig, layout: MegatronLayout, precisi
     return MLATransformerConfig(**values) if latent else TransformerConfig(**values)
 
 
-def block_spec(config: Any, vp_stage: int | None = None) -> Any:
+def block_spec(config: Any) -> Any:
     """The specification of this stage's layers, with roll's own norms and attention."""
-    spec = gpt_layer_specs.get_gpt_decoder_block_spec(
-        config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage
-    )
+    spec = gpt_layer_specs.get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
     spec.layer_norm = Norm
     for layer in spec.layer_specs:
         parts = layer.submodules
@@ -78,7 +76,6 @@ def _common(config: PretrainedConfig, layout: MegatronLayout, precision: Precisi
         "ffn_hidden_size": config.intermediate_size,
         "tensor_model_parallel_size": layout.tp,
         "pipeline_model_parallel_size": layout.pp,
-        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
         "context_parallel_size": layout.cp,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.expert_tp,

@@ -61,9 +61,9 @@ class MegatronLogprobModel(NativeLogprobModel):
         raise ConfigError("megatron: its weights stay on their device; give the trainer devices of its own")
 
     @property
-    def _modules(self) -> list[Any]:
-        """The modules that the schedule runs."""
-        return self.decoder.modules
+    def _module(self) -> Any:
+        """The module that the schedule runs."""
+        return self.decoder.module
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
         return await self._row(batch, lambda output: output.logprobs, sampling)
@@ -125,12 +125,10 @@ class MegatronLogprobModel(NativeLogprobModel):
             score = partial(self._score, part, inputs, needed[index], sampling, entropy_gradient)
             return hidden, lambda hidden: (read(index, score(hidden)), torch.ones((), dtype=torch.int), {})
 
-        modules = self._modules
-        iterators = [iter(range(len(parts))) for _ in modules]
         get_forward_backward_func()(
             forward_step_func=forward,
-            data_iterator=iterators if len(modules) > 1 else iterators[0],
-            model=modules,
+            data_iterator=iter(range(len(parts))),
+            model=[self._module],
             num_microbatches=len(parts),
             seq_length=1,  # differs between micro-batches: stages exchange shapes
             micro_batch_size=1,
@@ -149,7 +147,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         """Logprobs and entropies of the needed tokens, 0 elsewhere, from the hidden states of this rank's slice."""
         from megatron.core.tensor_parallel import mappings
 
-        from roll.engines.megatron.vocabulary import likelihood, part_of
+        from roll.engines.megatron.vocabulary import score
 
         decoder, ranks, device = self.decoder, self.ranks, self.decoder.device
         states = hidden.transpose(0, 1)
@@ -160,16 +158,11 @@ class MegatronLogprobModel(NativeLogprobModel):
         inside = (positions >= 0) & (positions < inputs.size)
         at, before = at[inside], states[:, 0].index_select(0, positions[inside])
         zeros = torch.zeros(len(batch.ids), device=device)
-        logprobs, entropies, head, ids = zeros, zeros, decoder.head, to_device(batch.ids, device)
-        rows = decoder.padded_vocab // ranks.layout.tp
+        logprobs, entropies, ids = zeros, zeros, to_device(batch.ids, device)
         kinds = self._samplings(batch, at.cpu()) if sampling is None else []
         for kind, chosen in kinds or [(sampling or self.settings.sampling, None)]:
             to, some = (at, before) if chosen is None else (at[chosen], before[chosen])
-            temperature = _temperature(kind)
-            part = part_of(
-                head, ranks.tp_rank, ranks.tensor, temperature=temperature, entropy_gradient=entropy_gradient, rows=rows
-            )
-            scores = likelihood(some, head, ids[to], part)
+            scores = score(some, decoder.vocabulary(kind, entropy_gradient=entropy_gradient), ids[to])
             logprobs, entropies = logprobs.index_copy(0, to, scores[0]), entropies.index_copy(0, to, scores[1])
         return ForwardOutput(
             logprobs=reduce_forward(logprobs, ranks.context),
@@ -195,14 +188,4 @@ class _Inputs:
         mine = slice(self.first, self.first + self.size)
         ids, positions = (F.pad(row, (0, total - len(flat)))[mine] for row in (flat, self.layout.positions))
         self.ids, self.positions = ids[None], positions[None]
-        self.sequences = Sequences(
-            layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context
-        )
-
-
-def _temperature(sampling: Sampling) -> float:
-    if sampling.top_k or sampling.top_p < 1.0:
-        raise ConfigError(
-            "rollout: top_k and top_p need the whole vocabulary, which no rank of backend megatron has; leave them out"
-        )
-    return sampling.temperature or 1.0
+        self.sequences = Sequences(layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context)

@@ -21,7 +21,9 @@ from roll.engines.megatron.blocks import DownProjection, Rotary, hidden_states
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
 from roll.engines.megatron.names import Names, Source, group_rows, pad_rows, read
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
+from roll.engines.megatron.vocabulary import VocabularyPart
 from roll.engines.native.mixed import Precision
+from roll.types import Sampling
 
 _UNTRAINED = ("expert_bias",)
 """Ends of the names of buffers that are in the files of a model."""
@@ -44,7 +46,7 @@ class Piece:
 
 
 class MegatronModel:
-    """The model on one rank: one module, or several with an interleaved schedule."""
+    """The layers, embeddings and output layer of one rank."""
 
     def __init__(self, config: PretrainedConfig, ranks: MegatronRanks, precision: Precision) -> None:
         layout: MegatronLayout = ranks.layout
@@ -55,24 +57,21 @@ class MegatronModel:
         self.padded_vocab = -(-config.vocab_size // layout.tp) * layout.tp
         self.tied = bool(config.tie_word_embeddings)
         self._names = Names.of(config.model_type)
-        self.modules: list[Any] = [self._build(part) for part in range(layout.vpp)]
+        self.module: Any = self._build()
         self._experts = num_experts(config.to_dict()) // layout.ep
-        self.tensors: list[tuple[str, Source, Tensor]] = [each for part in self.modules for each in self._sources(part)]
+        self.tensors = list(self._sources(self.module))
 
-    def _build(self, part: int) -> Any:
-        layout, last_part = self.ranks.layout, self.ranks.layout.vpp - 1
-        vp_stage = part if layout.vpp > 1 else None
+    def _build(self) -> Any:
         module = GPTModel(
             self.core,
-            block_spec(self.core, vp_stage),
+            block_spec(self.core),
             vocab_size=self.padded_vocab,
             max_sequence_length=self.config.max_position_embeddings,
-            pre_process=self.ranks.stage == 0 and part == 0,
-            post_process=self.ranks.last_stage and part == last_part,
+            pre_process=self.ranks.stage == 0,
+            post_process=self.ranks.last_stage,
             position_embedding_type="rope",
             share_embeddings_and_output_weights=self.tied,
             parallel_output=True,
-            vp_stage=vp_stage,
         )
         rotary = Rotary(rotary_frequencies(self.config), latent=self._names.latent)
         for each in module.modules():
@@ -85,23 +84,18 @@ class MegatronModel:
         _mark_shards(module)
         return module
 
-    @property
-    def last(self) -> Any:
-        """The module with the output layer; only on the last stage."""
-        return self.modules[-1]
-
-    @property
-    def head(self) -> Tensor:
-        """[rows, hidden] of the output layer; only on the last stage."""
-        module = self.last
+    def vocabulary(self, sampling: Sampling, *, entropy_gradient: bool = False) -> VocabularyPart:
+        """This rank's part of the output layer, for a distribution; only on the last stage."""
+        module, ranks = self.module, self.ranks
         weight = module.shared_embedding_or_output_weight() if self.tied else module.output_layer.weight
-        first = self.ranks.tp_rank * len(weight)
-        return weight[: max(0, min(len(weight), self.vocab - first))]
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """All parameters of this rank."""
-        for module in self.modules:
-            yield from module.parameters()
+        return VocabularyPart(
+            weight=weight,
+            first=ranks.tp_rank * len(weight),
+            total=self.vocab,
+            group=ranks.tensor,
+            sampling=sampling,
+            entropy_gradient=entropy_gradient,
+        )
 
     @torch.no_grad()
     def fill(self, tensors: Mapping[str, Any], where: str) -> None:

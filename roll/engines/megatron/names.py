@@ -98,7 +98,9 @@ class Names:
             return Source(names=(_OUTSIDE[name][0],), dim=_OUTSIDE[name][1])
         match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", name)
         if match is None:
-            raise ConfigError(f"model: parameter {name} of its blocks has no counterpart in files; choose another model")
+            raise ConfigError(
+                f"model: parameter {name} of its blocks has no counterpart in files; choose another model"
+            )
         layer, rest = f"model.layers.{int(match[1]) + first_layer}.", match[2]
         if rest in _NORMS:
             return Source(names=(layer + _NORMS[rest],), dim=None)

@@ -16,7 +16,7 @@ from roll.errors import ConfigError
 
 
 class MegatronOptimizer:
-    """The wrapped modules, whose gradients it owns, and the optimizer."""
+    """The wrapped module, whose gradients it owns, and the optimizer."""
 
     def __init__(self, model: MegatronModel, config: Optimizer) -> None:
         if config.custom is not None:
@@ -26,11 +26,8 @@ class MegatronOptimizer:
             use_distributed_optimizer=adam, overlap_grad_reduce=False, grad_reduce_in_fp32=True
         )
         half = model.core.params_dtype == torch.bfloat16
-        inner = [Float16Module(model.core, module) if half else module for module in model.modules]
-        self.modules = [
-            DistributedDataParallel(model.core, settings, module, disable_bucketing=index > 0)
-            for index, module in enumerate(inner)
-        ]
+        inner = Float16Module(model.core, model.module) if half else model.module
+        self.module: Any = DistributedDataParallel(model.core, settings, inner)
         model.core.finalize_model_grads_func = _finalize
         options = OptimizerConfig(
             optimizer="adam" if adam else "sgd",
@@ -45,7 +42,7 @@ class MegatronOptimizer:
             use_distributed_optimizer=adam,
             clip_grad=0.0,  # clipped here, so that a refused update changes nothing
         )
-        self._optimizer: Any = get_megatron_optimizer(options, self.modules)
+        self._optimizer: Any = get_megatron_optimizer(options, [self.module])
 
     @property
     def parts(self) -> list[Any]:
@@ -72,13 +69,12 @@ class MegatronOptimizer:
         self._optimizer.step_with_ready_grads()
 
     def reload(self) -> None:
-        """Read the weights of the modules again, after they were changed."""
+        """Read the weights of the module again, after they were changed."""
         self._optimizer.reload_model_params()
 
     def zero(self) -> None:
         """Discard the gradient."""
-        for module in self.modules:
-            module.zero_grad_buffer()
+        self.module.zero_grad_buffer()
         self._optimizer.zero_grad()
 
 

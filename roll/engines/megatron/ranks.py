@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from roll.config.megatron import package_fault
 from roll.engines.fsdp.ranks import Ranks
 from roll.engines.megatron import cpu
 from roll.errors import ConfigError
@@ -26,8 +27,6 @@ class MegatronLayout:
     """Ranks that share every layer; they also divide the tokens between layers (sequence parallelism)."""
     pp: int = 1
     """Stages of layers (pipeline parallelism)."""
-    vpp: int = 1
-    """Parts of a stage, whose layers are not consecutive (interleaved schedule)."""
     cp: int = 1
     """Ranks that share every sequence (context parallelism)."""
     ep: int = 1
@@ -48,7 +47,7 @@ class MegatronLayout:
     @property
     def text(self) -> str:
         """For messages and for checkpoints."""
-        sizes = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "vpp": self.vpp, "cp": self.cp, "ep": self.ep}
+        sizes = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp, "ep": self.ep}
         return " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
 
 
@@ -83,7 +82,6 @@ class MegatronRanks(Ranks):
         groups.initialize_model_parallel(
             tensor_model_parallel_size=layout.tp,
             pipeline_model_parallel_size=layout.pp,
-            virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
             context_parallel_size=layout.cp,
             expert_model_parallel_size=layout.ep,
             expert_tensor_parallel_size=layout.expert_tp,
@@ -129,12 +127,8 @@ def parallel_state() -> Any:
     try:
         import megatron.core
         from megatron.core import parallel_state as groups
-    except ImportError as error:
-        raise ConfigError(
-            f"actor_train.backend: megatron needs the package megatron-core ({error}); "
-            "install megatron-core==0.16.1, or choose fsdp2"
-        ) from None
-    version: str = megatron.core.__version__
-    if not version.startswith("0.16."):
-        raise ConfigError(f"actor_train.backend: megatron-core {version} was not tested; install megatron-core==0.16.1")
+    except ImportError:
+        raise ConfigError(f"actor_train.backend: {package_fault(None)}") from None
+    if fault := package_fault(megatron.core.__version__):
+        raise ConfigError(f"actor_train.backend: {fault}")
     return groups

@@ -54,7 +54,9 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         super().__init__(model_spec, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
         if settings.optimizer.layer_grad_norms:
-            raise ConfigError("optimizer.layer_grad_norms: backend megatron has the norm of all layers only; leave it out")
+            raise ConfigError(
+                "optimizer.layer_grad_norms: backend megatron has the norm of all layers only; leave it out"
+            )
 
     async def start(self) -> None:
         await super().start()
@@ -68,8 +70,8 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         await super().stop()
 
     @property
-    def _modules(self) -> list[Any]:
-        return self._optimizer.modules
+    def _module(self) -> Any:
+        return self._optimizer.module
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         with self.ranks.blame_peers("an update"):
@@ -176,4 +178,6 @@ def logprob_model(
     rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext, layout: MegatronLayout
 ) -> MegatronLogprobModel:
     """One rank of a model with fixed weights."""
-    return MegatronLogprobModel(model_spec, replace(settings, device=configure_torch(context)), MegatronRanks(layout, rank))
+    return MegatronLogprobModel(
+        model_spec, replace(settings, device=configure_torch(context)), MegatronRanks(layout, rank)
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import multiprocessing
 import shutil
 import tempfile
 import traceback
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from roll.weights.channel import Shared
 from roll.weights.digest import Digest
 
 _NUM = 4
+_IMPORTED = ("megatron.core.models.gpt.gpt_model", "megatron.core.optimizer", "transformers.modeling_rope_utils")
+"""Modules that all ranks need."""
 _LIMIT_S = 90
 
 
@@ -42,7 +45,7 @@ class LayoutCase:
     layout: MegatronLayout
     optimizer: Optimizer
     budget: int = 90
-    precision: Precision = Precision()
+    precision: Precision = field(default_factory=Precision)
     channel: Spec | None = None
 
     @property
@@ -97,8 +100,8 @@ class RankHost:
 
     def __init__(self, rank: int) -> None:
         parallel_state()
-        import transformers.modeling_rope_utils  # noqa: F401
-
+        for module in _IMPORTED:
+            importlib.import_module(module)
         fork = multiprocessing.get_context("fork")
         self._wires: list[Connection] = []
         for child in range(_NUM):

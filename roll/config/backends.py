@@ -1,4 +1,4 @@
-"""The trainers over several devices, the generators vLLM and SGLang, and the choice between them and the native ones."""
+"""Trainers over several devices, the generators vLLM and SGLang, and the choice between them and the native ones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3")
@@ -77,25 +77,34 @@ def layout_fault(config: Mapping[str, Any], *, tp: int, pp: int, cp: int, ep: in
 
     `workers` is None if their number is not known yet.
     """
-    layers, experts = int(config.get("num_hidden_layers", 0)), num_experts(config)
-    heads = int(config.get("num_attention_heads", 1))
+    experts, sizes = num_experts(config), {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    faults = (*_model_faults(config, experts, sizes), *_worker_faults(workers, sizes))
+    return next(iter(faults), "")
+
+
+def _model_faults(config: Mapping[str, Any], experts: int, sizes: Mapping[str, int]) -> Iterator[str]:
+    tp, pp, cp, ep = (sizes[name] for name in ("tp", "pp", "cp", "ep"))
+    layers, heads = int(config.get("num_hidden_layers", 0)), int(config.get("num_attention_heads", 1))
     kv_heads = heads if config.get("model_type") == "deepseek_v3" else int(config.get("num_key_value_heads") or heads)
     if layers % pp:
-        return f"parallel.pp ({pp}): {layers} layers do not divide into {pp} stages; choose a divisor"
+        yield f"parallel.pp ({pp}): {layers} layers do not divide into {pp} stages; choose a divisor"
     for what, number in (("attention heads", heads), ("key and value heads", kv_heads)):
         if number % (tp * cp):
-            return f"parallel: {number} {what} do not divide by tp {tp} times cp {cp}; lower one of them"
+            yield f"parallel: {number} {what} do not divide by tp {tp} times cp {cp}; lower one of them"
     for key in ("intermediate_size", "moe_intermediate_size"):
         if (width := config.get(key)) and width % tp:
-            return f"parallel.tp ({tp}): {key} ({width}) does not divide; lower it"
+            yield f"parallel.tp ({tp}): {key} ({width}) does not divide; lower it"
     if ep > 1 and not experts:
-        return f"parallel.ep ({ep}): the model has no experts; leave it out"
+        yield f"parallel.ep ({ep}): the model has no experts; leave it out"
     if experts % ep:
-        return f"parallel.ep ({ep}): {experts} experts do not divide; choose a divisor"
+        yield f"parallel.ep ({ep}): {experts} experts do not divide; choose a divisor"
+
+
+def _worker_faults(workers: int | None, sizes: Mapping[str, int]) -> Iterator[str]:
+    tp, pp, cp, ep = (sizes[name] for name in ("tp", "pp", "cp", "ep"))
     if workers is None:
-        return ""
+        return
     if workers % (tp * pp * cp):
-        return f"workers ({workers}): do not divide into groups of tp {tp} times pp {pp} times cp {cp}; name a multiple"
-    if ep > 1 and (workers // pp) % ep:
-        return f"parallel.ep ({ep}): a stage has {workers // pp} ranks, which do not divide by it; choose a divisor"
-    return ""
+        yield f"workers ({workers}): do not divide into groups of tp {tp} times pp {pp} times cp {cp}; name a multiple"
+    if (workers // pp) % ep:
+        yield f"parallel.ep ({ep}): a stage has {workers // pp} ranks, which do not divide by it; choose a divisor"

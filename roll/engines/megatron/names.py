@@ -1,4 +1,4 @@
-"""Parameters of Megatron-Core's blocks as tensors of Hugging Face files, in both directions, one parameter at a time."""
+"""Parameters of Megatron-Core's blocks as tensors of Hugging Face files and back, one parameter at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Logprobs and entropies where each tensor-parallel rank holds a part of the vocabulary; without top-k and top-p, logits
-are never gathered.
+"""Logprobs and entropies where each tensor-parallel rank holds a part of the vocabulary.
 
-Ranks exchange three numbers per token: the largest logit, and sums over the vocabulary. Logits exist for one chunk of
-tokens at a time, in 32 bits, and are recomputed in the backward pass.
+Ranks exchange three numbers per token: the largest logit, and sums over the vocabulary. Logits are never gathered,
+except for top-k and top-p. They exist for one chunk of tokens at a time, in 32 bits, and are recomputed in the backward
+pass.
 """
 
 from __future__ import annotations

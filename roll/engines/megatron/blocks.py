@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed._functional_collectives as collectives
 import torch.nn.functional as F  # noqa: N812 - its customary name
-from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor, nn
 
+from roll.engines.megatron.package import PackedSeqParams
 from roll.engines.native.attention import AttentionOptions, Ragged
 from roll.engines.native.packed import PackedAttention
 

@@ -41,20 +41,15 @@ def install() -> None:
     _replace_all_to_all()
 
 
-def complete() -> None:
-    """Correct names that megatron-core leaves undefined without Transformer Engine, after it is imported."""
-    import megatron.core.tensor_parallel.random as random
-    import megatron.core.transformer.moe.moe_utils as moe
-    import megatron.core.transformer.multi_latent_attention as latent
-
-    modules: Any = (moe, latent, random)
-    if not hasattr(modules[0], "te_general_gemm"):
-        modules[0].te_general_gemm = None
-    if not isinstance(getattr(modules[1], "TELinear", None), type):
-        modules[1].TELinear = _Absent
+def complete(moe: Any, latent: Any, random: Any) -> None:
+    """Correct names that modules of megatron-core leave undefined without Transformer Engine."""
+    if not hasattr(moe, "te_general_gemm"):
+        moe.te_general_gemm = None
+    if not isinstance(getattr(latent, "TELinear", None), type):
+        latent.TELinear = _Absent
     if _installed:
-        modules[2]._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
-        modules[2]._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+        random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+        random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
 
 class _Absent:
@@ -93,7 +88,8 @@ def _replace_cuda() -> None:
         setattr(cuda, name, lambda *_, **__: 0)
     for name in ("Stream", "Event", "current_stream", "stream", "default_stream"):
         setattr(cuda, name, _Stream)
-    for module in (cuda, torch.cuda.random):
+    modules: tuple[Any, ...] = (cuda, torch.cuda.random)
+    for module in modules:
         module.get_rng_state = lambda *_, **__: torch.get_rng_state()
         module.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
     cuda.current_device = lambda: _CPU
@@ -141,7 +137,7 @@ def _replace_tensor_methods() -> None:
 
 def _replace_all_to_all() -> None:
     """The dispatcher of tokens passes sizes as tensors, which it converts to lists only if they are on a GPU."""
-    exchange = dist.all_to_all_single
+    exchange: Any = dist.all_to_all_single
 
     def with_lists(
         output: torch.Tensor,

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
-from megatron.core.models.gpt import gpt_layer_specs
-from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
 from roll.engines.megatron.blocks import Attention, Norm
+from roll.engines.megatron.package import MLATransformerConfig, TransformerConfig, gpt_layer_specs
 from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.mixed import Precision
 
@@ -37,7 +36,9 @@ def transformer_config(config: PretrainedConfig, layout: MegatronLayout, precisi
 
 def block_spec(config: Any) -> Any:
     """The specification of this stage's layers, with roll's own norms and attention."""
-    spec = gpt_layer_specs.get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    spec: Any = gpt_layer_specs.get_gpt_decoder_block_spec(
+        config, use_transformer_engine=False, normalization="RMSNorm"
+    )
     spec.layer_norm = Norm
     for layer in spec.layer_specs:
         parts = layer.submodules

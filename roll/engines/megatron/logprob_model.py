@@ -115,7 +115,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         backward: bool = True,
     ) -> None:
         """Run micro-batches through all stages; `read` receives the outputs on the last stage."""
-        from megatron.core.pipeline_parallel import get_forward_backward_func
+        from roll.engines.megatron.package import get_forward_backward_func
 
         def forward(indices: Iterator[int], module: Any) -> tuple[Tensor, Any]:
             index = next(indices)
@@ -145,8 +145,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         hidden: Tensor,
     ) -> ForwardOutput:
         """Logprobs and entropies of the needed tokens, 0 elsewhere, from the hidden states of this rank's slice."""
-        from megatron.core.tensor_parallel import mappings
-
+        from roll.engines.megatron.package import mappings
         from roll.engines.megatron.vocabulary import score
 
         decoder, ranks, device = self.decoder, self.ranks, self.decoder.device

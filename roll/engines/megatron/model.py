@@ -8,11 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
-from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
-from megatron.core.transformer.multi_latent_attention import MLASelfAttention
-from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
@@ -20,6 +15,15 @@ from roll.config.megatron import num_experts
 from roll.engines.megatron.blocks import DownProjection, Rotary, hidden_states
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
 from roll.engines.megatron.names import Names, Source, group_rows, pad_rows, read
+from roll.engines.megatron.package import (
+    ColumnParallelLinear,
+    GPTModel,
+    MLASelfAttention,
+    RowParallelLinear,
+    TransformerLayer,
+    VocabParallelEmbedding,
+    set_tensor_model_parallel_attributes,
+)
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
 from roll.engines.megatron.vocabulary import VocabularyPart
 from roll.engines.native.mixed import Precision

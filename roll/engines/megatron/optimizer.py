@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from roll.config.schema import Optimizer
 from roll.engines.megatron.model import MegatronModel
+from roll.engines.megatron.package import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    Float16Module,
+    OptimizerConfig,
+    finalize_model_grads,
+    get_megatron_optimizer,
+)
 from roll.errors import ConfigError
 
 

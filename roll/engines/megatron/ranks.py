@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -86,8 +87,7 @@ class MegatronRanks(Ranks):
             expert_model_parallel_size=layout.ep,
             expert_tensor_parallel_size=layout.expert_tp,
         )
-        cpu.complete()
-        from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+        from roll.engines.megatron.package import model_parallel_cuda_manual_seed
 
         model_parallel_cuda_manual_seed(0)  # nothing is drawn: weights are read, and there is no dropout
         self.dp_rank = groups.get_data_parallel_rank()
@@ -125,10 +125,9 @@ def parallel_state() -> Any:
     """Megatron-Core's groups; raises `ConfigError` if the package is missing or of another release."""
     cpu.install()
     try:
-        import megatron.core
-        from megatron.core import parallel_state as groups
+        core: Any = import_module("megatron.core")
     except ImportError:
         raise ConfigError(f"actor_train.backend: {package_fault(None)}") from None
-    if fault := package_fault(megatron.core.__version__):
+    if fault := package_fault(core.__version__):
         raise ConfigError(f"actor_train.backend: {fault}")
-    return groups
+    return import_module("megatron.core.parallel_state")

@@ -82,12 +82,26 @@ class Parallel(Section):
     tp: int = Field(default=1, gt=0)
     """Tensor parallelism: devices that share every layer; must divide the numbers of attention and KV heads."""
     cp: int = Field(default=1, gt=0)
-    """Context parallelism: devices that share every sequence; only for trainers of backend fsdp2."""
+    """Context parallelism: devices that share every sequence; only for trainers of backends fsdp2 and megatron."""
 
     @property
     def size(self) -> int:
         """Devices per group."""
         return self.tp * self.cp
+
+
+class MegatronParallel(Parallel):
+    """Size of a group of devices that hold one copy of a model: `tp` times `cp`, on one node, times `pp`."""
+
+    pp: int = Field(default=1, gt=0)
+    """Pipeline parallelism: stages of consecutive layers; must divide the number of layers."""
+    ep: int = Field(default=1, gt=0)
+    """Expert parallelism: devices of a stage that share the experts of each layer; must divide their number."""
+
+    @property
+    def size(self) -> int:
+        """Devices per group."""
+        return self.tp * self.cp * self.pp
 
 
 class Optimizer(Section):

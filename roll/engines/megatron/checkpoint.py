@@ -67,7 +67,9 @@ def _states(part: Any) -> list[dict[str, Tensor]]:
 
 def _restore(part: Any, saved: list[dict[str, Tensor]]) -> None:
     inner: Any = part.optimizer
-    parameters = [] if inner is None else [each for group in inner.param_groups for each in group["params"]]
+    if inner is None:
+        return
+    parameters = [each for group in inner.param_groups for each in group["params"]]
     for parameter, state in zip(parameters, saved, strict=True):
         with torch.no_grad():
             parameter.copy_(state.pop("weights"))

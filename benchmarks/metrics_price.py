@@ -1,10 +1,13 @@
 """`roll bench metrics_price`: seconds per step of a run that is observed, and of the same run while it is not.
 
-Observed: its metrics are fetched each second, and `roll watch` shows it in a browser on the same machine.
+Observed: its metrics are fetched each second, and `roll watch` shows it in a browser. The run has a core of its own,
+where it answers the fetches; `roll watch`, the browser and the fetches are on another core. The CPU seconds of both are
+in the details: where the run keeps all cores busy, they are taken from it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -36,7 +39,7 @@ from roll.tracking.sinks import read_lines
 GOAL = 1.01
 RUN = """\
 name: scraped
-threads: 2
+threads: 1
 steps: 1000000
 model:
   shape: {alphabet: "0123456789+=", hidden: 192, layers: 4, heads: 4, kv_heads: 2, mlp: 512, max_seq_len: 64}
@@ -50,7 +53,7 @@ journal: {keep_steps: 4}
 tracking: {tensorboard: false}
 metrics: {port: 0}
 """
-"""The sizes of `trl_cpu`."""
+"""The sizes of `trl_cpu`, on one core."""
 _PATTERN = (True, False, False, True)
 """Whether a window is observed; a drift of the machine over four windows affects both kinds alike."""
 ROUNDS, WINDOW_S = 10, 10.0
@@ -69,7 +72,8 @@ def run() -> Result:
         windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S, page=True)
         cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
     ours, peer = (seconds_per_step(windows, observed=observed) for observed in (True, False))
-    scrapes = [seconds for window in windows for seconds in window.scrapes_s]
+    observed = [window for window in windows if window.observed]
+    scrapes = [seconds for window in observed for seconds in window.scrapes_s]
     return Result(
         name="metrics_price",
         unit="s/step",
@@ -80,7 +84,8 @@ def run() -> Result:
             "goal": GOAL,
             "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
-            "with_s": [round(each.mean_s, 4) for each in windows if each.observed],
+            "reader_cpu_s_per_s": round(sum(each.reader_cpu_s for each in observed) / sum(map(_length, observed)), 4),
+            "with_s": [round(each.mean_s, 4) for each in observed],
             "without_s": [round(each.mean_s, 4) for each in windows if not each.observed],
         },
     )
@@ -95,6 +100,8 @@ class Window:
         self.scrapes_s: list[float] = []
         self.steps_s: list[float] = []
         """Seconds of each step within the window."""
+        self.reader_cpu_s = 0.0
+        """CPU seconds of `roll watch` and the browser."""
 
     @property
     def mean_s(self) -> float:
@@ -107,11 +114,17 @@ def seconds_per_step(windows: list[Window], *, observed: bool) -> float:
     return statistics.mean(seconds for each in windows if each.observed == observed for seconds in each.steps_s)
 
 
+def _length(window: Window) -> float:
+    return window.ended - window.began
+
+
 def measure(folder: Path, *, rounds: int, window_s: float, page: bool) -> list[Window]:
     """Windows of one run, in turns; with `page`, the observed ones also have its page open in a browser."""
     windows: list[Window] = []
     with ExitStack() as stack:
-        url = stack.enter_context(_training(folder))
+        first, *_, last = sorted(stack.enter_context(_restored_cores()))
+        os.sched_setaffinity(0, {last})
+        url, trained = stack.enter_context(_training(folder, core=first))
         show: Callable[[bool], None] = (
             stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: None
         )
@@ -119,7 +132,9 @@ def measure(folder: Path, *, rounds: int, window_s: float, page: bool) -> list[W
             for observed in _PATTERN:
                 window = Window(observed=observed)
                 show(observed)
+                before = _cpu_s(os.getpid()) - _cpu_s(trained)
                 _fill(window, url, window_s)
+                window.reader_cpu_s = _cpu_s(os.getpid()) - _cpu_s(trained) - before
                 windows.append(window)
     times = [entry.time for entry in read_events(folder / "runs" / "scraped", WeightsPublished)]
     for window in windows:
@@ -181,14 +196,38 @@ def _page(directory: Path) -> Iterator[Callable[[bool], None]]:
 
 
 @contextmanager
-def _training(folder: Path) -> Iterator[str]:
-    """The address of the metrics of a run that has done its first steps; interrupts it at the end."""
+def _restored_cores() -> Iterator[set[int]]:
+    """The cores that this process may use, before and after the block."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        raise ConfigError("bench metrics_price: needs two cores, one for the run and one for its readers; found 1")
+    try:
+        yield cores
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and all that it has started."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return 0.0  # it has ended since it was listed
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_s(int(child)) for child in " ".join(children).split())
+
+
+@contextmanager
+def _training(folder: Path, core: int) -> Iterator[tuple[str, int]]:
+    """The address of the metrics of a run that has done its first steps, and its process; interrupts it at the end."""
     (folder / "run.yaml").write_text(RUN, encoding="utf-8")
     command = [sys.executable, "-m", "roll", "train", "run.yaml"]
     with (folder / "output").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        os.sched_setaffinity(process.pid, {core})
         try:
-            yield _wait_for_steps(folder, process)
+            yield _wait_for_steps(folder, process), process.pid
             process.send_signal(signal.SIGINT)
             process.wait(_START_S)
         finally:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-from roll.config.backends import VllmInfer
+from roll.config.backends import MegatronTrain, VllmInfer
 from roll.config.decoder import NUM_CHOSEN, engine_of, model_fault
+from roll.config.devices import num_devices
 from roll.config.lora import Lora, native_fault, rank_fault, widths
+from roll.config.megatron import family_fault, layout_fault, package_fault
+from roll.config.roles import RoleConfig
 from roll.config.schema import SPECIAL_TOKENS, Model, Run
 from roll.errors import ConfigError, one_line
 
@@ -40,6 +44,49 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         )
     if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
+
+
+def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
+    """Models and layouts that backend megatron cannot compute, and a missing package."""
+    train = run.actor_train
+    if not isinstance(train, MegatronTrain):
+        return
+    if config := _model_values(run.model):
+        if fault := family_fault(config):
+            yield "actor_train.backend", fault
+        elif fault := layout_fault(config, workers=_num_known_workers(train), **train.parallel.model_dump()):
+            yield "actor_train.parallel", fault
+    if train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
+        yield "actor_train.backend", fault
+
+
+def _num_known_workers(section: RoleConfig) -> int | None:
+    known = section.workers is not None or num_devices(section.devices) is not None
+    return section.num_workers if known else None
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _model_values(model: Model) -> dict[str, Any]:
+    """The contents of a model's config.json, or the same of a shape; empty if it cannot be read."""
+    if (shape := model.shape) is not None:
+        return {
+            "model_type": shape.architecture,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "intermediate_size": shape.mlp,
+        }
+    try:
+        config: Any = json.loads((Path(str(model.path)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # reported with the other faults of config.json
+    return cast(dict[str, Any], config) if isinstance(config, dict) else {}
 
 
 def _takes_hf(run: Run) -> bool:

@@ -1,4 +1,4 @@
-"""The FSDP2 trainer, the generators vLLM and SGLang, and the choice between them and the native ones."""
+"""Trainers over several devices, the generators vLLM and SGLang, and the choice between them and the native ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from roll.config.algorithm import Algorithm
 from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import num_devices
 from roll.config.lora import Lora
-from roll.config.roles import GeneratorConfig, NativeInfer, NativeTrain, Optimizer, Parallel, RoleConfig, backend_tag
+from roll.config.roles import (
+    GeneratorConfig,
+    MegatronParallel,
+    NativeInfer,
+    NativeTrain,
+    Optimizer,
+    Parallel,
+    RoleConfig,
+    backend_tag,
+)
 
 _READ_SAMPLER = ("topr", "decoupled")
 """Losses that read the sampler's logprobs."""
@@ -51,6 +60,51 @@ class FsdpTrain(RoleConfig):
             raise ValueError(
                 f"workers ({self.num_workers}) do not divide into groups of parallel.tp ({self.parallel.tp}) times "
                 f"parallel.cp ({self.parallel.cp}); name a multiple"
+            )
+        return self
+
+
+class MegatronTrain(RoleConfig):
+    """Training on `workers` ranks by Megatron-Core's transformer blocks; needs the package `megatron-core`."""
+
+    backend: Literal["megatron"]
+    """Trains with Megatron-Core: Llama, Qwen2, Qwen3, Qwen3-MoE, Mixtral and DeepSeek-V3. Never run on a GPU."""
+    parallel: MegatronParallel = MegatronParallel()
+    """Tensor, context, pipeline and expert parallelism; `workers` over `tp` x `cp` x `pp` groups are data parallel."""
+    tokens_per_microbatch: int = Field(default=8192, gt=1)
+    """Most tokens per forward pass of a group of ranks that share them; does not change gradients. A pipeline is busy
+    only with several times as many micro-batches as stages."""
+    dtype: Literal["float32"] = "float32"
+    """Type of computation and of published weights."""
+    activation_checkpointing: bool = False
+    """Recompute the inside of each layer in the backward pass: less memory, a third more work."""
+    optimizer: Optimizer = Optimizer()
+    """AdamW's state is sharded over data-parallel ranks."""
+    lora: Literal[None] = None
+    """Megatron-Core's blocks have no adapters."""
+
+    @model_validator(mode="after")
+    def _optimizer_is_supported(self) -> MegatronTrain:
+        if self.optimizer.custom is not None:
+            raise ValueError(
+                f"optimizer: megatron has adamw and sgd alone (got {self.optimizer.kind}); choose one of them, or "
+                "backend native"
+            )
+        if self.optimizer.layer_grad_norms:
+            raise ValueError("optimizer.layer_grad_norms: megatron measures the norm of all layers only; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_divide(self) -> MegatronTrain:
+        known, sizes = self.workers is not None or num_devices(self.devices) is not None, self.parallel
+        if known and self.num_workers % sizes.size:
+            raise ValueError(
+                f"workers ({self.num_workers}) do not divide into groups of parallel.tp ({sizes.tp}) times parallel.cp "
+                f"({sizes.cp}) times parallel.pp ({sizes.pp}); name a multiple"
+            )
+        if known and self.num_workers // sizes.pp % sizes.ep:
+            raise ValueError(
+                f"parallel.ep ({sizes.ep}): a stage has {self.num_workers // sizes.pp} ranks; choose a divisor of that"
             )
         return self
 
@@ -133,10 +187,11 @@ class SglangInfer(GeneratorConfig):
 Train = Annotated[
     Annotated[NativeTrain, Tag("<native>")]
     | Annotated[FsdpTrain, Tag("<fsdp2>")]
+    | Annotated[MegatronTrain, Tag("<megatron>")]
     | Annotated[DeepspeedTrain, Tag("<deepspeed>")],
     Discriminator(backend_tag),
 ]
-RANKED = (FsdpTrain, DeepspeedTrain)
+RANKED = (FsdpTrain, MegatronTrain, DeepspeedTrain)
 """Trainers whose workers are ranks that share one model."""
 Infer = Annotated[
     Annotated[NativeInfer, Tag("<native>")]

@@ -27,8 +27,8 @@ class Ray(Section):
     """Dead workers of a role that are replaced per run: generators, trainers, reference and the other models. The run
     stops when one more dies."""
     hang_timeout_s: float = Field(default=120.0, gt=0)
-    """Seconds after which a trainer or another model is killed and replaced if its process is stopped, or if its call
-    also takes ten times as many seconds per token as the slowest one before."""
+    """Seconds after which a worker whose process is stopped is killed, and a trainer or another model if its call also
+    takes ten times as many seconds per token as the slowest one before; it is replaced like one that died."""
     snapshot_s: float = Field(default=10.0, gt=0)
     """Seconds of updates after which trainers save their state in the run's directory, apart from checkpoints: a
     replaced trainer repeats the updates since. Saves take at most 2 % of the time of updates."""
@@ -82,12 +82,26 @@ class Parallel(Section):
     tp: int = Field(default=1, gt=0)
     """Tensor parallelism: devices that share every layer; must divide the numbers of attention and KV heads."""
     cp: int = Field(default=1, gt=0)
-    """Context parallelism: devices that share every sequence; only for trainers of backend fsdp2."""
+    """Context parallelism: devices that share every sequence; only for trainers of backends fsdp2 and megatron."""
 
     @property
     def size(self) -> int:
         """Devices per group."""
         return self.tp * self.cp
+
+
+class MegatronParallel(Parallel):
+    """Size of a group of devices that hold one copy of a model: `tp` times `cp`, on one node, times `pp`."""
+
+    pp: int = Field(default=1, gt=0)
+    """Pipeline parallelism: stages of consecutive layers; must divide the number of layers."""
+    ep: int = Field(default=1, gt=0)
+    """Expert parallelism: devices of a stage that share the experts of each layer; must divide their number."""
+
+    @property
+    def size(self) -> int:
+        """Devices per group."""
+        return self.tp * self.cp * self.pp
 
 
 class Optimizer(Section):

@@ -81,14 +81,12 @@ class Loop:
         `inflight` are groups that an earlier process had in flight.
         """
         num_groups = (self.schedule.steps - start) * self.schedule.groups_per_step
-        await self.publishers.publish(start)  # before the first admission, which records the served version
         try:
             async with asyncio.TaskGroup() as background:  # if one fails, the run fails
-                tasks = [
-                    background.create_task(self.routers.run()),
-                    background.create_task(self.scheduler.run(num_groups, inflight)),
-                ]
+                tasks = [background.create_task(self.routers.run())]  # first: they replace generators that fail
                 try:
+                    await self.publishers.publish(start)  # before the first admission, which records the served version
+                    tasks.append(background.create_task(self.scheduler.run(num_groups, inflight)))
                     finished = await self.train(start)
                     await self.checkpointer.finish()
                 finally:

@@ -28,6 +28,8 @@ class RoleFacts:
     workers: int | None
     tp: int = 1
     cp: int = 1
+    pp: int = 1
+    """Stages of a trainer of backend megatron, which may be on several nodes."""
     model: Architecture | None
     """None if its dimensions are unknown."""
     trains: bool = False
@@ -153,6 +155,7 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
     return {
         "tp": 1 if parallel is None else parallel.tp,
         "cp": 1 if parallel is None else parallel.cp,
+        "pp": getattr(parallel, "pp", 1),
         "trains": True,
         "adaptive": section.optimizer.kind != "sgd",
         "weight_bytes": _BF16 if half and not getattr(section, "float32_compute", False) else _FP32,

@@ -5,6 +5,7 @@
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
 | of these, master weights | deepspeed | 4 bytes per parameter in the optimizer; what `zero_stage` divides |
+| of megatron | trainers | weights and gradients divided by tp x pp, also of experts; AdamW's state by all devices |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
@@ -213,8 +214,9 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         yield from in_each("logits", role.max_num_seqs * model.vocab * 4 * _CHUNK_COPIES, "rollout", temporary=True)
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
         return
-    shards = len(placement.devices) if role.backend != "native" else 1
-    zero = role.backend == "deepspeed"
+    devices = len(placement.devices) if role.backend != "native" else 1
+    megatron, zero = role.backend == "megatron", role.backend == "deepspeed"
+    shards = role.tp * role.pp if megatron else devices
     parameters = 0 if role.offload else model.parameters / (1 if "weights" in role.whole else max(1, shards))
     yield from in_each("weights", parameters * (role.weight_bytes if zero else role.master_bytes or role.weight_bytes))
     if role.master_bytes and shards == 1 and not zero:
@@ -228,8 +230,9 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         parts = max(1, shards) if "gradients" in role.whole else 1
         yield from in_each("gradients", trained * parts * _GRADIENT, "update")
         per_number = 0 if role.offload_optimizer else _MOMENTS * role.adaptive + _MASTER * zero
-        yield from in_each("optimizer", trained * per_number)
-        if shards > 1:
+        held = trained * shards / max(1, devices) if megatron else trained
+        yield from in_each("optimizer", held * per_number)
+        if shards > 1 and not megatron:
             whole = 2 * max(model.layer_parameters, model.vocab * model.hidden) * role.weight_bytes / role.tp
             yield from in_each("gathered", whole, "update", "weight_sync", temporary=True)
     if role.role == "actor_train":

@@ -103,11 +103,11 @@ class Publisher:
         if self.transport.concurrent:
             async with self._changing:  # every version needs all generators
                 await self._start_replacement(replacement, rank)
-                await self._publish_to_replacement(rank)
+                await self._give_weights(rank)
         else:
             await self._start_replacement(replacement, rank)
             async with self._changing:
-                await self._catch_up(rank)
+                await self._give_weights(rank)
         seconds = time.monotonic() - began
         self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what, seconds=seconds))
         _LOG.info("generator %d was replaced; version %d is served", rank, self.version)
@@ -119,6 +119,14 @@ class Publisher:
         unavailable = self.router.balancer.unavailable
         await wait.start(name, lambda: replacement.replace(rank), enough=lambda: size - len(unavailable) >= needed)
         await self.generators.at(rank, Generator.start)
+
+    async def _give_weights(self, rank: int) -> None:
+        if self.version < 0 and self._interrupted is None:
+            self.router.mark_ready(rank)  # the first version is not published yet
+        elif self.transport.concurrent:
+            await self._publish_to_replacement(rank)
+        else:
+            await self._catch_up(rank)
 
     async def _publish_to_replacement(self, rank: int) -> None:
         """Publish to all generators the interrupted step, or else the served one again."""
@@ -254,8 +262,6 @@ class Publisher:
         dead = await self._dead_generators()
         if not dead and not self.router.balancer.unavailable:
             raise errors[0]
-        if dead and not self._digests:  # nothing replaces generators before the first version
-            raise dead[0]
         raise _GeneratorLost
 
     async def _dead_generators(self) -> list[WorkerDied]:

@@ -53,6 +53,37 @@ def read_tensors(directory: Path) -> Iterator[NamedTensor]:
         yield from read_file(file, "download it again") if file.suffix == ".safetensors" else _read_torch_file(file)
 
 
+class TensorFiles(Mapping[str, torch.Tensor]):
+    """The tensors of a model directory by name, each read when it is asked for; in files of torch all at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._files = {name: file for file in sorted(directory.glob("*.safetensors")) for name in _names_of(file)}
+        self._tensors = {} if self._files else dict(read_tensors(directory))
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._files:
+            return self._tensors[name]
+        opened: Any = safe_open(self._files[name], framework="pt")
+        with opened as tensors:
+            return tensors.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files or self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._files or self._tensors)
+
+
+def _names_of(file: Path) -> list[str]:
+    """The names of the tensors in a safetensors file."""
+    try:
+        opened: Any = safe_open(file, framework="pt")
+    except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
+        raise ConfigError(f"{file}: not a readable safetensors file ({error}); download it again") from None
+    with opened as tensors:
+        return list(tensors.keys())
+
+
 def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:
     """Every tensor of a safetensors file; `fix` ends the error about a broken one."""
     try:

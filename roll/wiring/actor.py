@@ -12,7 +12,7 @@ import torch
 
 from roll.cluster.handle import Cluster, Executor, RankGroup, Replaceable
 from roll.cluster.inline import InlineCluster
-from roll.config.backends import RANKED, FsdpTrain, SglangInfer, VllmInfer
+from roll.config.backends import RANKED, FsdpTrain, MegatronTrain, SglangInfer, VllmInfer
 from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import one_device
 from roll.config.roles import GeneratorConfig, RoleConfig
@@ -20,6 +20,7 @@ from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.deepspeed.ranks import ZeroLayout
 from roll.engines.fsdp.ranks import ParallelLayout
+from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.build import WorkerContext, configure_torch, generator_of
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGeneratorSettings
@@ -165,23 +166,26 @@ def build_workers(
         return cluster if scratch is None else _recovering(cluster, kwargs.get("channel"), role, scratch)
 
     def spec() -> Spec:
-        package = "deepspeed" if isinstance(section, DeepspeedTrain) else "fsdp"
-        layout = _layout(section, _rendezvous_url(scratch, role), role)
-        return Spec(f"roll.engines.{package}.trainer:{kind}", {**kwargs, "layout": layout})
+        return _rank_spec(kind, kwargs, section, url=_rendezvous_url(scratch, role), role=role)
 
     ranks = RankGroup[Any](executor.cluster(spec(), size, role=role, python=python), spec)
     return _recovering(ranks, kwargs.get("channel"), role, scratch)
 
 
-def _layout(section: RoleConfig, url: str, role: str) -> ParallelLayout:
-    """How the ranks of a role divide its model."""
+def _rank_spec(kind: str, kwargs: dict[str, Any], section: RoleConfig, *, url: str, role: str) -> Spec:
+    """A rank of a sharded model, built by the factory `kind` of its backend."""
     common: dict[str, Any] = {"url": url, "size": section.num_workers, "role": role}
-    if isinstance(section, DeepspeedTrain):
+    package = "fsdp"
+    if isinstance(section, MegatronTrain):
+        package, layout = "megatron", MegatronLayout(**common, **section.parallel.model_dump())
+    elif isinstance(section, DeepspeedTrain):
         common |= {"offload": section.offload_parameters, "offload_optimizer": section.offload_optimizer}
-        return ZeroLayout(**common, stage=section.zero_stage)
-    if isinstance(section, FsdpTrain):
-        common |= {"tp": section.parallel.tp, "cp": section.parallel.cp, "offload": section.offload}
-    return ParallelLayout(**common)
+        package, layout = "deepspeed", ZeroLayout(**common, stage=section.zero_stage)
+    elif isinstance(section, FsdpTrain):
+        layout = ParallelLayout(**common, tp=section.parallel.tp, cp=section.parallel.cp, offload=section.offload)
+    else:
+        layout = ParallelLayout(**common)
+    return Spec(f"roll.engines.{package}.trainer:{kind}", {**kwargs, "layout": layout})
 
 
 def _recovering(cluster: Cluster[Any], channel: Spec | None, role: str, scratch: Path) -> Cluster[Any]:

@@ -352,6 +352,7 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
         fresh=paths is None or not paths.resumed,
         address=run.ray.address,
         start_timeout_s=run.ray.start_timeout_s,
+        hang_timeout_s=run.ray.hang_timeout_s,
         logging=log_settings(run),
         scratch=folder if paths is None else weights,
         kept=None if paths is None or paths.kept is None else _kept(run, paths.kept, placement),

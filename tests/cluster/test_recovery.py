@@ -2,8 +2,9 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,8 +13,8 @@ import torch
 
 from roll.commands import train as commands
 from roll.config.load import load
-from roll.errors import RunStopped
-from roll.journal.events import Event, StepStarted, WeightsPublished, WeightsUpdated, WorkerReplaced
+from roll.errors import RunStopped, WorkerDied
+from roll.journal.events import Event, GeneratorReplaced, StepStarted, WeightsPublished, WeightsUpdated, WorkerReplaced
 from roll.journal.store import Reader
 from roll.preflight import preflight
 from tests.cluster.test_ray import gone
@@ -187,6 +188,52 @@ def test_an_asynchronous_run_over_gloo_goes_on_with_a_new_trainer(ray_address: s
     assert steps == [1, 2, 3, 4, 5, 6] and len(set(groups)) == len(groups), "nothing is trained twice"
     published = [(event.version, event.step) for event in events(folder, "gloo", WeightsPublished)]
     assert published == sorted(set(published)) and [step for _, step in published] == [0, 1, 2, 3, 4, 5, 6]
+
+
+class StopsAGenerator(threading.Thread):
+    """Stops a generator once this line is in the log of the controller."""
+
+    def __init__(self, directory: Path, line: str) -> None:
+        super().__init__()
+        self._directory, self._line, self._ended = directory, line, threading.Event()
+        self.pid = 0
+
+    def run(self) -> None:
+        while not self._ended.wait(0.01):
+            with suppress(OSError):
+                if self._line in (self._directory / "controller.log").read_text():
+                    self.pid = int((self._directory / "logs/actor_infer-1.log").read_text().split()[3])
+                    return os.kill(self.pid, signal.SIGSTOP)
+
+    def __enter__(self) -> "StopsAGenerator":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()
+
+
+ENGINES_READY = "engines of actor_infer: 2 of 2 are ready"
+PROCESSES_READY = "processes of actor_infer: 2 of 2 are ready"
+
+
+def test_a_generator_that_is_stopped_before_the_first_version_is_replaced(ray_address: str, folder: Path) -> None:
+    changes = ("weight_sync.transport=gloo", "actor_infer.workers=2", "ray.hang_timeout_s=4")
+    with StopsAGenerator(folder / "first", ENGINES_READY) as stopped:
+        train(folder, "first", *changes)
+    (event,) = events(folder, "first", GeneratorReplaced)
+    assert f"(pid {stopped.pid}) was stopped by a signal" in event.reason and "(ray.hang_timeout_s)" in event.reason
+    assert [each.step for each in events(folder, "first", StepStarted)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.faults
+def test_a_generator_that_is_stopped_while_its_engine_starts_ends_the_run_in_one_line(
+    ray_address: str, folder: Path
+) -> None:
+    with StopsAGenerator(folder / "setup", PROCESSES_READY) as stopped, pytest.raises(WorkerDied) as raised:
+        train(folder, "setup", "actor_infer.workers=2", "ray.hang_timeout_s=4")
+    assert f"(pid {stopped.pid}) was stopped by a signal" in str(raised.value)
 
 
 def test_a_killed_critic_is_replaced(ray_address: str, folder: Path) -> None:

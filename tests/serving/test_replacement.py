@@ -145,10 +145,13 @@ class Scene:
 
 
 @asynccontextmanager
-async def open_scene(path: Path, size: int = 2, *, most: int = 3, together: bool = False) -> AsyncIterator[Scene]:
+async def open_scene(
+    path: Path, size: int = 2, *, most: int = 3, together: bool = False, published: bool = True
+) -> AsyncIterator[Scene]:
     opened = Scene(path, size, most=most, together=together)
     with closing(opened.journal):
-        await opened.publisher.publish(0)
+        if published:
+            await opened.publisher.publish(0)
         running = asyncio.create_task(opened.router.run())
         try:
             async with asyncio.timeout(10):
@@ -276,6 +279,38 @@ def test_a_broadcast_that_loses_a_generator_is_repeated_with_its_replacement(met
             assert all(len(reply.ids) == 300 and set(reply.versions) <= {0, event.version} for reply in replies)
             await scene.publisher.publish(2)
             assert all(engine.received[-1] == event.version + 1 for engine in scene.cluster.engines)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["pause", "abort", "receive", "resume"])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_generator_that_dies_during_the_first_publication_is_replaced(
+    together: bool, method: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path, together=together, published=False) as scene:
+            scene.cluster.dying[1] = method
+            await scene.publisher.publish(7)
+            replies = await asyncio.gather(*(scene.router.sample(request(str(at), [5], 50)) for at in range(4)))
+            await until(lambda: scene.events(GeneratorReplaced))
+            version = scene.publisher.version
+            assert {event.step for event in scene.events(WeightsPublished)} == {7}
+            assert [engine.received[-1] for engine in scene.cluster.engines] == [version, version]
+            assert all(set(reply.versions) <= {0, version} for reply in replies)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_generator_that_dies_before_the_first_publication_is_replaced(together: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path, together=together, published=False) as scene:
+            scene.cluster.dead.add(1)
+            await until(lambda: scene.events(GeneratorReplaced))
+            await scene.publisher.publish(7)
+            assert [engine.received for engine in scene.cluster.engines] == [[0], [0]]
+            assert len((await scene.router.sample(request("one", [5], 3))).ids) == 3
 
     asyncio.run(run())
 

@@ -167,6 +167,10 @@ def test_the_page_of_a_sample_shows_what_the_journal_has_of_it(visit: Visit, fol
     first = page.locator(".tokens .token:not(.observed)").first.get_attribute("title")
     logprob = float(stored.trajectory.turns[0].sampler_logprobs[0])
     assert float(part(r"logprob (\S+),", first)) == pytest.approx(logprob, rel=1e-3, abs=1e-6)
+    for colour, known in (("advantage", "Advantage of each token"), ("mismatch", "only one update")):
+        page = visit.open(f"run/trained/samples/{stored.id}?view=tokens&colour={colour}", "sample")
+        assert known in page.locator(".top .small").inner_text()
+    assert "advantage " in (page.locator(".tokens .token:not(.observed)").first.get_attribute("title") or "")
     page = visit.open(f"run/trained/samples/{stored.id}?view=siblings", "sample")
     page.wait_for_selector(".card.current")
     assert page.locator(".card").count() == 4

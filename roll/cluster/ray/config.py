@@ -24,6 +24,8 @@ class RayConfig:
     address: str | None = None
     """Address of an existing cluster; None: a local one is started and ends with the run."""
     start_timeout_s: float = 300.0
+    hang_timeout_s: float = 120.0
+    """A worker whose process is stopped for this time is killed."""
     watch_s: float = 3.0
     """Seconds between two checks that Ray is still reachable."""
     slots: Mapping[str, Sequence[WorkerSlot]] = field(default_factory=dict[str, Sequence[WorkerSlot]])

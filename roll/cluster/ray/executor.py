@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ from roll.types import Spec
 _GRACE_S = 3.0
 _MISSES = 4
 """Failed checks in a row after which Ray counts as gone; after 60 s its library ends the process."""
+_CHECKS = 4
+"""Checks per `hang_timeout_s`; a process has to be stopped at one more than these in a row."""
 
 
 class RayExecutor:
@@ -144,13 +147,27 @@ class RayExecutor:
 
     async def _watch(self) -> None:
         address = ray.get_runtime_context().gcs_address
-        leaving = asyncio.create_task(self._leave_draining_nodes())
+        others = [asyncio.create_task(self._leave_draining_nodes()), asyncio.create_task(self._kill_stopped())]
         try:
             await wait_until_unreachable(address, self.config.watch_s, _MISSES, self._ray_folder)
         finally:
-            leaving.cancel()
+            for task in others:
+                task.cancel()
         for cluster in self._clusters:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
+
+    async def _kill_stopped(self) -> None:
+        """Whatever the run waits for: also while workers are set up, when nothing else looks for them."""
+        limit_s, checks = self.config.hang_timeout_s, Counter[tuple[str, int]]()
+        while True:
+            await asyncio.sleep(limit_s / _CHECKS)
+            for cluster in self._clusters:
+                for rank in range(len(cluster.pids)):
+                    worker = cluster.role, rank
+                    checks[worker] = checks[worker] + 1 if cluster.stopped(rank) else 0
+                    if checks[worker] > _CHECKS:
+                        cluster.kill_worker(rank, f"did not respond for {limit_s:g} s (ray.hang_timeout_s)")
+                        checks[worker] = 0
 
     async def _leave_draining_nodes(self) -> None:
         while self.config.address is not None:

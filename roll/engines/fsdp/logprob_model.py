@@ -88,7 +88,7 @@ class FsdpLogprobModel(NativeLogprobModel):
         """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
         ranks, budget = self.ranks, self.settings.tokens_per_microbatch
         for rows in assign_rows(batch.lengths, budget, ranks.layout.dp)[ranks.dp_rank]:
-            yield rows, batch.select(rows) if rows else _idle(batch)
+            yield rows, batch.select(rows) if rows else pad_idle(batch)
 
     def _forward(
         self, batch: Batch, needed: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
@@ -147,7 +147,7 @@ def assign_rows(lengths: Sequence[int], budget: int, ranks: int) -> list[list[li
     return [packed[rank::ranks] for rank in range(ranks)]
 
 
-def _idle(batch: Batch) -> Batch:
+def pad_idle(batch: Batch) -> Batch:
     """A micro-batch with a gradient of 0: the shortest row, without trained tokens."""
     shortest = batch.select([min(range(len(batch.lengths)), key=batch.lengths.__getitem__)])
     masked = {"trained": torch.zeros_like(shortest.trained)}

@@ -304,7 +304,7 @@ class NativeTrainer(NativeLogprobModel):
         load = self._expert_load if bool(batch.trained.any()) else None  # an idle micro-batch of a rank has none
         with nullcontext() if load is None else load.counting():
             output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
-        tokens = _tokens(batch, output)
+        tokens = tokens_of(batch, output)
         loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
         self._backward(loss)
         if output.values is None:
@@ -394,6 +394,24 @@ class MetricSums:
             largest = rows["mismatch"].masked_fill(~trained, 0.0).amax()
             self._mismatch_max = torch.maximum(self._mismatch_max.to(largest.device), largest)
 
+    def on_host(self) -> MetricSums:
+        """These sums as tensors on the host, which can be sent to other processes."""
+        sums = MetricSums()
+        sums.loss, sums._count, sums._mismatch_max = self.loss.cpu(), self._count.cpu(), self._mismatch_max.cpu()
+        sums._totals = {name: total.cpu() for name, total in self._totals.items()}
+        return sums
+
+    @classmethod
+    def combine(cls, parts: Sequence[MetricSums]) -> MetricSums:
+        """The sums of disjoint sets of tokens, on the host."""
+        sums = cls()
+        for part in parts:
+            sums.loss, sums._count = sums.loss + part.loss, sums._count + part._count
+            sums._mismatch_max = torch.maximum(sums._mismatch_max, part._mismatch_max)
+            for name, total in part._totals.items():
+                sums._totals[name] = sums._totals.get(name, torch.zeros(())) + total
+        return sums
+
     def means(self) -> dict[str, float]:
         """Means by metric name."""
         count = max(1.0, float(self._count))
@@ -449,7 +467,7 @@ def replay_arguments(batch: Batch, layout: Ragged | PackedAttention) -> dict[str
     return {"experts": to_device(experts, layout.positions.device)[layout.flat_tokens]}
 
 
-def _tokens(batch: Batch, output: ForwardOutput) -> Tokens:
+def tokens_of(batch: Batch, output: ForwardOutput) -> Tokens:
     """Inputs of the loss. With one update per batch, the update's own logprobs are the old ones."""
     device = output.logprobs.device
     row = torch.repeat_interleave(torch.arange(len(batch.lengths)), torch.tensor(batch.lengths))

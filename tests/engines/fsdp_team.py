@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import multiprocessing
+import os
 import shutil
 import tempfile
 import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -196,6 +199,9 @@ class Nursery:
     """A process that has imported everything, and all ranks as its children: imports would take most of the time."""
 
     def __init__(self, rank: int) -> None:
+        if find_spec("deepspeed") is not None:
+            os.environ["DS_ACCELERATOR"] = "cpu"
+            importlib.import_module("deepspeed")
         fork = multiprocessing.get_context("fork")
         self._wires: list[Connection] = []
         for child in range(_RANKS):

@@ -139,6 +139,11 @@ class ZeroModel(ShardedModel):
 class ZeroDecoder(ShardedDecoder, ZeroModel):
     """The native decoder."""
 
+    def shard(self, device: torch.device, precision: Precision) -> None:
+        super().shard(device, precision)
+        cos, sin = (table.to(precision.dtype or table.dtype) for table in self.rotations)
+        self.rotations = (cos, sin)
+
 
 class ZeroHuggingFace(ShardedHuggingFace, ZeroModel):
     """A model of transformers."""

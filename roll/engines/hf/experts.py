@@ -52,6 +52,7 @@ class ExpertLoad:
 
     def __init__(self, model: nn.Module) -> None:
         self._routers = routers_of(model)
+        self._num_experts = [len(scores_weight(router)) for router in self._routers]
         self._counting = False
         self._totals: dict[int, Tensor] = {}
         self._replayed = torch.zeros(2)
@@ -80,10 +81,10 @@ class ExpertLoad:
     def totals(self) -> Tensor | None:
         """[layers, 2, experts]: tokens and probabilities since the last call; None for a model without experts."""
         counted, self._totals = self._totals, {}
-        weights = [scores_weight(router) for router in self._routers]
+        devices = [next(router.parameters()).device for router in self._routers]
         layers = [
-            counted[index] if index in counted else torch.zeros(2, len(weight), device=weight.device)
-            for index, weight in enumerate(weights)
+            counted[index] if index in counted else torch.zeros(2, num_experts, device=device)
+            for index, (num_experts, device) in enumerate(zip(self._num_experts, devices, strict=True))
         ]
         return torch.stack(layers) if layers else None
 

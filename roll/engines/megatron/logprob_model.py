@@ -120,7 +120,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         def forward(indices: Iterator[int], module: Any) -> tuple[Tensor, Any]:
             index = next(indices)
             part = parts[index]
-            inputs = _Inputs(part, self)
+            inputs = _StageInputs(part, self)
             hidden = module(inputs.ids, inputs.positions, None, packed_seq_params=inputs.sequences)
             score = partial(self._score, part, inputs, needed[index], sampling, entropy_gradient)
             return hidden, lambda hidden: (read(index, score(hidden)), torch.ones((), dtype=torch.int), {})
@@ -138,7 +138,7 @@ class MegatronLogprobModel(NativeLogprobModel):
     def _score(
         self,
         batch: Batch,
-        inputs: _Inputs,
+        inputs: _StageInputs,
         needed: Tensor,
         sampling: Sampling | None,
         entropy_gradient: bool,
@@ -170,7 +170,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         )
 
 
-class _Inputs:
+class _StageInputs:
     """What a rank feeds to the blocks for one micro-batch."""
 
     def __init__(self, batch: Batch, model: MegatronLogprobModel) -> None:

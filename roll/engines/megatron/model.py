@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
-from roll.engines.megatron.blocks import DownProjection, Rotary, hidden_states
+from roll.engines.megatron.blocks import DownProjection, PositionRotary, hidden_states
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
-from roll.engines.megatron.names import Names, Source, group_rows, pad_rows, read
+from roll.engines.megatron.names import ParameterNames, ParameterSource, group_rows, pad_rows, read
 from roll.engines.megatron.package import (
     ColumnParallelLinear,
     GPTModel,
@@ -34,13 +34,13 @@ _UNTRAINED = ("expert_bias",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ParameterPiece:
     """One parameter of a rank, as all ranks know it."""
 
     rank: int
     index: int
     """Index among the rank's parameters."""
-    source: Source
+    source: ParameterSource
     part: int
     """Which of the shards."""
     parts: int
@@ -60,7 +60,7 @@ class MegatronModel:
         self.vocab = config.vocab_size
         self.padded_vocab = -(-config.vocab_size // layout.tp) * layout.tp
         self.tied = bool(config.tie_word_embeddings)
-        self._names = Names.of(config.model_type)
+        self._names = ParameterNames.of(config.model_type)
         self.module: Any = self._build()
         self._experts = num_experts(config.to_dict()) // layout.ep
         self.tensors = list(self._sources(self.module))
@@ -77,7 +77,7 @@ class MegatronModel:
             share_embeddings_and_output_weights=self.tied,
             parallel_output=True,
         )
-        rotary = Rotary(rotary_frequencies(self.config), latent=self._names.latent)
+        rotary = PositionRotary(rotary_frequencies(self.config), latent=self._names.latent)
         for each in module.modules():
             if hasattr(each, "rotary_pos_emb"):
                 each.rotary_pos_emb = rotary
@@ -136,7 +136,7 @@ class MegatronModel:
                     yield name, whole[: self.vocab] if outside else whole
                 rows = []
 
-    def _fetch(self, piece: Piece, dtype: torch.dtype | None) -> Tensor | None:
+    def _fetch(self, piece: ParameterPiece, dtype: torch.dtype | None) -> Tensor | None:
         """On rank 0 a piece of any rank."""
         if piece.rank == self.ranks.rank:
             tensor = _rounded(self.tensors[piece.index][2], dtype)
@@ -153,10 +153,10 @@ class MegatronModel:
     def device(self) -> torch.device:
         return self.tensors[0][2].device
 
-    def _plan(self, dtype: torch.dtype | None) -> list[Piece]:
+    def _plan(self, dtype: torch.dtype | None) -> list[ParameterPiece]:
         """The pieces of all ranks, each once: those of one parameter follow one another, in the order of its parts."""
         mine = [
-            Piece(
+            ParameterPiece(
                 rank=self.ranks.rank,
                 index=index,
                 source=source,
@@ -170,24 +170,24 @@ class MegatronModel:
         ]
         every: list[Any] = [None] * self.ranks.layout.size
         dist.all_gather_object(every, mine)
-        by_names: dict[tuple[str, ...], dict[int, Piece]] = {}
+        by_names: dict[tuple[str, ...], dict[int, ParameterPiece]] = {}
         for piece in (each for pieces in every for each in pieces):
             by_names.setdefault(piece.source.names, {}).setdefault(piece.part, piece)
         return [pieces[part] for pieces in by_names.values() for part in sorted(pieces)]
 
-    def _part(self, source: Source) -> tuple[int, int]:
+    def _part(self, source: ParameterSource) -> tuple[int, int]:
         """Which shard of a parameter this rank has, and how many there are."""
         ranks, layout = self.ranks, self.ranks.layout
         return (ranks.expert_tp_rank, layout.expert_tp) if source.expert else (ranks.tp_rank, layout.tp)
 
-    def _owns(self, name: str, source: Source) -> bool:
+    def _owns(self, name: str, source: ParameterSource) -> bool:
         """Whether this rank has the first copy of a parameter."""
         if self.tied and name == "output_layer.weight":  # the copy of the embeddings on the last stage
             return False
         first = self.ranks.first_expert_copy if source.expert else self.ranks.first_copy
         return first and (source.dim is not None or self._part(source)[0] == 0)
 
-    def _sources(self, module: Any) -> Iterator[tuple[str, Source, Tensor]]:
+    def _sources(self, module: Any) -> Iterator[tuple[str, ParameterSource, Tensor]]:
         """The parameters and saved buffers of a module, and where they are in files."""
         layers = [each for each in module.modules() if isinstance(each, TransformerLayer)]
         first_layer = layers[0].layer_number - 1

@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
 from roll.engines.megatron.blocks import DownProjection, PositionRotary, hidden_states
+from roll.engines.megatron.experts import RouterLoad
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
 from roll.engines.megatron.names import ParameterNames, ParameterSource, group_rows, pad_rows, read
 from roll.engines.megatron.package import (
@@ -64,6 +65,7 @@ class MegatronModel:
         self.module: Any = self._build()
         self._experts = num_experts(config.to_dict()) // layout.ep
         self.tensors = list(self._sources(self.module))
+        self.router_load = RouterLoad(self.module, self.core)
 
     def _build(self) -> Any:
         module = GPTModel(
@@ -86,7 +88,7 @@ class MegatronModel:
         if module.post_process:
             module.output_layer.forward = hidden_states
         _mark_shards(module)
-        return module
+        return module.cuda()  # parts of it begin on the host
 
     def vocabulary(self, sampling: Sampling, *, entropy_gradient: bool = False) -> VocabularyPart:
         """This rank's part of the output layer, for a distribution; only on the last stage."""

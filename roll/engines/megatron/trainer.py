@@ -17,6 +17,7 @@ from torch import Tensor
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
+from roll.engines.hf.experts import load_metrics
 from roll.engines.megatron.checkpoint import read_state, write_state
 from roll.engines.megatron.logprob_model import MegatronLogprobModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
@@ -112,7 +113,14 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             self._num_updates += 1
         self._optimizer.zero()
         step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
-        return {**sums.means(), **step}
+        return {**sums.means(), **self._expert_metrics(), **step}
+
+    def _expert_metrics(self) -> dict[str, float]:
+        totals = self.decoder.router_load.totals(self.decoder.device)
+        if totals is None:
+            return {}
+        dist.all_reduce(totals)
+        return load_metrics(self.decoder.router_load.with_experts(totals))
 
     def _all_finite(self, *values: Tensor) -> bool:
         """Whether these values are finite on all ranks."""

@@ -101,4 +101,7 @@ def test_ten_steps_have_the_losses_of_one_process(
     for ours, alone in zip(processes.run(train(processes.trainer(case))), expected, strict=True):
         assert ours["loss/policy"] == pytest.approx(alone["loss/policy"], abs=1e-4)
         assert ours["loss/grad_norm"] == pytest.approx(alone["loss/grad_norm"], rel=1e-3)
+        assert ours.keys() == alone.keys()
+        for metric in ("experts/max_load", "experts/balance", "experts/unused"):
+            assert ours[metric] == pytest.approx(alone[metric], rel=1e-2, abs=1e-3)
     assert expected[0]["loss/grad_norm"] > 0.3

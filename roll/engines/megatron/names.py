@@ -17,6 +17,8 @@ _OUTSIDE = {
     "decoder.final_layernorm.weight": ("model.norm.weight", None),
     "output_layer.weight": ("lm_head.weight", 0),
 }
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+"""Tensors with a row per token, which are padded to a multiple of the tensor-parallel ranks."""
 _ATTENTION = {
     "linear_proj.weight": ("o_proj.weight", 1),
     "q_layernorm.weight": ("q_norm.weight", None),

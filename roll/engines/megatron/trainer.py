@@ -18,7 +18,6 @@ from torch import Tensor
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.engines.hf.experts import load_metrics
-from roll.engines.megatron.checkpoint import read_state, write_state
 from roll.engines.megatron.logprob_model import MegatronLogprobModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
 from roll.engines.native.build import WorkerContext, configure_torch
@@ -150,15 +149,19 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
                 pass
             dist.barrier()
             if resumable:
-                write_state(path, self._optimizer, self.ranks, self._num_updates)
+                from roll.engines.megatron.checkpoint import write_state
+
+                write_state(path, self._optimizer, self.decoder, self._num_updates)
                 dist.barrier()
 
     async def load(self, path: Path) -> None:
-        """Load a save of ranks with the same layout."""
+        """Load a save of ranks with any layout."""
         with self.ranks.blame_peers("a load"):
+            from roll.engines.megatron.checkpoint import read_state
+
             self.decoder.fill(TensorFiles(path), str(path))
             self._optimizer.reload()
-            self._num_updates = read_state(path, self._optimizer, self.ranks)
+            self._num_updates = read_state(path, self._optimizer, self.decoder)
 
     def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         first = next(tensors, None)

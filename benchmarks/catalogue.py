@@ -79,6 +79,11 @@ CATALOGUE = {
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
         goal="under 0.25 s; GAE and GiGPO under 0.5 s",
     ),
+    "layouts": Benchmark(
+        run="benchmarks.layouts:run",
+        about="layouts of backend megatron with the gradient of one process, in six families; needs megatron-core",
+        goal="all of them",
+    ),
     "conformance": Benchmark(
         run="benchmarks.conformance:run",
         about="checks of every loss, advantage and trainer of the package that find no fault",

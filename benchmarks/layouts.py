@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from roll.types import Batch, Spec
 from roll.weights.channel import Shared
 from roll.weights.huggingface import read_tensors, write_model
 
+_UNIT = "layouts with the gradient of one process"
 BOUND = 1e-5
 """Largest difference of gradients, relative to the norm."""
 SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
@@ -44,7 +45,10 @@ FAMILIES = ("Llama 3", "Qwen2", "Qwen3", "Qwen3-MoE", "Mixtral", "DeepSeek-V3")
 
 
 def run() -> Result:
-    """Number of layouts with the gradient of one process, against the number that a family has."""
+    """Number of layouts with the gradient of one process, against the number that the families can have."""
+    if find_spec("megatron") is None:
+        skipped = "megatron-core is not installed"
+        return Result(name="layouts", unit=_UNIT, higher_is_better=True, skipped=skipped)
     passes, total, others = 0, 0, dict[str, str]()
     processes = RankProcesses()
     try:
@@ -60,7 +64,7 @@ def run() -> Result:
         processes.close()
     return Result(
         name="layouts",
-        unit="layouts with the gradient of one process",
+        unit=_UNIT,
         higher_is_better=True,
         ours=float(passes),
         bound=float(total),
@@ -155,8 +159,3 @@ def example(vocab: int, seed: int = 4, num_rows: int = 9) -> Batch:
         turn_trajectory=torch.arange(num_rows),
         turn_rewards=torch.zeros(num_rows),
     )
-
-
-def with_layout(case: LayoutCase, **sizes: int) -> LayoutCase:
-    """The case with another layout."""
-    return replace(case, layout=replace(case.layout, **sizes))

@@ -97,6 +97,10 @@ class MegatronTrain(RoleConfig):
     @model_validator(mode="after")
     def _ranks_divide(self) -> MegatronTrain:
         known, sizes = self.workers is not None or num_devices(self.devices) is not None, self.parallel
+        if not known and max(sizes.size, sizes.ep) > 1:
+            raise ValueError(
+                "workers: no number of ranks is chosen for parallel sizes above 1; name workers or devices"
+            )
         if known and self.num_workers % sizes.size:
             raise ValueError(
                 f"workers ({self.num_workers}) do not divide into groups of parallel.tp ({sizes.tp}) times parallel.cp "

@@ -35,7 +35,7 @@ class Sequences(PackedSeqParams):
     """Context-parallel ranks; None if there is one."""
 
 
-class Norm(nn.Module):
+class SequenceNorm(nn.Module):
     """RMS norm. Its gradient is summed over tensor-parallel ranks, which have different tokens or heads."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
@@ -47,7 +47,7 @@ class Norm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class Attention(nn.Module):
+class PackedCoreAttention(nn.Module):
     """Causal attention within each sequence. With context parallelism each rank computes all tokens of some heads."""
 
     def __init__(self, config: Any, layer_number: int, *_: Any, softmax_scale: float | None = None, **__: Any) -> None:
@@ -93,7 +93,7 @@ def _gather_heads(x: Tensor, group: Any) -> Tensor:
     return collectives.all_to_all_single_autograd(by_rank, None, None, group).transpose(0, 1).flatten(1, 2)
 
 
-class Rotary(nn.Module):
+class PositionRotary(nn.Module):
     """Angles of rotations by the positions of packed tokens, in place of those of one sequence."""
 
     def __init__(self, frequencies: Tensor, *, latent: bool) -> None:

@@ -56,7 +56,7 @@ class _Absent:
     """A class without instances."""
 
 
-class _Stream:
+class _HostStream:
     """A stream or an event: on a host all work is done when a call returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -67,13 +67,13 @@ class _Stream:
 
     wait_stream = wait_event = synchronize = record = wait = _nothing
 
-    def record_event(self, *_: Any) -> _Stream:
-        return _Stream()
+    def record_event(self, *_: Any) -> _HostStream:
+        return _HostStream()
 
     def query(self) -> bool:
         return True
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> _HostStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +87,7 @@ def _replace_cuda() -> None:
     for name in ("memory_allocated", "max_memory_allocated"):
         setattr(cuda, name, lambda *_, **__: 0)
     for name in ("Stream", "Event", "current_stream", "stream", "default_stream"):
-        setattr(cuda, name, _Stream)
+        setattr(cuda, name, _HostStream)
     modules: tuple[Any, ...] = (cuda, torch.cuda.random)
     for module in modules:
         module.get_rng_state = lambda *_, **__: torch.get_rng_state()

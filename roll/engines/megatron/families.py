@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
-from roll.engines.megatron.blocks import Attention, Norm
+from roll.engines.megatron.blocks import PackedCoreAttention, SequenceNorm
 from roll.engines.megatron.package import MLATransformerConfig, TransformerConfig, gpt_layer_specs
 from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.mixed import Precision
@@ -39,15 +39,15 @@ def block_spec(config: Any) -> Any:
     spec: Any = gpt_layer_specs.get_gpt_decoder_block_spec(
         config, use_transformer_engine=False, normalization="RMSNorm"
     )
-    spec.layer_norm = Norm
+    spec.layer_norm = SequenceNorm
     for layer in spec.layer_specs:
         parts = layer.submodules
-        parts.input_layernorm = parts.pre_mlp_layernorm = Norm
+        parts.input_layernorm = parts.pre_mlp_layernorm = SequenceNorm
         attention = parts.self_attention.submodules
-        attention.core_attention = Attention
+        attention.core_attention = PackedCoreAttention
         for name in ("q_layernorm", "k_layernorm", "kv_layernorm"):
             if hasattr(attention, name) and (config.qk_layernorm or config.multi_latent_attention):
-                setattr(attention, name, Norm)
+                setattr(attention, name, SequenceNorm)
     return spec
 
 

@@ -7,6 +7,7 @@ results. Ranks that read different rows run equally many micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -120,8 +121,10 @@ class MegatronLogprobModel(NativeLogprobModel):
         def forward(indices: Iterator[int], module: Any) -> tuple[Tensor, Any]:
             index = next(indices)
             part = parts[index]
-            inputs = _Inputs(part, self)
-            hidden = module(inputs.ids, inputs.positions, None, packed_seq_params=inputs.sequences)
+            inputs = _StageInputs(part, self)
+            counts = backward and bool(part.trained.any())  # an idle micro-batch has no trained tokens
+            with self.decoder.router_load.counting(inputs.num_mine) if counts else nullcontext():
+                hidden = module(inputs.ids, inputs.positions, None, packed_seq_params=inputs.sequences)
             score = partial(self._score, part, inputs, needed[index], sampling, entropy_gradient)
             return hidden, lambda hidden: (read(index, score(hidden)), torch.ones((), dtype=torch.int), {})
 
@@ -138,7 +141,7 @@ class MegatronLogprobModel(NativeLogprobModel):
     def _score(
         self,
         batch: Batch,
-        inputs: _Inputs,
+        inputs: _StageInputs,
         needed: Tensor,
         sampling: Sampling | None,
         entropy_gradient: bool,
@@ -170,7 +173,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         )
 
 
-class _Inputs:
+class _StageInputs:
     """What a rank feeds to the blocks for one micro-batch."""
 
     def __init__(self, batch: Batch, model: MegatronLogprobModel) -> None:
@@ -184,6 +187,9 @@ class _Inputs:
         total = -(-len(flat) // multiple) * multiple
         self.size = total // layout.cp
         self.first = ranks.cp_rank * self.size
+        share = self.size // layout.tp
+        self.num_mine = min(max(0, len(flat) - self.first - ranks.tp_rank * share), share)
+        """Tokens of this rank between layers, where tensor parallelism divides them, without padding."""
         mine = slice(self.first, self.first + self.size)
         ids, positions = (F.pad(row, (0, total - len(flat)))[mine] for row in (flat, self.layout.positions))
         self.ids, self.positions = ids[None], positions[None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
-from roll.engines.megatron.blocks import DownProjection, Rotary, hidden_states
+from roll.engines.megatron.blocks import DownProjection, PositionRotary, hidden_states
+from roll.engines.megatron.experts import RouterLoad
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
-from roll.engines.megatron.names import Names, Source, group_rows, pad_rows, read
+from roll.engines.megatron.names import VOCABULARY, ParameterNames, ParameterSource, group_rows, pad_rows, read
 from roll.engines.megatron.package import (
     ColumnParallelLinear,
     GPTModel,
@@ -34,13 +35,13 @@ _UNTRAINED = ("expert_bias",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class ParameterPiece:
     """One parameter of a rank, as all ranks know it."""
 
     rank: int
     index: int
     """Index among the rank's parameters."""
-    source: Source
+    source: ParameterSource
     part: int
     """Which of the shards."""
     parts: int
@@ -60,10 +61,11 @@ class MegatronModel:
         self.vocab = config.vocab_size
         self.padded_vocab = -(-config.vocab_size // layout.tp) * layout.tp
         self.tied = bool(config.tie_word_embeddings)
-        self._names = Names.of(config.model_type)
+        self._names = ParameterNames.of(config.model_type)
         self.module: Any = self._build()
         self._experts = num_experts(config.to_dict()) // layout.ep
         self.tensors = list(self._sources(self.module))
+        self.router_load = RouterLoad(self.module, self.core)
 
     def _build(self) -> Any:
         module = GPTModel(
@@ -77,7 +79,7 @@ class MegatronModel:
             share_embeddings_and_output_weights=self.tied,
             parallel_output=True,
         )
-        rotary = Rotary(rotary_frequencies(self.config), latent=self._names.latent)
+        rotary = PositionRotary(rotary_frequencies(self.config), latent=self._names.latent)
         for each in module.modules():
             if hasattr(each, "rotary_pos_emb"):
                 each.rotary_pos_emb = rotary
@@ -86,7 +88,7 @@ class MegatronModel:
         if module.post_process:
             module.output_layer.forward = hidden_states
         _mark_shards(module)
-        return module
+        return module.cuda()  # parts of it begin on the host
 
     def vocabulary(self, sampling: Sampling, *, entropy_gradient: bool = False) -> VocabularyPart:
         """This rank's part of the output layer, for a distribution; only on the last stage."""
@@ -104,15 +106,26 @@ class MegatronModel:
     @torch.no_grad()
     def fill(self, tensors: Mapping[str, Any], where: str) -> None:
         """Copy this rank's part of the tensors of a model directory, which are read one by one."""
-        groups = self.core.num_query_groups or self.core.num_attention_heads
         for name, source, target in self.tensors:
-            parts = [read(tensors, each, where) for each in source.names]
-            if "embedding" in name or "output_layer" in name:
-                parts = [pad_rows(part, self.padded_vocab) for part in parts]
-            rank, size = self._part(source)
-            shard = source.shard(parts, rank, size, groups)
+            shard = self.cut(source, [read(tensors, each, where) for each in source.names])
             assert shard.shape == target.shape, f"{name}: {tuple(shard.shape)} in files, {tuple(target.shape)} here"
             target.copy_(shard)
+
+    def cut(self, source: ParameterSource, parts: Sequence[Tensor]) -> Tensor:
+        """This rank's part of a parameter, from tensors of files."""
+        if source.names[0] in VOCABULARY:
+            parts = [pad_rows(part, self.padded_vocab) for part in parts]
+        return source.shard(parts, *self.part_of(source), self._groups)
+
+    def join(self, source: ParameterSource, shards: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The tensors of files, from the parts of a parameter."""
+        whole = source.whole(shards, self._groups, group_rows(self.core))
+        return {name: tensor[: self.vocab] if name in VOCABULARY else tensor for name, tensor in whole.items()}
+
+    @property
+    def _groups(self) -> int:
+        """Groups of heads that share keys and values."""
+        return self.core.num_query_groups or self.core.num_attention_heads
 
     def local_parts(self, dtype: torch.dtype | None = None) -> Iterator[Tensor]:
         """The tensors of this rank of which it has the first copy, rounded to `dtype` except for buffers."""
@@ -122,7 +135,6 @@ class MegatronModel:
 
     def named_tensors(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """On rank 0 all tensors under their names in files, one by one; the other ranks send theirs and yield none."""
-        groups = self.core.num_query_groups or self.core.num_attention_heads
         rows: list[Tensor] = []
         for piece in self._plan(dtype):
             shard = self._fetch(piece, dtype)
@@ -131,12 +143,10 @@ class MegatronModel:
             assert shard is not None
             rows.append(shard)
             if piece.part == piece.parts - 1:
-                for name, whole in piece.source.whole(rows, groups, group_rows(self.core)).items():
-                    outside = "embed_tokens" in name or "lm_head" in name
-                    yield name, whole[: self.vocab] if outside else whole
+                yield from self.join(piece.source, rows).items()
                 rows = []
 
-    def _fetch(self, piece: Piece, dtype: torch.dtype | None) -> Tensor | None:
+    def _fetch(self, piece: ParameterPiece, dtype: torch.dtype | None) -> Tensor | None:
         """On rank 0 a piece of any rank."""
         if piece.rank == self.ranks.rank:
             tensor = _rounded(self.tensors[piece.index][2], dtype)
@@ -153,15 +163,15 @@ class MegatronModel:
     def device(self) -> torch.device:
         return self.tensors[0][2].device
 
-    def _plan(self, dtype: torch.dtype | None) -> list[Piece]:
+    def _plan(self, dtype: torch.dtype | None) -> list[ParameterPiece]:
         """The pieces of all ranks, each once: those of one parameter follow one another, in the order of its parts."""
         mine = [
-            Piece(
+            ParameterPiece(
                 rank=self.ranks.rank,
                 index=index,
                 source=source,
-                part=self._part(source)[0] if source.dim is not None else 0,
-                parts=self._part(source)[1] if source.dim is not None else 1,
+                part=self.part_of(source)[0],
+                parts=self.part_of(source)[1],
                 shape=tuple(tensor.shape),
                 dtype=_rounded(tensor, dtype).dtype,
             )
@@ -170,24 +180,27 @@ class MegatronModel:
         ]
         every: list[Any] = [None] * self.ranks.layout.size
         dist.all_gather_object(every, mine)
-        by_names: dict[tuple[str, ...], dict[int, Piece]] = {}
+        by_names: dict[tuple[str, ...], dict[int, ParameterPiece]] = {}
         for piece in (each for pieces in every for each in pieces):
             by_names.setdefault(piece.source.names, {}).setdefault(piece.part, piece)
         return [pieces[part] for pieces in by_names.values() for part in sorted(pieces)]
 
-    def _part(self, source: Source) -> tuple[int, int]:
-        """Which shard of a parameter this rank has, and how many there are."""
+    def part_of(self, source: ParameterSource) -> tuple[int, int]:
+        """Which part of a parameter this rank has, and how many there are."""
         ranks, layout = self.ranks, self.ranks.layout
+        if source.dim is None:
+            return 0, 1
         return (ranks.expert_tp_rank, layout.expert_tp) if source.expert else (ranks.tp_rank, layout.tp)
 
-    def _owns(self, name: str, source: Source) -> bool:
+    def _owns(self, name: str, source: ParameterSource) -> bool:
         """Whether this rank has the first copy of a parameter."""
         if self.tied and name == "output_layer.weight":  # the copy of the embeddings on the last stage
             return False
-        first = self.ranks.first_expert_copy if source.expert else self.ranks.first_copy
-        return first and (source.dim is not None or self._part(source)[0] == 0)
+        if source.expert:
+            return self.ranks.first_expert_copy
+        return self.ranks.first_copy and (source.dim is not None or self.ranks.tp_rank == 0)
 
-    def _sources(self, module: Any) -> Iterator[tuple[str, Source, Tensor]]:
+    def _sources(self, module: Any) -> Iterator[tuple[str, ParameterSource, Tensor]]:
         """The parameters and saved buffers of a module, and where they are in files."""
         layers = [each for each in module.modules() if isinstance(each, TransformerLayer)]
         first_layer = layers[0].layer_number - 1

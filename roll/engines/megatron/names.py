@@ -17,6 +17,8 @@ _OUTSIDE = {
     "decoder.final_layernorm.weight": ("model.norm.weight", None),
     "output_layer.weight": ("lm_head.weight", 0),
 }
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+"""Tensors with a row per token, which are padded to a multiple of the tensor-parallel ranks."""
 _ATTENTION = {
     "linear_proj.weight": ("o_proj.weight", 1),
     "q_layernorm.weight": ("q_norm.weight", None),
@@ -40,7 +42,7 @@ _SWIGLU = ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ParameterSource:
     """The tensors of Hugging Face files that make up one parameter, and how tensor parallelism cuts them."""
 
     names: tuple[str, ...]
@@ -75,7 +77,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class ParameterNames:
     """The names of one family."""
 
     latent: bool
@@ -86,16 +88,16 @@ class Names:
     """Gate, input and output of an expert."""
 
     @classmethod
-    def of(cls, model_type: str) -> Names:
+    def of(cls, model_type: str) -> ParameterNames:
         """The names of a family."""
         if model_type == "mixtral":
             return cls(latent=False, mlp="block_sparse_moe", experts=("w1", "w3", "w2"))
         return cls(latent=model_type == "deepseek_v3")
 
-    def source(self, name: str, *, first_layer: int, first_expert: int) -> Source:
+    def source(self, name: str, *, first_layer: int, first_expert: int) -> ParameterSource:
         """The source of a parameter or buffer of this rank, whose layers and experts begin at these."""
         if name in _OUTSIDE:
-            return Source(names=(_OUTSIDE[name][0],), dim=_OUTSIDE[name][1])
+            return ParameterSource(names=(_OUTSIDE[name][0],), dim=_OUTSIDE[name][1])
         match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", name)
         if match is None:
             raise ConfigError(
@@ -103,24 +105,24 @@ class Names:
             )
         layer, rest = f"model.layers.{int(match[1]) + first_layer}.", match[2]
         if rest in _NORMS:
-            return Source(names=(layer + _NORMS[rest],), dim=None)
+            return ParameterSource(names=(layer + _NORMS[rest],), dim=None)
         kind, _, last = rest.partition(".")
         if kind == "self_attention":
             return self._attention(f"{layer}self_attn.", last)
         return self._mlp(layer, last, first_expert)
 
-    def _attention(self, prefix: str, rest: str) -> Source:
+    def _attention(self, prefix: str, rest: str) -> ParameterSource:
         if rest.startswith("linear_qkv."):
             last = rest.rpartition(".")[2]
-            return Source(names=tuple(f"{prefix}{each}_proj.{last}" for each in "qkv"), dim=0, order="groups")
+            return ParameterSource(names=tuple(f"{prefix}{each}_proj.{last}" for each in "qkv"), dim=0, order="groups")
         file_name, dim = (_LATENT if self.latent else _ATTENTION)[rest]
-        return Source(names=(prefix + file_name,), dim=dim)
+        return ParameterSource(names=(prefix + file_name,), dim=dim)
 
-    def _mlp(self, layer: str, rest: str, first_expert: int) -> Source:
+    def _mlp(self, layer: str, rest: str, first_expert: int) -> ParameterSource:
         if rest == "router.weight":
-            return Source(names=(f"{layer}{self.mlp}.gate.weight",), dim=None)
+            return ParameterSource(names=(f"{layer}{self.mlp}.gate.weight",), dim=None)
         if rest == "router.expert_bias":
-            return Source(names=(f"{layer}{self.mlp}.gate.e_score_correction_bias",), dim=None)
+            return ParameterSource(names=(f"{layer}{self.mlp}.gate.e_score_correction_bias",), dim=None)
         if match := re.fullmatch(r"experts\.local_experts\.(\d+)\.(linear_fc[12])\.weight", rest):
             prefix = f"{layer}{self.mlp}.experts.{int(match[1]) + first_expert}."
             return _gated(prefix, self.experts, match[2], expert=True)
@@ -128,11 +130,11 @@ class Names:
         return _gated(prefix, _SWIGLU, rest.removeprefix("shared_experts.").partition(".")[0], expert=False)
 
 
-def _gated(prefix: str, parts: tuple[str, str, str], linear: str, *, expert: bool) -> Source:
+def _gated(prefix: str, parts: tuple[str, str, str], linear: str, *, expert: bool) -> ParameterSource:
     gate, up, down = (f"{prefix}{part}.weight" for part in parts)
     if linear == "linear_fc1":
-        return Source(names=(gate, up), dim=0, expert=expert)
-    return Source(names=(down,), dim=1, expert=expert)
+        return ParameterSource(names=(gate, up), dim=0, expert=expert)
+    return ParameterSource(names=(down,), dim=1, expert=expert)
 
 
 def group_rows(config: Any) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
-from roll.engines.megatron.checkpoint import read_state, write_state
+from roll.engines.hf.experts import load_metrics
 from roll.engines.megatron.logprob_model import MegatronLogprobModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
 from roll.engines.native.build import WorkerContext, configure_torch
@@ -112,7 +112,14 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             self._num_updates += 1
         self._optimizer.zero()
         step = {"loss/grad_norm": float(norm), "loss/lr": lr, "loss/refused": float(not finite)}
-        return {**sums.means(), **step}
+        return {**sums.means(), **self._expert_metrics(), **step}
+
+    def _expert_metrics(self) -> dict[str, float]:
+        totals = self.decoder.router_load.totals(self.decoder.device)
+        if totals is None:
+            return {}
+        dist.all_reduce(totals)
+        return load_metrics(self.decoder.router_load.with_experts(totals))
 
     def _all_finite(self, *values: Tensor) -> bool:
         """Whether these values are finite on all ranks."""
@@ -142,15 +149,19 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
                 pass
             dist.barrier()
             if resumable:
-                write_state(path, self._optimizer, self.ranks, self._num_updates)
+                from roll.engines.megatron.checkpoint import write_state
+
+                write_state(path, self._optimizer, self.decoder, self._num_updates)
                 dist.barrier()
 
     async def load(self, path: Path) -> None:
-        """Load a save of ranks with the same layout."""
+        """Load a save of ranks with any layout."""
         with self.ranks.blame_peers("a load"):
+            from roll.engines.megatron.checkpoint import read_state
+
             self.decoder.fill(TensorFiles(path), str(path))
             self._optimizer.reload()
-            self._num_updates = read_state(path, self._optimizer, self.ranks)
+            self._num_updates = read_state(path, self._optimizer, self.decoder)
 
     def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
         first = next(tensors, None)

@@ -63,7 +63,7 @@ def score(hidden: Tensor, part: VocabularyPart, ids: Tensor) -> tuple[Tensor, Te
     """
     if part.sampling.top_k or part.sampling.top_p < 1.0:
         return _score_whole(hidden, part, ids)
-    result: tuple[Tensor, Tensor] = _Likelihood.apply(hidden, part.weight[: part.rows], ids, part)
+    result: tuple[Tensor, Tensor] = _VocabularyLikelihood.apply(hidden, part.weight[: part.rows], ids, part)
     return result
 
 
@@ -78,14 +78,14 @@ def _score_whole(hidden: Tensor, part: VocabularyPart, ids: Tensor) -> tuple[Ten
 
 
 def _score_chunk(hidden: Tensor, weight: Tensor, ids: Tensor, part: VocabularyPart) -> tuple[Tensor, Tensor]:
-    logits = _Gather.apply(wide_product(hidden, weight).float(), part.group)[:, : part.total]
+    logits = _GatherColumns.apply(wide_product(hidden, weight).float(), part.group)[:, : part.total]
     logprobs = restrict(logits, part.sampling, keep=ids).log_softmax(-1)
     with torch.set_grad_enabled(part.entropy_gradient and torch.is_grad_enabled()):
         entropies = -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(-1)
     return logprobs.gather(-1, ids.unsqueeze(-1)).squeeze(-1), entropies
 
 
-class _Gather(Function):
+class _GatherColumns(Function):
     """The columns of all ranks side by side; each rank continues with the gradient of its own."""
 
     @staticmethod
@@ -104,7 +104,7 @@ class _Gather(Function):
         return gradient[:, first : first + ctx.width], None
 
 
-class _Likelihood(Function):
+class _VocabularyLikelihood(Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, part: VocabularyPart) -> tuple[Tensor, Tensor]:
         narrow, size = head.to(hidden.dtype), part.chunk

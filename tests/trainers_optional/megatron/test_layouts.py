@@ -84,11 +84,18 @@ def test_logprobs_and_entropies_without_the_whole_vocabulary(
     assert metrics == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(("family", "name"), [("Qwen3-MoE", "tp2 ep2"), ("DeepSeek-V3", "tp2 pp2")])
+@pytest.mark.parametrize(
+    ("family", "name", "changes"),
+    [
+        ("Qwen3", "tp2 pp2", {"tie_word_embeddings": True}),
+        ("Qwen3-MoE", "tp2 ep2", {}),
+        ("DeepSeek-V3", "tp2 pp2", {}),
+    ],
+)
 def test_ten_steps_have_the_losses_of_one_process(
-    family: str, name: str, processes: RankProcesses, tmp_path: Path
+    family: str, name: str, changes: Any, processes: RankProcesses, tmp_path: Path
 ) -> None:
-    reference = Reference(family, tmp_path)
+    reference = Reference(family, tmp_path, **changes)
     case = reference.case(layout(name), optimizer=Optimizer(lr=1e-3, weight_decay=0.1, max_grad_norm=0.3))
 
     async def train(engine: Any) -> list[dict[str, float]]:
@@ -101,4 +108,7 @@ def test_ten_steps_have_the_losses_of_one_process(
     for ours, alone in zip(processes.run(train(processes.trainer(case))), expected, strict=True):
         assert ours["loss/policy"] == pytest.approx(alone["loss/policy"], abs=1e-4)
         assert ours["loss/grad_norm"] == pytest.approx(alone["loss/grad_norm"], rel=1e-3)
+        assert ours.keys() == alone.keys()
+        for metric in {"experts/max_load", "experts/balance", "experts/unused"} & ours.keys():
+            assert ours[metric] == pytest.approx(alone[metric], rel=1e-2, abs=1e-3)
     assert expected[0]["loss/grad_norm"] > 0.3

@@ -1,6 +1,5 @@
 """The contract of trainers, publication, checkpoints and refusals of backend megatron, over real ranks."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +66,56 @@ def test_it_resumes_from_its_save(family: str, name: str, processes: RankProcess
 
     assert processes.run(save_and_continue()) == processes.run(resume())
 
-    async def resume_with(other: MegatronLayout) -> None:
-        engine = processes.trainer(replace(case, layout=other))
+
+@pytest.mark.parametrize(
+    ("family", "saved", "resumed", "changes"),
+    [
+        ("Qwen3", "tp2 pp2", "dp2", {"vocab_size": 95, "tie_word_embeddings": True}),
+        ("Qwen2", "pp2", "tp2", {}),
+        ("Qwen3-MoE", "tp2", "pp2 ep2", {}),
+        ("DeepSeek-V3", "pp2 ep2", "tp2 ep2", {}),
+    ],
+)
+def test_a_save_resumes_in_another_layout(
+    family: str, saved: str, resumed: str, changes: Any, processes: RankProcesses, tmp_path: Path
+) -> None:
+    reference, path, batches = (
+        Reference(family, tmp_path, **changes),
+        tmp_path / "saved",
+        [example(95, 1), example(95, 2)],
+    )
+
+    async def train(name: str, *, first: bool) -> dict[str, float]:
+        engine = processes.trainer(reference.case(layout(name), optimizer=ADAMW))
+        await engine.start()
+        if first:
+            await engine.update(batches[0], CLIPPED)
+            await engine.save(path)
+        else:
+            await engine.load(path)
+        await engine.update(batches[1], CLIPPED)
+        result = await engine.update(batches[0], CLIPPED)
+        await engine.stop()
+        return result
+
+    expected, ours = (processes.run(train(name, first=first)) for name, first in ((saved, True), (resumed, False)))
+    assert ours["loss/policy"] == pytest.approx(expected["loss/policy"], abs=1e-4)
+    assert ours["loss/grad_norm"] == pytest.approx(expected["loss/grad_norm"], rel=1e-2)
+
+
+def test_state_of_another_backend_is_refused(processes: RankProcesses, tmp_path: Path) -> None:
+    reference = Reference("Qwen3", tmp_path)
+
+    async def load() -> None:
+        engine = processes.trainer(reference.case(layout("dp2"), optimizer=ADAMW))
         await engine.start()
         try:
-            await engine.load(path)
+            await engine.load(reference.path)
         finally:
             await engine.stop()
 
-    with pytest.raises(ConfigError, match="optimizer state is of"):
-        processes.run(resume_with(layout("tp2")))
+    with pytest.raises(ConfigError, match="the backend that saved the run, megatron"):
+        processes.run(load())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +151,8 @@ def test_published_weights_are_those_of_the_directory(
         assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("name", ["tp2 pp2", "cp2"])
+@pytest.mark.sweep(keep=1)
+@pytest.mark.parametrize("name", ["tp2 pp2", "cp2", "dp2"])
 def test_the_conformance_kit_finds_no_fault(name: str, processes: RankProcesses, tmp_path: Path) -> None:
     reference = Reference("Qwen3", tmp_path, num_hidden_layers=2)
 

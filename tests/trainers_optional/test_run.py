@@ -31,18 +31,30 @@ ray: {cpu_slots: 8}
 """
 
 
-def test_a_run_with_a_critic_and_a_reference_is_verified_and_resumes(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text(RUN)
-    first = call(tmp_path, "train", str(file), f"directory={tmp_path}", "steps=2")
-    assert first.code == 0, first
-    more = call(tmp_path, "resume", "run", "steps=4")
-    assert more.code == 0, more
-    lines = [line for line in read_lines(tmp_path / "run/metrics.jsonl") if "reward/mean" in line]
+def test_every_version_of_a_run_with_a_critic_and_a_reference_is_verified(tmp_path: Path) -> None:
+    start(tmp_path, "train", "run.yaml", "directory=.")
+    assert_trained(tmp_path)
+
+
+@pytest.mark.sweep
+def test_a_stopped_run_resumes(tmp_path: Path) -> None:
+    start(tmp_path, "train", "run.yaml", "directory=.", "steps=2")
+    start(tmp_path, "resume", "run", "steps=4")
+    assert_trained(tmp_path)
+
+
+def start(folder: Path, *arguments: str) -> None:
+    (folder / "run.yaml").write_text(RUN)
+    ended = call(folder, *arguments)
+    assert ended.code == 0, ended
+
+
+def assert_trained(folder: Path) -> None:
+    lines = [line for line in read_lines(folder / "run/metrics.jsonl") if "reward/mean" in line]
     assert len(lines) == 4
     assert all(line["loss/refused"] == 0 and line["critic/refused"] == 0 for line in lines)
     assert all(line["sampler_mismatch/max"] < 1e-3 for line in lines)
-    reader = Reader(tmp_path / "run/journal.db")
+    reader = Reader(folder / "run/journal.db")
     published = [entry.event for entry in reader.events(WeightsPublished)]
     reader.close()
     assert len(published) >= 5

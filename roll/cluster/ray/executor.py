@@ -157,7 +157,7 @@ class RayExecutor:
             cluster.fail(f"ray: the cluster at {address} is gone; start it again, then `roll resume` the run")
 
     async def _kill_stopped(self) -> None:
-        """Whatever the run waits for: also while workers are set up, when nothing else looks for them."""
+        """Kill workers whose process is stopped, in every phase: while they are set up, nothing else looks for them."""
         limit_s, checks = self.config.hang_timeout_s, Counter[tuple[str, int]]()
         while True:
             await asyncio.sleep(limit_s / _CHECKS)

@@ -1,6 +1,6 @@
-"""What megatron-core needs to run without CUDA: stand-ins for `torch.cuda`, and tensors "on CUDA" that are on the host.
+"""What megatron-core needs to run without CUDA: substitutes for `torch.cuda`, and tensors "on CUDA" that are on the host.
 
-Megatron-Core names CUDA devices, streams and types directly. The stand-ins are process-wide, so `install` is called
+Megatron-Core names CUDA devices, streams and types directly. The substitutes are process-wide, so `install` is called
 only in processes that hold a rank, and does nothing where a GPU is visible.
 """
 
@@ -24,7 +24,7 @@ _installed = False
 
 
 def install() -> None:
-    """Install the stand-ins, before `megatron.core` is imported; once per process."""
+    """Install the substitutes, before `megatron.core` is imported; once per process."""
     global _installed
     if _installed or torch.cuda.is_available():
         return

@@ -59,7 +59,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         self.ranks.leave()
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
-        raise ConfigError("megatron: its weights stay on their device; give the trainer devices of its own")
+        raise ConfigError("megatron: its weights stay on their device; give the trainer devices that no other role has")
 
     @property
     def _module(self) -> Any:

@@ -86,7 +86,7 @@ def _score_chunk(hidden: Tensor, weight: Tensor, ids: Tensor, part: VocabularyPa
 
 
 class _GatherColumns(Function):
-    """The columns of all ranks side by side; each rank continues with the gradient of its own."""
+    """The columns of all ranks side by side; each rank continues with the gradient of its columns."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:

@@ -152,7 +152,7 @@ def test_published_weights_are_those_of_the_directory(
 
 
 @pytest.mark.sweep(keep=1)
-@pytest.mark.parametrize("name", ["tp2 pp2", "cp2", "dp2"])
+@pytest.mark.parametrize("name", ["tp2", "tp2 pp2", "cp2", "dp2"])
 def test_the_conformance_kit_finds_no_fault(name: str, processes: RankProcesses, tmp_path: Path) -> None:
     reference = Reference("Qwen3", tmp_path, num_hidden_layers=2)
 

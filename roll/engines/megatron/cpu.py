@@ -1,4 +1,4 @@
-"""What megatron-core needs to run without CUDA: substitutes for `torch.cuda`, and for tensors on CUDA those on the host.
+"""What megatron-core needs to run without CUDA: substitutes for `torch.cuda`, and host tensors in place of CUDA ones.
 
 Megatron-Core names CUDA devices, streams and types directly. The substitutes are process-wide, so `install` is called
 only in processes that hold a rank, and does nothing where a GPU is visible.

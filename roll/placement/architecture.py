@@ -21,6 +21,8 @@ class ModelCounts:
     parameters: int
     active_parameters: int
     """Parameters that one token uses: of the experts only those that it chooses."""
+    expert_parameters: int
+    """Parameters of all experts among which tokens choose."""
     layer_parameters: int
     """Parameters of the largest layer."""
     layer_row: int
@@ -73,6 +75,11 @@ class Architecture:
     def active_parameters(self) -> int:
         """Parameters that one token uses."""
         return self.parameters if self.counts is None else self.counts.active_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts among which tokens choose."""
+        return 0 if self.counts is None else self.counts.expert_parameters
 
     def adapter_parameters(self, lora: Lora) -> int:
         """Parameters of the adapters of all layers."""

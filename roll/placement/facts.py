@@ -30,6 +30,8 @@ class RoleFacts:
     cp: int = 1
     pp: int = 1
     """Stages of a trainer of backend megatron, which may be on several nodes."""
+    ep: int = 1
+    """Devices of a stage of such a trainer that share the experts of each layer."""
     model: Architecture | None
     """None if its dimensions are unknown."""
     trains: bool = False
@@ -156,6 +158,7 @@ def _training(section: Any, *, shared: bool) -> dict[str, Any]:
         "tp": 1 if parallel is None else parallel.tp,
         "cp": 1 if parallel is None else parallel.cp,
         "pp": getattr(parallel, "pp", 1),
+        "ep": getattr(parallel, "ep", 1),
         "trains": True,
         "adaptive": section.optimizer.kind != "sgd",
         "weight_bytes": _BF16 if half and not getattr(section, "float32_compute", False) else _FP32,

@@ -5,7 +5,7 @@
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
 | of these, master weights | deepspeed | 4 bytes per parameter in the optimizer; what `zero_stage` divides |
-| of megatron | trainers | weights and gradients divided by tp x pp, also of experts; AdamW's state by all devices |
+| of megatron | trainers | weights and gradients by tp x pp, of experts by ep x pp; AdamW's state by all devices |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
@@ -216,7 +216,7 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         return
     devices = len(placement.devices) if role.backend != "native" else 1
     megatron, zero = role.backend == "megatron", role.backend == "deepspeed"
-    shards = role.tp * role.pp if megatron else devices
+    shards = _megatron_shards(role, model) if megatron else devices
     parameters = 0 if role.offload else model.parameters / (1 if "weights" in role.whole else max(1, shards))
     yield from in_each("weights", parameters * (role.weight_bytes if zero else role.master_bytes or role.weight_bytes))
     if role.master_bytes and shards == 1 and not zero:
@@ -237,6 +237,12 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
             yield from in_each("gathered", whole, "update", "weight_sync", temporary=True)
     if role.role == "actor_train":
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
+
+
+def _megatron_shards(role: RoleFacts, model: Architecture) -> float:
+    """How many times the weights of a rank are in the model: experts are divided by `ep`, or by `tp` if that is 1."""
+    experts, parts = model.expert_parameters, role.ep if role.ep > 1 else role.tp
+    return model.parameters / ((model.parameters - experts) / role.tp + experts / parts) * role.pp
 
 
 def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: int) -> tuple[float, float]:

@@ -131,6 +131,23 @@ def test_a_large_mixture_is_planned_in_seconds_without_memory_for_it(tmp_path: P
     assert "experts: a token uses 3,35" in text and " ? " not in text
 
 
+@pytest.mark.parametrize(
+    ("layout", "experts", "others"),
+    [("tp: 4, ep: 4", 4, 4), ("tp: 2, ep: 8, pp: 1", 8, 2), ("ep: 4, pp: 2", 8, 2), ("tp: 4, pp: 2", 8, 8)],
+)
+def test_megatron_divides_experts_by_ep_and_other_weights_by_tp(
+    layout: str, experts: int, others: int, tmp_path: Path
+) -> None:
+    directory(tmp_path, LARGE)
+    train = f"actor_train={{backend: megatron, parallel: {{{layout}}}, devices: 0-7, activation_checkpointing: true}}"
+    plan = planned(tmp_path, "2x8xH200", train, "actor_infer={backend: vllm, dtype: bfloat16, devices: 8-15}")
+    routed = 48 * 128 * 3 * 2048 * 768
+    expected = 4 * (routed / experts + (30_532_122_624 - routed) / others)
+    assert share(plan, "actor_train", "weights", "update") == pytest.approx(expected, rel=1e-6)
+    assert share(plan, "actor_train", "gradients", "update") == pytest.approx(expected, rel=1e-6)
+    assert share(plan, "actor_train", "optimizer", "update") == pytest.approx(8 * 30_532_122_624 / 8, rel=1e-6)
+
+
 def test_sequences_of_a_model_of_transformers_are_not_divided(tmp_path: Path) -> None:
     directory(tmp_path, LARGE)
     settings = ["actor_train={backend: fsdp2, dtype: bfloat16}", "actor_infer={backend: vllm, dtype: bfloat16}"]

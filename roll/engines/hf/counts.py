@@ -49,10 +49,12 @@ def architecture_of_model(model: Any) -> Architecture:
     heads, kv_heads, key_dim, value_dim = _attention(config)
     parameters = sum(each.numel() for each in model.parameters())
     chosen = _num_chosen(config)
-    inactive = sum(int(size * (1 - min(chosen / num, 1))) for layer in layers for _, num, size in _experts(layer))
+    experts = [(num, size) for layer in layers for _, num, size in _experts(layer)]
+    inactive = sum(int(size * (1 - min(chosen / num, 1))) for num, size in experts)
     counts = ModelCounts(
         parameters=parameters,
         active_parameters=parameters - inactive,
+        expert_parameters=sum(size for _, size in experts),
         layer_parameters=max(sum(each.numel() for each in layer.parameters()) for layer in layers),
         layer_row=max(_layer_row(layer, config, hidden) for layer in layers),
         score_bytes=4 * heads * _score_copies(config, layers[0]),

@@ -255,9 +255,9 @@ function drawFindings(node, jumps, page) {
     const fell = jump.after < jump.before;
     const name = series.domain === undefined ? "The reward" : ["The reward of ", element("strong", {}, series.domain)];
     const change = [
-      ` ${fell ? "fell" : "rose"} suddenly from ${number(jump.before)} to ${number(jump.after)} `,
+      ` ${fell ? "fell" : "rose"} suddenly `,
       element("strong", {}, `at step ${jump.step}`),
-      ". ",
+      `, from ${number(jump.before)} to ${number(jump.after)}, each the mean of up to ten steps. `,
     ];
     const before = stepRange(
       Math.max(1, Number(String(jump.step).split(":")[0]) - 1),

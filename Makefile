@@ -121,7 +121,7 @@ $(TRAINERS)/.installed: Makefile pyproject.toml constraints.txt
 	@echo "installing $(TRAINERS_PACKAGES) with the pinned torch"
 	$(TRAINERS_PIP) torch==2.13.0 setuptools wheel
 	DS_BUILD_OPS=0 $(TRAINERS_PIP) --no-build-isolation $(TRAINERS_PACKAGES)
-	$(TRAINERS_PIP) --editable . pytest hypothesis
+	$(TRAINERS_PIP) --editable . pytest pytest-xdist hypothesis
 	touch $@
 
 setup-trainers: $(TRAINERS)/.installed

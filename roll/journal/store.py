@@ -93,8 +93,8 @@ class Reader:
     def tally(self, *, after: int = 0) -> JournalTally:
         """Numbers of events with ids above `after`; much faster than reading them."""
         with self.snapshot(), report_damage(self.path):
-            kinds = self._connection.execute(_KINDS, (after,)).fetchall()
-            ended = self._connection.execute(_STATUSES, (after,)).fetchall()
+            kinds = self._connection.execute(KINDS_SINCE, (after,)).fetchall()
+            ended = self._connection.execute(STATUSES_SINCE, (after,)).fetchall()
         ids = [row[2] for row in (*kinds, *ended)]
         return JournalTally(
             position=max(ids, default=after),
@@ -271,10 +271,10 @@ class Activity:
 
 
 _EVENTS = "SELECT id, time, kind, body, NULL, NULL, NULL, NULL, NULL, NULL FROM events WHERE id > :after"
-_KINDS = "SELECT kind, COUNT(*), MAX(id), time, step, version FROM events WHERE id > ? GROUP BY +kind"
+KINDS_SINCE = "SELECT kind, COUNT(*), MAX(id), time, step, version FROM events WHERE id > ? GROUP BY +kind"
 """SQLite takes the columns without an aggregate from the row with the highest id. The plus keeps it from reading the
 whole index of kinds: only the new rows are read."""
-_STATUSES = "SELECT status, COUNT(*), MAX(id) FROM trajectories WHERE id > ? GROUP BY status"
+STATUSES_SINCE = "SELECT status, COUNT(*), MAX(id) FROM trajectories WHERE id > ? GROUP BY status"
 _ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, reason, tokens FROM trajectories
     WHERE id > :after"""
 _TRAJECTORY = 'id, "group", sibling, task, domain, ended, status, reward, tokens, progress_tokens, versions, surplus'

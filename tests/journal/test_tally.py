@@ -1,11 +1,12 @@
 """Numbers of events without the events themselves."""
 
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from roll.journal.events import RolledBack, RunStarted, WeightsPublished
 from roll.journal.records import KindCount
-from roll.journal.store import Journal
+from roll.journal.store import KINDS_SINCE, STATUSES_SINCE, Journal
 
 
 def test_a_tally_has_the_number_and_the_newest_event_of_each_kind(tmp_path: Path) -> None:
@@ -23,3 +24,12 @@ def test_a_tally_has_the_number_and_the_newest_event_of_each_kind(tmp_path: Path
         later = journal.tally(after=3)
         assert (later.position, list(later.kinds)) == (4, ["RolledBack"])
         assert journal.tally(after=4).position == 4
+
+
+def test_a_tally_reads_the_new_rows_alone(tmp_path: Path) -> None:
+    """A scrape per second of a run of weeks would otherwise read all of its events each time."""
+    Journal(tmp_path / "journal.db").close()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        for query in (KINDS_SINCE, STATUSES_SINCE):
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", (7,))]
+            assert plan[0].endswith("USING INTEGER PRIMARY KEY (rowid>?)"), plan

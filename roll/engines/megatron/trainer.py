@@ -25,7 +25,6 @@ from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.packed import to_device
 from roll.engines.native.trainer import (
     ForwardOutput,
-    LogprobSettings,
     MetricSums,
     NativeTrainer,
     NativeTrainerSettings,
@@ -183,12 +182,3 @@ def trainer(
     sends = channel is not None and rank == 0
     end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()
     return MegatronTrainer(model_spec, settings, MegatronRanks(layout, rank), end)
-
-
-def logprob_model(
-    rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext, layout: MegatronLayout
-) -> MegatronLogprobModel:
-    """One rank of a model with fixed weights."""
-    return MegatronLogprobModel(
-        model_spec, replace(settings, device=configure_torch(context)), MegatronRanks(layout, rank)
-    )

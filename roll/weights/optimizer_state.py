@@ -21,6 +21,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 """Of AdamW. SGD has no state except for the number of updates."""
 STEP = "step"
 """Number of AdamW's steps with a tensor, which corrects the bias of its moments."""
+CUSTOM_STATE = "optimizer.pt"
+"""File with the state of a user's optimizer, in a form of its own, which only the native trainer writes and reads."""
 _FOLDER, _DESCRIPTION, _FORMAT = "optimizer", "state.json", 1
 _FILE_BYTES = 2**30
 _RESUME = "resume from another checkpoint"

@@ -53,7 +53,7 @@ class Trainers:
                 await engine.stop()
 
         if backend == "megatron":
-            layout = MegatronLayout(url="", **LAYOUTS[option])
+            layout = MegatronLayout(**{"url": "", **LAYOUTS[option]})
             return self.processes.run(started(self.processes.trainer(self._case(layout))))
         if backend == "native":
             return self.team.run(started(self.reference.alone(self._case(MegatronLayout(url="", size=1)))))

@@ -15,8 +15,7 @@ from roll.device_failure import DEVICE_ERRORS
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import OPTIMIZERS
 from roll.types import Spec
-
-CUSTOM_STATE = "optimizer.pt"
+from roll.weights.optimizer_state import CUSTOM_STATE
 
 
 def build_custom(parameters: Any, spec: Spec) -> torch.optim.Optimizer:
@@ -47,8 +46,6 @@ def write_custom_state(directory: Path, optimizer: torch.optim.Optimizer, num_up
 def read_custom_state(directory: Path, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """Read the state, of which only tensors, numbers, text and containers of them; returns the number of updates."""
     path = directory / CUSTOM_STATE
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file; resume with the optimizer that the run was started with")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:

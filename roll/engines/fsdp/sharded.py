@@ -16,6 +16,7 @@ from roll.config.lora import Lora
 from roll.engines.fsdp.ranks import Ranks
 from roll.engines.native.lora import is_adapter
 from roll.engines.native.mixed import Precision
+from roll.errors import ConfigError
 from roll.weights.digest import Digest
 
 
@@ -100,6 +101,13 @@ class ShardedModel(nn.Module):
         if dim is not None:
             whole = _piece(whole, dim, layout.tp, self.ranks.tp_rank)
         return _piece(whole, 0, layout.size // layout.tp, self.ranks.shard)
+
+    def check_names(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        """Raise `ConfigError`, on all ranks, if a tensor of the model is missing."""
+        for name, parameter in self.named_parameters():
+            for part in self.names_in(name, getattr(parameter, "ds_shape", parameter.shape)):
+                if part not in tensors:
+                    raise ConfigError(f"{where}: tensor {part} is missing; the weights are incomplete")
 
     def names_in(self, name: str, shape: Sequence[int]) -> list[str]:
         """The names of the tensors of a file in a parameter of this shape."""

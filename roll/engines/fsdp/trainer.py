@@ -25,7 +25,7 @@ from roll.engines.fsdp.sharded import ShardedModel, tp_dim
 from roll.engines.hf.experts import ExpertLoad
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
-from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.trainer import (
     LogprobSettings,
     MetricSums,
@@ -40,6 +40,7 @@ from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.buckets import NamedTensor
 from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest, combine, digest
+from roll.weights.huggingface import TensorFiles
 from roll.weights.optimizer_state import OptimizerState, share_of
 
 
@@ -108,10 +109,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
             return self._saver.completed()
 
     async def load(self, path: Path) -> None:
-        """Load a save of any number of ranks."""
-        head = "logits" if self.decoder.score is None else "score"
-        model = self.model_spec.model.model_copy(update={"path": str(path), "shape": None})
-        model_spec = ModelSpec(model=model, head=head, engine=self.model_spec.engine)
+        """Load a save of any trainer, with any ranks; rank 0 reads the weights one tensor at a time."""
         with self.ranks.blame_peers("a load"):
             self._saver.background.forget()  # it was of a controller that has ended
             saved = OptimizerState(path, self.settings.optimizer.kind)
@@ -120,7 +118,9 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 check_base(path, self._frozen_digest())
                 self.decoder.fill(adapter, adapters=True)
             else:
-                self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
+                tensors = TensorFiles(path)
+                self.decoder.check_names(tensors, str(path))
+                self.decoder.fill(tensors)
             self._read_state(saved)
             self._num_updates = saved.num_updates
 

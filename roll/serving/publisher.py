@@ -121,8 +121,8 @@ class Publisher:
         await self.generators.at(rank, Generator.start)
 
     async def _give_weights(self, rank: int) -> None:
-        if self.version < 0 and self._interrupted is None:
-            self.router.mark_ready(rank)  # the first version is not published yet
+        if not self._digests and self._interrupted is None:
+            self.router.mark_ready(rank)  # this process has not published its first version yet
         elif self.transport.concurrent:
             await self._publish_to_replacement(rank)
         else:

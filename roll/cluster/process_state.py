@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 OUT_OF_MEMORY = (
     "the kernel's out-of-memory killer is the usual cause: see dmesg, and lower the number of workers or their memory"
@@ -17,6 +19,22 @@ _STATES = {
     "X": "the process has ended (state X)",
 }
 """States of /proc in which a process does not compute."""
+_LOGGED = re.compile(r'^(?:\{.*"message": ")?([\w+-]+ \d+): process (\d+) on ([^\s"]+)(?:"\})?$', re.MULTILINE)
+
+
+class LoggedProcess(NamedTuple):
+    """A worker's process as its log names it."""
+
+    worker: str
+    pid: int
+    machine: str
+
+
+def logged_process(log: Path) -> LoggedProcess | None:
+    """The last process that a worker's log names, before or after it has ended."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    named = _LOGGED.findall(text)
+    return LoggedProcess(named[-1][0], int(named[-1][1]), named[-1][2]) if named else None
 
 
 def describe_exit(pid: int, code: int | None) -> tuple[str, str]:

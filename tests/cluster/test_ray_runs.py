@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
+from roll.cluster.process_state import logged_process
 from roll.commands import train as commands
-from roll.commands.chaos.workers import LOGGED_WORKER
 from roll.config.load import load
 from roll.journal.events import Event, GeneratorReplaced, WeightsPublished
 from roll.journal.store import Reader
@@ -120,11 +120,11 @@ def test_the_log_of_each_worker_is_json_on_request_and_chaos_still_finds_the_wor
     preflight(loaded)
     commands.train(loaded, overwrite=False)
     for role in ("actor_train", "actor_infer"):
-        log = (file.parent / f"run/logs/{role}-0.log").read_text()
-        entries = [json.loads(line) for line in log.splitlines()]
+        path = file.parent / f"run/logs/{role}-0.log"
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
         assert {(each["run"], each["role"], each["rank"]) for each in entries} == {("run", role, 0)}
         assert re.fullmatch(rf"{role} 0: process \d+ on \S+", entries[0]["message"])
-        assert LOGGED_WORKER.findall(log)[-1][0] == f"{role} 0"
+        assert (found := logged_process(path)) is not None and found.worker == f"{role} 0"
 
 
 class Process:

@@ -200,7 +200,7 @@ class StopsAGenerator(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.01):
-            with suppress(OSError):
+            with suppress(OSError, IndexError):  # there is no such log yet, or nothing in it
                 if self._line in (self._directory / "controller.log").read_text():
                     self.pid = int((self._directory / "logs/actor_infer-1.log").read_text().split()[3])
                     return os.kill(self.pid, signal.SIGSTOP)
@@ -216,6 +216,7 @@ class StopsAGenerator(threading.Thread):
 
 ENGINES_READY = "engines of actor_infer: 2 of 2 are ready"
 PROCESSES_READY = "processes of actor_infer: 2 of 2 are ready"
+STARTING = "starting workers"
 
 
 def test_a_generator_that_is_stopped_before_the_first_version_is_replaced(ray_address: str, folder: Path) -> None:
@@ -228,11 +229,13 @@ def test_a_generator_that_is_stopped_before_the_first_version_is_replaced(ray_ad
 
 
 @pytest.mark.faults
-def test_a_generator_that_is_stopped_while_its_engine_starts_ends_the_run_in_one_line(
-    ray_address: str, folder: Path
+@pytest.mark.parametrize("line", [STARTING, PROCESSES_READY])
+def test_a_generator_that_is_stopped_while_it_starts_ends_the_run_in_one_line(
+    line: str, ray_address: str, folder: Path
 ) -> None:
-    with StopsAGenerator(folder / "setup", PROCESSES_READY) as stopped, pytest.raises(WorkerDied) as raised:
-        train(folder, "setup", "actor_infer.workers=2", "ray.hang_timeout_s=4")
+    name = f"stopped-{line.split()[0]}"
+    with StopsAGenerator(folder / name, line) as stopped, pytest.raises(WorkerDied) as raised:
+        train(folder, name, "actor_infer.workers=2", "ray.hang_timeout_s=4")
     assert f"(pid {stopped.pid}) was stopped by a signal" in str(raised.value)
 
 

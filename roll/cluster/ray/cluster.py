@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
 from roll.cluster.pending import PendingCall
-from roll.cluster.process_state import is_stopped, signal_named
+from roll.cluster.process_state import is_stopped, logged_process, signal_named
 from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
 from roll.cluster.ray.config import RayConfig
 from roll.cluster.ray.connection import ray, store
@@ -104,17 +104,17 @@ class RayCluster(Cluster[W]):
         known = await take_up(living or {}, identities, logs, together=together)
         self.taken_up = {rank: worker.seconds for rank, worker in known.items()}
         self._actors = [known[rank].actor if rank in known else self._actor(rank) for rank in range(self.size)]
+        self._processes = [(0, "")] * self.size
         progress, began = StartProgress(f"processes of {self.role}", self.size), time.monotonic()
 
-        async def start(rank: int) -> tuple[int, str]:
+        async def start(rank: int) -> None:
             if rank in known:
-                self._node_of[rank] = known[rank].node
-                return known[rank].process
-            process = await self._build(rank)
+                self._node_of[rank], self._processes[rank] = known[rank].node, known[rank].process
+                return
+            self._processes[rank] = await self._build(rank)
             self.started[rank] = time.monotonic() - began
-            return process
 
-        self._processes = list(await asyncio.gather(*(progress.track(start(rank)) for rank in range(self.size))))
+        await asyncio.gather(*(progress.track(start(rank)) for rank in range(self.size)))
 
     def _identity(self, rank: int) -> str:
         return "" if self._kept is None else f"{self._kept.identity} {self.size} {self.python} {self._slots[rank]}"
@@ -180,18 +180,26 @@ class RayCluster(Cluster[W]):
         ray.kill(self._actors[rank])
         for future, (of, _, _) in list(self._in_flight.items()):
             if of == rank and future.cancel():
-                self._killed[future] = f"(pid {self.pids[rank]}) {stopped}{reason} and was killed"
+                self._killed[future] = f"(pid {self._process(rank)[0]}) {stopped}{reason} and was killed"
 
     def dump_stacks(self, rank: int) -> None:
         self._signal(rank, STACKS)
 
+    def _process(self, rank: int) -> tuple[int, str]:
+        """Id and machine of a worker's process; while it starts, those that its log names."""
+        if self._processes[rank][0]:
+            return self._processes[rank]
+        logged = logged_process(self.log(rank))
+        return (0, "") if logged is None else (logged.pid, logged.machine)
+
     def _signal(self, rank: int, number: int) -> None:
-        pid, host = self._processes[rank]
+        pid, host = self._process(rank)
         if host == socket.gethostname():
             signal_named(pid, f"ray::{self.role} {rank}", number)
 
     def stopped(self, rank: int) -> bool:
-        pid, host = self._processes[rank]
+        """Whether a signal or a debugger has stopped a worker's process; False for one on another machine."""
+        pid, host = self._process(rank)
         return host == socket.gethostname() and is_stopped(pid)
 
     def kill(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import socket
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from roll.cluster.process_state import signal_named
+from roll.cluster.process_state import logged_process, signal_named
 from roll.cluster.ray.connection import ray
 from roll.cluster.ray.keeping import KeptWorkers
 
@@ -94,14 +93,7 @@ async def take_up(
         usable = {}
     for rank in living.keys() - usable.keys():
         ray.kill(living[rank])
-        _kill_logged(logs[rank])
+        process = logged_process(logs[rank])
+        if process is not None and process.machine == socket.gethostname():  # Ray cannot end a stopped one
+            signal_named(process.pid, f"ray::{process.worker}", signal.SIGKILL)
     return usable
-
-
-def _kill_logged(log: Path) -> None:
-    """Kill the last process that a log names, if it runs on this machine: Ray cannot end a stopped one."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    named = re.findall(r"^(\S+ \d+): process (\d+) on (\S+)$", text, re.MULTILINE)
-    if named and named[-1][2] == socket.gethostname():
-        worker, pid, _ = named[-1]
-        signal_named(int(pid), f"ray::{worker}", signal.SIGKILL)

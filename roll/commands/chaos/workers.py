@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from roll.cluster.process_state import logged_process
 from roll.cluster.process_tree import TrackedProcess, command_of, environment_of, find_children, track
 from roll.commands.chaos.outcome import ChaosPlan, InjectedFault
 from roll.config.schema import Run
@@ -29,7 +30,6 @@ _KIND_OF_PROCESS = {"reward worker": "reward", "environment worker": "environmen
 _RAY_KINDS = ("generator", "trainer", "reference", "critic", "teacher", "reward_model", RAYLET, TRANSFER)
 KINDS = (CONTROLLER, *_RAY_KINDS, "reward", "environment", AGENT)
 _RAY_TITLE = re.compile(r"ray::([\w+-]+) (\d+) \(")
-LOGGED_WORKER = re.compile(r'^(?:\{.*"message": ")?([\w+-]+ \d+): process (\d+) on ([^\s"]+)(?:"\})?$', re.MULTILINE)
 _ADDRESS = "OPENAI_BASE_URL"
 IMPOSSIBLE = {(RAYLET, "exception"): "a raylet runs no Python"}
 """Faults that a kind cannot have, with the reason."""
@@ -89,11 +89,11 @@ def transfer_targets(targets: list[Target], *, sends: bool) -> list[Target]:
 def logged_workers(directory: Path) -> Iterator[TrackedProcess]:
     """Ray workers on this machine that the logs of a run name, and whose titles agree."""
     for log in (directory / "logs").glob("*.log"):
-        text = log.read_text(encoding="utf-8", errors="replace")
-        for name, pid, host in LOGGED_WORKER.findall(text)[-1:]:
-            local = host == socket.gethostname()
-            if local and command_of(int(pid)).startswith(f"ray::{name} (") and (process := track(int(pid))):
-                yield process
+        found = logged_process(log)
+        if found is None or found.machine != socket.gethostname():
+            continue
+        if command_of(found.pid).startswith(f"ray::{found.worker} (") and (process := track(found.pid)):
+            yield process
 
 
 def kind_of_role(role: str) -> str:

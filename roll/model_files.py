@@ -56,8 +56,6 @@ def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield "actor_train.backend", fault
         elif fault := layout_fault(config, workers=_num_known_workers(train), **train.parallel.model_dump()):
             yield "actor_train.parallel", fault
-    if isinstance(run.actor_infer, VllmInfer) and run.actor_infer.router_replay:
-        yield "actor_infer.router_replay", "the routers of backend megatron cannot be given experts; leave it out"
     if train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
         yield "actor_train.backend", fault
 

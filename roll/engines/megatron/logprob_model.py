@@ -23,7 +23,13 @@ from roll.engines.megatron.ranks import MegatronRanks
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.model_spec import ModelSpec, architecture, model_directory
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
-from roll.engines.native.trainer import ForwardOutput, LogprobSettings, NativeLogprobModel, first_tokens
+from roll.engines.native.trainer import (
+    ForwardOutput,
+    LogprobSettings,
+    NativeLogprobModel,
+    first_tokens,
+    replay_arguments,
+)
 from roll.errors import ConfigError
 from roll.types import Batch, Sampling
 from roll.weights.huggingface import TensorFiles
@@ -193,4 +199,10 @@ class _StageInputs:
         mine = slice(self.first, self.first + self.size)
         ids, positions = (F.pad(row, (0, total - len(flat)))[mine] for row in (flat, self.layout.positions))
         self.ids, self.positions = ids[None], positions[None]
-        self.sequences = Sequences(layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context)
+        experts = replay_arguments(batch, self.layout).get("experts") if model.model_spec.head == "logits" else None
+        if experts is not None:
+            start = self.first + ranks.tp_rank * share
+            experts = F.pad(experts, (0, 0, 0, 0, 0, total - len(flat)), value=-1)[start : start + share]
+        self.sequences = Sequences(
+            layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context, experts=experts
+        )

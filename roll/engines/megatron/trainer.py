@@ -117,8 +117,10 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         totals = self.decoder.router_load.totals(self.decoder.device)
         if totals is None:
             return {}
+        replayed = self.decoder.router_load.take_replayed(totals.device)
         dist.all_reduce(totals)
-        return load_metrics(self.decoder.router_load.with_experts(totals))
+        dist.all_reduce(replayed)
+        return load_metrics(self.decoder.router_load.with_experts(totals), replayed)
 
     def _all_finite(self, *values: Tensor) -> bool:
         """Whether these values are finite on all ranks."""

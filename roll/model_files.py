@@ -44,6 +44,9 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         )
     if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
+    losses = getattr(run.actor_train, "router_losses", None)
+    if losses is not None and losses.enabled and not _has_experts(Path(run.model.path or "")):
+        yield "actor_train.router_losses", "the model has no experts; leave it out"
 
 
 def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:

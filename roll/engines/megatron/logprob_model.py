@@ -127,7 +127,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         def forward(indices: Iterator[int], module: Any) -> tuple[Tensor, Any]:
             index = next(indices)
             part = parts[index]
-            inputs = _StageInputs(part, self)
+            inputs = _StageInputs(part, self, index)
             counts = backward and bool(part.trained.any())  # an idle micro-batch has no trained tokens
             with self.decoder.router_load.counting(inputs.num_mine) if counts else nullcontext():
                 hidden = module(inputs.ids, inputs.positions, None, packed_seq_params=inputs.sequences)
@@ -182,7 +182,8 @@ class MegatronLogprobModel(NativeLogprobModel):
 class _StageInputs:
     """What a rank feeds to the blocks for one micro-batch."""
 
-    def __init__(self, batch: Batch, model: MegatronLogprobModel) -> None:
+    def __init__(self, batch: Batch, model: MegatronLogprobModel, index: int) -> None:
+        """`index`: of the micro-batch."""
         from roll.engines.megatron.blocks import Sequences
 
         layout, ranks, device = model.ranks.layout, model.ranks, model.decoder.device
@@ -200,9 +201,19 @@ class _StageInputs:
         ids, positions = (F.pad(row, (0, total - len(flat)))[mine] for row in (flat, self.layout.positions))
         self.ids, self.positions = ids[None], positions[None]
         experts = replay_arguments(batch, self.layout).get("experts") if model.model_spec.head == "logits" else None
-        if experts is not None:
-            start = self.first + ranks.tp_rank * share
-            experts = F.pad(experts, (0, 0, 0, 0, 0, total - len(flat)), value=-1)[start : start + share]
+        weights = None if model.router_losses is None else model.router_losses.weights(index, batch, self.layout)
+        start = self.first + ranks.tp_rank * share
+
+        def pad(rows: Tensor | None, value: int) -> Tensor | None:
+            if rows is None:
+                return None
+            return torch.cat([rows, rows.new_full((total - len(flat), *rows.shape[1:]), value)])[start : start + share]
+
         self.sequences = Sequences(
-            layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context, experts=experts
+            layout=self.layout,
+            positions=positions,
+            num_tokens=len(flat),
+            context=ranks.context,
+            experts=pad(experts, -1),
+            token_weights=pad(weights, 0),
         )

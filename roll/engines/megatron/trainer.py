@@ -5,11 +5,11 @@ Ranks agree on metrics, on the norm of the gradient, and on whether an update is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,9 @@ from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest, combine, digest
 from roll.weights.huggingface import TensorFiles, write_sharded_model
 
+if TYPE_CHECKING:
+    from roll.engines.megatron.router_losses import MegatronRouterLosses
+
 _FILE_BYTES = 4 * 2**30
 """Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
 
@@ -62,6 +65,12 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         from roll.engines.megatron.optimizer import MegatronOptimizer
 
         with self.ranks.blame_peers("its start"):
+            if (losses := self.settings.router_losses).enabled:
+                if not self.decoder.core.num_moe_experts:
+                    raise ConfigError("actor_train.router_losses: the model has no experts; leave it out")
+                from roll.engines.megatron.router_losses import MegatronRouterLosses
+
+                self.router_losses = MegatronRouterLosses(losses, self.decoder.module, self.decoder.core)
             self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
@@ -74,15 +83,32 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         with self.ranks.blame_peers("an update"):
-            sums, parts = MetricSums(), [part for _, part in self._microbatches(batch)]
+            microbatches = list(self._microbatches(batch))
+            sums, parts = MetricSums(), [part for _, part in microbatches]
 
             def read(index: int, output: ForwardOutput) -> Tensor:
                 return self._loss(parts[index], output, objective, sums)
 
+            self._count_experts(batch, microbatches)
             self._optimizer.zero()
             trained = [part.trained for part in parts]
             self._run(parts, trained, read, entropy_gradient=objective.entropy > 0)
+            if self.router_losses is not None:
+                self.router_losses.end()
             return self._step(self._whole_sums(sums))
+
+    def _count_experts(self, batch: Batch, microbatches: Sequence[tuple[list[int], Batch]]) -> None:
+        """Count the experts of the whole batch, which the load-balancing loss of routers needs."""
+        losses: MegatronRouterLosses | None = self.router_losses
+        if losses is None:
+            return
+        losses.begin(batch, [rows for rows, _ in microbatches])
+        if losses.statistics.counting:
+            parts = [part for _, part in microbatches]
+            with torch.no_grad():
+                nothing = [torch.zeros_like(part.trained) for part in parts]
+                self._run(parts, nothing, lambda _, output: output.logprobs.sum(), backward=False)
+            losses.statistics.finish(self.decoder.device, _sum_over_ranks)
 
     def _loss(self, batch: Batch, output: ForwardOutput, objective: Objective, sums: MetricSums) -> Tensor:
         """The loss of a micro-batch, whose metrics are added to `sums`."""
@@ -168,6 +194,11 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         first = next(tensors, None)
         if first is not None and self.ranks.rank == 0:
             write_sharded_model(path, self.decoder.config, chain([first], tensors), file_bytes=_FILE_BYTES)
+
+
+def _sum_over_ranks(counts: Tensor) -> Tensor:
+    dist.all_reduce(counts)
+    return counts
 
 
 def trainer(

@@ -9,8 +9,10 @@ import torch
 
 from benchmarks.layout_ranks import RankProcesses
 from benchmarks.layouts import BOUND, LAYOUTS, Reference
+from roll.config.router_losses import RouterLosses
 from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.mixed import Precision
+from roll.errors import ConfigError
 from roll.types import Batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("megatron")]
@@ -71,3 +73,47 @@ def test_replay_changes_logprobs_to_those_of_one_process(processes: RankProcesse
     torch.testing.assert_close(ranks, alone, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ranks_free, alone_free, atol=1e-5, rtol=1e-5)
     assert (ranks - ranks_free).abs().max() > 1e-2
+
+
+LOSSES = RouterLosses(balance=3.0, z=0.3)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "changes", "form"),
+    [
+        ("Qwen3-MoE", {"size": 2}, {"norm_topk_prob": False}, {"budget": 4096}),
+        ("Mixtral", {"size": 4, "tp": 2, "cp": 2}, {"num_key_value_heads": 4}, {}),
+        ("DeepSeek-V3", {"size": 4, "pp": 2, "ep": 2}, {}, {"precision": Precision(checkpointing=True)}),
+    ],
+    ids=["Qwen3-MoE dp2", "Mixtral tp2 cp2", "DeepSeek-V3 pp2 ep2"],
+)
+def test_losses_of_routers_have_the_gradient_of_one_process(
+    family: str, sizes: Any, changes: Any, form: Any, processes: RankProcesses, tmp_path: Path
+) -> None:
+    reference, layout = Reference(family, tmp_path, **changes), MegatronLayout(url="", **sizes)
+    assert processes.run(reference.error(processes, layout, router_losses=LOSSES)) < BOUND  # micro-batches of 90 tokens
+    assert processes.run(reference.error(processes, layout, router_losses=LOSSES, **form)) < BOUND
+    plain = processes.run(reference._gradient_of(reference.alone(reference.case(layout)), "alone"))
+    assert reference._gradient is not None
+    assert (plain - reference._gradient).norm() > 0.1 * plain.norm()
+
+
+def test_losses_of_routers_of_a_dense_model_are_refused(processes: RankProcesses, tmp_path: Path) -> None:
+    reference = Reference("Qwen3", tmp_path)
+    engine = processes.trainer(reference.case(MegatronLayout(url="", **LAYOUTS["dp2"]), router_losses=LOSSES))
+    with pytest.raises(ConfigError, match="router_losses: the model has no experts"):
+        processes.run(engine.start())
+
+
+def test_no_token_is_dropped_where_all_choose_the_same_experts(processes: RankProcesses, tmp_path: Path) -> None:
+    """A limited capacity of experts would drop most of them."""
+    reference = Reference("Qwen3-MoE", tmp_path)
+    config = reference.config
+    size = (reference.batch.num_tokens, config.num_hidden_layers, config.num_experts_per_tok)
+    experts = torch.arange(config.num_experts_per_tok, dtype=torch.int16).expand(size).contiguous()
+    reference.batch = replace(reference.batch, experts=experts)
+    layout = MegatronLayout(url="", **LAYOUTS["tp2 ep2"])
+    assert processes.run(reference.error(processes, layout)) < BOUND
+    metrics = reference.metrics["ranks"]
+    assert metrics["experts/max_load"] == pytest.approx(config.num_experts / config.num_experts_per_tok)
+    assert metrics["experts/unused"] == pytest.approx(1 - config.num_experts_per_tok / config.num_experts)

@@ -13,7 +13,7 @@ from roll.commands.chaos.faults import FAULTS
 from roll.commands.chaos.outcome import ChaosPlan, ChaosReport, format_chaos
 from roll.commands.chaos.run import run_chaos
 
-NUM_FAULTS, EVERY_S, LIMIT_S = 200, 10.0, 4 * 3600.0
+NUM_FAULTS, EVERY_S, LIMIT_S = 200, 7.0, 4 * 3600.0
 FILE = "chaos_soak.json"
 KINDS = tuple(kind for name in ("engines", "services", "controller") for kind in chaos.SETS[name].kinds)
 SETTINGS = (

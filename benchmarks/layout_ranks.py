@@ -7,6 +7,7 @@ import importlib
 import multiprocessing
 import shutil
 import tempfile
+import threading
 import traceback
 import uuid
 from collections.abc import Coroutine
@@ -73,6 +74,7 @@ class _Rank:
     def __init__(self, rank: int) -> None:
         torch.set_num_threads(1)
         self.rank, self.trainers = rank, dict[str, MegatronTrainer]()
+        self._held = threading.Event()
 
     async def make(self, name: str, case: LayoutCase) -> None:
         channel = case.channel
@@ -83,6 +85,14 @@ class _Rank:
 
     async def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
         return await getattr(self.trainers[name], method)(*args, **kwargs)
+
+    async def hold(self, name: str) -> None:
+        """Let no background save begin before `release`."""
+        self._held = threading.Event()
+        self.trainers[name]._saver.background.pool.submit(self._held.wait)
+
+    async def release(self, name: str) -> None:
+        self._held.set()
 
     async def drop(self, name: str) -> None:
         del self.trainers[name]
@@ -197,8 +207,20 @@ class LayoutTrainer:
     async def send(self, version: int) -> Digest:
         return await self._same("send", version)
 
-    async def save(self, path: Path, *, resumable: bool = True) -> None:
-        await self._same("save", path, resumable=resumable)
+    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
+        await self._same("save", path, resumable=resumable, wait=wait)
+
+    async def save_completed(self) -> bool:
+        """Whether the last save without `wait` is on disk."""
+        return await self._same("save_completed")
+
+    async def hold(self) -> None:
+        """Let no background save begin before `release`."""
+        await self._processes.ask(self.case.layout.size, "hold", self._name)
+
+    async def release(self) -> None:
+        """The opposite of `hold`."""
+        await self._processes.ask(self.case.layout.size, "release", self._name)
 
     async def load(self, path: Path) -> None:
         await self._same("load", path)

@@ -51,6 +51,7 @@ from roll.wiring.data import Data, build_data
 from roll.wiring.models import Roles, RunPaths, build_roles
 from roll.wiring.monitoring import build_metrics_server, live_state
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter, build_watch
+from roll.wiring.saved_optimizers import check_saved_optimizers
 from roll.wiring.services import check_sandboxes, record_replacements
 
 REFERENCE = "reference"
@@ -143,7 +144,7 @@ def _resume(
     check_format(directory.journal)
     if directory.origin.is_file():
         importable(Path(directory.origin.read_text(encoding="utf-8")))
-    loaded = load(directory.config, overrides)
+    loaded = load(directory.config, overrides, resumed=True)
     if changed := [key for key in Run.model_fields if file and getattr(file, key) != getattr(loaded.run, key)]:
         raise ConfigError(
             f"{path}: was started with other values of {', '.join(changed)}; change the file back, "
@@ -162,6 +163,8 @@ def _resume(
     newest = newest_checkpoint(loaded.run, path)
     loaded = _from_checkpoint(loaded, path, newest and newest.path)
     preflight(loaded)
+    if newest is not None:
+        check_saved_optimizers(loaded.run, newest.path)
     check_sandboxes(loaded)
     return _run(loaded.run, directory, _Start(checkpoint=newest, supervised=supervised), embedded=embedded)
 

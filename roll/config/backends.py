@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -202,12 +202,35 @@ Train = Annotated[
 ]
 RANKED = (FsdpTrain, MegatronTrain, DeepspeedTrain)
 """Trainers whose workers are ranks that share one model."""
+TRAINERS: dict[str, type[RoleConfig]] = {
+    "native": NativeTrain,
+    "fsdp2": FsdpTrain,
+    "megatron": MegatronTrain,
+    "deepspeed": DeepspeedTrain,
+}
 Infer = Annotated[
     Annotated[NativeInfer, Tag("<native>")]
     | Annotated[VllmInfer, Tag("<vllm>")]
     | Annotated[SglangInfer, Tag("<sglang>")],
     Discriminator(backend_tag),
 ]
+
+
+def change_backend(tree: Any, assignment: str) -> None:
+    """Remove the keys of `actor_train` that the backend of an override `actor_train.backend=NAME` does not have."""
+    key, _, name = assignment.partition("=")
+    section = cast("dict[str, Any]", tree).get("actor_train")
+    if key != "actor_train.backend" or name not in TRAINERS or not isinstance(section, dict):
+        return
+    options = cast("dict[str, Any]", section)
+    if options.get("backend", "native") != name:
+        fields = TRAINERS[name].model_fields
+        for unknown in set(options) - set(fields):
+            del options[unknown]
+        if isinstance(parallel := options.get("parallel"), dict):
+            known = (MegatronParallel if name == "megatron" else Parallel).model_fields
+            sizes = cast("dict[str, Any]", parallel)
+            options["parallel"] = {size: sizes[size] for size in sizes if size in known}
 
 
 def check_ranks(executor: str, train: RoleConfig) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import yaml
 from pydantic import ValidationError
 
+from roll.config.backends import change_backend
 from roll.config.document import FLOAT, INTEGER, MAX_BYTES, Document, nearest, override, parse
 from roll.config.faults import add_faults, raise_all
 from roll.config.schema import Run
@@ -37,8 +38,11 @@ class LoadedRun:
         return nearest(self.locations, key) or str(self.path)
 
 
-def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> LoadedRun:
-    """The run in a file or dictionary with `overrides` (`key.sub=value`). Raises all faults at once."""
+def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = (), *, resumed: bool = False) -> LoadedRun:
+    """The run in a file or dictionary with `overrides` (`key.sub=value`). Raises all faults at once.
+
+    `resumed`: the file has every key of a run, so an override with another backend removes the keys that it lacks.
+    """
     document = read(source)
     path = Path(document.label)
     tree: object = document.tree
@@ -46,6 +50,8 @@ def load(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Loa
         got = "nothing" if tree is None else "a list" if isinstance(tree, list) else repr(tree)
         raise ConfigError(f"{path}: must hold keys and values at its top level (got {got}); begin with 'model:'")
     for assignment in overrides:
+        if resumed:
+            change_backend(document.tree, assignment)
         override(document, assignment)
     substitute(document)
     _merge_recipe(document)

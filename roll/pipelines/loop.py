@@ -98,7 +98,7 @@ class Loop:
         finally:
             await self.checkpointer.settle()
             with suppress(RunStopped):  # the journal itself may be what failed
-                self._account(self.publishers.serving().step)
+                self._account(self.publishers.step_of.get(self.publishers.version, start))
         return finished
 
     async def train(self, start: int) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from roll.cluster.handle import Cluster
@@ -24,7 +24,7 @@ from roll.serving.recovery import RecoveringCluster
 from roll.serving.router import Router
 from roll.weights.channel import Transport
 from roll.weights.digest import Digest
-from roll.weights.meeting import open_meeting
+from roll.weights.meeting import cancel_transfer, open_meeting
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class Publisher:
         await self.generators.at(rank, Generator.start)
 
     async def _give_weights(self, rank: int) -> None:
-        if self.version < 0 and self._interrupted is None:
-            self.router.mark_ready(rank)  # the first version is not published yet
+        if not self._digests and self._interrupted is None:
+            self.router.mark_ready(rank)  # this process has not published its first version yet
         elif self.transport.concurrent:
             await self._publish_to_replacement(rank)
         else:
@@ -220,7 +220,7 @@ class Publisher:
             return self.generators.at(rank, Generator.receive, version)
 
         if self.transport.concurrent:
-            sent, received = await self._broadcast(sending, receive)
+            sent, received = await self._broadcast(version, sending, receive)
             clock.lap("move")
             return sent, received
         sent = (await sending)[0]
@@ -230,7 +230,7 @@ class Publisher:
         return sent, received
 
     async def _broadcast(
-        self, sending: Awaitable[list[Digest]], receive: Callable[[int], Awaitable[Digest]]
+        self, version: int, sending: Awaitable[list[Digest]], receive: Callable[[int], Awaitable[Digest]]
     ) -> tuple[Digest, dict[int, Digest]]:
         """Send and receive at the same time; raises `_GeneratorLost` if the death of a generator broke the transfer.
 
@@ -241,12 +241,17 @@ class Publisher:
 
         async def receive_or_record(rank: int) -> Digest | None:
             try:
-                return await receive(rank)
+                async with self._cancelling(version):
+                    return await receive(rank)
             except RunStopped as error:
                 errors.append(error)
                 return None
 
-        sender = asyncio.ensure_future(sending)
+        async def send() -> list[Digest]:
+            async with self._cancelling(version):
+                return await sending
+
+        sender = asyncio.ensure_future(send())
         receivers = asyncio.ensure_future(self.router.each(receive_or_record))
         with contextlib.suppress(RollError):
             await asyncio.gather(sender, receivers)
@@ -263,6 +268,16 @@ class Publisher:
         if not dead and not self.router.balancer.unavailable:
             raise errors[0]
         raise _GeneratorLost
+
+    @contextlib.asynccontextmanager
+    async def _cancelling(self, version: int) -> AsyncGenerator[None]:
+        """If a member fails, those that still wait for it to arrive give up."""
+        try:
+            yield
+        except RollError:
+            if self.transport.meeting is not None:
+                cancel_transfer(self.transport.meeting, version)
+            raise
 
     async def _dead_generators(self) -> list[WorkerDied]:
         """Errors of the generators that have died since the router last called them."""

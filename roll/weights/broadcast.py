@@ -7,6 +7,7 @@ publication; sender and receivers must then be called at the same time.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -18,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from roll.weights.buckets import NUM_BUFFERS, Entry, NamedTensor, buckets, copy_into, size_of
-from roll.weights.meeting import current_meeting
+from roll.weights.meeting import current_meeting, is_cancelled
 from roll.weights.membership import Membership
 
 _dist: Any = dist  # its types are incomplete
 _SEND_IN_PLACE = 4 * 2**20
 """Bytes from which a contiguous CPU tensor is sent from its own memory, without a copy into a bucket."""
+_ARRIVAL_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +100,18 @@ class GlooChannel(Membership):
             self._store.set_timeout(arrival)
         store = _dist.PrefixStore(str(version), self._store)
         store.set(f"here {meeting.rank}", "")
-        store.wait([f"here {rank}" for rank in range(meeting.size)], arrival)  # gloo would wait for `timeout`
+        self._await_members(store, version)  # gloo would wait for `timeout`
         self._group = _dist.ProcessGroupGloo(store, meeting.rank, meeting.size, timeout)
         self._payload_group = self._form_payload_group(_dist.PrefixStore("payload", store), timeout)
+
+    def _await_members(self, store: Any, version: int) -> None:
+        meeting, deadline = self.rendezvous, time.monotonic() + self.rendezvous.arrival_s
+        while not store.check([f"here {rank}" for rank in range(meeting.size)]):
+            if is_cancelled(meeting.meeting, version):
+                raise ConnectionAbortedError("another member ended before it arrived")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all of {meeting.size} members arrived within {meeting.arrival_s:g} s")
+            time.sleep(_ARRIVAL_POLL_S)
 
     def _form_payload_group(self, store: Any, timeout: timedelta) -> Any:
         return self._group

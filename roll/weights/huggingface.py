@@ -124,27 +124,41 @@ def write_sharded_model(
     """Write a model from an iterator of tensors, in files of about `file_bytes`; at most one file is in memory."""
     directory.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(directory)
+    weight_map, total = write_files(directory, "model", tensors, file_bytes=file_bytes)
+    if len(files := set(weight_map.values())) == 1:
+        (directory / files.pop()).rename(directory / _SINGLE_FILE)
+        return
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (directory / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def write_files(
+    directory: Path, stem: str, tensors: Iterable[NamedTensor], *, file_bytes: int
+) -> tuple[dict[str, str], int]:
+    """Write tensors to `STEM-00001.safetensors` and so on, of about `file_bytes` each, one after the other in memory.
+
+    Returns the file of each tensor, and the number of bytes.
+    """
     weight_map: dict[str, str] = {}
     pending: dict[str, torch.Tensor] = {}
-    total = 0
+    total = pending_bytes = 0
 
     def write() -> None:
-        file = f"model-{len(set(weight_map.values())) + 1:05}.safetensors"
+        file = f"{stem}-{len(set(weight_map.values())) + 1:05}.safetensors"
         cast(Any, safetensors.torch).save_file(pending, directory / file, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(pending, file))
         pending.clear()
 
     for name, tensor in tensors:
-        if pending and sum(each.nbytes for each in pending.values()) + tensor.nbytes > file_bytes:
+        if pending and pending_bytes + tensor.nbytes > file_bytes:
             write()
+            pending_bytes = 0
         pending[name] = tensor.detach().cpu().contiguous().clone()
+        pending_bytes += tensor.nbytes
         total += tensor.nbytes
-    if not weight_map:
-        cast(Any, safetensors.torch).save_file(pending, directory / _SINGLE_FILE, metadata={"format": "pt"})
-        return
-    write()
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (directory / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    if pending:
+        write()
+    return weight_map, total
 
 
 def config_of(shape: Shape, *, vocab_size: int, eos_id: int, pad_id: int, bos_id: int) -> PretrainedConfig:

@@ -20,6 +20,22 @@ def open_meeting(file: Path) -> None:
     partial.rename(file)
 
 
+def cancel_transfer(file: Path, version: int) -> None:
+    """Members that still wait for others to transfer this version, or an earlier one, give up."""
+    mark = _cancelled(file)
+    partial = mark.with_name(f"{mark.name}.part")
+    partial.write_text(str(version))
+    partial.rename(mark)
+
+
+def is_cancelled(file: Path, version: int) -> bool:
+    """Whether the controller has cancelled the transfer of a version in the current meeting."""
+    try:
+        return int(_cancelled(file).read_text()) >= version
+    except FileNotFoundError:
+        return False
+
+
 def current_meeting(file: Path) -> str:
     """The URL of the store in which the members find each other."""
     if not file.is_file():
@@ -28,3 +44,8 @@ def current_meeting(file: Path) -> str:
             "put the run's directory on a file system that every machine of the cluster sees"
         )
     return f"file://{file.absolute()}-{file.read_text()}"
+
+
+def _cancelled(file: Path) -> Path:
+    """The file with the last cancelled version of a meeting."""
+    return file.with_name(f"{file.name}-{file.read_text()}.cancelled")

@@ -17,8 +17,7 @@ from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.pending import HasPendingCalls, describe_pending, stopped_workers
 from roll.config.algorithm import Algorithm
-from roll.config.backends import FsdpTrain
-from roll.config.deepspeed import DeepspeedTrain
+from roll.config.backends import RANKED
 from roll.config.schema import Run, TaskSourceConfig
 from roll.config.turns import turn_limit
 from roll.data.templates import Template
@@ -133,7 +132,7 @@ def build_checkpointer(
         tokenizer=tokenizer,
         origins={name: Path(path) for name, path in origins.items() if path is not None},
         best=run.checkpoint.best_metric,
-        async_save=isinstance(run.actor_train, FsdpTrain | DeepspeedTrain),
+        async_save=isinstance(run.actor_train, RANKED),
         every=run.checkpoint.every,
         every_s=60 * (run.checkpoint.every_minutes or math.inf),
         on_saved=on_saved,

@@ -23,6 +23,9 @@ def flip(path: Path, position: int = -50) -> None:
     path.write_bytes(content)
 
 
+MOMENTS = "optimizer/rank-00000-00001.safetensors"
+
+
 def contents(run: Path) -> dict[str, bytes]:
     """All files but logs, locks and the index of the journal."""
     ignored = (".lock", "controller.log", "journal.db-shm", "journal.db-wal")
@@ -30,7 +33,7 @@ def contents(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "state.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", MOMENTS, "state.json", "tokenizer.json"])
 def test_a_run_continues_from_the_newest_intact_checkpoint_with_the_same_weights(
     roll: Callable, made: Path, name: str
 ) -> None:
@@ -162,3 +165,17 @@ def test_a_flipped_byte_anywhere_in_the_journal_never_ends_in_a_traceback(roll: 
         for command in ("report", "samples"):
             assert roll(command, "runs/tiny").code in (0, 2)  # any other error would be raised here
         assert path.read_bytes() == bytes(content)
+
+
+def test_a_state_of_another_optimizer_or_release_is_refused_before_processes_start(roll: Callable, made: Path) -> None:
+    before = contents(made)
+    line = roll("resume", "runs/tiny", "steps=5", "actor_train.optimizer.kind=sgd").fault(2)
+    assert "step-4/optimizer/state.json: state of the optimizer adamw (the run has sgd); set optimizer.kind" in line
+    assert contents(made) == before
+    newest = made / "checkpoints" / "step-4"
+    shutil.rmtree(newest / "optimizer")
+    (newest / "checksums.json").unlink()
+    before = contents(made)
+    line = roll("resume", "runs/tiny", "steps=5").fault(2)
+    assert "step-4/optimizer/state.json: no such file, so the optimizer's state is of an earlier release" in line
+    assert contents(made) == before

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.config.backends import SglangInfer, VllmInfer, check_sglang
-from roll.config.load import load
+from roll.config.backends import FsdpTrain, MegatronTrain, SglangInfer, VllmInfer, check_sglang
+from roll.config.load import dump, load
 from roll.config.roles import NativeInfer
 from roll.errors import ConfigError
 
@@ -89,3 +89,20 @@ def test_logprobs_of_the_sampler_cannot_be_left_out_if_something_reads_them(
 def test_logprobs_of_the_sampler_may_be_left_out_if_nothing_reads_them(tmp_path: Path) -> None:
     found = infer(tmp_path, "{backend: vllm, logprobs: false}")
     assert isinstance(found, VllmInfer) and not found.logprobs
+
+
+def test_a_resumed_run_with_another_trainer_drops_the_keys_that_it_lacks(tmp_path: Path) -> None:
+    fsdp2 = "{backend: fsdp2, workers: 2, offload: true, parallel: {tp: 2}, optimizer: {lr: 0.5}}"
+    (tmp_path / "run.yaml").write_text(f"{RUN}executor: ray\nactor_train: {fsdp2}\n")
+    (tmp_path / "saved.yaml").write_text(dump(load(tmp_path / "run.yaml").run))
+    changed = ["actor_train.backend=megatron", "actor_train.parallel.pp=1"]
+    with pytest.raises(ConfigError, match=r"unknown key 'actor_train\.offload'"):
+        load(tmp_path / "saved.yaml", changed)
+    train = load(tmp_path / "saved.yaml", changed, resumed=True).run.actor_train
+    assert isinstance(train, MegatronTrain)
+    assert (train.workers, train.parallel.tp, train.optimizer.lr) == (2, 2, 0.5)
+    (tmp_path / "saved.yaml").write_text(dump(load(tmp_path / "saved.yaml", changed, resumed=True).run))
+    back = load(tmp_path / "saved.yaml", ["actor_train.backend=fsdp2"], resumed=True).run.actor_train
+    assert isinstance(back, FsdpTrain) and not back.offload
+    with pytest.raises(ConfigError, match=r"unknown key 'actor_train\.zero_stage'"):
+        load(tmp_path / "saved.yaml", ["actor_train.backend=fsdp2", "actor_train.zero_stage=3"], resumed=True)

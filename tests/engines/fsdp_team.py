@@ -168,7 +168,7 @@ def _dtypes(trainer: FsdpTrainer) -> set[str]:
 def _hold(trainer: FsdpTrainer) -> None:
     """Block background saves."""
     HELD[trainer] = threading.Event()
-    trainer._background_save.pool.submit(HELD[trainer].wait)
+    trainer._saver.background.pool.submit(HELD[trainer].wait)
 
 
 def _dtypes_by_name(trainer: FsdpTrainer) -> dict[str, str]:

@@ -94,6 +94,23 @@ def test_a_generator_with_other_weights_stops_the_run(tmp_path: Path) -> None:
         assert [event.version for event in rig.events(WeightsPublished)] == [0]
 
 
+@pytest.mark.parametrize("last", [-1, 409])
+def test_a_first_publication_that_fails_ends_the_run_with_its_cause(last: int, tmp_path: Path) -> None:
+    """`last` is the last version of the process before, of a step that the checkpoint does not have."""
+
+    class Broken(FakeGenerator):
+        """Cannot receive weights."""
+
+        async def receive(self, version: int) -> Digest:
+            raise RunStopped("no such tensor")
+
+    with closing(Rig(tmp_path, Setting(), make_engine=lambda **_: Broken())) as rig:
+        (publisher,) = rig.loop.publishers.by_policy.values()
+        publisher.version = last
+        with pytest.raises(RunStopped, match="no such tensor"):
+            asyncio.run(rig.run())
+
+
 def test_refused_updates_are_reported_and_saved_and_too_many_in_a_row_stop_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

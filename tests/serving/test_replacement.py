@@ -18,6 +18,7 @@ from roll.serving.publisher import Publisher, ReplacementPolicy
 from roll.serving.router import Router
 from roll.weights.channel import Transport
 from roll.weights.digest import Digest
+from roll.weights.meeting import is_cancelled, open_meeting
 from tests.engines.models import request
 
 RESUME = "see its log, then `roll resume` the run"
@@ -285,11 +286,13 @@ def test_a_broadcast_that_loses_a_generator_is_repeated_with_its_replacement(met
 
 @pytest.mark.parametrize("method", ["pause", "abort", "receive", "resume"])
 @pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("last", [-1, 409])
 def test_a_generator_that_dies_during_the_first_publication_is_replaced(
-    together: bool, method: str, tmp_path: Path
+    last: int, together: bool, method: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
         async with open_scene(tmp_path, together=together, published=False) as scene:
+            scene.publisher.version = last
             scene.cluster.dying[1] = method
             await scene.publisher.publish(7)
             replies = await asyncio.gather(*(scene.router.sample(request(str(at), [5], 50)) for at in range(4)))
@@ -297,20 +300,50 @@ def test_a_generator_that_dies_during_the_first_publication_is_replaced(
             version = scene.publisher.version
             assert {event.step for event in scene.events(WeightsPublished)} == {7}
             assert [engine.received[-1] for engine in scene.cluster.engines] == [version, version]
-            assert all(set(reply.versions) <= {0, version} for reply in replies)
+            assert all(set(reply.versions) <= {last + 1, version} for reply in replies)
 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("last", [-1, 409])
 @pytest.mark.parametrize("together", [False, True])
-def test_a_generator_that_dies_before_the_first_publication_is_replaced(together: bool, tmp_path: Path) -> None:
+def test_a_generator_that_dies_before_the_first_publication_is_replaced(
+    together: bool, last: int, tmp_path: Path
+) -> None:
+    """`last` is the last version of the process before."""
+
     async def run() -> None:
         async with open_scene(tmp_path, together=together, published=False) as scene:
+            scene.publisher.version = last
             scene.cluster.dead.add(1)
             await until(lambda: scene.events(GeneratorReplaced))
             await scene.publisher.publish(7)
-            assert [engine.received for engine in scene.cluster.engines] == [[0], [0]]
+            assert [engine.received for engine in scene.cluster.engines] == [[last + 1], [last + 1]]
             assert len((await scene.router.sample(request("one", [5], 3))).ids) == 3
+
+    asyncio.run(run())
+
+
+def test_a_sender_that_waits_for_a_dead_generator_to_arrive_gives_up(tmp_path: Path) -> None:
+    meeting = tmp_path / "meeting"
+
+    async def run() -> None:
+        async with open_scene(tmp_path, together=True) as scene:
+            scene.publisher.transport = Transport(concurrent=True, meeting=meeting)
+            open_meeting(meeting)
+            send = scene.trainer.send
+
+            async def arrive(version: int) -> Digest:
+                while len(scene.cluster.dead) and not is_cancelled(meeting, version):
+                    await asyncio.sleep(0.01)
+                return await send(version)
+
+            scene.trainer.send = arrive
+            scene.cluster.dying[0] = "receive"
+            await scene.publisher.publish(1)
+            versions = [event.version for event in scene.events(WeightsPublished)]
+            assert is_cancelled(meeting, 1) and versions[0] == 0 and versions[1] > 1
+            assert not is_cancelled(meeting, versions[1])
 
     asyncio.run(run())
 

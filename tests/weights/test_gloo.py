@@ -14,7 +14,7 @@ import torch.distributed as dist
 from roll.errors import RunStopped
 from roll.registry import CHANNELS
 from roll.weights.broadcast import GlooChannel, NcclChannel, Rendezvous
-from roll.weights.meeting import open_meeting
+from roll.weights.meeting import cancel_transfer, is_cancelled, open_meeting
 
 pytestmark = pytest.mark.slow
 
@@ -164,6 +164,27 @@ def test_a_member_that_never_arrives_gives_an_error_of_one_line(tmp_path: Path) 
         sender.send(TENSORS, version=7)
     with pytest.raises(RunStopped, match="weights: version 9 was not transferred"):
         receive_all(receiver, 9)
+
+
+def test_members_that_wait_for_a_cancelled_transfer_give_up_and_join_the_next(tmp_path: Path) -> None:
+    sender, receiver = members(tmp_path, 1, timeout_s=600.0)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(receive_all, receiver, 7)
+        cancel_transfer(tmp_path / "meeting", 7)
+        with pytest.raises(RunStopped, match=r"version 7 was not transferred .another member ended before it arrived"):
+            waiting.result(timeout=300)
+        arriving = threads.submit(receive_all, receiver, 9)
+        sender.send(TENSORS[:2], version=9)
+        assert set(arriving.result(timeout=300)) == {name for name, _ in TENSORS[:2]}
+
+
+def test_a_new_meeting_has_no_cancelled_transfers(tmp_path: Path) -> None:
+    meeting = tmp_path / "meeting"
+    open_meeting(meeting)
+    cancel_transfer(meeting, 7)
+    assert is_cancelled(meeting, 6) and is_cancelled(meeting, 7) and not is_cancelled(meeting, 8)
+    open_meeting(meeting)
+    assert not is_cancelled(meeting, 7)
 
 
 @KINDS

@@ -48,7 +48,7 @@ class ZeroModel(ShardedModel):
             shape = shape_of(parameter)
             if self.ranks.rank == 0:
                 outline = torch.empty(shape, device="meta")
-                whole = self._whole(name, outline, tensors).to(self.device, torch.float32).contiguous()
+                whole = self.whole_of(name, outline, tensors).to(self.device, torch.float32).contiguous()
             else:
                 whole = torch.empty(shape, device=self.device)
             dist.broadcast(whole, 0)
@@ -69,7 +69,7 @@ class ZeroModel(ShardedModel):
         """
         for name, parameter in [] if adapters else list(self.named_parameters()):
             whole = self.read("weights", parameter) if dtype is None else self._gather(parameter)
-            for part, tensor in self._parts(name, whole):
+            for part, tensor in self.parts_of(name, whole):
                 yield part, tensor.to(dtype or tensor.dtype)
 
     def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:

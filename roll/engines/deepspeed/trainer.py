@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
 
 from roll.engines.base import Part
 from roll.engines.deepspeed.model import ZeroDecoder, ZeroHuggingFace, shape_of
 from roll.engines.deepspeed.package import check_package, deepspeed
 from roll.engines.deepspeed.ranks import ZeroLayout, ZeroRanks
-from roll.engines.fsdp.checkpoint import read_state
 from roll.engines.fsdp.trainer import FsdpTrainer
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.model_spec import ModelSpec, architecture
@@ -27,9 +24,9 @@ from roll.engines.native.trainer import ForwardOutput, NativeTrainerSettings, bu
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
 from roll.types import Batch, Sampling, Spec
+from roll.weights.buckets import NamedTensor
 from roll.weights.channel import Shared
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+from roll.weights.optimizer_state import MOMENTS, STEP, OptimizerState
 
 
 class DeepspeedTrainer(FsdpTrainer):
@@ -109,33 +106,25 @@ class DeepspeedTrainer(FsdpTrainer):
             squares[layer] = squares.get(layer, 0.0) + float(gradient.double().square().sum())
         return {f"loss/grad_norm/{layer}": square**0.5 for layer, square in squares.items()}
 
-    def _optimizer_state(self) -> dict[str, Any]:
-        """The state in the form of fsdp2, for any number of ranks: each has a part of every tensor, divided by rows."""
-        state: dict[str, Any] = {"num_updates": torch.tensor(self._num_updates)}
+    def _state_entries(self) -> Iterator[NamedTensor]:
         if not (flat := self._flat_state()):
-            return state  # plain SGD has no state
+            return  # plain SGD has no state
         for name, parameter in self.decoder.named_parameters():
-            moments = {key: self._by_rows(self.decoder.read(key, parameter)) for key in _MOMENTS}
-            state[name] = {"step": flat[0]["step"].clone(), **moments}
-        return state
+            for part in self.decoder.names_in(name, shape_of(parameter)):
+                yield f"{STEP}/{part}", flat[0]["step"]
+            for moment in MOMENTS:
+                for part, tensor in self.decoder.parts_of(name, self.decoder.read(moment, parameter)):
+                    yield f"{moment}/{part}", tensor
 
-    def _read_optimizer_state(self, path: Path) -> None:
-        state = self._optimizer_state()
-        self._num_updates = read_state(path, state)
-        for each in self._flat_state():
-            each["step"].fill_(float(self._num_updates))
-        for name, parameter in self.decoder.named_parameters():
-            for key in _MOMENTS if name in state else ():
-                self.decoder.write(key, parameter, state[name][key].full_tensor().view(shape_of(parameter)))
-
-    def _by_rows(self, whole: Tensor) -> DTensor:
-        """The part of a tensor that fsdp2 would give this rank."""
-        size, mesh = self.ranks.layout.size, self.ranks.mesh
-        rows = -(-len(whole) // size)
-        part = whole[rows * self.ranks.rank : rows * (self.ranks.rank + 1)].clone()
-        return DTensor.from_local(
-            part, mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.contiguous().stride()
-        )
+    def _read_state(self, saved: OptimizerState) -> None:
+        """AdamW counts its steps per flat tensor here, so it counts those of the run."""
+        for each in (flat := self._flat_state()):
+            each["step"].fill_(float(saved.num_updates))
+        for name, parameter in self.decoder.named_parameters() if flat else ():
+            outline = torch.empty(shape_of(parameter), device="meta")
+            for moment in MOMENTS:
+                whole = self.decoder.whole_of(name, outline, saved.moment(moment))
+                self.decoder.write(moment, parameter, whole.to(self.decoder.device))
 
     def _flat_state(self) -> list[dict[str, Tensor]]:
         """The state of each flat tensor that the optimizer works on, created if there was no update yet."""
@@ -147,7 +136,7 @@ class DeepspeedTrainer(FsdpTrainer):
         for tensor in tensors:
             if not zero.optimizer.state[tensor]:
                 empty = {"step": torch.zeros((), device=tensor.device)}
-                zero.optimizer.state[tensor] = empty | {key: torch.zeros_like(tensor) for key in _MOMENTS}
+                zero.optimizer.state[tensor] = empty | {key: torch.zeros_like(tensor) for key in MOMENTS}
         if not divided:
             zero._lazy_init_hp_params_optimizer_state()
         return [zero.optimizer.state[tensor] for tensor in tensors]

@@ -70,7 +70,7 @@ class ShardedHuggingFace(ShardedModel):
         if adapters is not True:
             for name, buffer in self._saved_buffers():
                 if self.ranks.rank == 0:
-                    buffer.copy_(self._whole(name, buffer, tensors))
+                    buffer.copy_(self.whole_of(name, buffer, tensors))
                 dist.broadcast(buffer, 0)
 
     def named_tensors(
@@ -79,7 +79,7 @@ class ShardedHuggingFace(ShardedModel):
         yield from super().named_tensors(adapters=adapters, dtype=dtype)
         if not adapters:
             for name, buffer in self._saved_buffers():
-                yield from self._parts(name, buffer)
+                yield from self.parts_of(name, buffer)
 
     def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         yield from super().local_parts(adapters=adapters, dtype=dtype)
@@ -90,7 +90,7 @@ class ShardedHuggingFace(ShardedModel):
         """Buffers that belong to the weights, such as the biases of experts."""
         return [(name, buffer) for name, buffer in self.named_buffers() if name in self._views]
 
-    def _whole(self, name: str, parameter: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    def whole_of(self, name: str, parameter: Any, tensors: Mapping[str, Tensor]) -> Tensor:
         if name not in self._views:
             return tensors[_file_name(name)]
         whole = torch.empty(parameter.shape)
@@ -98,7 +98,7 @@ class ShardedHuggingFace(ShardedModel):
             whole.as_strided(view.size, view.stride, view.offset).copy_(tensors[view.name])
         return whole
 
-    def _parts(self, name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def parts_of(self, name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
         if name not in self._views:
             yield _file_name(name), whole
             return

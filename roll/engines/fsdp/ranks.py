@@ -58,8 +58,6 @@ class Ranks:
     """Group of ranks with the same rows; None if there are no others. Likewise for those below."""
     tensor: Any = None
     context: Any = None
-    background: Any
-    """Group of all ranks for background work on the hosts."""
 
     def __init__(self, layout: ParallelLayout, rank: int) -> None:
         if layout.size % (layout.tp * layout.cp):
@@ -100,7 +98,6 @@ class Ranks:
             self.tensor = self.mesh["tp"].get_group()
         else:
             self.mesh = init_device_mesh(kind, (layout.size,), mesh_dim_names=("shard",))
-        self.background = dist.new_group(backend="gloo")  # now, because the rendezvous file may be deleted later
         self._joined = True
 
     @contextmanager

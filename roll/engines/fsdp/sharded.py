@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from roll.config.lora import Lora
 from roll.engines.fsdp.ranks import Ranks
 from roll.engines.native.lora import is_adapter
 from roll.engines.native.mixed import Precision
+from roll.errors import ConfigError
 from roll.weights.digest import Digest
 
 
@@ -70,14 +71,11 @@ class ShardedModel(nn.Module):
         """
         for name, parameter in self._sharded_parameters(adapters=adapters):
             if self.ranks.rank == 0:
-                whole = self._whole(name, parameter, tensors).to(self.device, parameter.dtype).contiguous()
+                whole = self.whole_of(name, parameter, tensors).to(self.device, parameter.dtype).contiguous()
             else:
                 whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=self.device)
             dist.broadcast(whole, 0)
-            dim, layout = tp_dim(parameter), self.ranks.layout
-            if dim is not None:
-                whole = _piece(whole, dim, layout.tp, self.ranks.tp_rank)
-            parameter.to_local().copy_(_piece(whole, 0, layout.size // layout.tp, self.ranks.shard))
+            parameter.to_local().copy_(self.shard_of(parameter, whole))
 
     @torch.no_grad()
     def named_tensors(
@@ -88,7 +86,7 @@ class ShardedModel(nn.Module):
         Parameters are rounded to `dtype`; None leaves them as they are.
         """
         for name, parameter in self._sharded_parameters(adapters=adapters):
-            for part, tensor in self._parts(name, parameter.detach().to(self.device).full_tensor()):
+            for part, tensor in self.parts_of(name, parameter.detach().to(self.device).full_tensor()):
                 yield part, tensor.to(dtype or tensor.dtype)
 
     def local_parts(self, *, adapters: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -97,11 +95,29 @@ class ShardedModel(nn.Module):
             if self.ranks.tp_rank == 0 or tp_dim(parameter) is not None:
                 yield name, parameter.detach().to_local().to(dtype or parameter.dtype)
 
-    def _whole(self, name: str, parameter: Any, tensors: Mapping[str, Tensor]) -> Tensor:
-        """A parameter from the tensors of a file."""
+    def shard_of(self, parameter: DTensor, whole: Tensor) -> Tensor:
+        """This rank's shard of a parameter, or of a tensor of the same shape."""
+        dim, layout = tp_dim(parameter), self.ranks.layout
+        if dim is not None:
+            whole = _piece(whole, dim, layout.tp, self.ranks.tp_rank)
+        return _piece(whole, 0, layout.size // layout.tp, self.ranks.shard)
+
+    def check_names(self, tensors: Mapping[str, Tensor], where: str) -> None:
+        """Raise `ConfigError`, on all ranks, if a tensor of the model is missing."""
+        for name, parameter in self.named_parameters():
+            for part in self.names_in(name, getattr(parameter, "ds_shape", parameter.shape)):
+                if part not in tensors:
+                    raise ConfigError(f"{where}: tensor {part} is missing; the weights are incomplete")
+
+    def names_in(self, name: str, shape: Sequence[int]) -> list[str]:
+        """The names of the tensors of a file in a parameter of this shape."""
+        return [part for part, _ in self.parts_of(name, torch.empty(tuple(shape), device="meta"))]
+
+    def whole_of(self, name: str, parameter: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+        """A parameter, or a tensor of the same shape, from the tensors of a file."""
         return tensors[name]
 
-    def _parts(self, name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def parts_of(self, name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
         """The tensors of a file in a parameter."""
         yield name, whole
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
-from roll.engines.fsdp.checkpoint import BackgroundSave, copy_to_host, optimizer_state, read_state, write_state
+from roll.engines.fsdp.checkpoint import RankSaver, SavedParts, read_state, state_entries
 from roll.engines.fsdp.huggingface import ShardedHuggingFace
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
@@ -27,7 +26,7 @@ from roll.engines.hf.experts import ExpertLoad
 from roll.engines.hf.router_losses import HuggingFaceRouterLosses
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
-from roll.engines.native.model_spec import ModelSpec, build
+from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.trainer import (
     LogprobSettings,
     MetricSums,
@@ -39,12 +38,11 @@ from roll.errors import ConfigError
 from roll.registry import CHANNELS
 from roll.types import Batch, Spec
 from roll.weights.adapters import check_base, read_adapter, write_adapter
+from roll.weights.buckets import NamedTensor
 from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest, combine, digest
-from roll.weights.huggingface import write_sharded_model
-
-_FILE_BYTES = 4 * 2**30
-"""Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
+from roll.weights.huggingface import TensorFiles
+from roll.weights.optimizer_state import OptimizerState, share_of
 
 
 class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
@@ -55,7 +53,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
     def __init__(self, model_spec: ModelSpec, settings: NativeTrainerSettings, ranks: Ranks, channel: Channel) -> None:
         super().__init__(model_spec, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
-        self._background_save = BackgroundSave()
+        self._saver = RankSaver(ranks)
         if settings.router_losses.enabled:
             self.router_losses = HuggingFaceRouterLosses(settings.router_losses, self.decoder)
 
@@ -63,7 +61,7 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         self._optimizer = _optimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
-        self._background_save.close()
+        self._saver.background.close()
         self._optimizer = None
         await super().stop()
 
@@ -93,7 +91,6 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         """
         tensors = self.decoder.named_tensors()
         with self.ranks.blame_peers("a save"):
-            self._background_save.settle()
             if (lora := self.decoder.lora) is not None:
                 pairs = dict(self.decoder.named_tensors(adapters=True))
                 tensors = merge(tensors, pairs, lora.scale)
@@ -102,47 +99,45 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
                 if self.ranks.rank == 0:
                     write_adapter(path, lora, pairs.items(), base=self.settings.base, frozen=frozen)
                 tensors = iter(())
-            state = self._optimizer_state() if resumable else None
-            if wait:
-                self._write_model(path, tensors)
-                dist.barrier()
-                if state is not None:
-                    write_state(path, state)
-            else:
-                self._write_in_background(path, tensors, state)
+            parts = SavedParts(config=self.decoder.config, model=tensors)
+            if resumable:
+                entries = share_of(self._state_entries(), self.ranks.rank, self.ranks.layout.size)
+                kind = self.settings.optimizer.kind
+                parts = replace(parts, state=entries, optimizer=kind, num_updates=self._num_updates)
+            self._saver.save(path, parts, wait=wait)
 
     async def save_completed(self) -> bool:
         """Whether the last save without `wait` is on disk on all ranks; raises the error it failed with."""
         with self.ranks.blame_peers("a save"):
-            faults: list[Any] = [None] * self.ranks.layout.size
-            dist.all_gather_object(faults, self._background_save.fault())
-        if None in faults:
-            return False
-        self._background_save.forget()
-        if fault := next(filter(None, faults), None):
-            raise OSError(fault)
-        return True
+            return self._saver.completed()
 
     async def load(self, path: Path) -> None:
-        """Load a save of any number of ranks."""
-        head = "logits" if self.decoder.score is None else "score"
-        model = self.model_spec.model.model_copy(update={"path": str(path), "shape": None})
-        model_spec = ModelSpec(model=model, head=head, engine=self.model_spec.engine)
+        """Load a save of any trainer, with any ranks; rank 0 reads the weights one tensor at a time."""
         with self.ranks.blame_peers("a load"):
-            self._background_save.forget()  # it was of a controller that has ended
+            self._saver.background.forget()  # it was of a controller that has ended
+            saved = OptimizerState(path, self.settings.optimizer.kind)
             if self.decoder.lora is not None:
                 adapter = dict(read_adapter(path, self.decoder.lora))  # on all ranks, so that all raise
                 check_base(path, self._frozen_digest())
                 self.decoder.fill(adapter, adapters=True)
             else:
-                self.decoder.fill(dict(build(model_spec).named_tensors()) if self.ranks.rank == 0 else {})
-            self._read_optimizer_state(path)
+                tensors = TensorFiles(path)
+                self.decoder.check_names(tensors, str(path))
+                self.decoder.fill(tensors)
+            self._read_state(saved)
+            self._num_updates = saved.num_updates
 
-    def _optimizer_state(self) -> dict[str, Any]:
-        return optimizer_state(self.decoder, self._optimizer, self._num_updates)
+    def _state_entries(self) -> Iterator[NamedTensor]:
+        """The optimizer's state, as `roll.engines.fsdp.checkpoint.state_entries` describes it; none of SGD."""
+        return state_entries(self.decoder, self._optimizer) if self._has_moments else iter(())
 
-    def _read_optimizer_state(self, path: Path) -> None:
-        self._num_updates = read_state(path, self._optimizer_state())
+    def _read_state(self, saved: OptimizerState) -> None:
+        if self._has_moments:
+            read_state(self.decoder, self._optimizer, saved)
+
+    @property
+    def _has_moments(self) -> bool:
+        return self.settings.optimizer.kind == "adamw"
 
     @property
     def _expert_load(self) -> ExpertLoad | None:
@@ -181,26 +176,6 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
             squares[int(tp_dim(parameter) is None)] += square.to(squares)
         dist.all_reduce(squares)
         return (squares[0] + squares[1] / self.ranks.layout.tp).sqrt().float()
-
-    def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-        """Write the model on rank 0; the other ranks only gather. Does nothing without tensors."""
-        first = next(tensors, None)
-        if first is not None and self.ranks.rank == 0:
-            write_sharded_model(path, self.decoder.config, chain([first], tensors), file_bytes=_FILE_BYTES)
-        for _ in tensors:
-            pass
-
-    def _write_in_background(self, path: Path, tensors: Iterator[tuple[str, Tensor]], state: Any) -> None:
-        """Write host copies in a thread; the threads of all ranks communicate over the background group."""
-        model = [(name, copy_to_host(tensor)) for name, tensor in tensors if self.ranks.rank == 0]
-        copy, group = None if state is None else copy_to_host(state), self.ranks.background
-
-        def write() -> None:
-            self._write_model(path, iter(model))
-            if copy is not None:
-                write_state(path, copy, group)
-
-        self._background_save.begin(write)
 
     def _frozen_digest(self) -> Digest:
         """Digest of the frozen weights, computed once because they never change."""

@@ -1,29 +1,26 @@
-"""The optimizer's state on disk: each rank writes its own part, and ranks of any layout can read it.
+"""The state of Megatron-Core's optimizer under the names of files: parts of parameters are joined for a save, and cut.
 
-Moments are stored with the Hugging Face names of the tensors that they belong to. A rank that reads them maps the files
-into memory, and puts together one parameter at a time.
+AdamW's state is sharded over data-parallel ranks, as ranges of parameters that are themselves parts of tensors.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from roll.engines.megatron.model import MegatronModel
 from roll.engines.megatron.names import ParameterSource
-from roll.errors import ConfigError, one_line
-
-_FOLDER, _LAYOUT = "megatron", "layout.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+from roll.weights.buckets import NamedTensor
+from roll.weights.optimizer_state import MOMENTS, STEP, OptimizerState, least_loaded
 
 
 class _OwnedRange(NamedTuple):
-    """The part of a parameter that this rank's optimizer steps: AdamW's state is sharded over data-parallel ranks."""
+    """The range of a parameter that this rank's optimizer steps."""
 
     inner: Any
     """The optimizer of torch."""
@@ -34,63 +31,53 @@ class _OwnedRange(NamedTuple):
     end: int
 
 
-def write_state(directory: Path, optimizer: Any, model: MegatronModel, num_updates: int) -> None:
-    """Write this rank's part."""
-    folder, ranks = directory / _FOLDER, model.ranks
-    folder.mkdir(parents=True, exist_ok=True)
-    if ranks.rank == 0:
-        described = {"layout": ranks.layout.text, "ranks": ranks.layout.size, "updates": num_updates}
-        (folder / _LAYOUT).write_text(json.dumps(described), encoding="utf-8")
-    entries: list[dict[str, Any]] = []
-    for owned in _owned_ranges(optimizer, model):
-        state = owned.inner.state.get(owned.shard)
-        if not state:
-            continue
-        part, parts = model.part_of(owned.source)
-        entries.append(
-            {
-                "names": owned.source.names,
-                "part": part,
-                "parts": parts,
-                "shape": tuple(owned.parameter.shape),
-                "start": owned.start,
-                "end": owned.end,
-                "step": state["step"],
-                **{moment: state[moment] for moment in _MOMENTS},
-            }
-        )
-    torch.save(entries, folder / f"rank-{ranks.rank:05}.pt")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SentRange:
+    """A range of any rank, as all ranks know it."""
+
+    rank: int
+    index: int
+    """Index among the rank's ranges."""
+    source: ParameterSource
+    part: int
+    """Which of the shards of the parameter."""
+    shape: tuple[int, ...]
+    """Of the shard."""
+    start: int
+    end: int
+    step: float
 
 
-def read_state(directory: Path, optimizer: Any, model: MegatronModel) -> int:
-    """Read this rank's part; returns the number of updates."""
-    folder = directory / _FOLDER
-    if not (folder / _LAYOUT).is_file():
-        raise ConfigError(f"{folder}: no such state; resume with the backend that saved the run, megatron")
-    described = json.loads((folder / _LAYOUT).read_text(encoding="utf-8"))
-    saved: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for rank in range(described["ranks"]):
-        for entry in _read_file(folder / f"rank-{rank:05}.pt"):
-            saved.setdefault(tuple(entry["names"]), []).append(entry)
+def state_entries(optimizer: Any, model: MegatronModel) -> Iterator[NamedTensor]:
+    """The entries that this rank writes: whole moments of some tensors. All ranks must iterate to the end."""
+    ranges, loads = list(_owned_ranges(optimizer, model)), [0] * model.ranks.layout.size
+    for pieces in _plan(ranges, model):
+        source, num_bytes = pieces[0].source, sum(4 * (piece.end - piece.start) for piece in pieces)
+        writer = least_loaded(loads, len(MOMENTS) * num_bytes)
+        if writer == model.ranks.rank:
+            for name in source.names:
+                yield f"{STEP}/{name}", torch.tensor(max(piece.step for piece in pieces))
+        for moment in MOMENTS:
+            shards = _collect(moment, pieces, ranges, writer, model)
+            if shards:
+                yield from ((f"{moment}/{name}", whole) for name, whole in model.join(source, shards).items())
+
+
+@torch.no_grad()
+def read_state(optimizer: Any, model: MegatronModel, saved: OptimizerState) -> None:
+    """Read this rank's ranges, of one parameter after the other."""
     for owned in _owned_ranges(optimizer, model):
-        if not saved:  # saved before the first update
-            owned.inner.state.pop(owned.shard, None)
-            continue
-        entries = saved.get(owned.source.names)
-        if entries is None:
-            raise ConfigError(
-                f"{folder}: no state of {owned.source.names[0]}; it is of another model, resume from another checkpoint"
-            )
-        owned.inner.state[owned.shard] = {
-            "step": entries[0]["step"].clone(),
-            **{moment: _moment(entries, moment, owned, model) for moment in _MOMENTS},
-        }
-    return int(described["updates"])
+        slots: dict[str, Tensor] = {"step": torch.tensor(saved.step(owned.source.names))}
+        for moment in MOMENTS:
+            tensors = saved.moment(moment)
+            local = model.cut(owned.source, [tensors[name] for name in owned.source.names])
+            slots[moment] = local.flatten()[owned.start : owned.end].to(owned.shard.device, copy=True)
+        owned.inner.state[owned.shard] = slots
 
 
 def _owned_ranges(optimizer: Any, model: MegatronModel) -> Iterator[_OwnedRange]:
     """Empty for an optimizer without state."""
-    sources: Mapping[int, ParameterSource] = {id(tensor): source for _, source, tensor in model.tensors}
+    sources = {id(tensor): source for _, source, tensor in model.tensors}
     for part in optimizer.parts:
         if not hasattr(part, "shard_fp32_groups"):
             continue
@@ -101,24 +88,46 @@ def _owned_ranges(optimizer: Any, model: MegatronModel) -> Iterator[_OwnedRange]
                 yield _OwnedRange(part.optimizer, shard, source, parameter, span.start, span.end)
 
 
-def _moment(entries: Sequence[dict[str, Any]], moment: str, owned: _OwnedRange, model: MegatronModel) -> Tensor:
-    """The values of a moment for a range of a parameter, from the ranges and parts of other ranks."""
-    shards: list[Tensor] = []
-    for part in range(entries[0]["parts"]):
-        ranges = [entry for entry in entries if entry["part"] == part]
-        flat = torch.zeros(ranges[0]["shape"]).flatten()
-        for entry in ranges:
-            flat[entry["start"] : entry["end"]] = entry[moment].flatten()
-        shards.append(flat.view(ranges[0]["shape"]))
-    whole = model.join(owned.source, shards)
-    local = model.cut(owned.source, [whole[name] for name in owned.source.names])
-    return local.flatten()[owned.start : owned.end].to(owned.shard.device).clone()
+def _plan(ranges: Sequence[_OwnedRange], model: MegatronModel) -> list[list[_SentRange]]:
+    """The ranges of each parameter, without copies: a rank whose range another one has sends nothing."""
+    mine = [
+        _SentRange(
+            rank=model.ranks.rank,
+            index=index,
+            source=owned.source,
+            part=model.part_of(owned.source)[0],
+            shape=tuple(owned.parameter.shape),
+            start=owned.start,
+            end=owned.end,
+            step=float(owned.inner.state[owned.shard].get("step", 0.0)),
+        )
+        for index, owned in enumerate(ranges)
+    ]
+    every: list[Any] = [None] * model.ranks.layout.size
+    dist.all_gather_object(every, mine)
+    by_names: dict[tuple[str, ...], dict[tuple[int, int, int], _SentRange]] = {}
+    for piece in (each for pieces in every for each in pieces):
+        by_names.setdefault(piece.source.names, {}).setdefault((piece.part, piece.start, piece.end), piece)
+    return [list(pieces.values()) for pieces in by_names.values()]
 
 
-def _read_file(file: Path) -> list[dict[str, Any]]:
-    try:
-        entries: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # noqa: BLE001 - torch raises many types for broken files
-        reason = one_line(str(error))[:200]
-        raise ConfigError(f"{file}: cannot be read ({reason}); resume from another checkpoint") from None
-    return entries
+def _collect(
+    moment: str, pieces: Sequence[_SentRange], ranges: Sequence[_OwnedRange], writer: int, model: MegatronModel
+) -> list[Tensor]:
+    """The shards of a parameter's moment on the rank that writes it; the other ranks send theirs and get none."""
+    rank, shards = model.ranks.rank, dict[int, Tensor]()
+    for piece in pieces:
+        if rank not in (piece.rank, writer):
+            continue
+        values = torch.zeros(piece.end - piece.start, device=model.device)
+        if rank == piece.rank:
+            owned = ranges[piece.index]
+            values = owned.inner.state[owned.shard].get(moment, values).flatten()
+            if rank != writer:
+                dist.send(values.contiguous(), writer)
+        elif rank == writer:
+            dist.recv(values, piece.rank)
+        if rank == writer:
+            flat = shards.setdefault(piece.part, torch.zeros(piece.shape, device=model.device).flatten())
+            flat[piece.start : piece.end] = values
+    return [shards[part].view(pieces[0].shape) for part in sorted(shards)]

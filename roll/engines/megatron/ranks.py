@@ -100,7 +100,6 @@ class MegatronRanks(Ranks):
         self.context = groups.get_context_parallel_group() if layout.cp > 1 else None
         self.first_copy = groups.get_data_parallel_rank(with_context_parallel=True) == 0
         self.first_expert_copy = groups.get_expert_data_parallel_rank() == 0
-        self.background = dist.new_group(backend="gloo")
         self._joined = True
 
     @property

@@ -5,9 +5,8 @@ Ranks agree on metrics, on the norm of the gradient, and on whether an update is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
+from roll.engines.fsdp.checkpoint import RankSaver, SavedParts
 from roll.engines.hf.experts import load_metrics
 from roll.engines.megatron.logprob_model import MegatronLogprobModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
@@ -36,17 +36,15 @@ from roll.registry import CHANNELS
 from roll.types import Batch, Spec
 from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest, combine, digest
-from roll.weights.huggingface import TensorFiles, write_sharded_model
+from roll.weights.huggingface import TensorFiles
+from roll.weights.optimizer_state import OptimizerState
 
 if TYPE_CHECKING:
     from roll.engines.megatron.router_losses import MegatronRouterLosses
 
-_FILE_BYTES = 4 * 2**30
-"""Approximate size of the files of a saved model, which bounds the memory that rank 0 needs for a save."""
-
 
 class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
-    """`Trainer` on one of many ranks."""
+    """`Trainer` and `AsyncSaver` on one of many ranks."""
 
     settings: NativeTrainerSettings
 
@@ -55,6 +53,7 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
     ) -> None:
         super().__init__(model_spec, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
+        self._saver = RankSaver(ranks)
         if settings.optimizer.layer_grad_norms:
             raise ConfigError(
                 "optimizer.layer_grad_norms: backend megatron has the norm of all layers only; leave it out"
@@ -74,6 +73,7 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
+        self._saver.background.close()
         self._optimizer = None
         await super().stop()
 
@@ -167,33 +167,36 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             dist.all_gather_object(parts, digest(self.decoder.local_parts(dtype)))
             return combine(parts)
 
-    async def save(self, path: Path, *, resumable: bool = True) -> None:
-        """The model is written by rank 0 tensor by tensor, the optimizer's state by each rank."""
-        with self.ranks.blame_peers("a save"):
-            tensors = self.decoder.named_tensors()
-            self._write_model(path, tensors)
-            for _ in tensors:
-                pass
-            dist.barrier()
-            if resumable:
-                from roll.engines.megatron.checkpoint import write_state
+    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
+        """The model is written by rank 0 tensor by tensor, the optimizer's state by each rank.
 
-                write_state(path, self._optimizer, self.decoder, self._num_updates)
-                dist.barrier()
+        Without `wait` it returns once the state is copied to the hosts; `save_completed` tells when it is on disk.
+        """
+        with self.ranks.blame_peers("a save"):
+            parts = SavedParts(config=self.decoder.config, model=self.decoder.named_tensors())
+            if resumable:
+                from roll.engines.megatron.checkpoint import state_entries
+
+                entries, kind = state_entries(self._optimizer, self.decoder), self.settings.optimizer.kind
+                parts = replace(parts, state=entries, optimizer=kind, num_updates=self._num_updates)
+            self._saver.save(path, parts, wait=wait)
+
+    async def save_completed(self) -> bool:
+        """Whether the last save without `wait` is on disk on all ranks; raises the error it failed with."""
+        with self.ranks.blame_peers("a save"):
+            return self._saver.completed()
 
     async def load(self, path: Path) -> None:
-        """Load a save of ranks with any layout."""
+        """Load a save of any trainer, with any ranks."""
         with self.ranks.blame_peers("a load"):
             from roll.engines.megatron.checkpoint import read_state
 
+            self._saver.background.forget()  # it was of a controller that has ended
+            saved = OptimizerState(path, self.settings.optimizer.kind)
             self.decoder.fill(TensorFiles(path), str(path))
             self._optimizer.reload()
-            self._num_updates = read_state(path, self._optimizer, self.decoder)
-
-    def _write_model(self, path: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-        first = next(tensors, None)
-        if first is not None and self.ranks.rank == 0:
-            write_sharded_model(path, self.decoder.config, chain([first], tensors), file_bytes=_FILE_BYTES)
+            read_state(self._optimizer, self.decoder, saved)
+            self._num_updates = saved.num_updates
 
 
 def _sum_over_ranks(counts: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from roll.device_failure import DEVICE_ERRORS
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import OPTIMIZERS
 from roll.types import Spec
+from roll.weights.optimizer_state import CUSTOM_STATE
 
 
 def build_custom(parameters: Any, spec: Spec) -> torch.optim.Optimizer:
@@ -37,15 +38,23 @@ def blame_optimizer(config: Optimizer) -> Generator[None]:
         yield
 
 
-def read_optimizer_state(path: Path, device: torch.device) -> dict[str, Any]:
-    """The saved state; only tensors, numbers, text and containers of them are read."""
+def write_custom_state(directory: Path, optimizer: torch.optim.Optimizer, num_updates: int) -> None:
+    """Write the state of a user's optimizer, whose form is its own; only the native trainer reads it."""
+    torch.save({"optimizer": optimizer.state_dict(), "num_updates": num_updates}, directory / CUSTOM_STATE)
+
+
+def read_custom_state(directory: Path, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
+    """Read the state, of which only tensors, numbers, text and containers of them; returns the number of updates."""
+    path = directory / CUSTOM_STATE
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"{path}: the state of the optimizer has objects that are not read ({reason}); keep only tensors in it"
         ) from error
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["num_updates"])
 
 
 @contextmanager

@@ -24,9 +24,14 @@ from roll.engines.base import Part
 from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.hf.experts import ExpertLoad, load_metrics
 from roll.engines.hf.router_losses import HuggingFaceRouterLosses
-from roll.engines.native import lora, mixed
+from roll.engines.native import adamw_state, lora, mixed
 from roll.engines.native.attention import Ragged, sharing
-from roll.engines.native.custom_optimizer import blame_optimizer, build_custom, read_optimizer_state
+from roll.engines.native.custom_optimizer import (
+    blame_optimizer,
+    build_custom,
+    read_custom_state,
+    write_custom_state,
+)
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.likelihood import likelihood
 from roll.engines.native.mixed import Precision
@@ -38,8 +43,7 @@ from roll.weights.adapters import check_base, read_adapter, write_adapter
 from roll.weights.channel import Channel
 from roll.weights.digest import Digest, StreamingDigest, published_tensors
 from roll.weights.huggingface import read_tensors, write_model
-
-_STATE = "optimizer.pt"
+from roll.weights.optimizer_state import OptimizerState, write_optimizer_state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,19 +310,34 @@ class NativeTrainer(NativeLogprobModel):
             pairs = dict(decoder.adapter_tensors())
             write_model(path, decoder.config, dict(lora.merge(decoder.named_tensors(), pairs, adapters.scale)))
         if resumable:
-            state = {"optimizer": self._optimizer.state_dict(), "num_updates": self._num_updates}
-            torch.save(state, path / _STATE)
+            self._save_optimizer(path)
+
+    def _save_optimizer(self, path: Path) -> None:
+        config = self.settings.optimizer
+        if config.custom is not None:
+            write_custom_state(path, self._optimizer, self._num_updates)
+            return
+        entries = adamw_state.state_entries(self._optimizer, self._trained_tensors()) if config.kind == "adamw" else ()
+        write_optimizer_state(path, entries, optimizer=config.kind, num_updates=self._num_updates)
+
+    def _trained_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        return self.decoder.named_tensors() if self.decoder.lora is None else self.decoder.adapter_tensors()
 
     async def load(self, path: Path) -> None:
+        config = self.settings.optimizer
+        saved = None if config.custom is not None else OptimizerState(path, config.kind)
         if self.decoder.lora is None:
             self.decoder.load(read_tensors(path), where=str(path))
         else:
             tensors = read_adapter(path, self.decoder.lora)
             check_base(path, lora.frozen_digest(self.decoder))
             lora.load_adapter(self.decoder, tensors, where=str(path))
-        state = read_optimizer_state(path / _STATE, self.settings.device)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._num_updates = state["num_updates"]
+        if saved is None:
+            self._num_updates = read_custom_state(path, self._optimizer, self.settings.device)
+            return
+        if config.kind == "adamw":
+            adamw_state.read_state(self._optimizer, self._trained_tensors(), saved)
+        self._num_updates = saved.num_updates
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
         super()._move(parts, device)

@@ -81,11 +81,11 @@ def test_a_save_and_the_stop_wait_for_the_save_before(team: Team, tmp_path: Path
         await engine.start()
         await engine.save(tmp_path / "first", wait=False)
         await engine.save(tmp_path / "second", wait=False)
-        assert (tmp_path / "first/optimizer/.metadata").is_file()
+        assert (tmp_path / "first/optimizer/state.json").is_file()
         await engine.stop()
 
     team.run(save())
-    assert (tmp_path / "second/optimizer/.metadata").is_file()
+    assert (tmp_path / "second/optimizer/state.json").is_file()
 
 
 def test_a_failed_write_is_reported_by_all_ranks_and_training_continues(team: Team, tmp_path: Path) -> None:
@@ -111,10 +111,15 @@ def test_an_optimizer_state_without_its_files_is_one_line(team: Team, tmp_path: 
         engine = team.trainer(spec)
         await engine.start()
         await engine.save(tmp_path / "saved")
-        for file in (tmp_path / "saved/optimizer").iterdir():
+        folder, before = tmp_path / "saved/optimizer", await engine.send(1)
+        for file in folder.glob("*.safetensors"):
             file.unlink()
-        with pytest.raises(ConfigError, match=r"optimizer: cannot be read \(.*metadata.*\); resume from another"):
+        with pytest.raises(ConfigError, match=r"optimizer: no step/.*; it is incomplete or of another model, resume"):
             await engine.load(tmp_path / "saved")
+        (folder / "state.json").unlink()
+        with pytest.raises(ConfigError, match=r"state.json: no such file, so the optimizer's state is of an earlier"):
+            await engine.load(tmp_path / "saved")
+        assert await engine.send(1) == before
         await engine.stop()
 
     team.run(load())

@@ -58,8 +58,8 @@ def test_ten_steps_on_two_stages_are_those_of_one_process_and_the_run_resumes(tm
     assert models[0].keys() == models[1].keys()
     for name, tensor in models[0].items():
         torch.testing.assert_close(models[1][name], tensor, rtol=1e-3, atol=1e-3)
-    state = tmp_path / "two/checkpoints/step-10/megatron"
-    assert json.loads((state / "layout.json").read_text())["layout"] == "pp 2"
-    assert sorted(file.name for file in state.glob("*.pt")) == ["rank-00000.pt", "rank-00001.pt"]
+    state = tmp_path / "two/checkpoints/step-10/optimizer"
+    assert json.loads((state / "state.json").read_text()) == {"format": 1, "optimizer": "adamw", "num_updates": 10}
+    assert len(list(state.glob("rank-00000-*.safetensors"))) == len(list(state.glob("rank-00001-*.safetensors"))) == 1
     result = commands.resume(tmp_path / "two", ["steps=11"])
     assert result.finished and result.checkpoint == tmp_path / "two/checkpoints/step-11"

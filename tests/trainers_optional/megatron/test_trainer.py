@@ -1,5 +1,6 @@
 """The contract of trainers, publication, checkpoints and refusals of backend megatron, over real ranks."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,52 @@ def test_a_save_resumes_in_another_layout(
     assert ours["loss/grad_norm"] == pytest.approx(expected["loss/grad_norm"], rel=1e-2)
 
 
-def test_state_of_another_backend_is_refused(processes: RankProcesses, tmp_path: Path) -> None:
+def test_a_background_save_holds_the_state_of_its_call(processes: RankProcesses, tmp_path: Path) -> None:
+    reference, batches = Reference("Qwen3", tmp_path), [example(96, seed) for seed in range(2)]
+    case = reference.case(layout("tp2"), optimizer=ADAMW)
+
+    async def save() -> Any:
+        engine = processes.trainer(case)
+        await engine.start()
+        await engine.update(batches[0], CLIPPED)
+        await engine.hold()
+        await engine.save(tmp_path / "aside", wait=False)
+        ahead = await engine.update(batches[1], CLIPPED)
+        assert not await engine.save_completed()
+        assert not (tmp_path / "aside").exists()
+        await engine.release()
+        async with asyncio.timeout(60):
+            while not await engine.save_completed():
+                await asyncio.sleep(0.01)
+        await engine.load(tmp_path / "aside")
+        resumed = await engine.update(batches[1], CLIPPED)
+        await engine.stop()
+        return ahead, resumed
+
+    ahead, resumed = processes.run(save())
+    assert resumed == ahead
+
+
+def test_all_ranks_report_a_background_save_that_fails(processes: RankProcesses, tmp_path: Path) -> None:
+    reference = Reference("Qwen3", tmp_path)
+    (tmp_path / "taken").write_text("no folder")
+
+    async def save() -> None:
+        engine = processes.trainer(reference.case(layout("dp2"), optimizer=ADAMW))
+        await engine.start()
+        await engine.save(tmp_path / "taken", wait=False)
+        with pytest.raises(RuntimeError, match="taken"):
+            async with asyncio.timeout(60):
+                while not await engine.save_completed():
+                    await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError, match="taken"):
+            await engine.save(tmp_path / "taken")
+        await engine.stop()
+
+    processes.run(save())
+
+
+def test_a_directory_without_state_of_the_optimizer_is_refused(processes: RankProcesses, tmp_path: Path) -> None:
     reference = Reference("Qwen3", tmp_path)
 
     async def load() -> None:
@@ -114,7 +160,7 @@ def test_state_of_another_backend_is_refused(processes: RankProcesses, tmp_path:
         finally:
             await engine.stop()
 
-    with pytest.raises(ConfigError, match="the backend that saved the run, megatron"):
+    with pytest.raises(ConfigError, match=r"state\.json: no such file"):
         processes.run(load())
 
 

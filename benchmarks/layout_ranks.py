@@ -20,6 +20,7 @@ import torch
 
 from roll.algorithms.recipe import Objective
 from roll.cluster.process import ProcessWorker
+from roll.config.router_losses import RouterLosses
 from roll.config.schema import Model, Optimizer
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks, parallel_state
 from roll.engines.megatron.trainer import MegatronTrainer
@@ -48,6 +49,7 @@ class LayoutCase:
     budget: int = 90
     precision: Precision = field(default_factory=Precision)
     channel: Spec | None = None
+    router_losses: RouterLosses = field(default_factory=RouterLosses)
 
     @property
     def settings(self) -> NativeTrainerSettings:
@@ -58,6 +60,7 @@ class LayoutCase:
             sampling=Sampling(),
             device=torch.device("cpu"),
             precision=self.precision,
+            router_losses=self.router_losses,
         )
 
     @property

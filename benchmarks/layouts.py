@@ -95,7 +95,9 @@ class Reference:
         decoder = HuggingFaceDecoder(family_model(family, **{"num_hidden_layers": 4, **changes}))
         self.config, self.path = decoder.config, folder / "model"
         write_model(self.path, decoder.config, dict(decoder.named_tensors()))
-        self.before = weights_of(self.path)
+        self.before, self.batch = weights_of(self.path), example(decoder.config.vocab_size)
+        self.metrics: dict[str, dict[str, float]] = {}
+        """Of the last update `alone` and of that of the `ranks`."""
         self._gradient: torch.Tensor | None = None
 
     def fault(self, layout: MegatronLayout) -> str:
@@ -122,7 +124,7 @@ class Reference:
     async def _gradient_of(self, trainer: Any, name: str) -> torch.Tensor:
         """By one update with SGD at learning rate 1, which moves weights by exactly the gradient."""
         await trainer.start()
-        await trainer.update(example(self.config.vocab_size), CLIPPED)
+        self.metrics[name] = await trainer.update(self.batch, CLIPPED)
         await trainer.save(self.folder / name, resumable=False)
         await trainer.stop()
         return self.before - weights_of(self.folder / name)

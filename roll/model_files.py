@@ -44,6 +44,9 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         )
     if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
+    losses = getattr(run.actor_train, "router_losses", None)
+    if losses is not None and losses.enabled and not _has_experts(Path(run.model.path or "")):
+        yield "actor_train.router_losses", "the model has no experts; leave it out"
 
 
 def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
@@ -56,8 +59,6 @@ def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield "actor_train.backend", fault
         elif fault := layout_fault(config, workers=_num_known_workers(train), **train.parallel.model_dump()):
             yield "actor_train.parallel", fault
-    if isinstance(run.actor_infer, VllmInfer) and run.actor_infer.router_replay:
-        yield "actor_infer.router_replay", "the routers of backend megatron cannot be given experts; leave it out"
     if train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
         yield "actor_train.backend", fault
 

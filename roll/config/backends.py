@@ -20,6 +20,7 @@ from roll.config.roles import (
     RoleConfig,
     backend_tag,
 )
+from roll.config.router_losses import RouterLosses
 
 _READ_SAMPLER = ("topr", "decoupled")
 """Losses that read the sampler's logprobs."""
@@ -41,6 +42,8 @@ class FsdpTrain(RoleConfig):
     offload: bool = False
     """Hold weights and optimizer state in host memory, and copy each layer to the GPU for its computation."""
     optimizer: Optimizer = Optimizer()
+    router_losses: RouterLosses = RouterLosses()
+    """Load-balancing loss and z-loss of a mixture of experts."""
     lora: Lora | None = None
     """Train LoRA adapters; None: train the whole model."""
 
@@ -80,6 +83,8 @@ class MegatronTrain(RoleConfig):
     """Recompute the inside of each layer in the backward pass: less memory, a third more work."""
     optimizer: Optimizer = Optimizer()
     """AdamW's state is sharded over data-parallel ranks."""
+    router_losses: RouterLosses = RouterLosses()
+    """Load-balancing loss and z-loss of a mixture of experts."""
     lora: Literal[None] = None
     """Megatron-Core's blocks have no adapters."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from roll.config.devices import Devices, device_text, num_devices, one_device
 from roll.config.lora import Lora
+from roll.config.router_losses import RouterLosses
 from roll.config.section import Section
 from roll.errors import did_you_mean
 from roll.registry import Spec
@@ -166,6 +167,8 @@ class NativeTrain(RoleConfig):
     float32_compute: bool = False
     """With `dtype` bfloat16, round only the weights and compute in float32: closer to the sampler, slower."""
     optimizer: Optimizer = Optimizer()
+    router_losses: RouterLosses = RouterLosses()
+    """Load-balancing loss and z-loss of a mixture of experts."""
     lora: Lora | None = None
     """Train LoRA adapters; None: train the whole model."""
 

@@ -16,6 +16,7 @@ from roll.config.backends import RANKED, FsdpTrain, MegatronTrain, SglangInfer, 
 from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import one_device
 from roll.config.roles import GeneratorConfig, RoleConfig
+from roll.config.router_losses import RouterLosses
 from roll.config.schema import NativeInfer, Optimizer, Run
 from roll.engines.base import Generator, Trainer
 from roll.engines.deepspeed.ranks import ZeroLayout
@@ -78,6 +79,7 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
             exact=getattr(run.actor_train, "float32_compute", False),
         ),
         base=run.model.path,
+        router_losses=getattr(run.actor_train, "router_losses", RouterLosses()),
     )
     model_spec = ModelSpec(
         model=run.model,

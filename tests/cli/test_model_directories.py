@@ -320,3 +320,8 @@ def test_a_model_without_a_template_joins_texts_and_says_so_where_roles_are_lost
 def test_router_replay_needs_experts(folder: Path) -> None:
     said = "actor_infer.router_replay: the model has no experts; leave it out"
     assert said in both(folder, "actor_infer={backend: vllm, router_replay: true}")
+
+
+def test_losses_of_routers_need_experts(folder: Path) -> None:
+    said = "actor_train.router_losses: the model has no experts; leave it out"
+    assert said in both(folder, "actor_train.router_losses.balance=0.1")

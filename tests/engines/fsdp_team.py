@@ -22,6 +22,7 @@ import torch
 from roll.algorithms.recipe import Objective
 from roll.cluster.process import ProcessWorker
 from roll.config.lora import Lora
+from roll.config.router_losses import RouterLosses
 from roll.config.schema import Model, Optimizer
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.fsdp.trainer import FsdpTrainer
@@ -63,6 +64,7 @@ class TrainerSpec:
     head: Head = "logits"
     lora: Lora | None = None
     engine: str = "native"
+    router_losses: RouterLosses = field(default_factory=RouterLosses)
 
     def settings(self) -> NativeTrainerSettings:
         return NativeTrainerSettings(
@@ -73,6 +75,7 @@ class TrainerSpec:
             sampling_of=self.sampling_of,
             device=CPU,
             precision=self.precision,
+            router_losses=self.router_losses,
         )
 
     def layout(self, url: str) -> ParallelLayout:

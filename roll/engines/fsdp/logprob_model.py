@@ -97,6 +97,8 @@ class FsdpLogprobModel(NativeLogprobModel):
         decoder, peers, device = self.decoder, self.ranks.peers, self.decoder.device
         packed = device.type == "cuda" and self.settings.precision.dtype in PACKED
         layout = (PackedAttention if packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
+        if self.router_losses is not None:
+            self.router_losses.enter(batch, layout)
         ids = to_device(batch.ids, device)
         flat_ids = ids[layout.flat_tokens]
         replays = isinstance(decoder, ShardedHuggingFace) and decoder.score is None

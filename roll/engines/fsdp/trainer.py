@@ -23,6 +23,7 @@ from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
 from roll.engines.fsdp.sharded import ShardedModel, tp_dim
 from roll.engines.hf.experts import ExpertLoad
+from roll.engines.hf.router_losses import HuggingFaceRouterLosses
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.lora import as_served, merge
 from roll.engines.native.model_spec import ModelSpec
@@ -53,6 +54,8 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
         super().__init__(model_spec, settings, ranks)
         self.channel, self._num_updates, self._optimizer = channel, 0, None
         self._saver = RankSaver(ranks)
+        if settings.router_losses.enabled:
+            self.router_losses = HuggingFaceRouterLosses(settings.router_losses, self.decoder)
 
     def _prepare(self) -> None:
         self._optimizer = _optimizer(self.decoder, self.settings.optimizer)

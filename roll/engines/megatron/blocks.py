@@ -33,6 +33,10 @@ class Sequences(PackedSeqParams):
     """Tokens of all context-parallel ranks together, without padding."""
     context: Any = None
     """Context-parallel ranks; None if there is one."""
+    experts: Tensor | None = None
+    """[tokens of this rank between layers, layers, k] to choose, -1 where the router chooses; None: it always does."""
+    token_weights: Tensor | None = None
+    """[tokens of this rank between layers] in the losses of routers; None without these."""
 
 
 class SequenceNorm(nn.Module):

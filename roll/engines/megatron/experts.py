@@ -22,6 +22,7 @@ class RouterLoad:
         self._size = (core.num_layers, 2, core.num_moe_experts or 0)
         self._num_tokens: int | None = None
         self._totals: Tensor | None = None
+        self._replayed = torch.zeros(2)
         for router in (each for each in module.modules() if isinstance(each, TopKRouter)):
             router.register_forward_hook(partial(self._add, router.layer_number - 1))
 
@@ -40,6 +41,16 @@ class RouterLoad:
         if not self._sparse:
             return None
         return torch.zeros(self._size, device=device) if totals is None else totals
+
+    def add_replayed(self, counts: Tensor) -> None:
+        """Add tokens with given experts, and those of them for which the router prefers others."""
+        if self._num_tokens is not None:
+            self._replayed = self._replayed.to(counts.device) + counts
+
+    def take_replayed(self, device: torch.device) -> Tensor:
+        """[2]: the counts of `add_replayed` since the last call."""
+        counts, self._replayed = self._replayed.to(device), torch.zeros(2)
+        return counts
 
     def with_experts(self, totals: Tensor) -> Tensor:
         """Those of the layers that have experts."""

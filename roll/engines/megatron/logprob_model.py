@@ -23,7 +23,13 @@ from roll.engines.megatron.ranks import MegatronRanks
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.model_spec import ModelSpec, architecture, model_directory
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
-from roll.engines.native.trainer import ForwardOutput, LogprobSettings, NativeLogprobModel, first_tokens
+from roll.engines.native.trainer import (
+    ForwardOutput,
+    LogprobSettings,
+    NativeLogprobModel,
+    first_tokens,
+    replay_arguments,
+)
 from roll.errors import ConfigError
 from roll.types import Batch, Sampling
 from roll.weights.huggingface import TensorFiles
@@ -121,7 +127,7 @@ class MegatronLogprobModel(NativeLogprobModel):
         def forward(indices: Iterator[int], module: Any) -> tuple[Tensor, Any]:
             index = next(indices)
             part = parts[index]
-            inputs = _StageInputs(part, self)
+            inputs = _StageInputs(part, self, index)
             counts = backward and bool(part.trained.any())  # an idle micro-batch has no trained tokens
             with self.decoder.router_load.counting(inputs.num_mine) if counts else nullcontext():
                 hidden = module(inputs.ids, inputs.positions, None, packed_seq_params=inputs.sequences)
@@ -176,7 +182,8 @@ class MegatronLogprobModel(NativeLogprobModel):
 class _StageInputs:
     """What a rank feeds to the blocks for one micro-batch."""
 
-    def __init__(self, batch: Batch, model: MegatronLogprobModel) -> None:
+    def __init__(self, batch: Batch, model: MegatronLogprobModel, index: int) -> None:
+        """`index`: of the micro-batch."""
         from roll.engines.megatron.blocks import Sequences
 
         layout, ranks, device = model.ranks.layout, model.ranks, model.decoder.device
@@ -193,4 +200,20 @@ class _StageInputs:
         mine = slice(self.first, self.first + self.size)
         ids, positions = (F.pad(row, (0, total - len(flat)))[mine] for row in (flat, self.layout.positions))
         self.ids, self.positions = ids[None], positions[None]
-        self.sequences = Sequences(layout=self.layout, positions=positions, num_tokens=len(flat), context=ranks.context)
+        experts = replay_arguments(batch, self.layout).get("experts") if model.model_spec.head == "logits" else None
+        weights = None if model.router_losses is None else model.router_losses.weights(index, batch, self.layout)
+        start = self.first + ranks.tp_rank * share
+
+        def pad(rows: Tensor | None, value: int) -> Tensor | None:
+            if rows is None:
+                return None
+            return torch.cat([rows, rows.new_full((total - len(flat), *rows.shape[1:]), value)])[start : start + share]
+
+        self.sequences = Sequences(
+            layout=self.layout,
+            positions=positions,
+            num_tokens=len(flat),
+            context=ranks.context,
+            experts=pad(experts, -1),
+            token_weights=pad(weights, 0),
+        )

@@ -26,6 +26,7 @@ from roll.engines.megatron.package import (
     set_tensor_model_parallel_attributes,
 )
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
+from roll.engines.megatron.replay import install_replay
 from roll.engines.megatron.vocabulary import VocabularyPart
 from roll.engines.native.mixed import Precision
 from roll.types import Sampling
@@ -66,6 +67,7 @@ class MegatronModel:
         self._experts = num_experts(config.to_dict()) // layout.ep
         self.tensors = list(self._sources(self.module))
         self.router_load = RouterLoad(self.module, self.core)
+        install_replay(self.module, self.router_load)
 
     def _build(self) -> Any:
         module = GPTModel(

@@ -5,9 +5,10 @@ Ranks agree on metrics, on the norm of the gradient, and on whether an update is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,9 @@ from roll.weights.digest import Digest, combine, digest
 from roll.weights.huggingface import TensorFiles
 from roll.weights.optimizer_state import OptimizerState
 
+if TYPE_CHECKING:
+    from roll.engines.megatron.router_losses import MegatronRouterLosses
+
 
 class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
     """`Trainer` and `AsyncSaver` on one of many ranks."""
@@ -60,6 +64,12 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         from roll.engines.megatron.optimizer import MegatronOptimizer
 
         with self.ranks.blame_peers("its start"):
+            if (losses := self.settings.router_losses).enabled:
+                if not self.decoder.core.num_moe_experts:
+                    raise ConfigError("actor_train.router_losses: the model has no experts; leave it out")
+                from roll.engines.megatron.router_losses import MegatronRouterLosses
+
+                self.router_losses = MegatronRouterLosses(losses, self.decoder.module, self.decoder.core)
             self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
@@ -73,15 +83,32 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         with self.ranks.blame_peers("an update"):
-            sums, parts = MetricSums(), [part for _, part in self._microbatches(batch)]
+            microbatches = list(self._microbatches(batch))
+            sums, parts = MetricSums(), [part for _, part in microbatches]
 
             def read(index: int, output: ForwardOutput) -> Tensor:
                 return self._loss(parts[index], output, objective, sums)
 
+            self._count_experts(batch, microbatches)
             self._optimizer.zero()
             trained = [part.trained for part in parts]
             self._run(parts, trained, read, entropy_gradient=objective.entropy > 0)
+            if self.router_losses is not None:
+                self.router_losses.end()
             return self._step(self._whole_sums(sums))
+
+    def _count_experts(self, batch: Batch, microbatches: Sequence[tuple[list[int], Batch]]) -> None:
+        """Count the experts of the whole batch, which the load-balancing loss of routers needs."""
+        losses: MegatronRouterLosses | None = self.router_losses
+        if losses is None:
+            return
+        losses.begin(batch, [rows for rows, _ in microbatches])
+        if losses.statistics.counting:
+            parts = [part for _, part in microbatches]
+            with torch.no_grad():
+                nothing = [torch.zeros_like(part.trained) for part in parts]
+                self._run(parts, nothing, lambda _, output: output.logprobs.sum(), backward=False)
+            losses.statistics.finish(self.decoder.device, _sum_over_ranks)
 
     def _loss(self, batch: Batch, output: ForwardOutput, objective: Objective, sums: MetricSums) -> Tensor:
         """The loss of a micro-batch, whose metrics are added to `sums`."""
@@ -116,8 +143,10 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
         totals = self.decoder.router_load.totals(self.decoder.device)
         if totals is None:
             return {}
+        replayed = self.decoder.router_load.take_replayed(totals.device)
         dist.all_reduce(totals)
-        return load_metrics(self.decoder.router_load.with_experts(totals))
+        dist.all_reduce(replayed)
+        return load_metrics(self.decoder.router_load.with_experts(totals), replayed)
 
     def _all_finite(self, *values: Tensor) -> bool:
         """Whether these values are finite on all ranks."""
@@ -168,6 +197,11 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             self._optimizer.reload()
             read_state(self._optimizer, self.decoder, saved)
             self._num_updates = saved.num_updates
+
+
+def _sum_over_ranks(counts: Tensor) -> Tensor:
+    dist.all_reduce(counts)
+    return counts
 
 
 def trainer(

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
+from roll.config.router_losses import RouterLosses
 from roll.config.schema import Optimizer
 from roll.data.collate import pack
 from roll.engines.base import Part
 from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.hf.experts import ExpertLoad, load_metrics
+from roll.engines.hf.router_losses import HuggingFaceRouterLosses
 from roll.engines.native import adamw_state, lora, mixed
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.custom_optimizer import (
@@ -77,10 +79,15 @@ class NativeTrainerSettings(LogprobSettings):
     """Optimizer steps of the whole run, for the schedule."""
     base: str | None = None
     """Directory of the model under adapters, written into saved adapters."""
+    router_losses: RouterLosses = field(default_factory=RouterLosses)
+    """Of a model with experts."""
 
 
 class NativeLogprobModel:
     """`LogprobModel` and `Offloadable` over one decoder: logprobs from a language head, values from a score head."""
+
+    router_losses: Any = None
+    """Of a trainer of a model with experts; None if it has none."""
 
     def __init__(self, decoder: Decoder | HuggingFaceDecoder, settings: LogprobSettings) -> None:
         self.decoder, self.settings = decoder, settings
@@ -194,6 +201,8 @@ class NativeLogprobModel:
         """The layout of a batch's tokens, and a function from ids and positions to hidden states."""
         precision = self.settings.precision
         layout = (PackedAttention if self._packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
+        if self.router_losses is not None:
+            self.router_losses.enter(batch, layout)
         if isinstance(self.decoder, HuggingFaceDecoder):
             replayed = {} if self.decoder.score is not None else replay_arguments(batch, layout)
             return layout, partial(self.decoder.hidden, attend=layout.attend, precision=precision, **replayed)
@@ -237,6 +246,8 @@ class NativeTrainer(NativeLogprobModel):
         self.channel = channel
         self._num_updates = 0
         self._optimizer: Any = None
+        if settings.router_losses.enabled:
+            self.router_losses = HuggingFaceRouterLosses(settings.router_losses, decoder)
 
     async def start(self) -> None:
         await super().start()
@@ -248,10 +259,29 @@ class NativeTrainer(NativeLogprobModel):
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         sums = MetricSums()
-        for _, part in self._microbatches(batch):
+        await self._prepare_router_losses(batch)
+        for rows, part in self._microbatches(batch):
+            if self.router_losses is not None:
+                self.router_losses.idle = not rows
             self._accumulate(part, objective, sums)
             await asyncio.sleep(0)
+        if self.router_losses is not None:
+            self.router_losses.end()
         return self._step(sums)
+
+    async def _prepare_router_losses(self, batch: Batch) -> None:
+        """Count the experts of the whole batch, which the load-balancing loss needs."""
+        losses: HuggingFaceRouterLosses | None = self.router_losses
+        if losses is None:
+            return
+        losses.begin(batch)
+        if losses.statistics.counting:
+            for rows, part in self._microbatches(batch):
+                losses.idle = not rows
+                with torch.no_grad():
+                    self._forward(part, torch.zeros_like(part.trained))
+                await asyncio.sleep(0)
+            losses.statistics.finish(self.decoder.device, self._whole_totals)
 
     async def send(self, version: int) -> Digest:
         if self.decoder.lora is not None:  # the generators already have the frozen weights

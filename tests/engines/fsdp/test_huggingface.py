@@ -11,6 +11,7 @@ import torch
 from benchmarks.families import family_model
 from roll.algorithms.recipe import Objective
 from roll.config.lora import Lora
+from roll.config.router_losses import RouterLosses
 from roll.conformance.trainers import OBJECTIVES, check_trainer
 from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native.mixed import Precision
@@ -48,6 +49,11 @@ def begun(name: str, tmp_path: Path, *, shape: Any = None, **changes: Any) -> tu
 @some_families
 def test_the_gradient_is_that_of_one_process(name: str, team: Team, tmp_path: Path) -> None:
     spec, decoder = begun(name, tmp_path)
+    check_same_gradient(team, spec, decoder, batch(), CLIPPED)
+
+
+def test_losses_of_routers_have_the_gradient_of_one_process(team: Team, tmp_path: Path) -> None:
+    spec, decoder = begun("Qwen3-MoE", tmp_path, router_losses=RouterLosses(balance=3.0, z=0.3))
     check_same_gradient(team, spec, decoder, batch(), CLIPPED)
 
 

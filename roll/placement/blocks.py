@@ -1,4 +1,4 @@
-"""Parameters and activations of models that Megatron-Core computes, layer by layer, from the contents of config.json."""
+"""Parameters and activations of models that Megatron-Core computes, layer by layer, from config.json."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class StageSize:
     num_sparse: int
     """Layers with experts."""
     layers: LayerSize
-    largest_row: int
-    """Values per token of the layer with the most, with `copies`."""
+    largest: LayerSize
+    """The layer that keeps the most values per token."""
     first: bool
     last: bool
 
@@ -111,7 +111,7 @@ def _stage(layers: tuple[LayerSize, ...], *, first: bool, last: bool) -> StageSi
         num_layers=len(layers),
         num_sparse=sum(layer.experts > 0 for layer in layers),
         layers=LayerSize(**{name: sum(getattr(each, name) for each in layers) for name in LayerSize.__slots__}),
-        largest_row=max(layer.row + layer.copies for layer in layers),
+        largest=max(layers, key=lambda layer: layer.row + layer.copies),
         first=first,
         last=last,
     )
@@ -136,7 +136,10 @@ def _layers(config: Mapping[str, Any]) -> Iterator[LayerSize]:
                 **common,
             )
             continue
-        width, chosen = config.get("moe_intermediate_size") or config["intermediate_size"], min(_chosen(config), experts)
+        width, chosen = (
+            config.get("moe_intermediate_size") or config["intermediate_size"],
+            min(_chosen(config), experts),
+        )
         shared = width * (config.get("n_shared_experts") or 0)
         yield LayerSize(
             divided=divided + 3 * hidden * shared,
@@ -183,5 +186,6 @@ def sparse_layers(config: Mapping[str, Any]) -> list[bool]:
         return [False for _ in layers]
     if config["model_type"] == "deepseek_v3":
         return [layer >= config.get("first_k_dense_replace", 0) for layer in layers]
-    dense, step = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step") or 1
+    step: int = config.get("decoder_sparse_step") or 1
+    dense: tuple[int, ...] = tuple(config.get("mlp_only_layers") or ())
     return [layer not in dense and (layer + 1) % step == 0 for layer in layers]

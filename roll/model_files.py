@@ -46,8 +46,8 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
 
 
-def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Models and layouts that backend megatron cannot compute, and a missing package."""
+def megatron_faults(run: Run, *, installed: bool = True) -> Iterator[tuple[str, str]]:
+    """Models and layouts that backend megatron cannot compute, and, unless `installed` is false, a missing package."""
     train = run.actor_train
     if not isinstance(train, MegatronTrain):
         return
@@ -58,7 +58,7 @@ def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield "actor_train.parallel", fault
     if isinstance(run.actor_infer, VllmInfer) and run.actor_infer.router_replay:
         yield "actor_infer.router_replay", "the routers of backend megatron cannot be given experts; leave it out"
-    if train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
+    if installed and train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
         yield "actor_train.backend", fault
 
 

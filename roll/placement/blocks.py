@@ -90,6 +90,10 @@ class Blocks:
         """The stages of a pipeline with equally many layers each."""
         return _stages(self, pp)
 
+    def stage_kinds(self, pp: int) -> tuple[tuple[int, StageSize], ...]:
+        """The stages that differ from all before them, with their numbers."""
+        return _stage_kinds(self, pp)
+
     def dense_parameters(self, stage: StageSize, tp: int, *, single: bool) -> int:
         """Parameters of a rank without those of experts. `single`: there is one stage, which shares tied embeddings."""
         ends = -(-self.vocab // tp) * self.hidden
@@ -104,6 +108,14 @@ def _stages(blocks: Blocks, pp: int) -> tuple[StageSize, ...]:
         _stage(blocks.layers[index * size : (index + 1) * size], first=index == 0, last=index == pp - 1)
         for index in range(pp)
     )
+
+
+@cache
+def _stage_kinds(blocks: Blocks, pp: int) -> tuple[tuple[int, StageSize], ...]:
+    first: dict[StageSize, int] = {}
+    for index, stage in enumerate(_stages(blocks, pp)):
+        first.setdefault(stage, index)
+    return tuple((index, stage) for stage, index in first.items())
 
 
 def _stage(layers: tuple[LayerSize, ...], *, first: bool, last: bool) -> StageSize:
@@ -187,5 +199,6 @@ def sparse_layers(config: Mapping[str, Any]) -> list[bool]:
     if config["model_type"] == "deepseek_v3":
         return [layer >= config.get("first_k_dense_replace", 0) for layer in layers]
     step: int = config.get("decoder_sparse_step") or 1
-    dense: tuple[int, ...] = tuple(config.get("mlp_only_layers") or ())
+    listed: Any = config.get("mlp_only_layers")
+    dense: set[int] = set(listed or [])
     return [layer not in dense and (layer + 1) % step == 0 for layer in layers]

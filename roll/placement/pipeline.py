@@ -80,8 +80,10 @@ class PipelineTimes:
         length = facts.max_seq_len / 2
         tokens = ceil(facts.trajectories / minibatches / replicas) * length
         num = max(1, ceil(tokens / max(1, role.tokens)))
-        stages = [self._micro(stage, tokens / num, length, passes) for stage in blocks_of(role).stages(role.pp)]
-        slowest = max(stages, key=lambda each: each.total)
+        kinds = blocks_of(role).stage_kinds(role.pp)
+        slowest = max(
+            (self._micro(stage, tokens / num, length, passes) for _, stage in kinds), key=lambda each: each.total
+        )
         return slowest.scaled(num).plus(TrainTimes(bubble=(role.pp - 1) * slowest.total))
 
     def _micro(self, stage: StageSize, tokens: float, length: float, passes: int) -> TrainTimes:
@@ -108,7 +110,7 @@ class PipelineTimes:
         role = self.role
         shared, shared_experts = copies(role, self.num)
         seconds = 0.0
-        for stage in blocks_of(role).stages(role.pp):
+        for _, stage in blocks_of(role).stage_kinds(role.pp):
             dense, experts = num_weights(role, stage)
             size = 4 + role.weight_bytes
             dense_s = self._collective_s(dense * size * (shared - 1) / shared, shared, role.tp * shared)

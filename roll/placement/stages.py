@@ -46,16 +46,17 @@ def blocks_of(role: RoleFacts) -> Blocks:
 
 def stage_bytes(facts: RunFacts, role: RoleFacts, num: int) -> list[StageBytes]:
     """The bytes of the ranks of each stage, with `num` ranks together."""
-    stages = blocks_of(role).stages(role.pp)
-    return [
-        StageBytes(stage=index, bytes=_parts(facts, role, num, stage, _in_flight(facts, role, num, index)))
-        for index, stage in enumerate(stages)
-    ]
+    return [_bytes(facts, role, num, index, stage) for index, stage in enumerate(blocks_of(role).stages(role.pp))]
 
 
 def fullest_stage(facts: RunFacts, role: RoleFacts, num: int) -> StageBytes:
-    """The stage whose ranks need the most memory."""
-    return max(stage_bytes(facts, role, num), key=lambda each: each.total)
+    """The stage whose ranks need the most memory: of equal ones the first, which holds the most activations."""
+    kinds = blocks_of(role).stage_kinds(role.pp)
+    return max((_bytes(facts, role, num, *kind) for kind in kinds), key=lambda each: each.total)
+
+
+def _bytes(facts: RunFacts, role: RoleFacts, num: int, index: int, stage: StageSize) -> StageBytes:
+    return StageBytes(stage=index, bytes=_parts(facts, role, num, stage, _in_flight(facts, role, num, index)))
 
 
 def num_weights(role: RoleFacts, stage: StageSize) -> tuple[int, int]:

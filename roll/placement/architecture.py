@@ -152,7 +152,7 @@ def _from_directory(model: Model, max_seq_len: int, count: Count | None) -> Arch
     path = str(model.path)
     if not (Path(path) / "config.json").is_file():
         config = known_config(Path(path).name)
-        return None if config is None else _from_config(config) or _from_blocks(config)
+        return None if config is None else _from_config(config) or architecture_of_mixture(config)
     config = read_values(path)
     if config is None:
         return None
@@ -191,8 +191,8 @@ def _from_config(config: dict[str, Any]) -> Architecture | None:
         return None  # the engine that builds the model reports the error
 
 
-def _from_blocks(config: dict[str, Any]) -> Architecture:
-    """The architecture of a mixture of experts whose layers are known."""
+def architecture_of_mixture(config: dict[str, Any]) -> Architecture:
+    """The architecture of a mixture of experts whose layers are known, from the contents of config.json alone."""
     blocks = Blocks.of(config)
     assert blocks is not None, "the families of known mixtures are known"
     layers, heads, latent = blocks.layers, config["num_attention_heads"], config.get("kv_lora_rank")
@@ -207,7 +207,7 @@ def _from_blocks(config: dict[str, Any]) -> Architecture:
         score_bytes=0,
         kv_row=len(layers) * kv_heads * (key + value),
         latent_row=len(layers) * (latent + config["qk_rope_head_dim"]) if latent else 0,
-        linear=(),
+        linear=_linear_widths(config, len(layers)),
     )
     return Architecture(
         vocab=blocks.vocab,
@@ -221,3 +221,25 @@ def _from_blocks(config: dict[str, Any]) -> Architecture:
         counts=counts,
         blocks=blocks,
     )
+
+
+def _linear_widths(config: dict[str, Any], layers: int) -> tuple[tuple[str, int], ...]:
+    """`ModelCounts.linear` of Qwen3-MoE or DeepSeek-V3, whose routed experts and routers have no adapters."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if not (rank := config.get("kv_lora_rank")):
+        q, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
+        sizes = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": q}
+        return tuple((name, layers * (hidden + size)) for name, size in sizes.items())
+    q_rank, value, rotated = config["q_lora_rank"], config["v_head_dim"], config["qk_rope_head_dim"]
+    dense, plain = config["first_k_dense_replace"], config["qk_nope_head_dim"]
+    widths = {
+        "q_a_proj": hidden + q_rank,
+        "q_b_proj": q_rank + heads * (plain + rotated),
+        "kv_a_proj_with_mqa": hidden + rank + rotated,
+        "kv_b_proj": rank + heads * (plain + value),
+        "o_proj": heads * value + hidden,
+    }
+    shared = config["moe_intermediate_size"] * config["n_shared_experts"]
+    mlp = dense * (hidden + config["intermediate_size"]) + (layers - dense) * (hidden + shared)
+    ends = [(name, mlp) for name in ("gate_proj", "up_proj", "down_proj")]
+    return (*((name, layers * width) for name, width in widths.items()), *ends)

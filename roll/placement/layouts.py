@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from math import lcm
 
 from roll.config.megatron import layout_fault, num_experts
 from roll.errors import ConfigError
@@ -62,21 +63,22 @@ def choose_layouts(facts: RunFacts, inventory: Inventory, num_free: int) -> list
 
 
 def _counts(train: RoleFacts, inventory: Inventory, num_free: int) -> list[int]:
-    """Numbers of ranks, most first: those that divide a node, and whole nodes."""
+    """Numbers of ranks, most first: what sizes of the file divide, whole nodes, and those that divide a node."""
     if train.workers is not None:
         return [train.workers]
     node = min(each.num_devices for each in inventory.nodes)
     within = [num for num in range(1, node) if node % num == 0]
     step = max(1, num_free // node // _MOST_COUNTS)
     nodes = [num * node for num in range(num_free // node, 0, -step)]
-    return list(dict.fromkeys([num_free, *nodes, *sorted(within, reverse=True)]))
+    group = lcm(train.tp * train.cp * train.pp, train.ep * train.expert_tp * train.pp)
+    return list(dict.fromkeys([num_free, num_free - num_free % group, *nodes, *sorted({*within, group}, reverse=True)]))
 
 
 def _layouts(facts: RunFacts, inventory: Inventory, num: int) -> Iterator[_Layout]:
     """All layouts of `num` ranks."""
     train, node = facts.role("actor_train"), min(each.num_devices for each in inventory.nodes)
     kind = kind_of(inventory)
-    for sizes in _all_sizes(train, node, num):
+    for sizes in _all_sizes(train, node, num) if num else ():
         role = replace(train, **sizes)
         times = PipelineTimes(facts=facts, role=role, kind=kind, num=num, node=node).step()
         yield _Layout(role=role, num=num, bytes=fullest_stage(facts, role, num).total, time_s=times.total)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native.attention import Ragged
 from roll.errors import ConfigError
 from roll.explain.placement import count_modules, placement_report
+from roll.placement.architecture import architecture_of_mixture
 from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
@@ -104,6 +106,16 @@ def test_vllm_caches_one_latent_vector_per_token_and_layer() -> None:
     counted = architecture_of_model(family_model("DeepSeek-V3"))
     assert counted.cache_row("vllm") == 3 * (512 + 64)
     assert counted.cache_row("native") == 3 * 4 * ((32 + 64) + 32)
+
+
+@pytest.mark.parametrize("name", ["Qwen3-MoE", "DeepSeek-V3"])
+def test_numbers_from_config_json_are_those_of_the_modules(name: str) -> None:
+    """Models known by name are counted without building them."""
+    model = family_model(name)
+    expected, here = architecture_of_model(model), architecture_of_mixture(model.config.to_dict())
+    assert expected.counts is not None and here.counts is not None
+    assert dict(here.counts.linear) == dict(expected.counts.linear)
+    assert replace(here, counts=replace(here.counts, linear=expected.counts.linear)) == expected
 
 
 def test_adapters_are_counted_by_the_names_of_projections() -> None:

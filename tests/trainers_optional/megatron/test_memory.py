@@ -55,6 +55,7 @@ def joined(layout: MegatronLayout, rank: int) -> Iterator[MegatronRanks]:
             context_parallel_size=layout.cp,
             expert_model_parallel_size=layout.ep,
             expert_tensor_parallel_size=layout.expert_tp,
+            create_gloo_process_groups=False,
         )
         model_parallel_cuda_manual_seed(0)
         ranks = MegatronRanks(layout, rank)

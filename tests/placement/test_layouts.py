@@ -109,7 +109,7 @@ def test_the_optimizer_state_is_divided_among_the_ranks_that_have_the_same_weigh
 
 
 def test_early_stages_hold_the_activations_of_more_micro_batches(tmp_path: Path) -> None:
-    # per token and layer: 2 (q + kv), norms of heads 2 (q + kv), two norms of 3 x 8, experts' 2 x 4 x 6 and scores 2 x 4,
+    # per token and layer: 2 (q + kv), norms of heads 2 (q + kv), two norms of 3 x 8, experts 2 x 4 x 6, scores 2 x 4,
     # and 2 x 2 hidden states of 8 that move
     row = 2 * 24 + 2 * 24 + 48 + 48 + 8 + 32
     run, role = tiny(tmp_path, pp=4)
@@ -201,6 +201,26 @@ def test_auto_chooses_the_layout_and_keeps_sizes_of_the_file(tmp_path: Path) -> 
     role = kept.role("actor_train")
     assert role.pp == 6 and len(role.workers) % (6 * role.tp * role.cp) == 0
     assert any("layouts that fit as many devices" in reason for reason in kept.reasons)
+
+
+@pytest.mark.sweep(keep=3)
+@pytest.mark.parametrize("cluster", ["8xH200", "8x8xB200", "64x8xB200"])
+@pytest.mark.parametrize("model", [SMALL, MEDIUM, LARGE])
+def test_each_shape_has_a_plan_or_one_line_with_the_part_that_is_too_large(
+    model: str, cluster: str, tmp_path: Path
+) -> None:
+    """In 16 bits. On 8 GPUs only the smallest fits; no layout of 64 B200 leaves room to generate with DeepSeek-V3."""
+    small = (model, cluster) in ((MEDIUM, "8xH200"), (LARGE, "8xH200"), (LARGE, "8x8xB200"))
+    if small:
+        with pytest.raises(ConfigError, match=r"^actor_\w+\.devices: .* GiB and the \w+ needs .* \(actor_") as raised:
+            plan(tmp_path, model, cluster)
+        assert "\n" not in str(raised.value)
+        return
+    placement = plan(tmp_path, model, cluster)
+    role, config = placement.role("actor_train"), known_config(model)
+    assert config is not None
+    sizes = {"tp": role.tp, "pp": role.pp, "cp": role.cp, "ep": role.ep}
+    assert not layout_fault(config, workers=len(role.workers), **sizes)
 
 
 def test_what_does_not_fit_is_named_with_its_rank_and_with_a_cluster_that_is_large_enough(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         yield "actor_train.router_losses", "the model has no experts; leave it out"
 
 
-def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
-    """Models and layouts that backend megatron cannot compute, and a missing package."""
+def megatron_faults(run: Run, *, installed: bool = True) -> Iterator[tuple[str, str]]:
+    """Models and layouts that backend megatron cannot compute, and, unless `installed` is false, a missing package."""
     train = run.actor_train
     if not isinstance(train, MegatronTrain):
         return
@@ -59,7 +59,7 @@ def megatron_faults(run: Run) -> Iterator[tuple[str, str]]:
             yield "actor_train.backend", fault
         elif fault := layout_fault(config, workers=_num_known_workers(train), **train.parallel.model_dump()):
             yield "actor_train.parallel", fault
-    if train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
+    if installed and train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
         yield "actor_train.backend", fault
 
 

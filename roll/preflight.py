@@ -47,7 +47,7 @@ def preflight(loaded: LoadedRun, *, files: bool = True, models: bool = True) -> 
     faults = [
         *_name_faults(run),
         *(model_files.config_faults(run) if models else ()),
-        *(model_files.megatron_faults(run) if models else ()),
+        *(model_files.megatron_faults(run, installed=files) if models else ()),
         *(_file_faults(run) if files else ()),
         *(_package_faults(run) if files else ()),
     ]

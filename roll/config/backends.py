@@ -73,7 +73,8 @@ class MegatronTrain(RoleConfig):
     backend: Literal["megatron"]
     """Trains with Megatron-Core: Llama, Qwen2, Qwen3, Qwen3-MoE, Mixtral and DeepSeek-V3. Never run on a GPU."""
     parallel: MegatronParallel = MegatronParallel()
-    """Tensor, context, pipeline and expert parallelism; `workers` over `tp` x `cp` x `pp` groups are data parallel."""
+    """Tensor, context, pipeline and expert parallelism; `workers` over `tp` x `cp` x `pp` groups are data parallel.
+    With `devices: auto` on GPUs, sizes of 1 are chosen too."""
     tokens_per_microbatch: int = Field(default=8192, gt=1)
     """Most tokens per forward pass of a group of ranks that share them; does not change gradients. A pipeline is busy
     only with several times as many micro-batches as stages."""
@@ -102,10 +103,6 @@ class MegatronTrain(RoleConfig):
     @model_validator(mode="after")
     def _ranks_divide(self) -> MegatronTrain:
         known, sizes = self.workers is not None or num_devices(self.devices) is not None, self.parallel
-        if not known and max(sizes.size, sizes.ep) > 1:
-            raise ValueError(
-                "workers: no number of ranks is chosen for parallel sizes above 1; name workers or devices"
-            )
         if known and self.num_workers % sizes.size:
             raise ValueError(
                 f"workers ({self.num_workers}) do not divide into groups of parallel.tp ({sizes.tp}) times parallel.cp "

@@ -9,6 +9,7 @@ from roll.config.schema import Run
 from roll.errors import ConfigError
 from roll.explain.calls import count
 from roll.explain.records import PlacementPlan, RolePlan
+from roll.explain.stages import pipeline_fields, pipeline_lines
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RunFacts, facts_of
 from roll.placement.machine import parse_cluster, this_machine
@@ -51,11 +52,13 @@ def format_placement(plan: PlacementPlan) -> str:
     """A block for the terminal: memory per role and device, offloading, overlap and reasons."""
     if plan.fault:
         return f"Placement\n  not on this machine: {plan.fault}\n  for another one, add for example --cluster 8xH200"
-    header = ("role", "workers", "devices", "node", "tp", "cp", *PHASES)
-    rows = [header, *map(_cells, plan.roles)]
+    sizes = ("tp", "cp", *(name for name in ("pp", "ep") if any(getattr(role, name) > 1 for role in plan.roles)))
+    rows = [("role", "workers", "devices", "node", *sizes, *PHASES)]
+    rows += [_cells(role, sizes) for role in plan.roles]
     if plan.fullest is not None:
-        rows.append(("fullest device", "", "", "", "", "", *_sizes(plan.fullest)))
+        rows.append(("fullest device", "", "", "", *("" for _ in sizes), *_sizes(plan.fullest)))
     lines = ["Placement", f"  on {_format_nodes(plan)}", *_table(rows)]
+    lines += [f"  {line}" for role in plan.roles for line in pipeline_lines(role)]
     lines += [f"  {note}" for note in plan.notes]
     lines += [f"  auto: {reason}" for reason in plan.reasons]
     return "\n".join(lines)
@@ -94,7 +97,7 @@ def _describe(facts: RunFacts, placement: Placement) -> PlacementPlan:
     return PlacementPlan(
         nodes=placement.inventory.nodes,
         known=placement.inventory.known,
-        roles=tuple(_role(placement, role) for role in placement.roles),
+        roles=tuple(_role(facts, placement, role) for role in placement.roles),
         fullest=_fullest(facts, placement) if placement.shares else None,
         offloads=placement.offloads,
         notes=(*_adapters(facts), *_experts(facts), *_memory(facts, placement), _overlap(facts, placement)),
@@ -102,7 +105,7 @@ def _describe(facts: RunFacts, placement: Placement) -> PlacementPlan:
     )
 
 
-def _role(placement: Placement, role: RolePlacement) -> RolePlan:
+def _role(facts: RunFacts, placement: Placement, role: RolePlacement) -> RolePlan:
     return RolePlan(
         role=role.role,
         backend=role.backend,
@@ -111,14 +114,17 @@ def _role(placement: Placement, role: RolePlacement) -> RolePlan:
         nodes=tuple(sorted({worker.node for worker in role.workers})),
         tp=role.tp,
         cp=role.cp,
+        pp=role.pp,
+        ep=role.ep,
+        **pipeline_fields(facts, placement, facts.role(role.role)),
         bytes={phase: sum(role_bytes(placement, role.role, phase)) for phase in PHASES} if placement.shares else None,
     )
 
 
-def _cells(role: RolePlan) -> tuple[str, ...]:
+def _cells(role: RolePlan, names: Sequence[str]) -> tuple[str, ...]:
     sizes = ["?"] * len(PHASES) if role.bytes is None else _sizes(role.bytes)
-    texts = (role.role, role.workers, format_ids(role.devices), format_ids(role.nodes), role.tp, role.cp)
-    return (*map(str, texts), *sizes)
+    texts = (role.role, role.workers, format_ids(role.devices), format_ids(role.nodes))
+    return (*map(str, texts), *(str(getattr(role, name)) for name in names), *sizes)
 
 
 def _sizes(by_phase: Mapping[Phase, int]) -> list[str]:

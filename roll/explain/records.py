@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from roll.placement.pipeline import TrainTimes
 from roll.placement.records import Node, Offload, Phase
+from roll.placement.stages import StageBytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,12 @@ class RolePlan:
     cp: int
     bytes: Mapping[Phase, int] | None
     """Bytes of one worker per device, by phase; None if they are unknown."""
+    pp: int = 1
+    ep: int = 1
+    stages: tuple[StageBytes, ...] = ()
+    """Bytes of each rank by stage and part; only for trainers of backend megatron."""
+    times: TrainTimes | None = None
+    """Estimated seconds per step by part, likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from roll.config.decoder import engine_of
 from roll.config.lora import Lora, Widths, widths
 from roll.config.schema import SPECIAL_TOKENS, Model
+from roll.placement.blocks import Blocks
+from roll.placement.known import known_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,8 @@ class Architecture:
     """Whether the output layer shares the embedding's weights."""
     counts: ModelCounts | None = None
     """None: the formulas below describe the model."""
+    blocks: Blocks | None = field(default=None, compare=False)
+    """The model layer by layer; None if Megatron-Core cannot compute it."""
 
     @property
     def layer_parameters(self) -> int:
@@ -130,15 +133,17 @@ def architecture_of(model: Model, max_seq_len: int = 1, count: Count | None = No
     if model.shape is None:
         return _from_directory(model, max_seq_len, count)
     shape = model.shape
-    return Architecture(
-        vocab=len(shape.alphabet) + len(SPECIAL_TOKENS),
-        hidden=shape.hidden,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.hidden // shape.heads,
-        mlp=shape.mlp,
-        tied=True,
+    return _from_config(
+        {
+            "model_type": shape.architecture,
+            "vocab_size": len(shape.alphabet) + len(SPECIAL_TOKENS),
+            "hidden_size": shape.hidden,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "intermediate_size": shape.mlp,
+            "tie_word_embeddings": True,
+        }
     )
 
 
@@ -146,12 +151,13 @@ def _from_directory(model: Model, max_seq_len: int, count: Count | None) -> Arch
     """The architecture of a model directory, or of a well-known model with that name."""
     path = str(model.path)
     if not (Path(path) / "config.json").is_file():
-        return _from_name(Path(path).name)
+        config = known_config(Path(path).name)
+        return None if config is None else _from_config(config) or architecture_of_mixture(config)
     config = read_values(path)
     if config is None:
         return None
     if count is not None and engine_of(config, model.engine, max_seq_len) == "hf":
-        return count(path, model.trust_remote_code)
+        return replace(count(path, model.trust_remote_code), blocks=Blocks.of(config))
     return _from_config(config)
 
 
@@ -179,42 +185,61 @@ def _from_config(config: dict[str, Any]) -> Architecture | None:
             head_dim=config.get("head_dim") or hidden // heads,
             mlp=config["intermediate_size"],
             tied=bool(config.get("tie_word_embeddings", False)),
+            blocks=Blocks.of(config),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # the engine that builds the model reports the error
 
 
-_COLUMNS = ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "mlp", "tied")
-_KNOWN: dict[str, tuple[Any, ...]] = {
-    "SmolLM2-135M": (49152, 576, 30, 9, 3, 64, 1536, True),
-    "SmolLM2-1.7B": (49152, 2048, 24, 32, 32, 64, 8192, True),
-    "Qwen2.5-0.5B": (151936, 896, 24, 14, 2, 64, 4864, True),
-    "Qwen2.5-1.5B": (151936, 1536, 28, 12, 2, 128, 8960, True),
-    "Qwen2.5-3B": (151936, 2048, 36, 16, 2, 128, 11008, True),
-    "Qwen2.5-7B": (152064, 3584, 28, 28, 4, 128, 18944, False),
-    "Qwen2.5-14B": (152064, 5120, 48, 40, 8, 128, 13824, False),
-    "Qwen2.5-32B": (152064, 5120, 64, 40, 8, 128, 27648, False),
-    "Qwen2.5-72B": (152064, 8192, 80, 64, 8, 128, 29568, False),
-    "Qwen3-0.6B": (151936, 1024, 28, 16, 8, 128, 3072, True),
-    "Qwen3-1.7B": (151936, 2048, 28, 16, 8, 128, 6144, True),
-    "Qwen3-4B": (151936, 2560, 36, 32, 8, 128, 9728, True),
-    "Qwen3-8B": (151936, 4096, 36, 32, 8, 128, 12288, False),
-    "Qwen3-14B": (151936, 5120, 40, 40, 8, 128, 17408, False),
-    "Qwen3-32B": (151936, 5120, 64, 64, 8, 128, 25600, False),
-    "Llama-3.2-1B": (128256, 2048, 16, 32, 8, 64, 8192, True),
-    "Llama-3.2-3B": (128256, 3072, 28, 24, 8, 128, 8192, True),
-    "Llama-3.1-8B": (128256, 4096, 32, 32, 8, 128, 14336, False),
-    "Llama-3.1-70B": (128256, 8192, 80, 64, 8, 128, 28672, False),
-}
-"""Values of `_COLUMNS` from the config.json of each model."""
+def architecture_of_mixture(config: dict[str, Any]) -> Architecture:
+    """The architecture of a mixture of experts whose layers are known, from the contents of config.json alone."""
+    blocks = Blocks.of(config)
+    assert blocks is not None, "the families of known mixtures are known"
+    layers, heads, latent = blocks.layers, config["num_attention_heads"], config.get("kv_lora_rank")
+    key = config["qk_nope_head_dim"] + config["qk_rope_head_dim"] if latent else config["head_dim"]
+    kv_heads, value = (heads, config["v_head_dim"]) if latent else (config["num_key_value_heads"], key)
+    counts = ModelCounts(
+        parameters=blocks.parameters,
+        active_parameters=blocks.parameters - sum(each.experts - each.active_experts for each in layers),
+        expert_parameters=sum(each.experts for each in layers),
+        layer_parameters=max(each.parameters for each in layers),
+        layer_row=max(each.row + each.copies for each in layers),
+        score_bytes=0,
+        kv_row=len(layers) * kv_heads * (key + value),
+        latent_row=len(layers) * (latent + config["qk_rope_head_dim"]) if latent else 0,
+        linear=_linear_widths(config, len(layers)),
+    )
+    return Architecture(
+        vocab=blocks.vocab,
+        hidden=blocks.hidden,
+        layers=len(layers),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=key,
+        mlp=config["intermediate_size"],
+        tied=blocks.tied,
+        counts=counts,
+        blocks=blocks,
+    )
 
 
-def _from_name(name: str) -> Architecture | None:
-    """The known model whose name is `name` or a prefix of it, as of `Qwen2.5-7B-Instruct`; None if there is none.
-
-    None also for names of mixtures of experts, such as `-MoE` or `-A3B`, which have other dimensions.
-    """
-    if re.search(r"-(moe|a\d+(\.\d+)?b)\b", name.lower()):
-        return None
-    known = next((known for known in _KNOWN if name == known or name.startswith(f"{known}-")), None)
-    return None if known is None else Architecture(**dict(zip(_COLUMNS, _KNOWN[known], strict=True)))
+def _linear_widths(config: dict[str, Any], layers: int) -> tuple[tuple[str, int], ...]:
+    """`ModelCounts.linear` of Qwen3-MoE or DeepSeek-V3, whose routed experts and routers have no adapters."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if not (rank := config.get("kv_lora_rank")):
+        q, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
+        sizes = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": q}
+        return tuple((name, layers * (hidden + size)) for name, size in sizes.items())
+    q_rank, value, rotated = config["q_lora_rank"], config["v_head_dim"], config["qk_rope_head_dim"]
+    dense, plain = config["first_k_dense_replace"], config["qk_nope_head_dim"]
+    widths = {
+        "q_a_proj": hidden + q_rank,
+        "q_b_proj": q_rank + heads * (plain + rotated),
+        "kv_a_proj_with_mqa": hidden + rank + rotated,
+        "kv_b_proj": rank + heads * (plain + value),
+        "o_proj": heads * value + hidden,
+    }
+    shared = config["moe_intermediate_size"] * config["n_shared_experts"]
+    mlp = dense * (hidden + config["intermediate_size"]) + (layers - dense) * (hidden + shared)
+    ends = [(name, mlp) for name in ("gate_proj", "up_proj", "down_proj")]
+    return (*((name, layers * width) for name, width in widths.items()), *ends)

@@ -15,11 +15,13 @@ from itertools import accumulate
 from roll.config.devices import named_devices
 from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
-from roll.placement.machine import KINDS, Kind
+from roll.placement.machine import Kind, kind_of
 from roll.placement.memory import alone_fits
-from roll.placement.records import CPU, Inventory
+from roll.placement.pipeline import PRODUCTS as _PRODUCTS
+from roll.placement.pipeline import STREAMS as _STREAMS
+from roll.placement.pipeline import PipelineTimes
+from roll.placement.records import Inventory
 
-_PRODUCTS, _STREAMS = 0.4, 0.6
 _STEP_S = 0.005
 _ROOM = 0.85
 """Fraction of a generator's memory that weights and a few sequences may fill."""
@@ -57,6 +59,8 @@ class _StepTime:
     model: Architecture
     kind: Kind
     tp: int
+    node: int
+    """Devices per node."""
 
     @property
     def _new(self) -> float:
@@ -86,6 +90,9 @@ class _StepTime:
 
     def update_s(self, num: int) -> float:
         """Seconds to score and train a batch on `num` devices."""
+        role = self.facts.role("actor_train")
+        if role.backend == "megatron":
+            return PipelineTimes(facts=self.facts, role=role, kind=self.kind, num=num, node=self.node).step().total
         tokens = self.facts.trajectories * (self._prompt + self._new)
         products = (6 * self.facts.epochs + 2 * self.facts.passes) * self.model.active_parameters * tokens
         return products / (num * self.kind.flops * _PRODUCTS) + self._host_s(num, tokens)
@@ -148,14 +155,16 @@ def _tp(infer: RoleFacts, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]:
     """Shared devices and all ways to divide them, by estimated step time."""
     everything = tuple(range(inventory.num_devices))
-    most = _max_train_devices(facts.role("actor_train"), inventory)
+    most = _max_train_devices(facts.role("actor_train"), inventory.num_devices)
     whole = _whole_groups(everything, tp, inventory) or everything
     model, roles = facts.role("actor_train").model, "actor_train and actor_infer"
     if model is None:
         reason = f"{roles}: share devices, as the model's dimensions are unknown"
         return [DeviceSplit(train=everything[:most], infer=whole, reasons=(reason,))]
-    kind = KINDS.get(inventory.nodes[0].kind, KINDS["A100"] if inventory.gpus else KINDS[CPU])
-    times = _StepTime(facts=facts, model=model, kind=kind, tp=tp)
+    node = min(node.num_devices for node in inventory.nodes)
+    times = _StepTime(facts=facts, model=model, kind=kind_of(inventory), tp=tp, node=node)
+    if not most:
+        return []
     generate_s, update_s = times.generate_s(len(whole)), times.update_s(most)
     shared_s = generate_s + update_s + times.moved_s
     estimate = f"{generate_s:.1f} s of generation and {update_s:.1f} s of training per step"
@@ -173,11 +182,12 @@ def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]
     return sorted(candidates, key=lambda each: each.time_s)
 
 
-def _max_train_devices(train: RoleFacts, inventory: Inventory) -> int:
-    """Most devices that training can use."""
-    if train.workers is not None:
-        return min(train.workers, inventory.num_devices)
-    return 1 if train.backend == "native" else inventory.num_devices
+def _max_train_devices(train: RoleFacts, num: int) -> int:
+    """Most of `num` devices that training can use; 0 if its layout does not divide so few."""
+    most = num if train.workers is None else min(train.workers, num)
+    if train.backend == "megatron":
+        return next((num for num in range(most, 0, -1) if train.divides(num)), 0)
+    return 1 if train.backend == "native" and train.workers is None else most
 
 
 def _complement(facts: RunFacts, inventory: Inventory, tp: int) -> DeviceSplit:
@@ -193,7 +203,7 @@ def _complement(facts: RunFacts, inventory: Inventory, tp: int) -> DeviceSplit:
     size = tp if not free.trains else free.node_group
     separate = facts.staleness > 0 and len(left) >= size
     devices = _whole_groups(left if separate else everything, size, inventory)
-    devices = devices[: _max_train_devices(free, inventory)] if free.trains else devices
+    devices = devices[: _max_train_devices(free, len(devices))] if free.trains else devices
     which = f"the devices not used by {other.role}, to overlap" if separate else "all devices, alternating"
     reasons = (f"{free.role}: {which}",)
     return DeviceSplit(train=devices, reasons=reasons) if free.trains else DeviceSplit(infer=devices, reasons=reasons)
@@ -227,6 +237,7 @@ def _train_counts(facts: RunFacts, inventory: Inventory, tp: int, most: int) -> 
         num
         for num in range(most if train.workers else 1, min(most, total - 1) + 1)
         if (total <= _SMALL or num in starts or num < inventory.nodes[0].num_devices)
+        and (train.backend != "megatron" or train.divides(num))
         and _divides(inventory, num, train.node_group, tp)
     ]
     least = bisect_left(counts, 1, key=lambda num: alone_fits(facts, train, num, memory))  # more need less each

@@ -32,6 +32,8 @@ class RoleFacts:
     """Stages of a trainer of backend megatron, which may be on several nodes."""
     ep: int = 1
     """Devices of a stage of such a trainer that share the experts of each layer."""
+    num_layouts: int = 0
+    """Layouts among which `auto` chose this one; 0 if it is the file's."""
     model: Architecture | None
     """None if its dimensions are unknown."""
     trains: bool = False
@@ -73,6 +75,21 @@ class RoleFacts:
         """Number of devices that must be on one node."""
         return self.tp * self.cp
 
+    @property
+    def expert_tp(self) -> int:
+        """Devices that share each expert of backend megatron: with `ep` above 1, experts are whole."""
+        return self.tp if self.ep == 1 else 1
+
+    def divides(self, num: int) -> bool:
+        """Whether `num` ranks form whole groups, and on each stage whole groups of experts."""
+        return num > 0 and num % (self.tp * self.cp * self.pp) == 0 and num // self.pp % (self.ep * self.expert_tp) == 0
+
+    @property
+    def layout(self) -> str:
+        """The sizes above 1, in words."""
+        sizes = {"tp": self.tp, "pp": self.pp, "cp": self.cp, "ep": self.ep}
+        return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "data parallel"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
@@ -91,6 +108,8 @@ class RunFacts:
     passes: float
     """Forward passes over a step's tokens in addition to those of the update."""
     epochs: int
+    minibatches: int
+    """Optimizer steps per epoch."""
     transport: str
     """Transport of weights between processes; empty with a single process."""
     buckets: int
@@ -120,6 +139,7 @@ def facts_of(run: Run, *, alone: bool = False, count: Count | None = None) -> Ru
         max_new_tokens=run.rollout.max_new_tokens,
         passes=len(scored_by(run)),
         epochs=run.algorithm.epochs,
+        minibatches=run.algorithm.minibatches,
         transport="" if inline else run.weight_sync.transport,
         buckets=0 if inline else _BUCKETS[run.weight_sync.transport],
     )
@@ -131,6 +151,8 @@ def _architecture(run: Run, section: Any, count: Count | None) -> Architecture |
 
 
 def _role(run: Run, role: str, section: Any, model: Architecture | None, *, shared: bool) -> RoleFacts:
+    if _backend(section) == "megatron" and model is not None and model.blocks is None:
+        model = None  # of a family that it refuses
     common: dict[str, Any] = {
         "role": role,
         "backend": _backend(section),

@@ -32,32 +32,45 @@ class Kind:
     """Memory bandwidth."""
     memory: int
     """Bytes that CUDA reports, slightly less than the nominal size."""
+    link: float
+    """Bytes per second that a device sends to others of its node: NVLink in one direction, else PCIe."""
+    network: float
+    """Bytes per second that a device sends to other nodes, with one network card per device or its share of one."""
 
 
 _LISTED = (
-    ("B200", 2250e12, 8.0e12, 178),
-    ("H200", 989e12, 4.8e12, 139),
-    ("H100", 989e12, 3.35e12, 79),
-    ("H800", 989e12, 3.35e12, 79),
-    ("H20", 148e12, 4.0e12, 95),
-    ("A100", 312e12, 2.0e12, 79),
-    ("A800", 312e12, 2.0e12, 79),
-    ("L40S", 362e12, 0.86e12, 44),
-    ("L4", 121e12, 0.3e12, 22),
-    ("A10", 125e12, 0.6e12, 22),
-    ("4090", 165e12, 1.0e12, 23),
-    ("V100", 125e12, 0.9e12, 31),
-    ("T4", 65e12, 0.3e12, 15),
+    ("B200", 2250e12, 8.0e12, 178, 900e9, 50e9),
+    ("H200", 989e12, 4.8e12, 139, 450e9, 50e9),
+    ("H100", 989e12, 3.35e12, 79, 450e9, 50e9),
+    ("H800", 989e12, 3.35e12, 79, 200e9, 50e9),
+    ("H20", 148e12, 4.0e12, 95, 450e9, 50e9),
+    ("A100", 312e12, 2.0e12, 79, 300e9, 25e9),
+    ("A800", 312e12, 2.0e12, 79, 200e9, 25e9),
+    ("L40S", 362e12, 0.86e12, 44, 32e9, 12.5e9),
+    ("L4", 121e12, 0.3e12, 22, 32e9, 12.5e9),
+    ("A10", 125e12, 0.6e12, 22, 32e9, 12.5e9),
+    ("4090", 165e12, 1.0e12, 23, 32e9, 12.5e9),
+    ("V100", 125e12, 0.9e12, 31, 150e9, 12.5e9),
+    ("T4", 65e12, 0.3e12, 15, 16e9, 12.5e9),
 )
-KINDS = {name: Kind(name=name, flops=flops, bytes_per_s=speed, memory=gib * GIB) for name, flops, speed, gib in _LISTED}
-KINDS[CPU] = Kind(name=CPU, flops=5e10, bytes_per_s=1e10, memory=4 * GIB)
-"""From data sheets, in dense bf16. A CPU slot is one core with vector units, in fp32, and a part of the memory."""
+KINDS = {
+    name: Kind(name=name, flops=flops, bytes_per_s=speed, memory=gib * GIB, link=link, network=network)
+    for name, flops, speed, gib, link, network in _LISTED
+}
+KINDS[CPU] = Kind(name=CPU, flops=5e10, bytes_per_s=1e10, memory=4 * GIB, link=1e9, network=1e9)
+"""From data sheets, in dense bf16; `network` as in the usual machines of that kind. A CPU slot is one core with vector
+units, in fp32, and a part of the memory."""
 
 
 def kind_named(name: str) -> Kind | None:
     """The kind of a device name such as `H100` or `NVIDIA H100 80GB HBM3`; None if it is not listed."""
     words = name.upper().replace("-", " ").split()
     return next((kind for listed, kind in KINDS.items() if listed.upper() in words), None)
+
+
+def kind_of(inventory: Inventory) -> Kind:
+    """The kind of the devices; an A100 if it is not listed."""
+    return KINDS.get(inventory.nodes[0].kind, KINDS["A100"] if inventory.gpus else KINDS[CPU])
 
 
 def this_machine(cpu_slots: int | None = None, *, known: bool = True) -> Inventory:

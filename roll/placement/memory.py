@@ -5,7 +5,7 @@
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
 | of these, master weights | deepspeed | 4 bytes per parameter in the optimizer; what `zero_stage` divides |
-| of megatron | trainers | weights and gradients by tp x pp, of experts by ep x pp; AdamW's state by all devices |
+| of megatron | trainers | those of the fullest pipeline stage: `roll/placement/stages.py` |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
 | activations | all, in computation | tokens per pass x values per token: of all layers for an update, else of one |
 | of these, products | `hf` with soft-capping or sinks | max_seq_len per token and head |
@@ -27,6 +27,7 @@ from roll.placement.architecture import Architecture
 from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.machine import GIB
 from roll.placement.records import CPU, PHASES, Offload, Part, Phase, Placement, RolePlacement, Share, WorkerPlacement
+from roll.placement.stages import PERSISTENT, fullest_stage
 
 _GRADIENT, _MOMENTS, _MASTER, _ADAPTER = 4, 8, 4, 4
 _CHUNK, _WIDE_CHUNK = 64 * 2**20, 1280 * 2**20
@@ -161,9 +162,13 @@ def _describe_overflow(facts: RunFacts, placement: Placement, device: int, phase
     node = placement.inventory.node_of(device)
     name = f"{node.kind} {device}" if node.kind != CPU else f"CPU slot {device}"
     total, room = bytes_on(placement, device, phase, at_once=overlapping(facts, placement)), _room(placement, device)
+    role, where = facts.role(worst.role), ""
+    if role.backend == "megatron":
+        stage = fullest_stage(facts, role, len(placement.role(role.role).devices)).stage
+        where = f" on each rank of stage {stage}, {role.layout}"
     return (
         f"{worst.role}.devices: {name} has {room / GIB:.1f} GiB and the {phase} needs {total / GIB:.1f} "
-        f"({worst.role}'s {worst.part} {worst.bytes / GIB:.1f}); {_remedy(facts.role(worst.role), worst.part, here)}"
+        f"({worst.role}'s {worst.part} {worst.bytes / GIB:.1f}{where}); {_remedy(role, worst.part, here)}"
     )
 
 
@@ -214,9 +219,10 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         yield from in_each("logits", role.max_num_seqs * model.vocab * 4 * _CHUNK_COPIES, "rollout", temporary=True)
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
         return
-    devices = len(placement.devices) if role.backend != "native" else 1
-    megatron, zero = role.backend == "megatron", role.backend == "deepspeed"
-    shards = _megatron_shards(role, model) if megatron else devices
+    if role.backend == "megatron":
+        yield from _megatron_shares(facts, role, len(placement.devices))
+        return
+    shards, zero = len(placement.devices) if role.backend != "native" else 1, role.backend == "deepspeed"
     parameters = 0 if role.offload else model.parameters / (1 if "weights" in role.whole else max(1, shards))
     yield from in_each("weights", parameters * (role.weight_bytes if zero else role.master_bytes or role.weight_bytes))
     if role.master_bytes and shards == 1 and not zero:
@@ -230,19 +236,21 @@ def _shares(facts: RunFacts, role: RoleFacts, placement: RolePlacement, memory: 
         parts = max(1, shards) if "gradients" in role.whole else 1
         yield from in_each("gradients", trained * parts * _GRADIENT, "update")
         per_number = 0 if role.offload_optimizer else _MOMENTS * role.adaptive + _MASTER * zero
-        held = trained * shards / max(1, devices) if megatron else trained
-        yield from in_each("optimizer", held * per_number)
-        if shards > 1 and not megatron:
+        yield from in_each("optimizer", trained * per_number)
+        if shards > 1:
             whole = 2 * max(model.layer_parameters, model.vocab * model.hidden) * role.weight_bytes / role.tp
             yield from in_each("gathered", whole, "update", "weight_sync", temporary=True)
     if role.role == "actor_train":
         yield from in_each("buckets", facts.buckets, "weight_sync", temporary=True)
 
 
-def _megatron_shards(role: RoleFacts, model: Architecture) -> float:
-    """How many times the weights of a rank are in the model: experts are divided by `ep`, or by `tp` if that is 1."""
-    experts, parts = model.expert_parameters, role.ep if role.ep > 1 else role.tp
-    return model.parameters / ((model.parameters - experts) / role.tp + experts / parts) * role.pp
+def _megatron_shares(facts: RunFacts, role: RoleFacts, num: int) -> Iterator[Share]:
+    """The parts of the fullest of the pipeline stages, which are counted for all devices."""
+    moments: dict[str, tuple[Phase, ...]] = {**dict.fromkeys(PERSISTENT, PHASES), "buckets": ("weight_sync",)}
+    parts = {**fullest_stage(facts, role, num).bytes, "buckets": facts.buckets * (role.role == "actor_train")}
+    for part, size in parts.items():
+        for phase in moments.get(part, ("update",)) if size else ():
+            yield Share(role=role.role, phase=phase, part=part, bytes=size, temporary=part not in PERSISTENT)
 
 
 def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: int) -> tuple[float, float]:

@@ -18,6 +18,8 @@ from roll.placement.search import Candidate, levels
 _TRIES = 64
 """Candidates of a level whose memory is counted together with that of all roles."""
 _NUM_RUNNERS_UP = 3
+_NODES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of nodes of a larger cluster that are tried."""
 
 
 def plan_devices(facts: RunFacts, inventory: Inventory) -> Placement:
@@ -65,10 +67,10 @@ def _refusal(facts: RunFacts, inventory: Inventory, fault: ConfigError) -> Confi
     if facts.inline or not inventory.gpus or (train.devices, infer.devices) != ("auto", "auto") or not train.model:
         return fault
     fixes: list[str] = []
-    if train.backend == "fsdp2":
+    if train.backend in ("fsdp2", "megatron"):
         if not train.checkpointed and _fits(facts, inventory, replace(train, checkpointed=True)):
             fixes.append("actor_train.activation_checkpointing true")
-        elif not train.offload and _fits(facts, inventory, replace(train, offload=True)):
+        elif train.backend == "fsdp2" and not train.offload and _fits(facts, inventory, replace(train, offload=True)):
             host = train.model.parameters * STATE_BYTES / 2**30
             fixes.append(f"actor_train.offload true, which needs {host:.0f} GiB of host memory")
     fixes += _larger_cluster(facts, inventory)
@@ -79,7 +81,7 @@ def _larger_cluster(facts: RunFacts, inventory: Inventory) -> list[str]:
     """The smallest larger cluster of the same devices on which the run fits; empty if there is none."""
     node = max(inventory.nodes, key=lambda node: node.num_devices)
     per_node = max(8, node.num_devices)
-    sizes = [(1, num) for num in (2, 4, 8)] + [(num, per_node) for num in (2, 3, 4, 6, 8, 12, 16, 24, 32)]
+    sizes = [(1, num) for num in (2, 4, 8)] + [(num, per_node) for num in _NODES]
     for num_nodes, num in sizes:
         nodes = (replace(node, num_devices=num),) * num_nodes
         if num_nodes * num > inventory.num_devices and _fits(facts, Inventory(nodes=nodes)):
@@ -91,7 +93,9 @@ def _larger_cluster(facts: RunFacts, inventory: Inventory) -> list[str]:
 def _fits(facts: RunFacts, inventory: Inventory, train: RoleFacts | None = None) -> bool:
     """Whether the run fits, with this trainer."""
     roles = tuple(train if train and role.role == train.role else role for role in facts.roles)
-    return _first_fit(levels(replace(facts, roles=roles), inventory), inventory, []) is not None
+    with suppress(ConfigError):  # no layout divides so few devices
+        return _first_fit(levels(replace(facts, roles=roles), inventory), inventory, []) is not None
+    return False
 
 
 def _plan(facts: RunFacts, inventory: Inventory, split: DeviceSplit) -> Placement:
@@ -305,8 +309,19 @@ def _device_named(role: str, word: str, inventory: Inventory) -> tuple[int, ...]
 
 
 def _role_placement(role: RoleFacts, workers: Sequence[WorkerPlacement]) -> RolePlacement:
+    if role.backend == "megatron" and not role.divides(len(workers)):
+        raise ConfigError(
+            f"{role.role}.parallel: {len(workers)} ranks do not divide by {role.layout}; change workers or devices"
+        )
     return RolePlacement(
-        role=role.role, backend=role.backend, workers=tuple(workers), tp=role.tp, cp=role.cp, offload=role.offload
+        role=role.role,
+        backend=role.backend,
+        workers=tuple(workers),
+        tp=role.tp,
+        cp=role.cp,
+        pp=role.pp,
+        ep=role.ep,
+        offload=role.offload,
     )
 
 

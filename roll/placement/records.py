@@ -95,6 +95,8 @@ class RolePlacement:
     workers: tuple[WorkerPlacement, ...]
     tp: int = 1
     cp: int = 1
+    pp: int = 1
+    ep: int = 1
     offload: bool = False
     """Whether `offload` of the role is on, by the file or by `auto`."""
 

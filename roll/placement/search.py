@@ -1,9 +1,9 @@
 """Candidates of `auto`: divisions of the devices, combined with settings that it may change if a run needs them.
 
-| level | `tp` of generators | `cp` of trainers | `offload` of generators |
-|---|---|---|---|
-| 0 | as configured | as configured | as configured |
-| 1 | all sizes | all sizes | as configured, or true to share devices with the trainer |
+| level | `tp` of generators | `cp` of trainers | layout of megatron | `offload` of generators |
+|---|---|---|---|---|
+| 0 | as configured | as configured | the cheapest | as configured |
+| 1 | all sizes | all sizes | the cheapest | as configured, or true to share devices with the trainer |
 
 Level 1 costs communication or host traffic that the estimates hardly count. It is used if the generator does not fit
 the configured `tp`, or if nothing of level 0 fits. Within a level, candidates are ordered by estimated step time.
@@ -18,6 +18,7 @@ from itertools import product
 
 from roll.placement.cost import DeviceSplit, choices
 from roll.placement.facts import RoleFacts, RunFacts
+from roll.placement.layouts import choose_layouts
 from roll.placement.records import Inventory
 
 _SIZES = (1, 2, 4, 8, 16)
@@ -38,9 +39,11 @@ class Candidate:
     @property
     def summary(self) -> str:
         """The devices and the settings in a few words."""
-        train, infer, cp = len(self.split.train), len(self.split.infer), self.facts.role("actor_train").cp
+        role = self.facts.role("actor_train")
+        train, infer, cp = len(self.split.train), len(self.split.infer), role.cp
         where = f"{infer} devices shared" if self.split.shared else f"{train} devices for training, {infer} others"
-        settings = [f"tp {self.split.tp}"] + ([f"cp {cp}"] if cp > 1 else [])
+        settings = [f"tp {self.split.tp}"] + ([f"cp {cp}"] if cp > 1 and role.backend != "megatron" else [])
+        settings += [f"actor_train {role.layout}"] if role.backend == "megatron" else []
         settings += ["actor_infer.offload"] if self.facts.role("actor_infer").offload else []
         return f"{where} ({', '.join(settings)}): {self.split.time_s:.1f} s"
 
@@ -48,14 +51,15 @@ class Candidate:
 def levels(facts: RunFacts, inventory: Inventory) -> list[list[Candidate]]:
     """The candidates of each level, fastest first; only level 0 where `auto` has no choice."""
     train, infer = facts.role("actor_train"), facts.role("actor_infer")
-    configured = [Candidate(facts=facts, split=split) for split in choices(facts, inventory)]
     if facts.inline or not inventory.gpus or train.model is None or infer.model is None:
-        return [configured]
+        return [[Candidate(facts=facts, split=split) for split in choices(facts, inventory)]]
+    trains = _layouts(facts, inventory)
+    configured = sorted(_with_trainers(facts, inventory, trains), key=lambda each: each.split.time_s)
     free_infer = infer.devices == "auto" and infer.backend == "vllm"
     divisible = train.model.counts is None  # models of transformers have no context parallelism
     free_train = train.devices == "auto" and train.backend == "fsdp2" and divisible
     sizes = _sizes(infer, infer.tp, inventory) if free_infer else [infer.tp]
-    parts = _sizes(train, train.cp, inventory) if free_train else [train.cp]
+    parts = [replace(train, cp=cp) for cp in _sizes(train, train.cp, inventory)] if free_train else trains
     candidates = list(_combine(facts, inventory, sizes, parts))
     if free_infer and not infer.offload:
         offloaded = replace(infer, offload=True, movable=("kv", "weights"))
@@ -65,6 +69,27 @@ def levels(facts: RunFacts, inventory: Inventory) -> list[list[Candidate]]:
     candidates.sort(key=lambda each: (each.split.time_s, each.facts.role("actor_train").cp))
     needs_tp = any(candidate.split.tp != infer.tp for candidate in configured)
     return [candidates] if needs_tp else [configured, candidates]
+
+
+def _layouts(facts: RunFacts, inventory: Inventory) -> list[RoleFacts]:
+    """The trainer as configured, or of backend megatron with `devices: auto` with each layout that may be best."""
+    train = facts.role("actor_train")
+    if train.backend != "megatron" or train.devices != "auto" or not all(node.memory for node in inventory.nodes):
+        return [train]
+    free = replace(train, tp=1, cp=1, pp=1, ep=1)
+    roles = tuple(free if role is train else role for role in facts.roles)
+    num_free = max((len(split.train) for split in choices(replace(facts, roles=roles), inventory)), default=0)
+    return choose_layouts(facts, inventory, num_free)
+
+
+def _with_trainers(facts: RunFacts, inventory: Inventory, trains: list[RoleFacts]) -> Iterator[Candidate]:
+    """Candidates with each trainer, and the generator as configured."""
+    before = facts.role("actor_train")
+    for train in trains:
+        changed = replace(facts, roles=tuple(train if role is before else role for role in facts.roles))
+        for split in choices(changed, inventory):
+            reasons = (*_reasons(before, train), *split.reasons)
+            yield Candidate(facts=changed, split=replace(split, reasons=reasons))
 
 
 def _sizes(role: RoleFacts, least: int, inventory: Inventory) -> list[int]:
@@ -79,12 +104,17 @@ def _sizes(role: RoleFacts, least: int, inventory: Inventory) -> list[int]:
 
 
 def _combine(
-    facts: RunFacts, inventory: Inventory, sizes: list[int], parts: list[int], *, configured: RoleFacts | None = None
+    facts: RunFacts,
+    inventory: Inventory,
+    sizes: list[int],
+    trains: list[RoleFacts],
+    *,
+    configured: RoleFacts | None = None,
 ) -> Iterator[Candidate]:
-    """Candidates with each `tp` of generators and each `cp` of trainers; `configured` is the generator of the file."""
+    """Candidates with each `tp` of generators and each trainer; `configured` is the generator of the file."""
     train, infer = facts.role("actor_train"), facts.role("actor_infer")
-    for tp, cp in product(sizes, parts):
-        roles = {"actor_train": replace(train, cp=cp), "actor_infer": replace(infer, tp=tp)}
+    for tp, trainer in product(sizes, trains):
+        roles = {"actor_train": trainer, "actor_infer": replace(infer, tp=tp)}
         changed = replace(facts, roles=tuple(roles.get(role.role, role) for role in facts.roles))
         reasons = *_reasons(train, roles["actor_train"]), *_reasons(configured or infer, roles["actor_infer"])
         for split in choices(changed, inventory):
@@ -93,6 +123,9 @@ def _combine(
 
 
 def _reasons(before: RoleFacts, after: RoleFacts) -> Iterator[str]:
+    if after.num_layouts:
+        yield f"{after.role}: {after.layout}, the cheapest of {after.num_layouts} layouts that fit as many devices"
+        return
     if before.tp != after.tp:
         yield f"{after.role}: tp {after.tp}, the fastest of the sizes that hold the model"
     if before.cp != after.cp:

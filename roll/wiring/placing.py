@@ -55,7 +55,8 @@ def apply_placement(run: Run, placement: Placement) -> Run:
         section: Any = getattr(run, role.role)
         update: dict[str, Any] = {"workers": len(role.workers)}
         if (parallel := getattr(section, "parallel", None)) is not None:
-            update["parallel"] = parallel.model_copy(update={"tp": role.tp, "cp": role.cp})
+            sizes = {name: getattr(role, name) for name in ("tp", "cp", "pp", "ep") if hasattr(parallel, name)}
+            update["parallel"] = parallel.model_copy(update=sizes)
         if role.offload and hasattr(section, "offload"):
             update["offload"] = True
         changed[role.role] = section.model_copy(update=update)

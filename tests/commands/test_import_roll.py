@@ -212,7 +212,7 @@ def test_an_rlvr_configuration_passes_the_check_and_keeps_its_values(folder: Pat
     (folder / "source.yaml").write_text(dump(rlvr_tree()))
     done = call(folder, "import", "roll", "source.yaml", "--output", "run.yaml", "--strict")
     assert done.code == 0 and done.out == "", done.err
-    assert "run.yaml: ok" in call(folder, "check", "run.yaml").out
+    assert "run.yaml: ok" in call(folder, "check", "run.yaml", "actor_train.backend=fsdp2").out
     run = load(folder / "run.yaml").run
     assert (run.name, run.directory, run.seed, run.steps, run.executor) == ("small-run", "./output", 7, 20, "ray")
     assert run.rollout.groups_per_step * run.rollout.group_size == 16 * 4
@@ -226,12 +226,8 @@ def test_an_rlvr_configuration_passes_the_check_and_keeps_its_values(folder: Pat
     assert algorithm.minibatches == 64 // (2 * 4 * 2)  # two of the four devices share layers
     assert [mask.kind for mask in algorithm.masks] == ["truncated", "difficulty"]
     train, infer = run.actor_train.model_dump(), run.actor_infer.model_dump()
-    assert (train["backend"], train["devices"], train["parallel"]["tp"]) == ("fsdp2", "0-3", 2)
-    assert (train["tokens_per_microbatch"], train["activation_checkpointing"], train["dtype"]) == (
-        224,
-        True,
-        "bfloat16",
-    )
+    assert (train["backend"], train["devices"], train["parallel"]["tp"]) == ("megatron", "0-3", 2)
+    assert (train["tokens_per_microbatch"], train["activation_checkpointing"], train["dtype"]) == (224, True, "float32")
     assert (infer["backend"], infer["devices"], infer["parallel"]["tp"]) == ("vllm", "4-7", 2)
     optimizer = run.actor_train.optimizer
     assert (optimizer.lr, optimizer.betas) == (2e-6, (0.9, 0.999))
@@ -247,7 +243,7 @@ def test_an_rlvr_configuration_passes_the_check_and_keeps_its_values(folder: Pat
 def test_an_agentic_configuration_passes_the_check_and_keeps_its_values(folder: Path) -> None:
     (folder / "source.yaml").write_text(dump(agentic_tree()))
     assert call(folder, "import", "roll", "source.yaml", "--output", "run.yaml").code == 0
-    assert "run.yaml: ok" in call(folder, "check", "run.yaml").out
+    assert "run.yaml: ok" in call(folder, "check", "run.yaml", "actor_train.backend=fsdp2").out
     run = load(folder / "run.yaml").run
     assert (run.rollout.groups_per_step, run.rollout.group_size) == (8, 4)  # 32 trajectories
     assert (run.rollout.max_seq_len, run.rollout.max_new_tokens, run.rollout.max_turns) == (256, 48, 6)
@@ -490,6 +486,99 @@ def test_megatron_recomputes_by_granularity_and_other_strategies_by_the_model(
     status = {"full": Status.RENAMED, "selective": Status.DIFFERS, None: Status.DEFAULT}[granularity]
     ignored = granularity is not None and strategy == "deepspeed_train"
     assert outcomes(result)[key].status is (Status.UNUSED if ignored else status)
+
+
+def strategy(folder: Path, name: str, config: dict[str, Any], **model: Any) -> Imported:
+    """A configuration with this strategy of the trainer."""
+    tree = tree_of("rlvr")
+    tree["actor_train"]["strategy_args"] = {"strategy_name": name, "strategy_config": config}
+    tree["actor_train"]["model_args"] |= model
+    return imported(folder, tree)
+
+
+def status_of(result: Imported, key: str) -> Status:
+    """The outcome of a key of the strategy."""
+    return outcomes(result)[f"actor_train.strategy_args.strategy_config.{key}"].status
+
+
+MEGATRON: list[tuple[dict[str, Any], dict[str, Any], Status]] = [
+    ({"tensor_model_parallel_size": 2}, {"parallel": {"tp": 2}}, Status.RENAMED),
+    ({"pipeline_model_parallel_size": 2}, {"parallel": {"pp": 2}}, Status.RENAMED),
+    ({"context_parallel_size": 4}, {"parallel": {"cp": 4}}, Status.RENAMED),
+    ({"expert_model_parallel_size": 4}, {"parallel": {"ep": 4}}, Status.RENAMED),
+    ({"virtual_pipeline_model_parallel_size": 2}, {}, Status.UNSUPPORTED),
+    ({"expert_tensor_parallel_size": 1}, {}, Status.DEFAULT),
+    ({"expert_tensor_parallel_size": 2}, {}, Status.UNSUPPORTED),
+    ({"sequence_parallel": False}, {}, Status.DEFAULT),
+    ({"use_distributed_optimizer": True}, {}, Status.DEFAULT),
+    ({"use_distributed_optimizer": False}, {}, Status.UNSUPPORTED),
+    ({"overlap_grad_reduce": True}, {}, Status.UNSUPPORTED),
+    ({"moe_token_dispatcher_type": "alltoall"}, {}, Status.DEFAULT),
+    ({"moe_token_dispatcher_type": "flex"}, {}, Status.UNSUPPORTED),
+    ({"moe_aux_loss_coeff": 0.01}, {}, Status.UNSUPPORTED),
+    ({"account_for_loss_in_pipeline_split": True}, {}, Status.UNSUPPORTED),
+    ({"recompute_method": "block"}, {}, Status.UNSUPPORTED),
+    ({"optimizer_cpu_offload": True}, {}, Status.UNSUPPORTED),
+    ({"bias_activation_fusion": True}, {}, Status.DEFAULT),
+    ({"fp8": "hybrid"}, {}, Status.UNSUPPORTED),
+]
+
+
+@pytest.mark.parametrize(("config", "expected", "status"), MEGATRON, ids=lambda each: ",".join(each) if each else "")
+def test_each_key_of_megatron_is_mapped_or_named(
+    folder: Path, config: dict[str, Any], expected: dict[str, Any], status: Status
+) -> None:
+    result = strategy(folder, "megatron_train", config)
+    train = result.tree["actor_train"]
+    assert train["backend"] == "megatron" and {name: train[name] for name in expected} == expected
+    assert set(train) == {"backend", "devices", "optimizer", "tokens_per_microbatch", *expected}
+    assert status_of(result, next(iter(config))) is status
+    assert Run.model_validate_json(json.dumps(result.tree)).actor_train.backend == "megatron"
+
+
+def test_sequence_parallelism_of_megatron_follows_from_tp(folder: Path) -> None:
+    for value, status in ((True, Status.DEFAULT), (False, Status.UNSUPPORTED)):
+        config = {"tensor_model_parallel_size": 2, "sequence_parallel": value}
+        assert status_of(strategy(folder, "megatron_train", config), "sequence_parallel") is status
+
+
+def test_adapters_of_megatron_are_trained_by_fsdp2(folder: Path) -> None:
+    result = strategy(folder, "megatron_train", {"pipeline_model_parallel_size": 2}, lora_target="all", lora_rank=4)
+    assert result.tree["actor_train"]["backend"] == "fsdp2" and "parallel" not in result.tree["actor_train"]
+    assert status_of(result, "pipeline_model_parallel_size") is Status.UNSUPPORTED
+    assert "fsdp2, which trains adapters" in outcomes(result)["actor_train.strategy_args.strategy_name"].note
+
+
+ZERO: list[tuple[dict[str, Any], dict[str, Any], Status]] = [
+    ({"stage": 3}, {"zero_stage": 3}, Status.RENAMED),
+    ({"stage": 2}, {"zero_stage": 2}, Status.RENAMED),
+    ({"stage": 1}, {"zero_stage": 2}, Status.DIFFERS),
+    ({"stage": 3, "offload_optimizer": {"device": "cpu"}}, {"offload_optimizer": True}, Status.RENAMED),
+    ({"stage": 3, "offload_param": {"device": "cpu"}}, {"offload_parameters": True}, Status.RENAMED),
+    ({"stage": 2, "offload_param": {"device": "none"}}, {}, Status.DEFAULT),
+    ({"stage": 2, "offload_param": {"device": "cpu"}}, {}, Status.UNSUPPORTED),
+    ({"stage": 3, "overlap_comm": True}, {}, Status.DEFAULT),
+]
+
+
+@pytest.mark.parametrize(("zero", "expected", "status"), ZERO, ids=str)
+def test_the_stage_and_the_offloading_of_deepspeed_are_kept(
+    folder: Path, zero: dict[str, Any], expected: dict[str, Any], status: Status
+) -> None:
+    result = strategy(folder, "deepspeed_train", {"zero_optimization": zero, "steps_per_print": 5})
+    train = Run.model_validate_json(json.dumps(result.tree)).actor_train.model_dump()
+    assert (train["backend"], train["dtype"]) == ("deepspeed", "bfloat16")
+    offloaded = {"offload_optimizer": False, "offload_parameters": False} | expected
+    assert {name: train[name] for name in offloaded} == offloaded
+    last = list(zero)[-1]
+    key = f"zero_optimization.{last}.device" if isinstance(zero[last], dict) else f"zero_optimization.{last}"
+    assert status_of(result, key) is status
+
+
+def test_sequences_that_deepspeed_would_divide_are_divided_by_fsdp2(folder: Path) -> None:
+    result = strategy(folder, "deepspeed_train", {"zero_optimization": {"stage": 3}}, ulysses_size=2)
+    train = result.tree["actor_train"]
+    assert (train["backend"], train["parallel"], "zero_stage" in train) == ("fsdp2", {"cp": 2}, False)
 
 
 def test_the_report_of_the_documentation_is_the_report_of_the_command(folder: Path) -> None:

@@ -93,7 +93,6 @@ def write_run(folder: Path, *, path: str = "") -> Path:
     [
         (("actor_train.parallel.pp=3",), "do not divide into groups"),
         (("actor_train.parallel.ep=3",), "choose a divisor"),
-        (("actor_train.parallel.tp=2", "actor_train.workers=null"), "name workers or devices"),
         (("executor=inline", "actor_train.workers=1"), "every rank is a process"),
         (("actor_train.optimizer.layer_grad_norms=true",), "layer_grad_norms"),
         (("actor_train.lora={rank: 4}",), "actor_train.lora"),

@@ -11,7 +11,7 @@ PARAMETERS = 7_615_487_488  # of Qwen2.5-7B's matrices and norms
 
 @pytest.mark.parametrize(
     ("layout", "weights", "optimizer"),
-    [("tp: 4", 4 / 4, 8 / 8), ("pp: 4", 4 / 4, 8 / 8), ("tp: 2, pp: 4", 4 / 8, 8 / 8), ("tp: 2, cp: 2", 4 / 2, 8 / 8)],
+    [("tp: 4", 4 / 4, 8 / 8), ("tp: 2", 4 / 2, 8 / 8), ("tp: 2, cp: 2", 4 / 2, 8 / 8)],
 )
 def test_weights_are_divided_by_the_layout_and_the_optimizer_by_all_ranks(
     layout: str, weights: float, optimizer: float, tmp_path: Path

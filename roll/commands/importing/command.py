@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roll.commands.importing import agentic, algorithm, rlvr, roles, run
+from roll.commands.importing import agentic, algorithm, rlvr, roles, run, trainers
 from roll.commands.importing.hydra import Composed, compose, leaves
 from roll.commands.importing.outcome import Outcome, Status
 from roll.commands.importing.source import MISSING, Pipeline, Source
@@ -22,8 +22,8 @@ _ORDER = (
     *("actor_train", "actor_infer", "weight_sync", "critic", "reference", "validation", "checkpoint", "tracking"),
 )
 _TABLES: dict[Pipeline, KeyTable] = {
-    "rlvr": KeyTable(*run.ROWS, *algorithm.ROWS, *rlvr.ROWS, *roles.ROWS),
-    "agentic": KeyTable(*run.ROWS, *algorithm.ROWS, *agentic.ROWS, *roles.ROWS),
+    "rlvr": KeyTable(*run.ROWS, *algorithm.ROWS, *rlvr.ROWS, *trainers.ROWS, *roles.ROWS),
+    "agentic": KeyTable(*run.ROWS, *algorithm.ROWS, *agentic.ROWS, *trainers.ROWS, *roles.ROWS),
 }
 _BAD_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 

@@ -23,15 +23,13 @@ from roll.commands.importing.table import (
     unsupported,
     unused,
 )
+from roll.commands.importing.trainers import TRAIN_CONFIG, has_lora, on_devices, train_backend
 from roll.config.lora import TARGETS
 
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 _SCHEDULES = {"constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "cosine": "cosine"}
-_TRAIN = "actor_train.strategy_args.strategy_config"
 _INFER = "actor_infer.strategy_args.strategy_config"
 _MODEL = "actor_train.model_args"
-_CHECKPOINTING = "actor_train.activation_checkpointing"
-_EACH_LAYER = "with activation_checkpointing each layer is recomputed by itself"
 _ROLES = ("actor_train", "actor_infer", "reference", "critic")
 
 
@@ -47,9 +45,9 @@ def build_roles(source: Source) -> dict[str, Any]:
     critic = source.get("critic.model_args.model_name_or_path") or source.get("reward_pretrain")
     if has_critic(source) and critic is not None:
         values["critic.path"] = critic
-    if not _on_devices(source):
+    if not on_devices(source):
         return values
-    values |= {"executor": "ray", "actor_train.backend": "fsdp2"}
+    values |= {"executor": "ray", "actor_train.backend": train_backend(source)}
     for role in _ROLES:
         devices = source.devices(role)
         if devices and not _no_role(role, source):
@@ -74,27 +72,19 @@ def num_minibatches(source: Source) -> int:
     return max(1, num_trajectories(source) // _per_update(source))
 
 
-def _on_devices(source: Source) -> bool:
-    return bool(source.devices("actor_train") or source.devices("actor_infer"))
-
-
 def _has_vllm(source: Source) -> bool:
     return source.get("actor_infer.strategy_args.strategy_name") in ("vllm", "sglang")
 
 
-def _has_lora(source: Source) -> bool:
-    return source.get(f"{_MODEL}.lora_target") is not None
-
-
 def _no_lora(source: Source) -> str:
-    return "" if _has_lora(source) else "lora_target is not set"
+    return "" if has_lora(source) else "lora_target is not set"
 
 
 def _no_role(role: str, source: Source) -> str:
     """The reason why a role has no model of its own; empty if it has one."""
     if role == "critic" and not has_critic(source):
         return "only adv_estimator gae has a critic"
-    return "the reference is the actor without its adapters" if role == "reference" and _has_lora(source) else ""
+    return "the reference is the actor without its adapters" if role == "reference" and has_lora(source) else ""
 
 
 def _is_divided(source: Source, role: str) -> bool:
@@ -106,7 +96,7 @@ def _is_divided(source: Source, role: str) -> bool:
 
 def _per_update(source: Source) -> int:
     """Trajectories per optimizer step: per rank, times the data-parallel ranks of ROLL's trainer."""
-    sizes = [f"{_TRAIN}.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context")]
+    sizes = [f"{TRAIN_CONFIG}.{name}_parallel_size" for name in ("tensor_model", "pipeline_model", "context")]
     given = [source.whole(key) for key in (*sizes, f"{_MODEL}.ulysses_size") if source.get(key) is not None]
     ranks = max(1, len(source.devices("actor_train")) // max(1, math.prod(given)))
     args = "actor_train.training_args"
@@ -128,30 +118,9 @@ def _batch_size(source: Source, key: str, _value: Any) -> Effect:
     return Effect(status, {}, f"{total} trajectories in updates of {each}", ("algorithm.minibatches", *microbatch))
 
 
-def _train_backend(source: Source, key: str, value: Any) -> Effect:
-    backend = "fsdp2" if _on_devices(source) else "native"
-    note = "" if str(value).startswith(backend) else f"the trainer is {backend}"
-    return goes_to(key, "actor_train.backend", note)
-
-
 def _infer_backend(source: Source, key: str, value: Any) -> Effect:
     backend = "vllm" if _has_vllm(source) else "native"
     return goes_to(key, "actor_infer.backend", "" if value == backend else f"the generator is {backend}")
-
-
-def _train_size(ours: str) -> Convert:
-    """A degree of parallelism of the trainer."""
-
-    def convert(source: Source, key: str, value: Any) -> Effect:
-        if value is None or source.whole(key) == 1:
-            return Effect(Status.DEFAULT)
-        if not _on_devices(source):
-            return unsupported("the native trainer has one device")
-        if _has_lora(source) and ours.endswith("tp"):
-            return unsupported("adapters are not divided over ranks that share layers")
-        return Effect(Status.RENAMED, {ours: source.whole(key)})
-
-    return convert
 
 
 def _infer_value(name: str) -> Convert:
@@ -163,31 +132,13 @@ def _infer_value(name: str) -> Convert:
 
 
 def _dtype(source: Source, key: str, value: Any) -> Effect:
+    if train_backend(source) == "megatron" and value == "bf16":
+        return unsupported("backend megatron computes in float32, and the generator as it does")
     if value not in _DTYPES:
         return unsupported("types are bf16 and fp32; here it is float32")
     if not _has_vllm(source):
         return unsupported("the native generator samples in float32")
     return Effect(Status.TAKEN, {f"{key.partition('.')[0]}.dtype": _DTYPES[value]})
-
-
-def _has_megatron(source: Source) -> bool:
-    return str(source.get("actor_train.strategy_args.strategy_name")).startswith("megatron")
-
-
-def _checkpointing(source: Source, _key: str, value: Any) -> Effect:
-    if _has_megatron(source):
-        return unused("Megatron reads recompute_granularity")
-    return Effect(Status.RENAMED, {_CHECKPOINTING: not value})
-
-
-def _recompute(source: Source, _key: str, value: Any) -> Effect:
-    if value is None:
-        return Effect(Status.DEFAULT)
-    if not _has_megatron(source):
-        return unused("only Megatron reads it")
-    if value == "full":
-        return Effect(Status.RENAMED, {_CHECKPOINTING: True})
-    return Effect(Status.DIFFERS, {_CHECKPOINTING: True}, "whole layers are recomputed")
 
 
 def _optimizer(name: str) -> Convert:
@@ -242,12 +193,6 @@ def _lora_target(_source: Source, _key: str, value: Any) -> Effect:
     return Effect(renamed("", ours, note), {ours: known or list(TARGETS)}, note)
 
 
-def _offload(source: Source, _key: str, value: Any) -> Effect:
-    if value in (None, "none", False) or not _on_devices(source):
-        return Effect(Status.DEFAULT)
-    return Effect(Status.RENAMED, {"actor_train.offload": True}, "weights and optimizer state together")
-
-
 def _top_k(source: Source, key: str, _value: Any) -> Effect:
     return Effect(Status.TAKEN, {"rollout.top_k": max(0, source.whole(key))})
 
@@ -290,13 +235,11 @@ ROWS: tuple[Row, ...] = (
     *same("the run's directory", "*.training_args.output_dir"),
     Row(f"{_MODEL}.dtype", _dtype, "bf16"),
     Row("actor_infer.model_args.dtype", _dtype),
-    Row(f"{_MODEL}.disable_gradient_checkpointing", _checkpointing, False),
     Row(f"{_MODEL}.lora_rank", _lora, 8),
     Row(f"{_MODEL}.lora_alpha", _lora),
     Row(f"{_MODEL}.lora_target", _lora_target),
     *neutral("adapters have no dropout", "*.model_args.lora_dropout"),
     *same("as for actor_train", "actor_infer.model_args.lora_*", "reference.model_args.lora_*"),
-    Row(f"{_MODEL}.ulysses_size", _train_size("actor_train.parallel.cp"), 1),
     take("reference.model_args.model_name_or_path", "reference.path"),
     *same("the model of the run", f"{_MODEL}.model_name_or_path", "actor_infer.model_args.model_name_or_path"),
     *same("the type of the actor", "reference.model_args.dtype", "critic.model_args.dtype"),
@@ -306,21 +249,8 @@ ROWS: tuple[Row, ...] = (
     *same("only the trainer needs it", "*.model_args.disable_gradient_checkpointing"),
     *same("follows from config.json", "*.model_args.model_type", "*.model_args.num_labels"),
     *neutral("no such setting of the model", "*.model_args.**"),
-    Row("actor_train.strategy_args.strategy_name", _train_backend),
     Row("actor_infer.strategy_args.strategy_name", _infer_backend),
     *same("as the actor's trainer", "*.strategy_args.strategy_name"),
-    Row(f"{_TRAIN}.tensor_model_parallel_size", _train_size("actor_train.parallel.tp")),
-    Row(f"{_TRAIN}.context_parallel_size", _train_size("actor_train.parallel.cp")),
-    *neutral("those devices are data parallel here", f"{_TRAIN}.*_parallel_size", values=(1, None)),
-    Row(f"{_TRAIN}.zero_optimization.offload_optimizer.device", _offload),
-    Row(f"{_TRAIN}.zero_optimization.offload_param.device", _offload),
-    Row(f"{_TRAIN}.offload_policy", _offload),
-    Row(f"{_TRAIN}.optimizer_cpu_offload", _offload),
-    Row(f"{_TRAIN}.recompute_granularity", _recompute),
-    *neutral(_EACH_LAYER, f"{_TRAIN}.recompute_method", values=(None, "uniform")),
-    *neutral(_EACH_LAYER, f"{_TRAIN}.recompute_num_layers", values=(None, 1)),
-    *neutral(_EACH_LAYER, f"{_TRAIN}.recompute_modules", values=(None,)),
-    *same("FSDP2 shards weights, gradients and optimizer state", _TRAIN, f"{_TRAIN}.**"),
     Row(f"{_INFER}.mem_fraction_static", _infer_value("gpu_memory_utilization")),
     Row(f"{_INFER}.tensor_parallel_size", _infer_value("parallel.tp")),
     Row(f"{_INFER}.tp_size", _infer_value("parallel.tp")),

@@ -31,6 +31,7 @@ BOUND = 1e-5
 """Largest difference of gradients, relative to the norm."""
 SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
 CLIPPED = Objective(loss=Spec("clipped"))
+SQUARED = Objective(loss=Spec("squared_value"))
 LAYOUTS: dict[str, dict[str, int]] = {
     "dp2": {"size": 2},
     "tp2": {"size": 2, "tp": 2},
@@ -90,9 +91,12 @@ def _check_family(processes: RankProcesses, reference: Reference) -> Iterator[tu
 class Reference:
     """A small model of a family in a directory, and its gradient in one process."""
 
-    def __init__(self, family: str, folder: Path, **changes: Any) -> None:
-        self.folder = folder
-        decoder = HuggingFaceDecoder(family_model(family, **{"num_hidden_layers": 4, **changes}))
+    def __init__(self, family: str, folder: Path, *, scored: bool = False, **changes: Any) -> None:
+        """With `scored` it has a score head: a critic."""
+        self.folder, self.scored = folder, scored
+        decoder = HuggingFaceDecoder(family_model(family, **{"num_hidden_layers": 4, **changes}), scored=scored)
+        if decoder.score is not None:
+            decoder.score.data.normal_(0, 0.3, generator=torch.Generator().manual_seed(0))
         self.config, self.path = decoder.config, folder / "model"
         write_model(self.path, decoder.config, dict(decoder.named_tensors()))
         self.before, self.batch = weights_of(self.path), example(decoder.config.vocab_size)
@@ -107,7 +111,8 @@ class Reference:
         return family_fault(values) or layout_fault(values, workers=layout.size, **sizes)
 
     def case(self, layout: MegatronLayout, **changes: Any) -> LayoutCase:
-        return LayoutCase(**{"path": self.path, "layout": layout, "optimizer": SGD, **changes})
+        head = "score" if self.scored else "logits"
+        return LayoutCase(**{"path": self.path, "layout": layout, "optimizer": SGD, "head": head, **changes})
 
     def alone(self, case: LayoutCase) -> NativeTrainer:
         """The trainer of the model of transformers, in this process."""
@@ -124,7 +129,7 @@ class Reference:
     async def _gradient_of(self, trainer: Any, name: str) -> torch.Tensor:
         """By one update with SGD at learning rate 1, which moves weights by exactly the gradient."""
         await trainer.start()
-        self.metrics[name] = await trainer.update(self.batch, CLIPPED)
+        self.metrics[name] = await trainer.update(self.batch, SQUARED if self.scored else CLIPPED)
         await trainer.save(self.folder / name, resumable=False)
         await trainer.stop()
         return self.before - weights_of(self.folder / name)
@@ -152,6 +157,7 @@ def example(vocab: int, seed: int = 4, num_rows: int = 9) -> Batch:
         sampler_logprobs=numbers[1] - 3,
         versions=trained.int() - 1,
         advantages=numbers[0],
+        returns=numbers[0],
         weights=trained.float() / trained.sum(),
         old_logprobs=numbers[2] * 0.1 - 3,
         group=torch.zeros(num_rows, dtype=torch.long),

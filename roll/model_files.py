@@ -59,6 +59,13 @@ def megatron_faults(run: Run, *, installed: bool = True) -> Iterator[tuple[str, 
             yield "actor_train.backend", fault
         elif fault := layout_fault(config, workers=_num_known_workers(train), **train.parallel.model_dump()):
             yield "actor_train.parallel", fault
+    for role in ("critic", "reference", "teacher", "reward_model"):
+        section: Any = getattr(run, role)
+        if section is None or not section.sharded or section.path is None:
+            continue
+        config, sizes = _model_values(Model(path=section.path)), train.parallel.model_dump()
+        if config and (fault := family_fault(config) or layout_fault(config, workers=None, **sizes)):
+            yield f"{role}.sharded", fault
     if installed and train.python is None and (fault := package_fault(_installed_version("megatron-core"))):
         yield "actor_train.backend", fault
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -11,6 +12,8 @@ from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import num_devices
 from roll.config.lora import Lora
 from roll.config.roles import (
+    AuxiliaryModelConfig,
+    Critic,
     GeneratorConfig,
     MegatronParallel,
     NativeInfer,
@@ -78,8 +81,8 @@ class MegatronTrain(RoleConfig):
     tokens_per_microbatch: int = Field(default=8192, gt=1)
     """Most tokens per forward pass of a group of ranks that share them; does not change gradients. A pipeline is busy
     only with several times as many micro-batches as stages."""
-    dtype: Literal["float32"] = "float32"
-    """Type of computation and of published weights."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of computation and of published weights; master weights, gradients and optimizer state have 32 bits."""
     activation_checkpointing: bool = False
     """Recompute the inside of each layer in the backward pass: less memory, a third more work."""
     optimizer: Optimizer = Optimizer()
@@ -100,18 +103,24 @@ class MegatronTrain(RoleConfig):
             raise ValueError("optimizer.layer_grad_norms: megatron measures the norm of all layers only; leave it out")
         return self
 
-    @model_validator(mode="after")
-    def _ranks_divide(self) -> MegatronTrain:
+    @property
+    def ranks_fault(self) -> str:
+        """Why the parallel sizes do not divide the ranks; empty if they do."""
         known, sizes = self.workers is not None or num_devices(self.devices) is not None, self.parallel
         if known and self.num_workers % sizes.size:
-            raise ValueError(
+            return (
                 f"workers ({self.num_workers}) do not divide into groups of parallel.tp ({sizes.tp}) times parallel.cp "
                 f"({sizes.cp}) times parallel.pp ({sizes.pp}); name a multiple"
             )
         if known and self.num_workers // sizes.pp % sizes.ep:
-            raise ValueError(
-                f"parallel.ep ({sizes.ep}): a stage has {self.num_workers // sizes.pp} ranks; choose a divisor of that"
-            )
+            ranks = self.num_workers // sizes.pp
+            return f"workers: a stage has {ranks} ranks, and parallel.ep is {sizes.ep}; choose a divisor of the ranks"
+        return ""
+
+    @model_validator(mode="after")
+    def _ranks_divide(self) -> MegatronTrain:
+        if fault := self.ranks_fault:
+            raise ValueError(fault)
         return self
 
 
@@ -213,6 +222,20 @@ Infer = Annotated[
 ]
 
 
+def sharded_section(section: RoleConfig, train: RoleConfig) -> RoleConfig:
+    """The section of a role that shards its model as the trainer does: the trainer's, with the processes of the role.
+
+    Megatron-Core shards all auxiliary models, and DeepSpeed the critic. Every other section is returned unchanged.
+    """
+    if not isinstance(section, AuxiliaryModelConfig) or not section.sharded:
+        return section
+    if not isinstance(train, MegatronTrain) and not (isinstance(train, DeepspeedTrain) and isinstance(section, Critic)):
+        return section
+    processes = {name: getattr(section, name) for name in RoleConfig.model_fields}
+    optimizer = {"optimizer": section.optimizer} if isinstance(section, Critic) else {}
+    return train.model_copy(update={**processes, **optimizer, "lora": None})
+
+
 def change_backend(tree: Any, assignment: str) -> None:
     """Remove the keys of `actor_train` that the backend of an override `actor_train.backend=NAME` does not have."""
     key, _, name = assignment.partition("=")
@@ -230,10 +253,17 @@ def change_backend(tree: Any, assignment: str) -> None:
             options["parallel"] = {size: sizes[size] for size in sizes if size in known}
 
 
-def check_ranks(executor: str, train: RoleConfig) -> None:
-    """Raise ValueError if the ranks need processes and the executor has none."""
+def check_ranks(executor: str, roles: Mapping[str, RoleConfig | None]) -> None:
+    """Raise ValueError if the ranks of a role need processes that the executor lacks, or do not divide into groups."""
+    train = roles["actor_train"]
     if isinstance(train, RANKED) and executor == "inline":
         raise ValueError(f"actor_train.backend ({train.backend}): every rank is a process; set executor to ray")
+    for role, section in roles.items():
+        if role == "actor_train" or section is None or train is None:
+            continue
+        sharded = sharded_section(section, train)
+        if isinstance(sharded, MegatronTrain) and (fault := sharded.ranks_fault):
+            raise ValueError(f"{role}.{fault}")
 
 
 def check_sglang(executor: str, infer: RoleConfig, lora: Lora | None, num_policies: int) -> None:

@@ -185,7 +185,8 @@ class AuxiliaryModelConfig(RoleConfig):
     """A model in addition to the actor."""
 
     sharded: bool = False
-    """Shard the model over its processes by FSDP2, for models that do not fit one device."""
+    """Shard the model over its processes, for models that do not fit one device: by FSDP2; if the trainer's backend is
+    megatron, by that with the trainer's layout; if it is deepspeed, the critic by that."""
 
 
 class Critic(AuxiliaryModelConfig):

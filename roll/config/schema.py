@@ -304,10 +304,11 @@ class Run(Section):
     def _workers_can_be_placed(self) -> Run:
         if self.envs.executor == "ray" and self.executor != "ray":
             raise ValueError("envs.executor (ray): the run itself has no Ray; set executor to ray, or leave it out")
-        check_placement(self.executor, {role: getattr(self, role) for role in ROLES}, self.ray)
+        roles = {role: getattr(self, role) for role in ROLES}
+        check_placement(self.executor, roles, self.ray)
         actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
         check_transport(self.executor, self.weight_sync.transport, actor)
-        check_ranks(self.executor, self.actor_train)
+        check_ranks(self.executor, roles)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
         check_dtypes(self.actor_train.dtype, self.actor_infer, self.actor_train.lora)

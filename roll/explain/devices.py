@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roll.config.backends import RANKED, SglangInfer, VllmInfer
+from roll.config.backends import RANKED, SglangInfer, VllmInfer, sharded_section
 from roll.config.devices import device_text, one_device
 from roll.config.schema import NativeInfer, Run
 from roll.explain.calls import count
@@ -43,7 +43,7 @@ def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
     alternating = "generation and training alternate; several generators run in parallel"
     return [
         ("executor", f"ray: {_cluster(run, cluster)}; the controller schedules and has no weights"),
-        *((role, _in_workers(rows.get(role) or _auxiliary(each), each)) for role, each in roles_of(run).items()),
+        *((role, _in_workers(rows.get(role) or _auxiliary(run, each), each)) for role, each in roles_of(run).items()),
         ("threads", f"{run.threads} CPU threads per process" if run.threads else "torch's default per process"),
         ("parameters", f"every process has its own copy; new versions {transport}"),
         ("rewards", _rewards(run)),
@@ -53,10 +53,11 @@ def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
     ]
 
 
-def _auxiliary(section: Any) -> str:
+def _auxiliary(run: Run, section: Any) -> str:
     """Backend and device of an auxiliary model."""
+    backend = getattr(sharded_section(section, run.actor_train), "backend", "fsdp2" if section.sharded else "native")
     device = "the trainer's device" if section.devices == "auto" else _device(section.devices, "ray")
-    return f"{'fsdp2' if section.sharded else 'native'} on {device}"
+    return f"{backend} on {device}"
 
 
 def _in_workers(text: str, section: Any) -> str:

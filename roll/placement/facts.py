@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roll.config.backends import SglangInfer, VllmInfer
+from roll.config.backends import MegatronTrain, SglangInfer, VllmInfer, sharded_section
 from roll.config.schema import ROLES, Model, NativeInfer, Run
 from roll.placement.architecture import Architecture, Count, architecture_of
 from roll.placement.machine import GIB
@@ -29,9 +29,9 @@ class RoleFacts:
     tp: int = 1
     cp: int = 1
     pp: int = 1
-    """Stages of a trainer of backend megatron, which may be on several nodes."""
+    """Stages of a model of backend megatron, which may be on several nodes."""
     ep: int = 1
-    """Devices of a stage of such a trainer that share the experts of each layer."""
+    """Devices of a stage of such a model that share the experts of each layer."""
     num_layouts: int = 0
     """Layouts among which `auto` chose this one; 0 if it is the file's."""
     model: Architecture | None
@@ -68,7 +68,7 @@ class RoleFacts:
     @property
     def group(self) -> int:
         """Devices per process."""
-        return 1 if self.trains else self.tp
+        return 1 if self.trains or self.backend == "megatron" else self.tp
 
     @property
     def node_group(self) -> int:
@@ -151,6 +151,7 @@ def _architecture(run: Run, section: Any, count: Count | None) -> Architecture |
 
 
 def _role(run: Run, role: str, section: Any, model: Architecture | None, *, shared: bool) -> RoleFacts:
+    section = sharded_section(section, run.actor_train)
     if _backend(section) == "megatron" and model is not None and model.blocks is None:
         model = None  # of a family that it refuses
     common: dict[str, Any] = {
@@ -169,6 +170,8 @@ def _role(run: Run, role: str, section: Any, model: Architecture | None, *, shar
     facts: dict[str, Any] = {"tokens": run.actor_train.tokens_per_microbatch, "movable": movable}
     if role in ("actor_train", "critic"):
         facts |= _training(section, shared=shared and role == "actor_train")
+    elif isinstance(section, MegatronTrain):
+        facts |= {**section.parallel.model_dump(), "weight_bytes": _BF16 if _half(section) else _FP32}
     return RoleFacts(**common, **facts)
 
 
@@ -225,7 +228,7 @@ def _generation(section: NativeInfer | VllmInfer | SglangInfer, trainer: Any, *,
 
 
 def _backend(section: Any) -> str:
-    """Backend of a role; sharded auxiliary models use FSDP2."""
+    """Backend of a role, whose section is as `sharded_section` returns it; other sharded models use FSDP2."""
     return "fsdp2" if getattr(section, "sharded", False) else getattr(section, "backend", "native")
 
 

@@ -88,8 +88,8 @@ def _parts(facts: RunFacts, role: RoleFacts, num: int, stage: StageSize, in_flig
         per_weight, held = _MASTER * bool(role.master_bytes), dense + experts
     parts = {
         "weights": (dense + experts) * role.weight_bytes,
-        "gradients": (dense + experts) * _GRADIENT,
-        "optimizer": held * per_weight,
+        "gradients": (dense + experts) * _GRADIENT * role.trains,
+        "optimizer": held * per_weight * role.trains,
         "activations": tokens * _activations(role, stage, blocks.hidden, in_flight) * role.weight_bytes,
         "logits": _logits(role, blocks, tokens) if stage.last else 0,
     }

@@ -17,8 +17,8 @@ from roll.cluster.inline import InlineExecutor
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.environment import set_ray_environment
 from roll.cluster.ray.keeping import KeptWorkers
+from roll.config.backends import MegatronTrain, sharded_section
 from roll.config.decoder import longest_sequence, positions
-from roll.config.deepspeed import DeepspeedTrain
 from roll.config.roles import AuxiliaryModelConfig, RoleConfig
 from roll.config.schema import Model, Optimizer, Run
 from roll.data.templates import Template, character_tokenizer, end_tokens, load_tokenizer
@@ -282,7 +282,8 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
     def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
         context = specs.context if section.devices == "auto" else worker_context(run, role)
         kwargs = {"model_spec": model_spec, "settings": specs.training, "context": context}
-        return build_workers("logprob_model", kwargs, section, role=role, executor=executor, scratch=specs.scratch)
+        ranked = _ranked(run, role, section)
+        return build_workers("logprob_model", kwargs, ranked, role=role, executor=executor, scratch=specs.scratch)
 
     reference = teacher = reward_model = None
     if "reference" in needs and not run.reference_is_base:
@@ -314,11 +315,16 @@ def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Execu
     total_steps = run.steps * run.algorithm.num_updates
     settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=total_steps)
     kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
-    section: RoleConfig = run.critic
-    if isinstance(run.actor_train, DeepspeedTrain) and run.critic.sharded:  # ZeRO as the actor, on its own processes
-        placed = {name: getattr(run.critic, name) for name in RoleConfig.model_fields}
-        section = run.actor_train.model_copy(update=placed)
+    section = _ranked(run, "critic", run.critic)
     return build_workers("trainer", kwargs, section, role="critic", executor=executor, scratch=specs.scratch)
+
+
+def _ranked(run: Run, role: str, section: AuxiliaryModelConfig) -> RoleConfig:
+    """The section of a role as that of ranks; raises `ConfigError` if the trainer's layout does not divide them."""
+    ranked = sharded_section(section, run.actor_train)
+    if isinstance(ranked, MegatronTrain) and (fault := ranked.ranks_fault):  # `auto` may have chosen the layout
+        raise ConfigError(f"{role}.{fault}")
+    return ranked
 
 
 def _same_vocabulary(path: str, tokenizer: Any) -> Model:

@@ -94,9 +94,13 @@ def write_run(folder: Path, *, path: str = "") -> Path:
         (("actor_train.parallel.pp=3",), "do not divide into groups"),
         (("actor_train.parallel.ep=3",), "choose a divisor"),
         (("executor=inline", "actor_train.workers=1"), "every rank is a process"),
+        (
+            ("actor_train.parallel.pp=2", "critic={sharded: true, workers: 3}"),
+            r"critic.workers \(3\) do not divide into groups",
+        ),
+        (("actor_train.parallel.ep=2", "reference={sharded: true, workers: 3}"), "reference.workers: a stage has 3"),
         (("actor_train.optimizer.layer_grad_norms=true",), "layer_grad_norms"),
         (("actor_train.lora={rank: 4}",), "actor_train.lora"),
-        (("actor_train.dtype=bfloat16",), "actor_train.dtype"),
     ],
 )
 def test_a_file_that_cannot_work_is_refused(overrides: tuple[str, ...], expected: str, tmp_path: Path) -> None:
@@ -113,3 +117,15 @@ def test_the_model_of_a_run_is_compared_with_its_layout(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**QWEN3, "model_type": "phi3"}))
     key, fault = next(megatron_faults(load(file).run))
     assert key == "actor_train.backend" and "'phi3' is not known" in fault
+
+
+def test_the_model_of_another_role_is_compared_with_the_layout_only_if_it_is_sharded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**QWEN3, "model_type": "phi3"}))
+    reward_model = f"path: {tmp_path}, workers: 2"
+    file = write_run(tmp_path)
+    sharded = load(file, [f"reward_model={{{reward_model}, sharded: true}}"]).run
+    assert ("reward_model.sharded", "'phi3' is not known") in [
+        (key, fault[11:30]) for key, fault in megatron_faults(sharded)
+    ]
+    whole = load(file, [f"reward_model={{{reward_model}}}"]).run
+    assert "reward_model.sharded" not in [key for key, _ in megatron_faults(whole)]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import multiprocessing
 import os
-import shutil
-import tempfile
-import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from roll.algorithms.recipe import Objective
-from roll.cluster.process import ProcessWorker
+from benchmarks.rank_processes import RankHost, RankTeam, RankWorker, RemoteTrainer
 from roll.config.lora import Lora
 from roll.config.router_losses import RouterLosses
 from roll.config.schema import Model, Optimizer
@@ -32,12 +25,11 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import Head, ModelSpec
 from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
 from roll.registry import CHANNELS
-from roll.types import Batch, Sampling, Spec
+from roll.types import Sampling, Spec
 from roll.weights.channel import Channel, Shared
-from roll.weights.digest import Digest
 from roll.weights.huggingface import write_model
 
-_RANKS = 4
+_LIMIT_S = 120
 CPU = torch.device("cpu")
 ADAMW, PLAIN = Optimizer(lr=1e-2), Precision()
 SGD = Optimizer(kind="sgd", lr=1.0, max_grad_norm=None)
@@ -79,7 +71,7 @@ class TrainerSpec:
         )
 
     def layout(self, url: str) -> ParallelLayout:
-        common: dict[str, Any] = {"url": url, "size": self.size, "offload": self.offload, "timeout_s": 120}
+        common: dict[str, Any] = {"url": url, "size": self.size, "offload": self.offload, "timeout_s": _LIMIT_S}
         if self.zero_stage is None:
             return ParallelLayout(**common, tp=self.tp, cp=self.cp)
         from roll.engines.deepspeed.ranks import ZeroLayout
@@ -117,14 +109,10 @@ def _persistent(ranks: Ranks) -> Any:
     return Persistent()
 
 
-class RankWorker:
-    """The worker in each process."""
+class TeamWorker(RankWorker):
+    """Makes trainers, whose ranks stay joined as long as the layout does."""
 
-    def __init__(self, rank: int) -> None:
-        torch.set_num_threads(1)
-        self.rank = rank
-        self.ranks: Ranks | None = None
-        self.trainers: dict[str, FsdpTrainer] = {}
+    ranks: Ranks | None = None
 
     async def make(self, name: str, spec: TrainerSpec, layout: ParallelLayout) -> None:
         if self.ranks is None or self.ranks.layout != layout:
@@ -133,17 +121,11 @@ class RankWorker:
             self.ranks = spec.ranks(layout, self.rank)
         channel = spec.channel
         built = CHANNELS[channel.name](0, **channel.kwargs) if channel and self.rank == 0 else Shared()
-        self.trainers[name] = spec.trainer(_persistent(self.ranks), built)
-
-    async def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.trainers[name], method)(*args, **kwargs)
+        self.engines[name] = spec.trainer(_persistent(self.ranks), built)
 
     async def look(self, name: str, what: str) -> Any:
         """Internal state of a trainer, for tests."""
-        return LOOKS[what](self.trainers[name])
-
-    async def drop(self, name: str) -> None:
-        del self.trainers[name]
+        return LOOKS[what](self.engines[name])
 
 
 def _local_sizes(trainer: FsdpTrainer) -> dict[str, int]:
@@ -165,12 +147,6 @@ def _dtypes(trainer: FsdpTrainer) -> set[str]:
     return {str(tensor.dtype) for tensor in (*trainer.decoder.parameters(), *moments)}
 
 
-def _hold(trainer: FsdpTrainer) -> None:
-    """Block background saves."""
-    HELD[trainer] = threading.Event()
-    trainer._saver.background.pool.submit(HELD[trainer].wait)
-
-
 def _dtypes_by_name(trainer: FsdpTrainer) -> dict[str, str]:
     return {name: str(parameter.dtype) for name, parameter in trainer.decoder.named_parameters()}
 
@@ -181,130 +157,51 @@ LOOKS: dict[str, Any] = {
     "held": _numbers_held,
     "rotations": _rotations,
     "dtypes": _dtypes,
-    "hold": _hold,
-    "let go": lambda trainer: HELD.pop(trainer).set(),
 }
-HELD: dict[FsdpTrainer, threading.Event] = {}
 
 
-def _serve(rank: int, wire: Connection) -> None:
-    """Run requests one after the other until the connection closes."""
-    worker = RankWorker(rank)
-    while True:
-        method, args, kwargs = wire.recv()
-        try:
-            wire.send((True, asyncio.run(getattr(worker, method)(*args, **kwargs))))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test shall see it
-            wire.send((False, error))
+class TeamHost(RankHost):
+    """The ranks of backends fsdp2 and deepspeed."""
 
+    worker = TeamWorker
 
-class Nursery:
-    """A process that has imported everything, and all ranks as its children: imports would take most of the time."""
-
-    def __init__(self, rank: int) -> None:
+    def prepare(self) -> None:
         if find_spec("deepspeed") is not None:
             os.environ["DS_ACCELERATOR"] = "cpu"
             importlib.import_module("deepspeed")
-        fork = multiprocessing.get_context("fork")
-        self._wires: list[Connection] = []
-        for child in range(_RANKS):
-            ours, theirs = fork.Pipe()
-            fork.Process(target=_serve, args=(child, theirs), daemon=True).start()
-            self._wires.append(ours)
-
-    async def all(self, size: int, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """The results of this many ranks; raises the first error once all of them have replied."""
-        calls = [asyncio.to_thread(self._one, wire, (method, args, kwargs)) for wire in self._wires[:size]]
-        replies = await asyncio.gather(*calls)  # a reply left on its wire would be taken for that of the next call
-        for fine, result in replies:
-            if not fine:
-                raise result
-        return [result for _, result in replies]
-
-    def _one(self, wire: Connection, message: Any) -> Any:
-        wire.send(message)
-        return wire.recv()
 
 
-class Team:
-    """The ranks, and an event loop to call them."""
+class Team(RankTeam):
+    """The processes, and their current layout."""
 
     def __init__(self) -> None:
-        self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp(prefix="roll-fsdp-"))
-        self._host: ProcessWorker[Nursery] | None = None
+        super().__init__("tests.engines.fsdp_team:TeamHost", _LIMIT_S)
         self._layout: ParallelLayout | None = None
-
-    def run(self, coroutine: Any) -> Any:
-        return self.runner.run(coroutine)
 
     def trainer(self, spec: TrainerSpec) -> ShardedTrainer:
         return ShardedTrainer(self, spec)
 
-    async def ask(self, size: int, method: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        if self._host is None:
-            self._host = await ProcessWorker.start(Spec("tests.engines.fsdp_team:Nursery"), 0, name="ranks")
-        async with asyncio.timeout(120):
-            return await self._host.call(Nursery.all, size, method.__name__, *args, **kwargs)
-
     def layout(self, spec: TrainerSpec) -> ParallelLayout:
         """The current layout of the processes, or a new one if the spec differs."""
-        fresh = f"file://{self.folder}/{uuid.uuid4().hex}"
-        layout = spec.layout(fresh)
+        layout = spec.layout(f"file://{self.folder}/{uuid.uuid4().hex}")
         if self._layout is None or replace(layout, url=self._layout.url) != self._layout:
             self._layout = layout
         return self._layout
 
-    def close(self) -> None:
-        async def end() -> None:
-            if self._host is not None:
-                self._host.kill("the tests are over")
-
-        self.runner.run(end())
-        self.runner.close()
-        shutil.rmtree(self.folder)
+    def kill(self) -> None:
+        super().kill()
+        self._layout = None
 
 
-class ShardedTrainer:
-    """`Trainer` over all ranks, which must return the same results."""
+class ShardedTrainer(RemoteTrainer):
+    """A trainer on as many ranks as its spec has."""
 
     def __init__(self, team: Team, spec: TrainerSpec) -> None:
-        self.team, self.spec, self.name = team, spec, uuid.uuid4().hex
+        super().__init__(team, spec.size)
+        self.team, self.spec = team, spec
 
-    async def start(self) -> None:
-        await self.team.ask(self.spec.size, RankWorker.make, self.name, self.spec, self.team.layout(self.spec))
-        await self._same("start")
-
-    async def stop(self) -> None:
-        await self._same("stop")
-        await self.team.ask(self.spec.size, RankWorker.drop, self.name)
-
-    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> torch.Tensor:
-        return await self._same("logprobs", batch, sampling=sampling)
-
-    async def base_logprobs(self, batch: Batch) -> torch.Tensor:
-        return await self._same("base_logprobs", batch)
-
-    async def logprobs_and_entropies(self, batch: Batch) -> torch.Tensor:
-        return await self._same("logprobs_and_entropies", batch)
-
-    async def values(self, batch: Batch) -> torch.Tensor:
-        return await self._same("values", batch)
-
-    async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        return await self._same("update", batch, objective)
-
-    async def send(self, version: int) -> Digest:
-        return await self._same("send", version)
-
-    async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:
-        await self._same("save", path, resumable=resumable, wait=wait)
-
-    async def save_completed(self) -> bool:
-        return await self._same("save_completed")
-
-    async def load(self, path: Path) -> None:
-        await self._same("load", path)
+    async def make(self) -> None:
+        await self.team.ask(self.size, "make", self.name, self.spec, self.team.layout(self.spec))
 
     async def offload(self, parts: Sequence[str]) -> None:
         await self._same("offload", parts)
@@ -313,14 +210,7 @@ class ShardedTrainer:
         await self._same("onload", parts)
 
     async def look(self, what: str) -> list[Any]:
-        return await self.team.ask(self.spec.size, RankWorker.look, self.name, what)
-
-    async def _same(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        first, *others = await self.team.ask(self.spec.size, RankWorker.call, self.name, method, *args, **kwargs)
-        for other in others:
-            same = torch.equal(first, other) if isinstance(first, torch.Tensor) else repr(first) == repr(other)
-            assert same, f"ranks differ after {method}: {first} and {other}"
-        return first
+        return await self.team.ask(self.size, "look", self.name, what)
 
 
 def written(decoder: Decoder | HuggingFaceDecoder, path: Path) -> Path:

@@ -142,6 +142,8 @@ def test_processes_and_devices_are_explained(tmp_path: Path) -> None:
         "runs/demo/logs/<role>-<rank>.log",
     ):
         assert words in text
+    sharded = page(tmp_path, *ray[:1], "algorithm=ppo", "actor_train={backend: megatron}", "critic.sharded=true")
+    assert "critic megatron on the trainer's device, in 1 process" in sharded
     assert "the cluster at auto" in page(tmp_path, "executor=ray", "ray.address=auto", "rollout.max_staleness=1")
 
 

@@ -10,6 +10,8 @@ from roll.cluster.serialization import pack, unpack
 from roll.config.load import load
 from roll.engines.fsdp.logprob_model import FsdpLogprobModel
 from roll.engines.fsdp.trainer import FsdpTrainer
+from roll.engines.megatron.logprob_model import MegatronLogprobModel
+from roll.engines.megatron.trainer import MegatronTrainer
 from roll.serving.recovery import RecoveringCluster
 from roll.types import Spec
 from roll.wiring.actor import build_engine_specs, place_actor
@@ -68,3 +70,23 @@ def test_ranks_of_a_role_meet_at_a_place_of_their_own_and_are_one_worker(tmp_pat
     assert critic.settings.optimizer == run.critic.optimizer
     assert type(reference) is FsdpLogprobModel
     assert [worker.channel.__class__.__name__ for worker in executor.made["actor_train"]] == ["Disk", *["Shared"] * 3]
+
+
+def test_roles_of_a_megatron_trainer_are_sharded_with_its_layout(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(TEXT)
+    sections = (
+        "actor_train={backend: megatron, workers: 4, parallel: {tp: 2}}",
+        "critic={sharded: true, workers: 2, optimizer: {lr: 0.5}}",
+        "reference={sharded: true, workers: 4}",
+    )
+    run, executor = load(tmp_path / "run.yaml", sections).run, Recorder()
+    parts = replace(
+        build_engine_specs(run, run.actor_train.optimizer, 7, supervised=False), scratch=tmp_path / "weights"
+    )
+    build_models(run, build_tokenizer(run.model), parts, executor)
+    critic, reference = executor.made["critic"][0], executor.made["reference"][0]
+    assert isinstance(critic, MegatronTrainer) and type(reference) is MegatronLogprobModel
+    sizes = [(each.ranks.layout.size, each.ranks.layout.tp, each.ranks.layout.dp) for each in (critic, reference)]
+    assert sizes == [(2, 2, 1), (4, 2, 2)]
+    assert critic.settings.optimizer.lr == 0.5
+    assert (critic.model_spec.head, reference.model_spec.head) == ("new score", "logits")

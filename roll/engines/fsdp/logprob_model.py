@@ -36,10 +36,28 @@ from roll.engines.native.trainer import (
 from roll.types import Batch, Sampling
 
 
-class FsdpLogprobModel(NativeLogprobModel):
-    """`LogprobModel` on one of many ranks."""
+class RankedLogprobModel(NativeLogprobModel):
+    """What trainers and models over ranks have in common: rows are assigned to ranks, and all ranks stop together."""
 
     decoder: Any
+    ranks: Any
+
+    async def stop(self) -> None:
+        self.ranks.leave()
+
+    async def _row(self, *args: Any, **kwargs: Any) -> Tensor:
+        with self.ranks.blame_peers("scoring"):
+            return await super()._row(*args, **kwargs)
+
+    def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
+        """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
+        ranks, budget = self.ranks, self.settings.tokens_per_microbatch
+        for rows in assign_rows(batch.lengths, budget, ranks.layout.dp)[ranks.dp_rank]:
+            yield rows, batch.select(rows) if rows else pad_idle(batch)
+
+
+class FsdpLogprobModel(RankedLogprobModel):
+    """`LogprobModel` on one of many ranks."""
 
     def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: Ranks) -> None:
         self.settings, self.ranks, self.model_spec = settings, ranks, model_spec
@@ -65,9 +83,6 @@ class FsdpLogprobModel(NativeLogprobModel):
     def _prepare(self) -> None:
         """Called with allocated parameters, before they are filled."""
 
-    async def stop(self) -> None:
-        self.ranks.leave()
-
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
         if not self.ranks.layout.offload:
             super()._move(parts, device)
@@ -75,20 +90,10 @@ class FsdpLogprobModel(NativeLogprobModel):
     def _move_weights(self, device: torch.device) -> None:
         self.decoder.to(device)
 
-    async def _row(self, *args: Any, **kwargs: Any) -> Tensor:
-        with self.ranks.blame_peers("scoring"):
-            return await super()._row(*args, **kwargs)
-
     def _whole_row(self, row: Tensor) -> Tensor:
         self.decoder.reshard()
         dist.all_reduce(row, group=self.ranks.data)
         return row
-
-    def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
-        ranks, budget = self.ranks, self.settings.tokens_per_microbatch
-        for rows in assign_rows(batch.lengths, budget, ranks.layout.dp)[ranks.dp_rank]:
-            yield rows, batch.select(rows) if rows else pad_idle(batch)
 
     def _forward(
         self, batch: Batch, needed: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False

@@ -132,6 +132,22 @@ class DownProjection(nn.Module):
         return F.linear(x, self.weight), None
 
 
+class ValueHead(nn.Module):
+    """In place of the output layer: one number in 32 bits for each token of this rank.
+
+    It is whole on every tensor-parallel rank. Its gradient is the sum of theirs, since they have different tokens.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        device = torch.cuda.current_device()
+        self.weight = nn.Parameter(torch.zeros(1, config.hidden_size, dtype=config.params_dtype, device=device))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return F.linear(hidden.float(), self.weight.float()), None
+
+
 def hidden_states(input_: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
     """In place of the output layer: logits are computed in chunks, by `vocabulary`."""
     return input_, None

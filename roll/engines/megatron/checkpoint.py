@@ -81,7 +81,8 @@ def _owned_ranges(optimizer: Any, model: MegatronModel) -> Iterator[_OwnedRange]
     for part in optimizer.parts:
         if not hasattr(part, "shard_fp32_groups"):
             continue
-        for group, shards in zip(part.model_fp32_groups, part.shard_fp32_groups, strict=True):
+        groups = [*part.model_fp32_groups, *part.model_float16_groups]
+        for group, shards in zip(groups, [*part.shard_fp32_groups, *part.shard_fp32_from_float16_groups], strict=True):
             for parameter, shard in zip(group, shards, strict=True):
                 span = part._get_model_param_range_map(parameter)["param"]
                 source = sources[id(parameter)]

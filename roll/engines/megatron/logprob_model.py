@@ -17,19 +17,13 @@ import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
 from roll.engines.base import Part
-from roll.engines.fsdp.logprob_model import assign_rows, pad_idle
+from roll.engines.fsdp.logprob_model import RankedLogprobModel
 from roll.engines.fsdp.ranks import reduce_forward
 from roll.engines.megatron.ranks import MegatronRanks
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.model_spec import ModelSpec, architecture, model_directory
 from roll.engines.native.packed import PACKED, PackedAttention, to_device
-from roll.engines.native.trainer import (
-    ForwardOutput,
-    LogprobSettings,
-    NativeLogprobModel,
-    first_tokens,
-    replay_arguments,
-)
+from roll.engines.native.trainer import ForwardOutput, LogprobSettings, first_tokens, replay_arguments
 from roll.errors import ConfigError
 from roll.types import Batch, Sampling
 from roll.weights.huggingface import TensorFiles
@@ -38,15 +32,13 @@ Read = Callable[[int, ForwardOutput], Tensor]
 """What to do with the output of a micro-batch, by its index; returns the loss."""
 
 
-class MegatronLogprobModel(NativeLogprobModel):
+class MegatronLogprobModel(RankedLogprobModel):
     """`LogprobModel` on one of many ranks."""
 
-    decoder: Any
+    ranks: MegatronRanks
 
     def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: MegatronRanks) -> None:
         self.settings, self.ranks, self.model_spec = settings, ranks, model_spec
-        if model_spec.head != "logits":
-            raise ConfigError("megatron: the blocks have no score head; critics and reward models use native or fsdp2")
         if model_spec.lora is not None:
             raise ConfigError("actor_train.lora: backend megatron trains no adapters; choose fsdp2")
 
@@ -56,13 +48,14 @@ class MegatronLogprobModel(NativeLogprobModel):
             self.ranks.join(self.settings.device)
             from roll.engines.megatron.model import MegatronModel  # the package exists from here
 
-            config = architecture(self.model_spec.model)
-            self.decoder = MegatronModel(config, self.ranks, self.settings.precision)
+            config, new_score = architecture(self.model_spec.model), self.model_spec.head == "new score"
+            self.decoder = MegatronModel(config, self.ranks, self.settings.precision, scored=self._scored)
+            self._prepare()
             with model_directory(self.model_spec) as directory:
-                self.decoder.fill(TensorFiles(directory), str(directory))
+                self.decoder.fill(TensorFiles(directory), str(directory), new_score=new_score)
 
-    async def stop(self) -> None:
-        self.ranks.leave()
+    def _prepare(self) -> None:
+        """Called with allocated parameters, before they are filled."""
 
     def _move(self, parts: Sequence[Part], device: torch.device) -> None:
         raise ConfigError("megatron: its weights stay on their device; give the trainer devices that no other role has")
@@ -72,44 +65,33 @@ class MegatronLogprobModel(NativeLogprobModel):
         """The module that the schedule runs."""
         return self.decoder.module
 
-    async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
-        return await self._row(batch, lambda output: output.logprobs, sampling)
+    @property
+    def _scored(self) -> bool:
+        return self.model_spec.head != "logits"
 
-    async def values(self, batch: Batch) -> Tensor:
-        raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
-
-    async def _row(
+    async def _each_output(
         self,
         batch: Batch,
-        select: Callable[[ForwardOutput], Tensor | None],
-        sampling: Sampling | None = None,
+        read: Callable[[Sequence[int], ForwardOutput], None],
+        sampling: Sampling | None,
         *,
-        base: bool = False,
-        num_rows: int | None = None,
-    ) -> Tensor:
-        """One value per token; `num_rows` of them where it is given."""
-        shape = (batch.num_tokens,) if num_rows is None else (num_rows, batch.num_tokens)
-        row = torch.zeros(shape, device=self.decoder.device)
+        base: bool,
+    ) -> None:
+        """Without gradients; only ranks whose rows count call `read`."""
         parts = list(self._microbatches(batch))
 
-        def read(index: int, output: ForwardOutput) -> Tensor:
-            values, rows = select(output), parts[index][0]
-            assert values is not None
-            if rows and self.ranks.reports:
-                row[..., to_device(torch.from_numpy(batch.positions(rows)), row.device)] = values
-            return values.sum()
+        def pass_on(index: int, output: ForwardOutput) -> Tensor:
+            if self.ranks.reports:
+                read(parts[index][0], output)
+            return output.logprobs.sum()  # the schedule takes it for a loss
 
-        with self.ranks.blame_peers("scoring"), torch.no_grad():
+        with torch.no_grad():
             everything = [torch.ones_like(part.trained) for _, part in parts]
-            self._run([part for _, part in parts], everything, read, sampling=sampling, backward=False)
-            dist.all_reduce(row)
-        return row.cpu()
+            self._run([part for _, part in parts], everything, pass_on, sampling=sampling, backward=False)
 
-    def _microbatches(self, batch: Batch) -> Iterator[tuple[list[int], Batch]]:
-        """The micro-batches of this rank, padded with idle ones: all ranks must run the same number."""
-        ranks, budget = self.ranks, self.settings.tokens_per_microbatch
-        for rows in assign_rows(batch.lengths, budget, ranks.layout.dp)[ranks.dp_rank]:
-            yield rows, batch.select(rows) if rows else pad_idle(batch)
+    def _whole_row(self, row: Tensor) -> Tensor:
+        dist.all_reduce(row)
+        return row
 
     def _run(
         self,
@@ -153,19 +135,23 @@ class MegatronLogprobModel(NativeLogprobModel):
         entropy_gradient: bool,
         hidden: Tensor,
     ) -> ForwardOutput:
-        """Logprobs and entropies of the needed tokens, 0 elsewhere, from the hidden states of this rank's slice."""
+        """Outputs at the needed tokens, 0 elsewhere, from the hidden states or the values of this rank's slice."""
         from roll.engines.megatron.package import mappings
         from roll.engines.megatron.vocabulary import score
 
         decoder, ranks, device = self.decoder, self.ranks, self.decoder.device
         states = hidden.transpose(0, 1)
-        if ranks.tensor is not None:
-            states = mappings.gather_from_sequence_parallel_region(states.contiguous())
+        if ranks.tensor is not None:  # gradients of hidden states are summed: each rank has part of the vocabulary
+            summed = not self._scored
+            states = mappings.gather_from_sequence_parallel_region(states.contiguous(), summed)
         at = to_device((needed & ~first_tokens(batch)).nonzero().squeeze(-1), device)
         positions = inputs.layout.flat_index(at - 1) - inputs.first
         inside = (positions >= 0) & (positions < inputs.size)
         at, before = at[inside], states[:, 0].index_select(0, positions[inside])
         zeros = torch.zeros(len(batch.ids), device=device)
+        if self._scored:
+            values = reduce_forward(zeros.index_copy(0, at, before.squeeze(-1)), ranks.context)
+            return ForwardOutput(logprobs=zeros, entropies=zeros, values=values)
         logprobs, entropies, ids = zeros, zeros, to_device(batch.ids, device)
         kinds = self._samplings(batch, at.cpu()) if sampling is None else []
         for kind, chosen in kinds or [(sampling or self.settings.sampling, None)]:

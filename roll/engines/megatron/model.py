@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from roll.config.megatron import num_experts
-from roll.engines.megatron.blocks import DownProjection, PositionRotary, hidden_states
+from roll.engines.megatron.blocks import DownProjection, PositionRotary, ValueHead, hidden_states
 from roll.engines.megatron.experts import RouterLoad
 from roll.engines.megatron.families import attention_scale, block_spec, rotary_frequencies, transformer_config
-from roll.engines.megatron.names import VOCABULARY, ParameterNames, ParameterSource, group_rows, pad_rows, read
+from roll.engines.megatron.masters import MasterWeights
+from roll.engines.megatron.names import SCORE, VOCABULARY, ParameterNames, ParameterSource, group_rows, pad_rows, read
 from roll.engines.megatron.package import (
     ColumnParallelLinear,
     GPTModel,
@@ -29,6 +30,7 @@ from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
 from roll.engines.megatron.replay import install_replay
 from roll.engines.megatron.vocabulary import VocabularyPart
 from roll.engines.native.mixed import Precision
+from roll.errors import ConfigError
 from roll.types import Sampling
 
 _UNTRAINED = ("expert_bias",)
@@ -49,20 +51,28 @@ class ParameterPiece:
     shape: tuple[int, ...]
     dtype: torch.dtype
     """Of the tensor that is sent."""
+    master: bool
+    """Whether the optimizer's master weights are sent."""
 
 
 class MegatronModel:
     """The layers, embeddings and output layer of one rank."""
 
-    def __init__(self, config: PretrainedConfig, ranks: MegatronRanks, precision: Precision) -> None:
+    def __init__(
+        self, config: PretrainedConfig, ranks: MegatronRanks, precision: Precision, *, scored: bool = False
+    ) -> None:
+        """With `scored` it has a score head instead of an output layer: a critic or a reward model."""
         layout: MegatronLayout = ranks.layout
         self.config, self.ranks = config, ranks
+        self.masters: MasterWeights | None = None
+        """Set by an optimizer of weights of 16 bits."""
         self.core = transformer_config(config, layout, precision)
         self.core.attention_scale = attention_scale(config)
         self.vocab = config.vocab_size
         self.padded_vocab = -(-config.vocab_size // layout.tp) * layout.tp
-        self.tied = bool(config.tie_word_embeddings)
-        self._names = ParameterNames.of(config.model_type)
+        self.scored = scored
+        self.tied = bool(config.tie_word_embeddings) and not scored
+        self._names = ParameterNames.of(config.model_type, scored=scored)
         self.module: Any = self._build()
         self._experts = num_experts(config.to_dict()) // layout.ep
         self.tensors = list(self._sources(self.module))
@@ -87,7 +97,9 @@ class MegatronModel:
                 each.rotary_pos_emb = rotary
             if isinstance(each, MLASelfAttention):
                 _replace_down_projections(each, self.core)
-        if module.post_process:
+        if module.post_process and self.scored:
+            module.output_layer = ValueHead(self.core)
+        elif module.post_process:
             module.output_layer.forward = hidden_states
         _mark_shards(module)
         return module.cuda()  # parts of it begin on the host
@@ -106,12 +118,21 @@ class MegatronModel:
         )
 
     @torch.no_grad()
-    def fill(self, tensors: Mapping[str, Any], where: str) -> None:
-        """Copy this rank's part of the tensors of a model directory, which are read one by one."""
-        for name, source, target in self.tensors:
+    def fill(self, tensors: Mapping[str, Any], where: str, *, new_score: bool = False) -> None:
+        """Copy this rank's part of the tensors of a model directory, which are read one by one.
+
+        With `new_score` a score head that is not among them stays 0.
+        """
+        for _, source, target in self.tensors:
+            if new_score and source.names == (SCORE,) and SCORE not in tensors:
+                continue
             shard = self.cut(source, [read(tensors, each, where) for each in source.names])
-            assert shard.shape == target.shape, f"{name}: {tuple(shard.shape)} in files, {tuple(target.shape)} here"
+            if shard.shape != target.shape:
+                name, shape = source.names[0], tuple(shard.shape)
+                raise ConfigError(f"{where}: tensor {name} {shape} does not fit config.json; take both from one model")
             target.copy_(shard)
+            if self.masters is not None:
+                self.masters.set(target, shard)
 
     def cut(self, source: ParameterSource, parts: Sequence[Tensor]) -> Tensor:
         """This rank's part of a parameter, from tensors of files."""
@@ -136,7 +157,10 @@ class MegatronModel:
                 yield _rounded(tensor, dtype)
 
     def named_tensors(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-        """On rank 0 all tensors under their names in files, one by one; the other ranks send theirs and yield none."""
+        """On rank 0 all tensors under their names in files, one by one; the other ranks send theirs and yield none.
+
+        Without a `dtype`, weights of 16 bits are those of the optimizer's master weights, in 32.
+        """
         rows: list[Tensor] = []
         for piece in self._plan(dtype):
             shard = self._fetch(piece, dtype)
@@ -150,8 +174,14 @@ class MegatronModel:
 
     def _fetch(self, piece: ParameterPiece, dtype: torch.dtype | None) -> Tensor | None:
         """On rank 0 a piece of any rank."""
-        if piece.rank == self.ranks.rank:
+        tensor: Tensor | None = None
+        if piece.master and self.masters is not None:
+            if self.masters.shared_by(piece.rank, expert=piece.source.expert):  # these ranks have equal parameters
+                tensor = self.masters.whole(self.tensors[piece.index][2], expert=piece.source.expert)
+        elif piece.rank == self.ranks.rank:
             tensor = _rounded(self.tensors[piece.index][2], dtype)
+        if piece.rank == self.ranks.rank:
+            assert tensor is not None
             if self.ranks.rank != 0:
                 dist.send(tensor.contiguous(), 0)
             return tensor
@@ -160,6 +190,9 @@ class MegatronModel:
         received = torch.empty(piece.shape, dtype=piece.dtype, device=self.device)
         dist.recv(received, piece.rank)
         return received
+
+    def _has_master(self, tensor: Tensor) -> bool:
+        return self.masters is not None and isinstance(tensor, nn.Parameter) and tensor.dtype == torch.bfloat16
 
     @property
     def device(self) -> torch.device:
@@ -175,7 +208,8 @@ class MegatronModel:
                 part=self.part_of(source)[0],
                 parts=self.part_of(source)[1],
                 shape=tuple(tensor.shape),
-                dtype=_rounded(tensor, dtype).dtype,
+                dtype=torch.float32 if dtype is None and self._has_master(tensor) else _rounded(tensor, dtype).dtype,
+                master=dtype is None and self._has_master(tensor),
             )
             for index, (name, source, tensor) in enumerate(self.tensors)
             if self._owns(name, source)

@@ -19,6 +19,7 @@ _OUTSIDE = {
 }
 VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
 """Tensors with a row per token, which are padded to a multiple of the tensor-parallel ranks."""
+SCORE = "score.weight"
 _ATTENTION = {
     "linear_proj.weight": ("o_proj.weight", 1),
     "q_layernorm.weight": ("q_norm.weight", None),
@@ -86,16 +87,20 @@ class ParameterNames:
     """Module with the experts and their router."""
     experts: tuple[str, str, str] = _SWIGLU
     """Gate, input and output of an expert."""
+    scored: bool = False
+    """Whether the output layer is a score head."""
 
     @classmethod
-    def of(cls, model_type: str) -> ParameterNames:
+    def of(cls, model_type: str, *, scored: bool = False) -> ParameterNames:
         """The names of a family."""
         if model_type == "mixtral":
-            return cls(latent=False, mlp="block_sparse_moe", experts=("w1", "w3", "w2"))
-        return cls(latent=model_type == "deepseek_v3")
+            return cls(latent=False, mlp="block_sparse_moe", experts=("w1", "w3", "w2"), scored=scored)
+        return cls(latent=model_type == "deepseek_v3", scored=scored)
 
     def source(self, name: str, *, first_layer: int, first_expert: int) -> ParameterSource:
         """The source of a parameter or buffer of this rank, whose layers and experts begin at these."""
+        if self.scored and name == "output_layer.weight":
+            return ParameterSource(names=(SCORE,), dim=None)
         if name in _OUTSIDE:
             return ParameterSource(names=(_OUTSIDE[name][0],), dim=_OUTSIDE[name][1])
         match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.+)", name)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from roll.config.schema import Optimizer
+from roll.engines.megatron.masters import MasterWeights
 from roll.engines.megatron.model import MegatronModel
 from roll.engines.megatron.package import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
-    Float16Module,
     OptimizerConfig,
     finalize_model_grads,
     get_megatron_optimizer,
@@ -31,8 +31,7 @@ class MegatronOptimizer:
             use_distributed_optimizer=adam, overlap_grad_reduce=False, grad_reduce_in_fp32=True
         )
         half = model.core.params_dtype == torch.bfloat16
-        inner = Float16Module(model.core, model.module) if half else model.module
-        self.module: Any = DistributedDataParallel(model.core, settings, inner)
+        self.module: Any = DistributedDataParallel(model.core, settings, model.module)
         model.core.finalize_model_grads_func = _finalize
         options = OptimizerConfig(
             optimizer="adam" if adam else "sgd",
@@ -48,6 +47,7 @@ class MegatronOptimizer:
             clip_grad=0.0,  # clipped here, so that a refused update changes nothing
         )
         self._optimizer: Any = get_megatron_optimizer(options, [self.module])
+        model.masters = MasterWeights(self.parts) if half else None
 
     @property
     def parts(self) -> list[Any]:
@@ -72,10 +72,6 @@ class MegatronOptimizer:
             for group in part.param_groups:
                 group["lr"] = lr
         self._optimizer.step_with_ready_grads()
-
-    def reload(self) -> None:
-        """Read the weights of the module again, after they were changed."""
-        self._optimizer.reload_model_params()
 
     def zero(self) -> None:
         """Discard the gradient."""

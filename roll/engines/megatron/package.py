@@ -32,7 +32,6 @@ DistributedDataParallelConfig: Any = _data_parallel.DistributedDataParallelConfi
 finalize_model_grads: Any = _data_parallel.finalize_model_grads
 OptimizerConfig: Any = _optimizer.OptimizerConfig
 get_megatron_optimizer: Any = _optimizer.get_megatron_optimizer
-Float16Module: Any = import_module("megatron.core.transformer.module").Float16Module
 TopKRouter: Any = import_module("megatron.core.transformer.moe.router").TopKRouter
 moe_utils: Any = import_module("megatron.core.transformer.moe.moe_utils")
 latent_attention: Any = import_module("megatron.core.transformer.multi_latent_attention")

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
 from roll.engines.fsdp.checkpoint import RankSaver, SavedParts
 from roll.engines.hf.experts import load_metrics
@@ -22,14 +21,13 @@ from roll.engines.megatron.logprob_model import MegatronLogprobModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks
 from roll.engines.native.build import WorkerContext, configure_torch
 from roll.engines.native.model_spec import ModelSpec
-from roll.engines.native.packed import to_device
 from roll.engines.native.trainer import (
     ForwardOutput,
+    LogprobSettings,
     MetricSums,
     NativeTrainer,
     NativeTrainerSettings,
     lr_at,
-    tokens_of,
 )
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
-    """`Trainer` and `AsyncSaver` on one of many ranks."""
+    """`Trainer` and `AsyncSaver` on one of many ranks: an actor or a critic."""
 
     settings: NativeTrainerSettings
 
@@ -59,18 +57,16 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
                 "optimizer.layer_grad_norms: backend megatron has the norm of all layers only; leave it out"
             )
 
-    async def start(self) -> None:
-        await super().start()
+    def _prepare(self) -> None:
         from roll.engines.megatron.optimizer import MegatronOptimizer
 
-        with self.ranks.blame_peers("its start"):
-            if (losses := self.settings.router_losses).enabled:
-                if not self.decoder.core.num_moe_experts:
-                    raise ConfigError("actor_train.router_losses: the model has no experts; leave it out")
-                from roll.engines.megatron.router_losses import MegatronRouterLosses
+        if (losses := self.settings.router_losses).enabled:
+            if not self.decoder.core.num_moe_experts:
+                raise ConfigError("actor_train.router_losses: the model has no experts; leave it out")
+            from roll.engines.megatron.router_losses import MegatronRouterLosses
 
-                self.router_losses = MegatronRouterLosses(losses, self.decoder.module, self.decoder.core)
-            self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
+            self.router_losses = MegatronRouterLosses(losses, self.decoder.module, self.decoder.core)
+        self._optimizer = MegatronOptimizer(self.decoder, self.settings.optimizer)
 
     async def stop(self) -> None:
         self._saver.background.close()
@@ -109,15 +105,6 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
                 nothing = [torch.zeros_like(part.trained) for part in parts]
                 self._run(parts, nothing, lambda _, output: output.logprobs.sum(), backward=False)
             losses.statistics.finish(self.decoder.device, _sum_over_ranks)
-
-    def _loss(self, batch: Batch, output: ForwardOutput, objective: Objective, sums: MetricSums) -> Tensor:
-        """The loss of a micro-batch, whose metrics are added to `sums`."""
-        assert batch.weights is not None, "call with_loss_weights before update"
-        tokens = tokens_of(batch, output)
-        loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
-        mismatch = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
-        sums.add(loss, tokens.trained, {**metrics, "entropy": output.entropies, "mismatch": mismatch})
-        return loss
 
     def _whole_sums(self, sums: MetricSums) -> MetricSums:
         """The sums over all ranks, on all ranks."""
@@ -194,7 +181,6 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
             self._saver.background.forget()  # it was of a controller that has ended
             saved = OptimizerState(path, self.settings.optimizer.kind)
             self.decoder.fill(TensorFiles(path), str(path))
-            self._optimizer.reload()
             read_state(self._optimizer, self.decoder, saved)
             self._num_updates = saved.num_updates
 
@@ -218,3 +204,12 @@ def trainer(
     sends = channel is not None and rank == 0
     end = CHANNELS[channel.name](rank, **channel.kwargs) if channel is not None and sends else Shared()
     return MegatronTrainer(model_spec, settings, MegatronRanks(layout, rank), end)
+
+
+def logprob_model(
+    rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext, layout: MegatronLayout
+) -> MegatronLogprobModel:
+    """One rank of a model with fixed weights."""
+    return MegatronLogprobModel(
+        model_spec, replace(settings, device=configure_torch(context)), MegatronRanks(layout, rank)
+    )

@@ -1,8 +1,7 @@
 """Logprobs and entropies where each tensor-parallel rank holds a part of the vocabulary.
 
-Ranks exchange three numbers per token: the largest logit, and sums over the vocabulary. Logits are never gathered,
-except for top-k and top-p. They exist for one chunk of tokens at a time, in 32 bits, and are recomputed in the backward
-pass.
+Logits are never gathered, except for top-k and top-p. They exist for one chunk of tokens at a time, in 32 bits, and are
+recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from roll.engines.native.likelihood import wide_product
+from roll.engines.native.likelihood import Division, likelihood, wide_product
 from roll.engines.native.sampling import restrict
 from roll.types import Sampling
 
@@ -63,8 +62,15 @@ def score(hidden: Tensor, part: VocabularyPart, ids: Tensor) -> tuple[Tensor, Te
     """
     if part.sampling.top_k or part.sampling.top_p < 1.0:
         return _score_whole(hidden, part, ids)
-    result: tuple[Tensor, Tensor] = _VocabularyLikelihood.apply(hidden, part.weight[: part.rows], ids, part)
-    return result
+    weight = part.weight[: part.rows]
+    return likelihood(
+        hidden,
+        weight.float(),  # its gradient is accumulated in 32 bits
+        ids - part.first,
+        part.temperature,
+        entropy_gradient=part.entropy_gradient,
+        division=Division(part.group, _LOGIT_BYTES),
+    )
 
 
 def _score_whole(hidden: Tensor, part: VocabularyPart, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,68 +108,3 @@ class _GatherColumns(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         first = 0 if ctx.group is None else ctx.group.rank() * ctx.width
         return gradient[:, first : first + ctx.width], None
-
-
-class _VocabularyLikelihood(Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, part: VocabularyPart) -> tuple[Tensor, Tensor]:
-        narrow, size = head.to(hidden.dtype), part.chunk
-        chunks = [
-            _measure(_logits(hidden[at : at + size], narrow, part), ids[at : at + size], part)
-            for at in range(0, max(1, len(ids)), size)
-        ]
-        logprobs, sums, entropies = map(torch.cat, zip(*chunks, strict=True))
-        ctx.save_for_backward(hidden, head, ids, sums, entropies)
-        ctx.part = part
-        if not part.entropy_gradient:
-            ctx.mark_non_differentiable(entropies)
-        return logprobs, entropies
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, to_logprobs: Tensor, to_entropies: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden, head, ids, sums, entropies = ctx.saved_tensors
-        part: VocabularyPart = ctx.part
-        narrow, to_hidden = head.to(hidden.dtype), torch.zeros_like(hidden)
-        to_head = torch.zeros_like(head, dtype=torch.float32)
-        for at in range(0, len(ids), part.chunk):
-            now = slice(at, at + part.chunk)
-            logprobs = _logits(hidden[now], narrow, part) - sums[now, None]
-            inside, local = _local(ids[now], part)
-            slopes = -logprobs.exp() * to_logprobs[now, None]
-            if part.entropy_gradient:
-                slopes -= logprobs.exp() * to_entropies[now, None] * (logprobs + entropies[now, None])
-            slopes.scatter_add_(1, local[:, None], (to_logprobs[now] * inside)[:, None])
-            slopes = (slopes / part.temperature).to(hidden.dtype)
-            to_hidden[now] = slopes @ narrow
-            to_head += slopes.t() @ hidden[now]
-        return to_hidden, to_head.to(head.dtype), None, None
-
-
-def _logits(hidden: Tensor, head: Tensor, part: VocabularyPart) -> Tensor:
-    return wide_product(hidden, head).float() / part.temperature
-
-
-def _local(ids: Tensor, part: VocabularyPart) -> tuple[Tensor, Tensor]:
-    """Which ids this rank holds, and their rows, which are 0 for others."""
-    local = ids - part.first
-    inside = (local >= 0) & (local < part.rows)
-    return inside, torch.where(inside, local, 0)
-
-
-def _measure(logits: Tensor, ids: Tensor, part: VocabularyPart) -> tuple[Tensor, Tensor, Tensor]:
-    """For each token the logprob of its id, the logarithm of the normaliser, and the entropy."""
-    most = _reduce(logits.amax(-1), part.group, dist.ReduceOp.MAX)
-    inside, local = _local(ids, part)
-    powers = (logits - most[:, None]).exp()
-    chosen = logits.gather(1, local[:, None]).squeeze(1) * inside
-    totals = torch.stack([powers.sum(-1), (powers * logits).sum(-1), chosen])
-    total, weighted, chosen = _reduce(totals, part.group, dist.ReduceOp.SUM)
-    sums = most + total.log()
-    return chosen - sums, sums, sums - weighted / total
-
-
-def _reduce(values: Tensor, group: Any, operation: Any) -> Tensor:
-    if group is not None:
-        dist.all_reduce(values, operation, group=group)
-    return values

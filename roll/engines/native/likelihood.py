@@ -1,6 +1,7 @@
 """Logprobs of tokens directly from hidden states: output layer and log-softmax in one operation, manual gradients.
 
-For models in 16 bits on a GPU. Logits exist for one chunk of tokens at a time and are recomputed in the backward pass.
+For models in 16 bits on a GPU, and for a vocabulary that is divided among ranks: these exchange four numbers per token.
+Logits exist for one chunk of tokens at a time and are recomputed in the backward pass.
 They are products of 16-bit numbers accumulated in 32 bits, as are the sums over the vocabulary, and over tokens for the
 gradient of the output layer. Logits of a trained model are large: rounding them is most of the cost of 16 bits.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -20,6 +22,17 @@ LOGIT_BYTES = 1280 * 2**20
 """Upper bound on the memory of the logits of one chunk of tokens: enough for a product to run at full speed."""
 
 
+class Division(NamedTuple):
+    """How logits are divided: among ranks by rows of the output layer, and into chunks of tokens."""
+
+    group: Any = None
+    """Ranks with the other rows; None if there are none."""
+    logit_bytes: int = LOGIT_BYTES
+
+
+_UNDIVIDED = Division()
+
+
 def likelihood(
     hidden: Tensor,
     head: Tensor,
@@ -27,14 +40,18 @@ def likelihood(
     temperature: float,
     *,
     entropy_gradient: bool = False,
-    logit_bytes: int = LOGIT_BYTES,
+    division: Division = _UNDIVIDED,
 ) -> tuple[Tensor, Tensor]:
     """Logprobs and entropies [tokens] fp32 of `ids` under softmax(hidden @ head.T / temperature).
 
     Factors have the dtype of `hidden` [tokens, hidden]; `head` [vocab, hidden] and its gradient may be wider. Entropies
     have a gradient only with `entropy_gradient`.
+
+    With a group `head` has this rank's rows, and `ids` count from its first one. All ranks get the results of the whole
+    vocabulary; the gradient of `hidden` is this rank's summand.
     """
-    options = _Options(temperature, entropy_gradient, max(1, logit_bytes // (4 * len(head))))
+    size = max(1, division.logit_bytes // (4 * len(head)))
+    options = _Options(temperature, entropy_gradient, size, division.group)
     result: tuple[Tensor, Tensor] = _Likelihood.apply(hidden, head, ids, options)
     return result
 
@@ -44,6 +61,7 @@ class _Options(NamedTuple):
     entropy_gradient: bool
     size: int
     """Tokens per chunk."""
+    group: Any
 
 
 class _Likelihood(Function):
@@ -51,7 +69,10 @@ class _Likelihood(Function):
     def forward(ctx: Any, hidden: Tensor, head: Tensor, ids: Tensor, options: _Options) -> tuple[Tensor, Tensor]:
         narrow, size = head.to(hidden.dtype), options.size
         parts = [
-            _measure(wide_product(hidden[at : at + size], narrow), ids[at : at + size], options.temperature)
+            _whole(
+                _measure(wide_product(hidden[at : at + size], narrow), ids[at : at + size], options.temperature),
+                options.group,
+            )
             for at in range(0, max(1, len(ids)), size)
         ]
         logprobs, sums, entropies = map(torch.cat, zip(*parts, strict=True))
@@ -96,15 +117,33 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 @compiled
-def _measure(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row the logprob of its id, the logarithm of its normaliser, and its entropy."""
+def _measure(logits: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each row the largest logit, the sums of powers and of weighted logits below it, and the logit of its id.
+
+    The last one is 0 if the logits do not have the id.
+    """
     wide = logits.float() / temperature
     most = wide.amax(-1, keepdim=True)
     parts = (wide - most).exp()
     total = parts.sum(-1)  # with the next line, one pass over the logits instead of the two of `logsumexp`
-    weighted = (parts * wide).sum(-1) / total
-    sums = most.squeeze(-1) + total.log()
-    return wide.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - sums, sums, sums - weighted
+    weighted = (parts * wide).sum(-1)
+    inside = (ids >= 0) & (ids < wide.shape[-1])
+    chosen = wide.gather(-1, torch.where(inside, ids, 0).unsqueeze(-1)).squeeze(-1)
+    return most.squeeze(-1), total, weighted, torch.where(inside, chosen, 0.0)
+
+
+def _whole(measured: tuple[Tensor, Tensor, Tensor, Tensor], group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """For each row the logprob of its id, the logarithm of its normaliser, and its entropy, from those of all ranks."""
+    most, total, weighted, chosen = measured
+    if group is not None:
+        largest = most.clone()
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        scale = (most - largest).exp()
+        sums = torch.stack([total * scale, weighted * scale, chosen])
+        dist.all_reduce(sums, group=group)
+        most, (total, weighted, chosen) = largest, sums
+    normaliser = most + total.log()
+    return chosen - normaliser, normaliser, normaliser - weighted / total
 
 
 @compiled

@@ -113,7 +113,7 @@ class NativeLogprobModel:
             parameter.data = parameter.data.to(device)
 
     async def logprobs(self, batch: Batch, *, sampling: Sampling | None = None) -> Tensor:
-        if self.decoder.score is not None:
+        if self._scored:
             raise ConfigError("logprobs: this model has a score head and no language head; use another model")
         return await self._row(batch, lambda output: output.logprobs, sampling)
 
@@ -122,9 +122,14 @@ class NativeLogprobModel:
         return await self._row(batch, lambda output: torch.stack([output.logprobs, output.entropies]), num_rows=2)
 
     async def values(self, batch: Batch) -> Tensor:
-        if self.decoder.score is None:
+        if not self._scored:
             raise ConfigError("values: this model has no value head; choose a recipe that needs no critic")
         return await self._row(batch, lambda output: output.values)
+
+    @property
+    def _scored(self) -> bool:
+        """Whether it has a score head."""
+        return self.decoder.score is not None
 
     async def base_logprobs(self, batch: Batch) -> Tensor:
         """Logprobs with adapters disabled."""
@@ -142,14 +147,29 @@ class NativeLogprobModel:
         """One value per token; `num_rows` of them where it is given."""
         shape = (batch.num_tokens,) if num_rows is None else (num_rows, batch.num_tokens)
         row = torch.zeros(shape, device=self.decoder.device)
-        for rows, part in self._microbatches(batch):
-            with torch.no_grad(), lora.without_adapters(self.decoder) if base else nullcontext():
-                values = select(self._forward(part, torch.ones_like(part.trained), sampling=sampling))
+
+        def read(rows: Sequence[int], output: ForwardOutput) -> None:
+            values = select(output)
             assert values is not None
             if rows:  # an idle micro-batch of a rank has none
                 row[..., to_device(torch.from_numpy(batch.positions(rows)), row.device)] = values
-            await asyncio.sleep(0)
+
+        await self._each_output(batch, read, sampling, base=base)
         return self._whole_row(row).cpu()
+
+    async def _each_output(
+        self,
+        batch: Batch,
+        read: Callable[[Sequence[int], ForwardOutput], None],
+        sampling: Sampling | None,
+        *,
+        base: bool,
+    ) -> None:
+        """Call `read` with the rows and the output of each micro-batch."""
+        for rows, part in self._microbatches(batch):
+            with torch.no_grad(), lora.without_adapters(self.decoder) if base else nullcontext():
+                read(rows, self._forward(part, torch.ones_like(part.trained), sampling=sampling))
+            await asyncio.sleep(0)
 
     def _whole_row(self, row: Tensor) -> Tensor:
         """The row with the values of all ranks."""
@@ -349,17 +369,21 @@ class NativeTrainer(NativeLogprobModel):
 
     def _accumulate(self, batch: Batch, objective: Objective, sums: MetricSums) -> None:
         """Add this micro-batch's gradient and its part of the metrics."""
-        assert batch.weights is not None, "call with_loss_weights before update"
         load = self._expert_load if bool(batch.trained.any()) else None  # an idle micro-batch of a rank has none
         with nullcontext() if load is None else load.counting():
             output = self._forward(batch, batch.trained, entropy_gradient=objective.entropy > 0)
+        self._backward(self._loss(batch, output, objective, sums))
+
+    def _loss(self, batch: Batch, output: ForwardOutput, objective: Objective, sums: MetricSums) -> Tensor:
+        """The loss of a micro-batch, whose metrics are added to `sums`."""
+        assert batch.weights is not None, "call with_loss_weights before update"
         tokens = tokens_of(batch, output)
         loss, metrics = evaluate(tokens, to_device(batch.weights, tokens.trained.device), objective)
-        self._backward(loss)
         if output.values is None:
             mismatch = (tokens.old_logprobs - tokens.sampler_logprobs).abs()
             metrics = {**metrics, "entropy": output.entropies, "mismatch": mismatch}
         sums.add(loss, tokens.trained, metrics)
+        return loss
 
     def _backward(self, loss: Tensor) -> None:
         loss.backward()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from roll.engines.native.likelihood import likelihood
+from roll.engines.native.likelihood import Division, likelihood
 from roll.engines.native.sampling import score
 from roll.types import Sampling
 
@@ -37,7 +37,9 @@ def test_results_and_gradients_are_those_of_autograd_for_any_chunk_size(
     for by_hand in (False, True):
         x, weight = hidden.clone().requires_grad_(), head.clone().requires_grad_()
         if by_hand:
-            rows = likelihood(x, weight, ids, 0.7, entropy_gradient=entropy_gradient, logit_bytes=logit_bytes)
+            rows = likelihood(
+                x, weight, ids, 0.7, entropy_gradient=entropy_gradient, division=Division(logit_bytes=logit_bytes)
+            )
         else:
             rows = score(x, weight, ids, Sampling(temperature=0.7), entropy_gradient=entropy_gradient)
         assert rows[1].requires_grad == entropy_gradient
@@ -53,7 +55,7 @@ def test_results_and_gradients_are_those_of_autograd_for_any_chunk_size(
 def test_the_gradient_of_the_head_is_as_wide_as_the_head() -> None:
     hidden, head, ids = example()
     weight = head.requires_grad_()
-    likelihood(hidden.bfloat16(), weight, ids, 1.0, logit_bytes=1)[0].sum().backward()
+    likelihood(hidden.bfloat16(), weight, ids, 1.0, division=Division(logit_bytes=1))[0].sum().backward()
     assert weight.grad is not None and weight.grad.dtype == torch.float32
     wide = head.detach().clone().requires_grad_()
     likelihood(hidden, wide, ids, 1.0)[0].sum().backward()

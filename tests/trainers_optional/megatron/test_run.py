@@ -33,6 +33,14 @@ def score(task, reply):
     return sum(letter in "02468" for letter in reply) / 6
 """
 RANKS = ("executor=ray", "actor_train.backend=megatron", "actor_train.workers=2", "weight_sync.transport=gloo")
+LAYOUT = "actor_train.parallel.pp=2"
+PPO = (
+    "algorithm={recipe: ppo, kl: {estimator: k3, coefficient: 0.01, apply_to: loss}}",
+    "critic.optimizer.lr=0.01",
+    "steps=4",
+    "checkpoint.every=2",
+)
+ROLES = ("critic={sharded: true, workers: 2}", "reference={sharded: true, workers: 2}")
 COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/mean", "sampler_mismatch/mean")
 
 
@@ -44,12 +52,8 @@ def _settings_of_torch() -> Iterator[None]:
 
 
 def test_ten_steps_on_two_stages_are_those_of_one_process_and_the_run_resumes(tmp_path: Path) -> None:
-    (tmp_path / "even.py").write_text(EVEN)
-    (tmp_path / "run.yaml").write_text(RUN)
-    for name, where in (("one", ()), ("two", (*RANKS, "actor_train.parallel.pp=2"))):
-        loaded = load(tmp_path / "run.yaml", [f"directory={tmp_path}", f"name={name}", *where])
-        preflight(loaded)
-        commands.train(loaded, overwrite=False)
+    train(tmp_path, "one")
+    train(tmp_path, "two", *RANKS, LAYOUT)
     one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
     assert len(one) == len(two) == 11
     for ours, theirs in zip(two[1:], one[1:], strict=True):
@@ -63,3 +67,26 @@ def test_ten_steps_on_two_stages_are_those_of_one_process_and_the_run_resumes(tm
     assert len(list(state.glob("rank-00000-*.safetensors"))) == len(list(state.glob("rank-00001-*.safetensors"))) == 1
     result = commands.resume(tmp_path / "two", ["steps=11"])
     assert result.finished and result.checkpoint == tmp_path / "two/checkpoints/step-11"
+
+
+def test_a_critic_and_a_reference_on_two_stages_give_the_run_of_one_process(tmp_path: Path) -> None:
+    train(tmp_path, "one", *PPO)
+    train(tmp_path, "two", *RANKS, LAYOUT, *ROLES, "ray.cpu_slots=8", *PPO)
+    one, two = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
+    assert len(one) == len(two) == 5
+    compared = (*COMPARED, "critic/value_error", "critic/grad_norm", "loss/kl")
+    for ours, theirs in zip(two[1:], one[1:], strict=True):
+        assert [ours[name] for name in compared] == pytest.approx([theirs[name] for name in compared], abs=1e-4)
+    assert one[-1]["critic/grad_norm"] > 0.01
+    critics = [dict(read_tensors(tmp_path / name / "checkpoints/step-4/critic")) for name in ("one", "two")]
+    assert critics[0].keys() == critics[1].keys() and critics[0]["score.weight"].norm() > 0
+    for name, tensor in critics[0].items():
+        torch.testing.assert_close(critics[1][name], tensor, rtol=1e-3, atol=1e-3)
+
+
+def train(folder: Path, name: str, *where: str) -> None:
+    (folder / "even.py").write_text(EVEN)
+    (folder / "run.yaml").write_text(RUN)
+    loaded = load(folder / "run.yaml", [f"directory={folder}", f"name={name}", *where])
+    preflight(loaded)
+    commands.train(loaded, overwrite=False)

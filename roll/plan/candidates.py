@@ -1,0 +1,176 @@
+"""Configurations that `roll plan` compares: what it may change in a file, and which of it fits the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from roll.config.load import load
+from roll.config.schema import Run
+from roll.errors import ConfigError
+from roll.placement.facts import RoleFacts, RunFacts, facts_of
+from roll.placement.planner import plan_devices
+from roll.placement.records import Inventory, Placement
+
+_TP = (1, 2, 4, 8)
+_STALENESS = (0.0, 0.5, 1.0, 2.0, 4.0)
+_REDUNDANCY = 8
+"""Groups per redundant group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBounds:
+    """What a plan may use."""
+
+    num_devices: int
+    max_staleness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRun:
+    """A placement that fits: everything but the keys of `rollout`."""
+
+    overrides: tuple[str, ...]
+    """Keys of the file that it changes."""
+    kind: tuple[int, ...]
+    """Its position along each dimension, by which neighbours are found."""
+    facts: RunFacts
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCandidate:
+    """A placement with the keys of `rollout`."""
+
+    placed: PlacedRun
+    max_staleness: float
+    redundant_groups: int
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All keys that it sets."""
+        return (
+            *self.placed.overrides,
+            f"rollout.max_staleness={self.max_staleness:g}",
+            f"rollout.redundant_groups={self.redundant_groups}",
+        )
+
+
+def staleness_choices(run: Run, bounds: PlanBounds) -> list[float]:
+    """Bounds on staleness to try; `ConfigError` if there is none."""
+    choices = sorted({value for value in (*_STALENESS, run.rollout.max_staleness) if value <= bounds.max_staleness})
+    if not choices:
+        raise ConfigError(f"--max-staleness: no staleness is at most {bounds.max_staleness:g}; give 0 or more")
+    return choices
+
+
+def redundancy_choices(run: Run) -> list[int]:
+    """Numbers of redundant groups to try."""
+    return sorted({0, run.rollout.redundant_groups, run.rollout.groups_per_step // _REDUNDANCY})
+
+
+def placed_runs(
+    path: Path, overrides: Sequence[str], inventory: Inventory, bounds: PlanBounds
+) -> tuple[list[PlacedRun], dict[str, int]]:
+    """The placements that fit, and how many do not, by reason. `ConfigError` if none fits."""
+    run = load(path, overrides).run
+    facts = facts_of(run)
+    fitting, refused = list[PlacedRun](), dict[str, int]()
+    first = ""
+    for kind, changes in _placements(facts, inventory, bounds):
+        try:
+            changed = facts_of(load(path, [*overrides, *changes]).run)
+            placement = plan_devices(changed, inventory)
+        except ConfigError as error:
+            first = first or str(error)
+            reason = _reason(str(error))
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        fitting.append(PlacedRun(overrides=changes, kind=kind, facts=changed, placement=placement))
+    if not fitting:
+        text = first or f"no division of {bounds.num_devices} devices is possible"
+        raise ConfigError(f"roll plan: nothing fits ({sum(refused.values())} placements tried); the first: {text}")
+    return fitting, refused
+
+
+def _reason(text: str) -> str:
+    """The key and the kind of an error, without its numbers."""
+    return text.partition("\n")[0].partition(";")[0].partition("(got")[0].strip()[:100]
+
+
+def _placements(
+    facts: RunFacts, inventory: Inventory, bounds: PlanBounds
+) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Position and overrides of all placements."""
+    train, infer = facts.role("actor_train"), facts.role("actor_infer")
+    if facts.inline or not inventory.gpus:
+        yield from _cpu_placements(facts, inventory, bounds)
+        return
+    node = min(each.num_devices for each in inventory.nodes)
+    totals = _totals(min(bounds.num_devices, inventory.num_devices), node)
+    sizes = [tp for tp in _TP if tp <= node and _divides_heads(infer, tp)] if infer.backend != "native" else [infer.tp]
+    tokens = sorted({max(2, train.tokens // 2), train.tokens, 2 * train.tokens, 4 * train.tokens})
+    for (total, num), (rank, tp), (micro, num_tokens) in product(
+        [(total, num) for total in totals for num in _train_counts(total, node, train)],
+        enumerate(sizes),
+        enumerate(tokens),
+    ):
+        shared = num == 0
+        if not shared and (total - num) % tp:
+            continue
+        for offloads, keys in _offloads(train, infer, shared=shared):
+            devices = _devices(total, num)
+            parallel = [f"actor_infer.parallel.tp={tp}"] if infer.backend == "vllm" and tp != infer.tp else []
+            yield (
+                (total, num, rank, micro, offloads),
+                (*devices, *parallel, f"actor_train.tokens_per_microbatch={num_tokens}", *keys),
+            )
+
+
+def _cpu_placements(
+    facts: RunFacts, inventory: Inventory, bounds: PlanBounds
+) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Numbers of generators on CPU slots; an inline run has one placement."""
+    tokens = facts.role("actor_train").tokens
+    most = 1 if facts.inline else max(1, min(bounds.num_devices, inventory.num_devices) - 1)
+    for num, (micro, num_tokens) in product(range(1, most + 1), enumerate((tokens // 2, tokens, 2 * tokens))):
+        workers = () if facts.inline else (f"actor_infer.workers={num}",)
+        yield (num, micro), (*workers, f"actor_train.tokens_per_microbatch={max(2, num_tokens)}")
+
+
+def _totals(most: int, node: int) -> list[int]:
+    """Numbers of devices: all, and halves of it down to a quarter."""
+    totals = {most, most // 2, most // 4} - {0}
+    return sorted(total if total <= node else total // node * node for total in totals)
+
+
+def _train_counts(total: int, node: int, train: RoleFacts) -> list[int]:
+    """Numbers of training devices; 0 shares all."""
+    if train.backend == "native":
+        return [0, 1] if total > 1 else [0]
+    step = node if total > 2 * node else max(1, total // 8)
+    return [0, *range(step, total, step)]
+
+
+def _divides_heads(infer: RoleFacts, tp: int) -> bool:
+    return infer.model is None or infer.model.heads % tp == infer.model.kv_heads % tp == 0
+
+
+def _offloads(train: RoleFacts, infer: RoleFacts, *, shared: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """What may move to the host: the generator on shared devices, and the trainer of fsdp2."""
+    moves = "actor_infer.offload=true" if infer.backend == "vllm" and shared else ""
+    yield 0, ((moves,) if moves else ())
+    if train.backend == "fsdp2":
+        yield 1, (*((moves,) if moves else ()), "actor_train.offload=true")
+
+
+def _devices(total: int, num: int) -> tuple[str, ...]:
+    if num == 0:
+        return f"actor_train.devices={_span(0, total)}", f"actor_infer.devices={_span(0, total)}"
+    return f"actor_train.devices={_span(0, num)}", f"actor_infer.devices={_span(num, total)}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"[{first}]" if last - first == 1 else f"'{first}-{last - 1}'"

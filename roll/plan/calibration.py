@@ -161,7 +161,9 @@ def _fit_update(steps: Sequence[StepSample]) -> tuple[Estimate, Estimate]:
             slope, fixed = float(fitted), float(start)
             error = float(np.std(seconds - fixed - slope * tokens) / tokens.std() / count**0.5)
     return (
-        Estimate(value=fixed, unit="s/step", count=count, spread=error * float(tokens.mean()) / fixed if fixed else 0.0),
+        Estimate(
+            value=fixed, unit="s/step", count=count, spread=error * float(tokens.mean()) / fixed if fixed else 0.0
+        ),
         Estimate(value=slope, unit="s/token", count=count, spread=error / slope if slope else 0.0),
     )
 

@@ -112,11 +112,8 @@ def _placements(
     totals = _totals(min(bounds.num_devices, inventory.num_devices), node)
     sizes = [tp for tp in _TP if tp <= node and _divides_heads(infer, tp)] if infer.backend != "native" else [infer.tp]
     tokens = sorted({max(2, train.tokens // 2), train.tokens, 2 * train.tokens, 4 * train.tokens})
-    for (total, num), (rank, tp), (micro, num_tokens) in product(
-        [(total, num) for total in totals for num in _train_counts(total, node, train)],
-        enumerate(sizes),
-        enumerate(tokens),
-    ):
+    splits = [(each, num) for each in totals for num in _train_counts(each, node, train)]
+    for (total, num), (rank, tp), (micro, num_tokens) in product(splits, enumerate(sizes), enumerate(tokens)):
         shared = num == 0
         if not shared and (total - num) % tp:
             continue

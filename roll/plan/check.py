@@ -58,7 +58,9 @@ def format_check(check: PlanCheck) -> str:
         share = f"{100 * (predicted - measured) / check.measured_s:+.1f} %"
         rows.append((name, f"{predicted:.3f}", f"{measured:.3f}", error, share))
     head = f"{check.directory}: {check.num_steps} steps"
-    staleness = f"greatest staleness: predicted {check.predicted.max_staleness:g}, measured {check.measured_staleness:g}"
+    staleness = (
+        f"greatest staleness: predicted {check.predicted.max_staleness:g}, measured {check.measured_staleness:g}"
+    )
     return "\n".join([head, *table(rows), staleness, "", *format_calibration(check.calibration)])
 
 

@@ -26,8 +26,10 @@ from roll.report.report import table
 
 _HEADER = "# roll plan sha256="
 _MOST_ROWS = 12
-_BARELY = 0.9
-"""Share of a step from which a part binds it."""
+_MOST_OF = 0.9
+"""Share of a step from which the trainer binds it."""
+_FEW = 0.2
+"""Share of idle slots up to which the generators bind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +100,7 @@ def make_plan(request: PlanRequest, advance: Callable[[int], None] = lambda num:
     )
 
 
-def _workload(
-    request: PlanRequest, run: Run, inventory: Inventory
-) -> tuple[RunCalibration, str, DeviceTimes | None]:
+def _workload(request: PlanRequest, run: Run, inventory: Inventory) -> tuple[RunCalibration, str, DeviceTimes | None]:
     """Lengths and latencies, where they come from, and the cost model's durations of the recorded run."""
     if request.source is None:
         return *stated_workload(run, request.lengths), None
@@ -196,12 +196,12 @@ def binding(rated: RatedCandidate) -> str:
     prediction, schedule = rated.prediction, rated.schedule
     assert prediction is not None
     busy = (prediction.step_s - prediction.phases_s["wait"]) / prediction.step_s
-    if busy >= _BARELY:
+    if busy >= _MOST_OF:
         return f"the trainer, which is busy for {100 * busy:.0f} % of the time"
     if schedule.max_staleness == 0 or schedule.shared:
         share = 100 * prediction.trainer_idle
         return f"generation and training alternate; generation takes {share:.0f} % of the step"
-    if prediction.slots_idle < 1 - _BARELY + 0.1:
+    if prediction.slots_idle <= _FEW:
         return "the generators: nearly all slots are busy"
     return "the slowest attempts: slots are idle while the trainer waits for the groups that were admitted first"
 
@@ -225,8 +225,8 @@ def write_plan(plan: RunPlan, output: Path) -> None:
     prediction = plan.best.prediction
     assert prediction is not None
     text = (
-        f"# {plan.request.goal} on {plan.request.cluster}: {prediction.step_s:.2f} s per step predicted. To change it,\n"
-        f"# edit {plan.request.path} and plan again, or edit this file under another name.\n"
+        f"# {plan.request.goal} on {plan.request.cluster}: {prediction.step_s:.2f} s per step predicted.\n"
+        f"# To change it, edit {plan.request.path} and plan again, or edit this file under another name.\n"
         f"{dump_tree(document.tree)}"
     )
     try:
@@ -239,7 +239,8 @@ def check_output(output: Path) -> None:
     """`ConfigError` unless a plan may be written here."""
     if not output.exists():
         return
-    head, _, text = output.read_text(encoding="utf-8", errors="replace").partition("\n") if output.is_file() else ("",) * 3
+    content = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
+    head, _, text = content.partition("\n")
     if not head.startswith(_HEADER):
         raise ConfigError(f"--output {output}: exists and is not a plan; name another file")
     if head.removeprefix(_HEADER) != _digest(text):

@@ -89,9 +89,8 @@ class _Estimator:
         self._workload = workload
         self._tokens = workload.tokens_per_attempt
         self._turns = statistics.fmean(workload.turns)
-        self._waits_s = self._turns * (statistics.fmean(workload.waits_s) + workload.request_s.value) + statistics.fmean(
-            workload.ends_s
-        )
+        wait_s = statistics.fmean(workload.waits_s) + workload.request_s.value
+        self._waits_s = self._turns * wait_s + statistics.fmean(workload.ends_s)
         self._prefill = self._turns * statistics.fmean(workload.contexts)
 
     def step_s(self, schedule: StepSchedule) -> float:

@@ -43,7 +43,9 @@ def modelled_times(facts: RunFacts, placement: Placement, workload: RunCalibrati
     train, infer = facts.role("actor_train"), facts.role("actor_infer")
     placed_train, placed_infer = placement.role("actor_train"), placement.role("actor_infer")
     if train.model is None:
-        raise ConfigError("roll plan: the model's dimensions are unknown; give `model.path` a directory, or a known name")
+        raise ConfigError(
+            "roll plan: the model's dimensions are unknown; give `model.path` a directory, or a known name"
+        )
     infer = replace(infer, tp=placed_infer.tp)
     facts = replace(facts, roles=tuple(infer if role.role == infer.role else role for role in facts.roles))
     node = min(each.num_devices for each in placement.inventory.nodes)

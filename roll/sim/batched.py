@@ -36,9 +36,7 @@ class BatchedGenerator(SimGenerator):
     """`SimGenerator` whose clock counts decode steps, which all running sequences take together."""
 
     def __init__(self, lengths: Lengths, speed: DecodeSpeed, loop: VirtualLoop) -> None:
-        plain = GeneratorSpeed(
-            slots=speed.slots, tokens_per_s=1.0, receive_s=speed.receive_s, resume_s=speed.resume_s
-        )
+        plain = GeneratorSpeed(slots=speed.slots, tokens_per_s=1.0, receive_s=speed.receive_s, resume_s=speed.resume_s)
         super().__init__(lengths, plain, loop)
         self._batch = speed
         self._at = self._steps = self._prefill_left_s = 0.0

@@ -25,7 +25,14 @@ def simulated_turns(speed: DecodeSpeed, *, num: int = 400, at_once: int = 40) ->
     async def main() -> None:
         generator = BatchedGenerator(LogNormal(median=60, sigma=0.8), speed, loop)
         generator.on_end = lambda item, at, num_tokens: turns.append(
-            TurnSample(start=sent[item.request.id], end=at, num_tokens=num_tokens, context=200, turn=0, order=(item.request.key, 0))
+            TurnSample(
+                start=sent[item.request.id],
+                end=at,
+                num_tokens=num_tokens,
+                context=200,
+                turn=0,
+                order=(item.request.key, 0),
+            )
         )
         await generator.pause()
         await generator.resume(0)
@@ -54,7 +61,9 @@ def test_the_speed_of_a_simulated_generator_is_calibrated_back() -> None:
     assert step_s + 12 * sequence_s == pytest.approx(SPEED.step_s + 12 * SPEED.sequence_s, rel=0.03)
     assert prefill_s == pytest.approx(SPEED.prefill_s, rel=0.1)
     assert request_s < 0.1
-    assert fit.count == 400 and all(error < 0.1 * value for error, value in zip(fit.errors, fit.values[:2], strict=False))
+    assert fit.count == 400 and all(
+        error < 0.1 * value for error, value in zip(fit.errors, fit.values[:2], strict=False)
+    )
 
 
 def test_a_few_stalled_responses_do_not_change_the_fit() -> None:
@@ -90,9 +99,7 @@ def observations(steps: list[StepSample]) -> RunObservations:
         for number in range(16)
     ]
     turns = simulated_turns(SPEED, num=40)
-    return RunObservations(
-        turns=tuple(turns), attempts=tuple(attempts), steps=tuple(steps), num_generators=1, slots=16
-    )
+    return RunObservations(turns=tuple(turns), attempts=tuple(attempts), steps=tuple(steps), num_generators=1, slots=16)
 
 
 def test_steps_give_the_times_of_updates_publications_and_the_rest() -> None:

@@ -38,6 +38,8 @@ class PlacedRun:
     """Its position along each dimension, by which neighbours are found."""
     facts: RunFacts
     placement: Placement
+    num_changes: int
+    """Settings other than devices that differ from those of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +90,20 @@ def placed_runs(
             reason = _reason(str(error))
             refused[reason] = refused.get(reason, 0) + 1
             continue
-        fitting.append(PlacedRun(overrides=changes, kind=kind, facts=changed, placement=placement))
+        num_changes = _num_changes(facts, changed)
+        fitting.append(
+            PlacedRun(overrides=changes, kind=kind, facts=changed, placement=placement, num_changes=num_changes)
+        )
     if not fitting:
         text = first or f"no division of {bounds.num_devices} devices is possible"
         raise ConfigError(f"roll plan: nothing fits ({sum(refused.values())} placements tried); the first: {text}")
     return fitting, refused
+
+
+def _num_changes(before: RunFacts, after: RunFacts) -> int:
+    names = ("tp", "tokens", "offload")
+    roles = [(before.role(role), after.role(role)) for role in ("actor_train", "actor_infer")]
+    return sum(getattr(old, name) != getattr(new, name) for old, new in roles for name in names)
 
 
 def _reason(text: str) -> str:

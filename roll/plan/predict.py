@@ -40,7 +40,7 @@ class StepSchedule:
     redundant_groups: int = 0
     redundant_siblings: int = 0
     concurrency: int | None = None
-    """Most requests in flight per generator; None: as many as it decodes at once."""
+    """Most requests that a generator has at once; None: no limit."""
     shared: bool = False
     """Whether generators stop during updates."""
     num_devices: int = 1
@@ -166,6 +166,7 @@ def _simulation(schedule: StepSchedule, calibration: RunCalibration, steps: int,
             "ends_s": calibration.ends_s,
         },
         rollout=rollout,
+        concurrency=schedule.concurrency,
         seed=seed,
     )
 

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 from roll.config.schema import Run
@@ -140,16 +139,11 @@ class PlanSearch:
         if not rated:
             raise ConfigError("roll plan: the bounds exclude every candidate; raise --budget or --max-staleness")
         self._workload, self._goal, self._clock = workload, goal, clock
-        self._rated = sorted(rated, key=lambda each: each.cost(goal))
+        self._rated = sorted(rated, key=self._order)
         self._by_schedule: dict[StepSchedule, StepPrediction] = {}
         self._deadline = clock() + limit_s
         self.complete = True
         """False if the time was over before all neighbours of the best had been simulated."""
-
-    @cached_property
-    def results(self) -> list[RatedCandidate]:
-        """The simulated candidates, best first."""
-        return self.run(lambda num: None)
 
     @property
     def num_simulated(self) -> int:
@@ -163,7 +157,7 @@ class PlanSearch:
                 break
         tried = 0
         while tried < _NEIGHBOURS and self.complete:
-            best = min(done.values(), key=lambda each: each.cost(self._goal))
+            best = min(done.values(), key=self._order)
             fresh = [each for each in self._neighbours(best) if each.candidate not in done][: _NEIGHBOURS - tried]
             if not fresh:
                 break
@@ -171,7 +165,11 @@ class PlanSearch:
                 tried += 1
                 if not self._simulate(rated, done, advance):
                     break
-        return sorted(done.values(), key=lambda each: each.cost(self._goal))
+        return sorted(done.values(), key=self._order)
+
+    def _order(self, rated: RatedCandidate) -> tuple[float, int]:
+        """Of equally good candidates the one with fewer changes to the file."""
+        return rated.cost(self._goal), rated.candidate.placed.num_changes
 
     def _first(self) -> list[RatedCandidate]:
         """The best estimates with different schedules, over all and for each staleness."""

@@ -65,6 +65,8 @@ class SimulationConfig:
     seed: int = 0
     max_wait_s: float = 3600.0
     """Longest wait of the router per call for events of a generator."""
+    concurrency: int | None = 0
+    """Most requests that the router sends to a generator; 0: as many as its slots, None: no limit."""
     call_cost: CallCost | None = None
     """None: calls and CPU time of the controller are free, and equal seeds give equal times."""
     until_s: float | None = None
@@ -173,7 +175,7 @@ class _Simulation:
             generators,
             max_wait_s=setting.max_wait_s,
             timeouts=Timeouts(request_s=_ENDLESS, call_s=_ENDLESS),
-            concurrency=Concurrency(limit=setting.speed.slots),
+            concurrency=Concurrency(limit=setting.speed.slots if setting.concurrency == 0 else setting.concurrency),
         )
         roles = Roles(
             policies={"": PolicyEngines(trainers=trainers, generators=generators, router=router)},

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roll.config.load import load
+from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
 from roll.plan.calibration import RunCalibration
 from roll.plan.candidates import PlanBounds, placed_runs, redundancy_choices, staleness_choices
@@ -119,7 +120,7 @@ def candidates_of(workload: PlanWorkload, folder: Path) -> tuple[RunCalibration,
     run, inventory = load(path).run, parse_cluster(workload.cluster)
     attempts = _attempts(workload, stated_workload(run, workload.lengths)[0])
     bounds = PlanBounds(num_devices=inventory.num_devices, max_staleness=MAX_STALENESS)
-    placed, _ = placed_runs(path, [], inventory, bounds)
+    placed, _ = placed_runs(facts_of(run), inventory, bounds)
     timed = [(each, modelled_times(each.facts, each.placement, attempts)) for each in placed]
     return attempts, rate(run, attempts, timed, staleness_choices(run, bounds), redundancy_choices(run))
 

@@ -53,8 +53,7 @@ def plan(  # noqa: PLR0913 - one parameter per option
         raise ConfigError("roll plan: needs a run file and --cluster, such as --cluster 8x8xH200; or --check runs/x")
     if budget is not None and budget < 1:
         raise ConfigError(f"--budget: at least one device is needed (got {budget}); give more")
-    chosen = next((each for each in GOALS if each == goal), None)
-    if chosen is None:
+    if goal not in GOALS:
         raise ConfigError(f"--goal: no goal named {goal!r}{did_you_mean(goal, GOALS)}; give fastest or cheapest")
     if output is not None:
         check_output(output)
@@ -65,7 +64,7 @@ def plan(  # noqa: PLR0913 - one parameter per option
         source=source,
         recorded_on=recorded_on,
         budget=budget,
-        goal=chosen,
+        goal="cheapest" if goal == "cheapest" else "fastest",
         max_staleness=max_staleness,
         lengths=lengths,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
-from roll.config.load import load
 from roll.config.schema import Run
 from roll.errors import ConfigError
-from roll.placement.facts import RoleFacts, RunFacts, facts_of
+from roll.placement.facts import RoleFacts, RunFacts
 from roll.placement.planner import plan_devices
 from roll.placement.records import Inventory, Placement
 
@@ -73,31 +71,40 @@ def redundancy_choices(run: Run) -> list[int]:
     return sorted({0, run.rollout.redundant_groups, run.rollout.groups_per_step // _REDUNDANCY})
 
 
-def placed_runs(
-    path: Path, overrides: Sequence[str], inventory: Inventory, bounds: PlanBounds
-) -> tuple[list[PlacedRun], dict[str, int]]:
+def placed_runs(facts: RunFacts, inventory: Inventory, bounds: PlanBounds) -> tuple[list[PlacedRun], dict[str, int]]:
     """The placements that fit, and how many do not, by reason. `ConfigError` if none fits."""
-    run = load(path, overrides).run
-    facts = facts_of(run)
     fitting, refused = list[PlacedRun](), dict[str, int]()
     first = ""
-    for kind, changes in _placements(facts, inventory, bounds):
+    for option in _options(facts, inventory, bounds):
         try:
-            changed = facts_of(load(path, [*overrides, *changes]).run)
-            placement = plan_devices(changed, inventory)
+            placement = plan_devices(option.facts, inventory)
         except ConfigError as error:
             first = first or str(error)
             reason = _reason(str(error))
             refused[reason] = refused.get(reason, 0) + 1
             continue
-        num_changes = _num_changes(facts, changed)
         fitting.append(
-            PlacedRun(overrides=changes, kind=kind, facts=changed, placement=placement, num_changes=num_changes)
+            PlacedRun(
+                overrides=option.overrides,
+                kind=option.kind,
+                facts=option.facts,
+                placement=placement,
+                num_changes=_num_changes(facts, option.facts),
+            )
         )
     if not fitting:
         text = first or f"no division of {bounds.num_devices} devices is possible"
         raise ConfigError(f"roll plan: nothing fits ({sum(refused.values())} placements tried); the first: {text}")
     return fitting, refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """One way to change a file."""
+
+    kind: tuple[int, ...]
+    overrides: tuple[str, ...]
+    facts: RunFacts
 
 
 def _num_changes(before: RunFacts, after: RunFacts) -> int:
@@ -111,41 +118,69 @@ def _reason(text: str) -> str:
     return text.partition("\n")[0].partition(";")[0].partition("(got")[0].strip()[:100]
 
 
-def _placements(
-    facts: RunFacts, inventory: Inventory, bounds: PlanBounds
-) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
-    """Position and overrides of all placements."""
+def _options(facts: RunFacts, inventory: Inventory, bounds: PlanBounds) -> Iterator[_Option]:
     train, infer = facts.role("actor_train"), facts.role("actor_infer")
     if facts.inline or not inventory.gpus:
-        yield from _cpu_placements(facts, inventory, bounds)
+        yield from _cpu_options(facts, inventory, bounds)
         return
     node = min(each.num_devices for each in inventory.nodes)
     totals = _totals(min(bounds.num_devices, inventory.num_devices), node)
-    sizes = [tp for tp in _TP if tp <= node and _divides_heads(infer, tp)] if infer.backend != "native" else [infer.tp]
+    sizes = [tp for tp in _TP if tp <= node and _divides_heads(infer, tp)] if infer.backend == "vllm" else [infer.tp]
     tokens = sorted({max(2, train.tokens // 2), train.tokens, 2 * train.tokens, 4 * train.tokens})
     splits = [(each, num) for each in totals for num in _train_counts(each, node, train)]
     for (total, num), (rank, tp), (micro, num_tokens) in product(splits, enumerate(sizes), enumerate(tokens)):
-        shared = num == 0
-        if not shared and (total - num) % tp:
-            continue
-        for offloads, keys in _offloads(train, infer, shared=shared):
-            devices = _devices(total, num)
-            parallel = [f"actor_infer.parallel.tp={tp}"] if infer.backend == "vllm" and tp != infer.tp else []
-            yield (
-                (total, num, rank, micro, offloads),
-                (*devices, *parallel, f"actor_train.tokens_per_microbatch={num_tokens}", *keys),
-            )
+        for offload in (False, True) if train.backend == "fsdp2" else (train.offload,):
+            if (total - num) % tp == 0:
+                yield _option(
+                    facts,
+                    (total, num, rank, micro, int(offload)),
+                    replace(train, tokens=num_tokens, offload=offload),
+                    _moved(infer, tp, shared=num == 0),
+                )
 
 
-def _cpu_placements(
-    facts: RunFacts, inventory: Inventory, bounds: PlanBounds
-) -> Iterator[tuple[tuple[int, ...], tuple[str, ...]]]:
+def _option(facts: RunFacts, kind: tuple[int, ...], train: RoleFacts, infer: RoleFacts) -> _Option:
+    total, num = kind[:2]
+    spans = ((0, num or total), (num, total))
+    names = ("actor_train", "actor_infer")
+    before = {name: facts.role(name) for name in names}
+    after = {
+        name: replace(role, devices=tuple(range(*span)), workers=None)
+        for name, role, span in zip(names, (train, infer), spans, strict=True)
+    }
+    overrides = [f"{name}.devices={_text(*span)}" for name, span in zip(names, spans, strict=True)]
+    if infer.tp != before["actor_infer"].tp:
+        overrides.append(f"actor_infer.parallel.tp={infer.tp}")
+    if train.tokens != before["actor_train"].tokens:
+        overrides.append(f"actor_train.tokens_per_microbatch={train.tokens}")
+    overrides += [
+        f"{name}.offload={str(after[name].offload).lower()}"
+        for name in names
+        if after[name].offload != before[name].offload
+    ]
+    roles = tuple(after.get(role.role, role) for role in facts.roles)
+    return _Option(kind=kind, overrides=tuple(overrides), facts=replace(facts, roles=roles))
+
+
+def _moved(infer: RoleFacts, tp: int, *, shared: bool) -> RoleFacts:
+    """A generator of this size; on shared devices vLLM moves to the host during updates."""
+    if infer.backend != "vllm":
+        return infer
+    return replace(infer, tp=tp, offload=shared, movable=("kv", "weights") if shared else ())
+
+
+def _cpu_options(facts: RunFacts, inventory: Inventory, bounds: PlanBounds) -> Iterator[_Option]:
     """Numbers of generators on CPU slots; an inline run has one placement."""
-    tokens = facts.role("actor_train").tokens
+    train, infer = facts.role("actor_train"), facts.role("actor_infer")
     most = 1 if facts.inline else max(1, min(bounds.num_devices, inventory.num_devices) - 1)
-    for num, (micro, num_tokens) in product(range(1, most + 1), enumerate((tokens // 2, tokens, 2 * tokens))):
+    for num, (micro, num_tokens) in product(range(1, most + 1), enumerate((train.tokens // 2, train.tokens))):
+        after = {"actor_train": replace(train, tokens=max(2, num_tokens))}
         workers = () if facts.inline else (f"actor_infer.workers={num}",)
-        yield (num, micro), (*workers, f"actor_train.tokens_per_microbatch={max(2, num_tokens)}")
+        if not facts.inline:
+            after["actor_infer"] = replace(infer, workers=num)
+        tokens = () if num_tokens == train.tokens else (f"actor_train.tokens_per_microbatch={max(2, num_tokens)}",)
+        roles = tuple(after.get(role.role, role) for role in facts.roles)
+        yield _Option(kind=(num, micro), overrides=(*workers, *tokens), facts=replace(facts, roles=roles))
 
 
 def _totals(most: int, node: int) -> list[int]:
@@ -166,19 +201,5 @@ def _divides_heads(infer: RoleFacts, tp: int) -> bool:
     return infer.model is None or infer.model.heads % tp == infer.model.kv_heads % tp == 0
 
 
-def _offloads(train: RoleFacts, infer: RoleFacts, *, shared: bool) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """What may move to the host: the generator on shared devices, and the trainer of fsdp2."""
-    moves = "actor_infer.offload=true" if infer.backend == "vllm" and shared else ""
-    yield 0, ((moves,) if moves else ())
-    if train.backend == "fsdp2":
-        yield 1, (*((moves,) if moves else ()), "actor_train.offload=true")
-
-
-def _devices(total: int, num: int) -> tuple[str, ...]:
-    if num == 0:
-        return f"actor_train.devices={_span(0, total)}", f"actor_infer.devices={_span(0, total)}"
-    return f"actor_train.devices={_span(0, num)}", f"actor_infer.devices={_span(num, total)}"
-
-
-def _span(first: int, last: int) -> str:
-    return f"[{first}]" if last - first == 1 else f"'{first}-{last - 1}'"
+def _text(first: int, end: int) -> str:
+    return f"[{first}]" if end - first == 1 else f"'{first}-{end - 1}'"

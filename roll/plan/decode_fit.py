@@ -30,8 +30,8 @@ _MOST = 4000
 class DecodeFit:
     """Fixed seconds per decode step, per sequence and step, per context token, and per request."""
 
-    values: tuple[float, float, float, float]
-    errors: tuple[float, float, float, float]
+    values: tuple[float, ...]
+    errors: tuple[float, ...]
     """Standard errors."""
     count: int
 
@@ -51,6 +51,7 @@ def fit_decode(turns: Sequence[TurnSample], *, num_generators: int, slots: int) 
     values = np.array([float(np.median(seconds / np.maximum(tokens, 1))), 0.0, 0.0, 0.0])
     running = _Running([(starts[index], turns[index].end) for index in order], num_generators)
     spans = [(starts[index], turns[index].end) for index in used]
+    errors = np.zeros(4)
     for _ in range(3):
         mean = running.mean(spans, values[0], values[1])
         columns = np.column_stack([tokens, tokens * mean, context, np.ones(len(used))])
@@ -132,8 +133,9 @@ def nonnegative(
     scale = np.maximum(1e-300, np.sqrt(np.sum(columns**2, axis=0)))
     for subset in range(1, 2 ** columns.shape[1]):
         chosen = [index for index in range(columns.shape[1]) if subset >> index & 1]
-        solution = np.linalg.lstsq(columns[:, chosen] / scale[chosen], target, rcond=1e-9)[0] / scale[chosen]
-        if (solution < 0).any():
+        scaled: np.ndarray[tuple[int, int], np.dtype[np.float64]] = columns[:, chosen] / scale[chosen]
+        solution = np.asarray(np.linalg.lstsq(scaled, target, rcond=1e-9)[0], np.float64) / scale[chosen]
+        if bool(np.any(solution < 0)):
             continue
         rest = float(np.sum((columns[:, chosen] @ solution - target) ** 2))
         if rest < least * (1 - 1e-9):

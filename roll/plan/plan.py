@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from roll.config.document import override
@@ -17,7 +18,7 @@ from roll.placement.machine import parse_cluster
 from roll.placement.planner import plan_devices
 from roll.placement.records import Inventory
 from roll.plan.calibration import RunCalibration, calibrate
-from roll.plan.candidates import PlanBounds, placed_runs, redundancy_choices, staleness_choices
+from roll.plan.candidates import PlanBounds, PlanCandidate, placed_runs, redundancy_choices, staleness_choices
 from roll.plan.observations import observe_run
 from roll.plan.search import Goal, PlanSearch, RatedCandidate, frontier, rate
 from roll.plan.speeds import DeviceTimes, modelled_times, scaled_times
@@ -79,12 +80,12 @@ def make_plan(request: PlanRequest, advance: Callable[[int], None] = lambda num:
     )
     staleness = staleness_choices(run, bounds)
     workload, statement, recorded = _workload(request, run, inventory)
-    placed, refused = placed_runs(request.path, request.overrides, inventory, bounds)
+    placed, refused = placed_runs(facts_of(run), inventory, bounds)
     timed = [(each, modelled_times(each.facts, each.placement, workload)) for each in placed]
     if recorded is not None:
         timed = [(each, scaled_times(times, recorded, workload)) for each, times in timed]
     rated = rate(run, workload, timed, staleness, redundancy_choices(run))
-    search = PlanSearch(workload, rated, request.goal)
+    search = PlanSearch(workload, rated, request.goal, check=partial(_check_valid, request))
     results = search.run(advance)
     return RunPlan(
         request=request,
@@ -120,6 +121,11 @@ def _workload(request: PlanRequest, run: Run, inventory: Inventory) -> tuple[Run
         ) from None
     statement = f"lengths, latencies and durations: {request.source}, {len(observed.steps)} steps"
     return calibration, statement, times
+
+
+def _check_valid(request: PlanRequest, candidate: PlanCandidate) -> None:
+    """`ConfigError` if the configuration refuses a candidate."""
+    load(request.path, [*request.overrides, *candidate.overrides])
 
 
 def _check_same_model(request: PlanRequest, run: Run, recorded: Run) -> None:

@@ -63,7 +63,7 @@ def rate(
 def schedule_for(run: Run, times: DeviceTimes, max_staleness: float, redundant_groups: int) -> StepSchedule:
     """The schedule of a configuration with these durations."""
     concurrency = run.rollout.concurrency
-    fields = {**rollout_fields(run), "max_staleness": max_staleness, "redundant_groups": redundant_groups}
+    fields = rollout_fields(run) | {"max_staleness": max_staleness, "redundant_groups": redundant_groups}
     return StepSchedule(
         num_generators=times.num_generators,
         slots=times.slots,
@@ -135,13 +135,18 @@ class PlanSearch:
         *,
         limit_s: float = 40.0,
         clock: Callable[[], float] = time.perf_counter,
+        check: Callable[[PlanCandidate], None] = lambda candidate: None,
     ) -> None:
+        """`check` raises `ConfigError` for a candidate that cannot be configured."""
         if not rated:
             raise ConfigError("roll plan: the bounds exclude every candidate; raise --budget or --max-staleness")
-        self._workload, self._goal, self._clock = workload, goal, clock
+        self._workload, self._clock, self._check = workload, clock, check
+        self._goal: Goal = goal
         self._rated = sorted(rated, key=self._order)
         self._by_schedule: dict[StepSchedule, StepPrediction] = {}
         self._deadline = clock() + limit_s
+        self.faults: list[ConfigError] = []
+        """Of candidates that cannot be configured."""
         self.complete = True
         """False if the time was over before all neighbours of the best had been simulated."""
 
@@ -151,18 +156,22 @@ class PlanSearch:
 
     def run(self, advance: Callable[[int], None]) -> list[RatedCandidate]:
         """Simulate the candidates with the best estimates, then neighbours of the best until none is better."""
-        done: dict[PlanCandidate, RatedCandidate] = {}
+        done: dict[tuple[float, ...], RatedCandidate] = {}
         for rated in self._first():
             if not self._simulate(rated, done, advance):
                 break
-        tried = 0
-        while tried < _NEIGHBOURS and self.complete:
+        if not done:
+            raise self.faults[0]
+        tried = set(done)
+        most = len(tried) + _NEIGHBOURS
+        while len(tried) < most and self.complete:
             best = min(done.values(), key=self._order)
-            fresh = [each for each in self._neighbours(best) if each.candidate not in done][: _NEIGHBOURS - tried]
+            fresh = [each for each in self._neighbours(best) if _position(each.candidate) not in tried]
+            fresh = fresh[: most - len(tried)]
             if not fresh:
                 break
             for rated in fresh:
-                tried += 1
+                tried.add(_position(rated.candidate))
                 if not self._simulate(rated, done, advance):
                     break
         return sorted(done.values(), key=self._order)
@@ -181,34 +190,41 @@ class PlanSearch:
         return list(chosen.values())
 
     def _simulate(
-        self, rated: RatedCandidate, done: dict[PlanCandidate, RatedCandidate], advance: Callable[[int], None]
+        self, rated: RatedCandidate, done: dict[tuple[float, ...], RatedCandidate], advance: Callable[[int], None]
     ) -> bool:
+        try:
+            self._check(rated.candidate)
+        except ConfigError as fault:
+            self.faults.append(fault)
+            return True
         if rated.schedule not in self._by_schedule:
             if self._by_schedule and self._clock() > self._deadline:
                 self.complete = False
                 return False
             self._by_schedule[rated.schedule] = simulate_schedule(rated.schedule, self._workload)
             advance(1)
-        done[rated.candidate] = replace(rated, prediction=self._by_schedule[rated.schedule])
+        done[_position(rated.candidate)] = replace(rated, prediction=self._by_schedule[rated.schedule])
         return True
 
     def _neighbours(self, best: RatedCandidate) -> list[RatedCandidate]:
-        """Candidates that differ along one dimension, to the next value there, by their estimates."""
-        dimensions = [_position(each.candidate) for each in self._rated]
+        """Candidates with the next lower or higher value along one dimension and equal values along all others."""
         centre = _position(best.candidate)
-        axes = [sorted({position[index] for position in dimensions}) for index in range(len(centre))]
-        nearby = list[RatedCandidate]()
-        for rated, position in zip(self._rated, dimensions, strict=True):
-            distances = [
-                abs(axis.index(here) - axis.index(there))
-                for axis, here, there in zip(axes, centre, position, strict=True)
-            ]
-            if sum(distances) == 1:
-                nearby.append(rated)
-        return nearby
+        nearest: dict[tuple[int, bool], tuple[float, RatedCandidate]] = {}
+        for rated in self._rated:
+            position = _position(rated.candidate)
+            different = [index for index, value in enumerate(position) if value != centre[index]]
+            if len(different) != 1:
+                continue
+            (index,) = different
+            distance = abs(position[index] - centre[index])
+            side = (index, position[index] > centre[index])
+            if side not in nearest or distance < nearest[side][0]:
+                nearest[side] = distance, rated
+        return [rated for _, rated in nearest.values()]
 
 
 def _position(candidate: PlanCandidate) -> tuple[float, ...]:
+    """What tells candidates apart, one number per dimension."""
     return (*candidate.placed.kind, candidate.max_staleness, candidate.redundant_groups)
 
 

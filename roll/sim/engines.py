@@ -254,7 +254,8 @@ class SimTrainer(FakeTrainer):
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
         for generator in self.shared:
             generator.freeze()
-        await asyncio.sleep(self.update_s + self.token_s * int(batch.trained.sum()) if self.token_s else self.update_s)
+        num_tokens = int(batch.trained.sum().item()) if self.token_s else 0
+        await asyncio.sleep(self.update_s + self.token_s * num_tokens)
         for generator in self.shared:
             generator.thaw()
         self.num_updates += 1

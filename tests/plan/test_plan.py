@@ -41,7 +41,7 @@ def candidates(path: Path, cluster: str = "1x4xH200", *, budget: int = 4) -> lis
     run = load(path).run
     workload, _ = stated_workload(run)
     bounds = PlanBounds(num_devices=budget, max_staleness=1.0)
-    placed, _ = placed_runs(path, [], parse_cluster(cluster), bounds)
+    placed, _ = placed_runs(facts_of(run), parse_cluster(cluster), bounds)
     timed = [(each, modelled_times(each.facts, each.placement, workload)) for each in placed]
     return rate(run, workload, timed, [0.0, 1.0], [0])
 

@@ -13,7 +13,7 @@ from roll.plan.decode_fit import DecodeFit, fit_decode
 from roll.plan.observations import AttemptSample, RunObservations, StepSample
 from roll.sim.workload import TurnLengths
 
-_QUANTILES = 512
+_QUANTILES = 256
 """Most values that represent a distribution."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,6 +15,7 @@ from roll.placement.records import Inventory, Placement
 
 _TP = (1, 2, 4, 8)
 _STALENESS = (0.0, 0.5, 1.0, 2.0, 4.0)
+_TOO_MUCH = re.compile(r"(\w+)\.devices: .* and the (\w+) needs")
 _REDUNDANCY = 8
 """Groups per redundant group."""
 
@@ -114,7 +116,9 @@ def _num_changes(before: RunFacts, after: RunFacts) -> int:
 
 
 def _reason(text: str) -> str:
-    """The key and the kind of an error, without its numbers."""
+    """The kind of an error, without its numbers."""
+    if (match := _TOO_MUCH.match(text)) is not None:
+        return f"{match[1]}: {match[2]} needs more memory than there is"
     return text.partition("\n")[0].partition(";")[0].partition("(got")[0].strip()[:100]
 
 

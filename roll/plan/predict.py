@@ -101,7 +101,7 @@ def predict_run(schedule: StepSchedule, calibration: RunCalibration, num_steps: 
 
 
 def predict(
-    schedule: StepSchedule, calibration: RunCalibration, *, num_steps: int = 6, seed: int = 0
+    schedule: StepSchedule, calibration: RunCalibration, *, num_steps: int = 5, seed: int = 0
 ) -> StepPrediction:
     """The mean of `num_steps` steps of a long run: after its start, and before generation ends."""
     ahead = math.ceil(schedule.max_staleness)

@@ -18,8 +18,10 @@ from roll.plan.speeds import DeviceTimes
 
 Goal = Literal["fastest", "cheapest"]
 GOALS: tuple[Goal, ...] = ("fastest", "cheapest")
-_FIRST, _PER_STALENESS, _NEIGHBOURS = 8, 2, 24
-"""Candidates that are simulated first, of these at least per staleness, and most neighbours after them."""
+_PER_STALENESS, _NEIGHBOURS = 3, 24
+"""Candidates per staleness that are simulated first, and most neighbours of the best after them."""
+_DEVICES = 3
+"""Dimensions of a placement that are numbers of devices: all, for training, and per generator."""
 _LEAST_ATTEMPTS = 192
 """Attempts per step below which a simulation is not made smaller."""
 
@@ -134,14 +136,16 @@ class PlanSearch:
         goal: Goal,
         *,
         limit_s: float = 40.0,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.process_time,
         check: Callable[[PlanCandidate], None] = lambda candidate: None,
+        simulation: Callable[[StepSchedule, RunCalibration], StepPrediction] | None = None,
     ) -> None:
-        """`check` raises `ConfigError` for a candidate that cannot be configured."""
+        """`check` raises `ConfigError` for a candidate that cannot be configured; `limit_s` is CPU time."""
         if not rated:
             raise ConfigError("roll plan: the bounds exclude every candidate; raise --budget or --max-staleness")
         self._workload, self._clock, self._check = workload, clock, check
         self._goal: Goal = goal
+        self._simulation = simulation or simulate_schedule
         self._rated = sorted(rated, key=self._order)
         self._by_schedule: dict[StepSchedule, StepPrediction] = {}
         self._deadline = clock() + limit_s
@@ -176,17 +180,24 @@ class PlanSearch:
                     break
         return sorted(done.values(), key=self._order)
 
-    def _order(self, rated: RatedCandidate) -> tuple[float, int]:
-        """Of equally good candidates the one with fewer changes to the file."""
-        return rated.cost(self._goal), rated.candidate.placed.num_changes
+    def _order(self, rated: RatedCandidate) -> tuple[float, ...]:
+        """Of equally good candidates the one with fewer changes to the file, and the least staleness."""
+        candidate = rated.candidate
+        return (
+            rated.cost(self._goal),
+            candidate.redundant_groups,
+            candidate.placed.num_changes,
+            candidate.max_staleness,
+        )
 
     def _first(self) -> list[RatedCandidate]:
-        """The best estimates with different schedules, over all and for each staleness."""
-        chosen: dict[StepSchedule, RatedCandidate] = {}
+        """For each staleness the best estimates with different devices or sizes, best first."""
+        chosen: dict[tuple[float, ...], RatedCandidate] = {}
         for rated in self._rated:
-            same = sum(each.schedule.max_staleness == rated.schedule.max_staleness for each in chosen.values())
-            if len(chosen) < _FIRST or same < _PER_STALENESS:
-                chosen.setdefault(rated.schedule, rated)
+            bound = rated.candidate.max_staleness
+            same = sum(each.candidate.max_staleness == bound for each in chosen.values())
+            if same < _PER_STALENESS:
+                chosen.setdefault((bound, *rated.candidate.placed.kind[:_DEVICES]), rated)
         return list(chosen.values())
 
     def _simulate(
@@ -201,7 +212,7 @@ class PlanSearch:
             if self._by_schedule and self._clock() > self._deadline:
                 self.complete = False
                 return False
-            self._by_schedule[rated.schedule] = simulate_schedule(rated.schedule, self._workload)
+            self._by_schedule[rated.schedule] = self._simulation(rated.schedule, self._workload)
             advance(1)
         done[_position(rated.candidate)] = replace(rated, prediction=self._by_schedule[rated.schedule])
         return True

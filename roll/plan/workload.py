@@ -21,9 +21,7 @@ def parse_lengths(text: str) -> tuple[float, float]:
     except ValueError:
         values = (0.0, 0.0)
     if values[0] <= 0 or values[1] < 0 or not all(map(math.isfinite, values)):
-        raise ConfigError(
-            f"--lengths: expected the median and sigma of tokens, such as 2000:0.8 (got {text!r}); change it"
-        )
+        raise ConfigError(f"--lengths: expected median and sigma of tokens, such as 2000:0.8 (got {text!r}); change it")
     return values
 
 

@@ -8,10 +8,14 @@ import pytest
 
 from roll.config.load import load
 from roll.errors import ConfigError
+from roll.journal.store import Journal
 from roll.placement.facts import facts_of
 from roll.placement.machine import parse_cluster
-from roll.plan.candidates import PlanBounds, placed_runs, staleness_choices
+from roll.placement.planner import plan_devices
+from roll.plan.calibration import RunCalibration
+from roll.plan.candidates import PlanBounds, PlanCandidate, placed_runs, staleness_choices
 from roll.plan.plan import PlanRequest, RunPlan, check_output, make_plan, write_plan
+from roll.plan.predict import StepPrediction, StepSchedule
 from roll.plan.search import PlanSearch, RatedCandidate, frontier, rate, schedule_for
 from roll.plan.speeds import DeviceTimes, modelled_times, scaled_times
 from roll.plan.workload import parse_lengths, stated_workload
@@ -23,11 +27,14 @@ model: {path: models/Qwen2.5-1.5B-Instruct}
 algorithm: {recipe: grpo}
 tasks:
   - {name: sums, data: {kind: arithmetic}, reward: exact}
-rollout: {groups_per_step: 16, group_size: 8, max_seq_len: 2048, max_new_tokens: 1024}
+rollout: {groups_per_step: 4, group_size: 2, max_seq_len: 2048, max_new_tokens: 1024}
 actor_train: {backend: fsdp2, dtype: bfloat16, activation_checkpointing: true}
 actor_infer: {backend: vllm, dtype: bfloat16}
 weight_sync: {transport: gloo}
 """
+
+
+TOKENS = "actor_train.tokens_per_microbatch=32768"
 
 
 @pytest.fixture
@@ -58,26 +65,56 @@ def test_a_budget_bounds_the_devices(path: Path) -> None:
     assert max(each.schedule.num_devices for each in candidates(path, budget=2)) == 2
 
 
-def test_the_neighbours_of_the_best_are_simulated_and_a_better_one_is_chosen(path: Path) -> None:
-    run = load(path).run
-    workload, _ = stated_workload(run, "40:0.5")
-    rated = candidates(path)
-    misled = [replace(each, estimate_s=each.schedule.step_s * 1000) for each in rated]
-    search = PlanSearch(workload, misled, "fastest")
-    results = search.run(lambda num: None)
-    assert search.num_simulated > 8 and search.complete
-    assert results[0].prediction is not None
-    assert all(
-        each.prediction is not None and each.prediction.step_s >= results[0].prediction.step_s for each in results
+def formula(schedule: StepSchedule, workload: RunCalibration) -> StepPrediction:
+    """A step that is fastest with three generators, and faster with staleness."""
+    step_s = 10.0 + abs(schedule.num_generators - 3) - schedule.max_staleness
+    return StepPrediction(
+        step_s=step_s,
+        phases_s={"wait": step_s},
+        max_staleness=schedule.max_staleness,
+        trainer_idle=1.0,
+        slots_idle=0.0,
+        gpu_hours=schedule.num_devices * step_s / 3600,
+        error=0.0,
     )
-    shown = frontier(results)
-    assert results[0] in shown and all(each.prediction is not None for each in shown)
+
+
+def test_neighbours_of_the_best_are_simulated_until_none_is_better(path: Path) -> None:
+    workload, _ = stated_workload(load(path).run)
+    misled = [
+        replace(each, estimate_s=each.schedule.num_generators + each.schedule.num_devices / 10)
+        for each in candidates(path)
+    ]
+    search = PlanSearch(workload, misled, "fastest", simulation=formula)
+    results = search.run(lambda num: None)
+    assert search.complete and search.num_simulated < len({each.schedule for each in misled})
+    best = results[0]
+    assert (best.schedule.num_generators, best.schedule.max_staleness) == (3, 1.0)
+    assert best in frontier(results)
+    cheapest = PlanSearch(workload, misled, "cheapest", simulation=formula).run(lambda num: None)[0]
+    assert cheapest.schedule.num_devices < best.schedule.num_devices
+
+
+def test_a_candidate_that_cannot_be_configured_is_left_out(path: Path) -> None:
+    workload, _ = stated_workload(load(path).run)
+
+    def check(candidate: PlanCandidate) -> None:
+        if candidate.max_staleness > 0:
+            raise ConfigError("rollout.max_staleness: not with this recipe; set it to 0")
+
+    search = PlanSearch(workload, candidates(path), "fastest", simulation=formula, check=check)
+    assert {each.candidate.max_staleness for each in search.run(lambda num: None)} == {0.0} and search.faults
+    stale = [each for each in candidates(path) if each.candidate.max_staleness > 0]
+    with pytest.raises(ConfigError, match=r"^rollout\.max_staleness: not with this recipe"):
+        PlanSearch(workload, stale, "fastest", simulation=formula, check=check).run(lambda num: None)
 
 
 def test_a_search_ends_at_its_limit_of_time(path: Path) -> None:
     times = iter(range(0, 10**6, 30))
-    workload, _ = stated_workload(load(path).run, "40:0.5")
-    search = PlanSearch(workload, candidates(path), "fastest", limit_s=40.0, clock=lambda: float(next(times)))
+    workload, _ = stated_workload(load(path).run)
+    search = PlanSearch(
+        workload, candidates(path), "fastest", limit_s=40.0, clock=lambda: float(next(times)), simulation=formula
+    )
     assert len(search.run(lambda num: None)) >= 1 and not search.complete
 
 
@@ -103,10 +140,10 @@ def test_a_recorded_run_scales_the_model_of_other_configurations(path: Path) -> 
 
 
 def test_a_generator_decodes_as_many_sequences_as_its_cache_holds(path: Path) -> None:
-    run = load(path, ["rollout.max_seq_len=32768", "rollout.max_new_tokens=30000", "actor_infer.kv_cache_gib=4"]).run
+    run = load(
+        path, ["rollout.max_seq_len=32768", "rollout.max_new_tokens=30000", "actor_infer.kv_cache_gib=4", TOKENS]
+    ).run
     workload, _ = stated_workload(run)
-    from roll.placement.planner import plan_devices
-
     facts = facts_of(run)
     times = modelled_times(facts, plan_devices(facts, parse_cluster("1x2xH200")), workload)
     assert 1 < times.slots < 256
@@ -156,8 +193,6 @@ def test_no_such_run_and_a_run_without_finished_steps(path: Path, tmp_path: Path
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(RUN, encoding="utf-8")
     (run / "metrics.jsonl").write_text("", encoding="utf-8")
-    from roll.journal.store import Journal
-
     Journal(run / "journal.db").close()
     with pytest.raises(ConfigError, match=r"short: no finished step with its attempts; give the directory of a longer"):
         make_plan(PlanRequest(path=path, cluster="1x2xH200", source=run))

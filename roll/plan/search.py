@@ -22,6 +22,8 @@ _PER_STALENESS, _NEIGHBOURS = 3, 24
 """Candidates per staleness that are simulated first, and most neighbours of the best after them."""
 _DEVICES = 3
 """Dimensions of a placement that are numbers of devices: all, for training, and per generator."""
+_LIMIT_S = 40.0
+"""CPU time of a search."""
 _LEAST_ATTEMPTS = 192
 """Attempts per step below which a simulation is not made smaller."""
 
@@ -126,6 +128,11 @@ class _Estimator:
         return longest * (schedule.step_s + running / 2 * schedule.sequence_s) + waits_s
 
 
+def _time_limit() -> Callable[[], bool]:
+    end = time.process_time() + _LIMIT_S
+    return lambda: time.process_time() < end
+
+
 class PlanSearch:
     """Simulates candidates, each schedule once."""
 
@@ -135,20 +142,21 @@ class PlanSearch:
         rated: Sequence[RatedCandidate],
         goal: Goal,
         *,
-        limit_s: float = 40.0,
-        clock: Callable[[], float] = time.process_time,
+        in_time: Callable[[], bool] | None = None,
         check: Callable[[PlanCandidate], None] = lambda candidate: None,
         simulation: Callable[[StepSchedule, RunCalibration], StepPrediction] | None = None,
     ) -> None:
-        """`check` raises `ConfigError` for a candidate that cannot be configured; `limit_s` is CPU time."""
+        """`in_time` is false once the search should end; None: after some CPU time of this process.
+
+        `check` raises `ConfigError` for a candidate that cannot be configured.
+        """
         if not rated:
             raise ConfigError("roll plan: the bounds exclude every candidate; raise --budget or --max-staleness")
-        self._workload, self._clock, self._check = workload, clock, check
+        self._workload, self._check, self._in_time = workload, check, in_time or _time_limit()
         self._goal: Goal = goal
         self._simulation = simulation or simulate_schedule
         self._rated = sorted(rated, key=self._order)
         self._by_schedule: dict[StepSchedule, StepPrediction] = {}
-        self._deadline = clock() + limit_s
         self.faults: list[ConfigError] = []
         """Of candidates that cannot be configured."""
         self.complete = True
@@ -209,7 +217,7 @@ class PlanSearch:
             self.faults.append(fault)
             return True
         if rated.schedule not in self._by_schedule:
-            if self._by_schedule and self._clock() > self._deadline:
+            if self._by_schedule and not self._in_time():
                 self.complete = False
                 return False
             self._by_schedule[rated.schedule] = self._simulation(rated.schedule, self._workload)

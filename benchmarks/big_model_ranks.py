@@ -22,7 +22,7 @@ from roll.engines.native.trainer import NativeTrainerSettings
 from roll.types import Sampling
 from roll.weights.broadcast import GlooChannel, gloo
 from roll.weights.channel import Disk, Shared
-from roll.weights.digest import Digest, digest
+from roll.weights.digest import Digest, combine, digest
 
 NUM_RANKS = 2
 _LIMIT_S = 1800.0
@@ -82,7 +82,8 @@ class BigModelWorker(RankWorker):
             return await self.engines["it"].send(version)
 
         async def receive() -> Digest:
-            return digest(each for _, each in _channel(case, transport, sends=False).receive(version=version))
+            received = _channel(case, transport, sends=False).receive(version=version)
+            return combine(digest([each]) for _, each in received)  # each is valid until the next is read
 
         return await self._measured(send if self.rank < NUM_RANKS else receive)
 

@@ -79,6 +79,11 @@ CATALOGUE = {
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
         goal="under 0.25 s; GAE and GiGPO under 0.5 s",
     ),
+    "big_model": Benchmark(
+        run="benchmarks.big_model:run",
+        about="time and memory of loading and publishing up to a billion weights over two ranks, for each trainer",
+        goal="no rank more than one bucket above its share; seconds per byte within 1.25 of those of a quarter",
+    ),
     "layouts": Benchmark(
         run="benchmarks.layouts:run",
         about="layouts of backend megatron with the gradient of one process, in six families; needs megatron-core",

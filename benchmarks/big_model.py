@@ -127,7 +127,7 @@ def _details(result: SizeResult) -> dict[str, Any]:
 
 
 def _growth(results: Sequence[SizeResult]) -> dict[str, float]:
-    """For each backend and operation, the largest seconds per weight over those of the smallest model, over `GROWTH`."""
+    """For each backend and operation, the most seconds per weight, relative to the smallest model's and to `GROWTH`."""
     growth: dict[str, float] = {}
     for backend in dict.fromkeys(each.backend for each in results):
         first, *others = (each for each in results if each.backend == backend)

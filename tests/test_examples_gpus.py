@@ -65,7 +65,9 @@ def test_it_is_explained_with_a_row_a_role_and_bytes_by_phase(name: str, capsys:
     header = next(line for line in text.splitlines() if line.split()[:2] == ["role", "workers"])
     assert header.split()[-3:] == ["rollout", "update", "weight_sync"]
     rows = {
-        line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("  actor_train ", "  actor_infer "))
+        line.split()[0]: line.split()
+        for line in text.splitlines()
+        if line.startswith(("  actor_train ", "  actor_infer "))
     }
     assert {role: row[1:3] for role, row in rows.items()} == {
         "rlvr_8_gpus.yaml": {"actor_train": ["8", "0-7"], "actor_infer": ["8", "0-7"]},

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path for folder in ("start", "tutorials") for path in (ROOT / "docs" / folder).glob("*.md"))
+PAGES.append(ROOT / "docs" / "planning.md")
 SMALL = {
     "sft": ["sft.steps=2", "model.shape.hidden=32", "validation.tasks.0.limit=8", "threads=1"],
     "train": ["steps=2", "rollout.groups_per_step=4", "rollout.group_size=2", "threads=1"],

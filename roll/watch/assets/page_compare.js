@@ -72,7 +72,7 @@ function draw(body, { runs, config, names }, page) {
     if (series.length === 0) continue;
     grid.append(panel(null, chart.node));
     const axis = xAxis(flat(readable[0]), page.query.x);
-    chart.update(series, { xName: axis.xName, xFormat: axis.xFormat, legend: true });
+    chart.update(() => [series, { xName: axis.xName, xFormat: axis.xFormat, legend: true }]);
   }
 }
 

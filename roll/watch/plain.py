@@ -112,15 +112,16 @@ def _form(parameters: Parameters) -> str:
 
 
 _COLUMNS = ("id", "step", "domain", "task", "group", "status", "outcome", "reward", "tokens", "staleness")
+_TEXTS = ("comment", "prompt", "response")
 
 
 def _samples_table(run: str, samples: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [_link(f"/plain/{quote(run, safe='')}/{row['id']}", str(row["id"]))]
-        + [escape(visible(row[name])) for name in (*_COLUMNS[1:], "prompt", "response")]
+        + [escape(visible(row[name])) for name in (*_COLUMNS[1:], *_TEXTS)]
         for row in samples
     ]
-    return _table((*_COLUMNS, "prompt", "response"), cells)
+    return _table((*_COLUMNS, *_TEXTS), cells)
 
 
 def _sample_page(view: RunView, id: int) -> Iterable[str]:

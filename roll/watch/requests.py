@@ -18,7 +18,7 @@ from roll.watch.metrics import SeriesQuery
 from roll.watch.notices import list_notices
 from roll.watch.overview import describe_overview
 from roll.watch.sample import describe_sample, find_body
-from roll.watch.samples import facets, list_samples, parse_filter, parse_order
+from roll.watch.samples import facets, list_samples, parse_filter, parse_order, reward_histogram
 from roll.watch.scheduler import choose_window, describe_scheduler
 from roll.watch.standard_errors import standard_error
 from roll.watch.token_columns import TokenRange
@@ -48,6 +48,7 @@ class RunRequests:
             "facets": lambda view, _: _with_rows(view, facets),
             "faults": lambda view, _: _with_rows(view, describe_faults),
             "notices": _notices,
+            "rewards": _rewards,
             "scheduler": _scheduler,
             "versions": _versions,
         }
@@ -108,6 +109,12 @@ def _samples(view: RunView, parameters: Parameters) -> dict[str, Any]:
     index = view.index
     searched = None if index is None or not chosen.text else {"texts": index.num_texts, "total": index.total}
     return {**answer, "searched": searched}
+
+
+def _rewards(view: RunView, parameters: Parameters) -> dict[str, Any]:
+    """The histogram of rewards follows all filters but the one on the reward, which its bars set."""
+    chosen = parse_filter({name: values for name, values in parameters.items() if name != "reward"})
+    return _with_rows(view, lambda rows: reward_histogram(rows, chosen))
 
 
 def _sample(view: RunView, id: str, parameters: Parameters) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 import random
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roll.errors import ConfigError
-from roll.watch.samples import SORTS, facets, list_samples, parse_filter, parse_order
+from roll.types import Score
+from roll.watch.samples import SORTS, facets, list_samples, parse_filter, parse_order, reward_histogram
 from tests.watch.runs import DEADLINE_S, RunWriter, attempt, column, turn, viewing
 
 
@@ -88,7 +90,7 @@ def test_filters_show_the_attempts_that_match_and_count_them(run: Path, query: d
 def test_facets_offer_what_the_attempts_have(run: Path) -> None:
     with viewing(run) as view, view.indexed_rows(DEADLINE_S) as rows:
         offered = facets(rows)
-    assert offered["total"] == sum(offered["domains"].values()) == sum(offered["rewards"]["counts"]) == 60
+    assert offered["total"] == sum(offered["domains"].values()) == 60
     assert offered["steps"] == [1, 6] and offered["reward"] == [0.0, 1.0] and offered["outcomes"]["trained"] == 48
 
 
@@ -119,3 +121,26 @@ def test_values_of_filters_are_never_part_of_a_statement(run: Path) -> None:
         for text in ("' OR 1=1 --", '" OR "1', "%", "_", "*", "a AND b", "NEAR(a b)", "\0\0\0", "\ud800ab"):
             assert column(page(rows, text=text)["rows"], "id") == []
             assert page(rows, domain=text)["total"] == 0
+
+
+def test_the_histogram_of_rewards_counts_the_attempts_that_match_the_filter(run: Path) -> None:
+    with viewing(run) as view, view.indexed_rows(DEADLINE_S) as rows:
+        table = pages(rows)
+        for query in ({}, {"domain": "code"}, {"step": "2:3"}, {"text": "aaa"}, {"text": "aaa", "domain": "math"}):
+            matching = [row["reward"] for row in table if row["id"] in {each["id"] for each in pages(rows, **query)}]
+            parameters = {name: [value] for name, value in query.items()}
+            histogram = reward_histogram(rows, parse_filter(parameters))
+            assert histogram["edges"] == pytest.approx([index / 20 for index in range(21)])
+            known = {0: 0.0, 10: 0.5, 19: 1.0}
+            assert histogram["counts"] == [matching.count(known[bin]) if bin in known else 0 for bin in range(20)], (
+                query
+            )
+
+
+def test_the_table_has_the_comment_of_the_reward(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run")
+    scored = attempt()
+    writer.group(replace(scored, score=Score(0.0, comment="compared '2' with '2.0'")), replace(scored, sibling=1))
+    writer.close()
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
+        assert column(page(rows, sort="id")["rows"], "comment") == ["compared '2' with '2.0'", ""]

@@ -2,15 +2,14 @@
 
 import { bandChart } from "./bands.js";
 import { findJump } from "./change.js";
-import { lineChart, tone } from "./chart.js";
+import { lineChart } from "./chart.js";
 import { X_AXES, curve, heading, smooth, stepRange, xAxis } from "./curves.js";
-import { element, redraw, replace } from "./dom.js";
-import { count, duration, number, percent, plural, signed } from "./format.js";
+import { drawDomains } from "./domains.js";
+import { element, redraw } from "./dom.js";
+import { count, duration, number } from "./format.js";
 import { Cursor } from "./frame.js";
-import { drawInView } from "./in_view.js";
 import { noticeList } from "./notices.js";
 import { joinSeries } from "./series.js";
-import { plainTable } from "./table.js";
 import { choices, link, message, panel, selection, showFigures } from "./widgets.js";
 
 const SMOOTHING = [
@@ -333,81 +332,6 @@ function heldOutNames(answer) {
     if (all.length) return domains.length > 1 ? domains : all.slice(0, 1);
   }
   return [];
-}
-
-function drawDomains(node, answer, rewards, jumps, page, first) {
-  const rows = answer.domains;
-  const key = [rows, jumps.map(({ series, jump }) => [series.domain, jump.step, jump.before, jump.after])];
-  const draw = () => redraw(node, key, () => (rows.length ? domainTable(rows, rewards, jumps, page) : []));
-  if (first) draw();
-  else drawInView(node, draw);
-}
-
-function domainTable(rows, rewards, jumps, page) {
-  const colours = new Map(rewards.map(({ domain, tone: colour }) => [domain, colour]));
-  const jumpOf = new Map(jumps.map(({ series, jump }) => [series.domain, jump]));
-  const columns = [
-    {
-      title: "Domain",
-      cell: ({ domain }) =>
-        element(
-          "a",
-          { class: `entry ${colours.get(domain) ?? tone(7)}`, href: page.link("samples", [], { domain }) },
-          domain,
-        ),
-    },
-    {
-      title: "First reward (mean)",
-      align: "right",
-      help: "Mean over the first steps; see below the table.",
-      cell: ({ reward_first: value }) => number(value),
-    },
-    {
-      title: "Last reward (mean)",
-      align: "right",
-      help: "Mean over the last steps; see below the table.",
-      cell: ({ reward_last: value }) => number(value),
-    },
-    { title: "Change", align: "right", cell: changeCell },
-    { title: "Sudden change", cell: ({ domain }) => jumpCell(jumpOf.get(domain), domain, page) },
-    { title: "Attempts", align: "right", cell: ({ attempts }) => count(attempts) },
-    { title: "Failed", align: "right", cell: (row) => failedCell(row, page) },
-    {
-      title: "Truncated",
-      align: "right",
-      cell: ({ domain, truncated }) =>
-        truncated ? link(page.link("samples", [], { domain, status: "truncated" }), count(truncated)) : "0",
-    },
-    { title: "Tokens per attempt", align: "right", cell: ({ tokens }) => number(tokens) },
-  ];
-  const steps = Math.max(...rows.map(({ edge_steps: number }) => number));
-  const about = `First and last reward: means over the first and the last ${plural(steps, "step")} with the domain.`;
-  return panel(
-    "Domains",
-    plainTable(columns, rows, { label: "Domains" }),
-    steps ? element("p", { class: "small soft" }, about) : null,
-  );
-}
-
-function changeCell({ reward_first: first, reward_last: last }) {
-  if (first === null || last === null) return "–";
-  return element("span", { class: last < first ? "bad" : "good" }, signed(last - first));
-}
-
-function jumpCell(jump, domain, page) {
-  if (!jump) return element("span", { class: "soft" }, "none");
-  return link(
-    samplesLink(page, domain, jump.step),
-    `step ${jump.step}: ${number(jump.before)} to ${number(jump.after)}`,
-  );
-}
-
-function failedCell({ domain, failed, attempts }, page) {
-  if (!failed) return "0";
-  return link(
-    page.link("samples", [], { domain, outcome: "failed" }),
-    `${count(failed)} (${percent(failed / attempts)})`,
-  );
 }
 
 function phaseBands({ series, phases }, axis, options) {

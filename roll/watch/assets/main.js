@@ -25,6 +25,8 @@ const PAGES = [
 const ABOUT_RUNS = new Set(["runs", "compare"]);
 /** Pause between two requests for changes. */
 const POLL_MS = 1500;
+/** The same if there is no such run, or no access. */
+const REFUSED_MS = 10_000;
 
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
@@ -139,6 +141,7 @@ async function poll() {
   if (shell.busy) return;
   shell.busy = true;
   const { shown, view, following: run } = shell;
+  let pause = POLL_MS;
   try {
     const state = await (view?.poll ? view.poll() : get(run === null ? "runs" : ofRun(run, "state")));
     if (run === shell.following) {
@@ -151,9 +154,10 @@ async function poll() {
     if (error.status === undefined) console.error(error);
     if (error.status === 0) showState(shell.state, true);
     else if (shown === shell.shown) document.getElementById("spoken").textContent = error.message;
+    if (error.status === 403 || error.status === 404) pause = REFUSED_MS;
   }
   shell.busy = false;
-  plan(run === shell.following ? POLL_MS : 0);
+  plan(run === shell.following ? pause : 0);
 }
 
 function isNew(before, state) {

@@ -135,7 +135,7 @@ function tools(page) {
 /** Join an answer to what is shown, and draw what it changes. */
 function take(shown, newer, page) {
   const { answer: older } = shown;
-  const grown = !older || newer.series.from === 0 || newer.series.cursor !== older.series.cursor;
+  const grown = newer.series.cursor !== older?.series.cursor || newer.domains.length !== older.domains.length;
   const answer = {
     ...newer,
     series: grown ? joinSeries(older?.series, newer.series) : older.series,

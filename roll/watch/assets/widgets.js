@@ -27,8 +27,9 @@ export function figures(entries) {
 /** The same inside `node`; only values that have changed are written. */
 export function showFigures(node, entries) {
   const shown = [...node.querySelectorAll("dl > div")];
-  const same =
-    shown.length === entries.length && shown.every((each, index) => each.firstChild.textContent === entries[index][0]);
+  const key = ([name, , unit]) => `${name} ${unit ?? ""}`;
+  const keyOf = (each) => `${each.firstChild.textContent} ${each.querySelector(".unit")?.textContent.trim() ?? ""}`;
+  const same = shown.length === entries.length && shown.every((each, index) => keyOf(each) === key(entries[index]));
   if (!same) return node.replaceChildren(figures(entries));
   shown.forEach((each, index) => {
     const text = each.lastChild.firstChild;

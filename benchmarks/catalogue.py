@@ -131,7 +131,7 @@ CATALOGUE = {
     ),
     "metrics_price": Benchmark(
         run="benchmarks.metrics_price:run",
-        about="seconds per step of a small run whose metrics are scraped each second, against none in turns",
+        about="seconds per step of a run on two cores that a page and a scraper share, against neither in turns",
         goal="at most 1.01 times",
     ),
     "config_fuzz": Benchmark(

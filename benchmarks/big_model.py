@@ -76,17 +76,17 @@ class SizeResult:
 
 def run() -> Result:
     """The worst of all numbers, each relative to its bound."""
-    return measure(LAYERS)
+    return measure(LAYERS, _installed())
 
 
-def measure(layers: Sequence[int]) -> Result:
+def measure(layers: Sequence[int], backends: Sequence[str]) -> Result:
     """For models with these numbers of layers, the smallest first."""
     results: list[SizeResult] = []
     with tempfile.TemporaryDirectory() as folder:
         for num_layers in layers:
             path = Path(folder) / f"model-{num_layers}"
             num_weights = write_random(path, num_layers)
-            for backend in _installed():
+            for backend in backends:
                 results.append(_measure_size(backend, path, num_weights, Path(folder)))
                 typer.echo(results[-1].text)
     growth = _growth(results)

@@ -26,6 +26,7 @@ from roll.weights.digest import Digest, combine, digest
 
 NUM_RANKS = 2
 _LIMIT_S = 1800.0
+_M_MMAP_THRESHOLD = -3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,11 @@ class BigModelWorker(RankWorker):
     _baseline = 0
 
     async def rest(self) -> None:
-        """Return freed memory to the system; later measurements begin from what is left."""
+        """Return freed memory to the system, also from here on; later measurements begin from what is left."""
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, 2**20)  # otherwise glibc keeps freed tensors for later ones
+        library.malloc_trim(0)
         self._baseline = _status("VmRSS")
 
     async def load(self, case: BigModel) -> Measured:

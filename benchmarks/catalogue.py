@@ -189,6 +189,11 @@ CATALOGUE = {
         about="generation steps per virtual hour with a queue and 16 redundant groups, against static batching",
         goal="at least 3 times",
     ),
+    "reuse": Benchmark(
+        run="benchmarks.reuse:run",
+        about="sampled tokens until the demo answers 90 % of its held-out sums, with every group trained on twice",
+        goal="at most 0.7 times, two seeds",
+    ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",
         about="seconds to simulate one hour of 64 generators; the number of generators that one controller can serve",

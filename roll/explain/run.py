@@ -55,7 +55,7 @@ def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
     blocks = [
         ("Run", _run(run)),
         ("One step", _step(run, step)),
-        ("Staleness", _staleness(step)),
+        ("Staleness", _staleness(run.rollout)),
         ("Devices", device_rows(run, cluster)),
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
@@ -166,6 +166,9 @@ def _redundancy(rollout: Rollout) -> Iterator[tuple[str, str]]:
     if rollout.redundant_groups:
         more = f"{count(rollout.redundant_groups, 'extra group')} in flight"
         yield "redundancy", f"{more}; the first to complete are trained on, which favours short responses"
+    if rollout.priority != "age":
+        first = {"difficulty": "a mean reward nearest 0.5", "value": "the widest spread of rewards"}[rollout.priority]
+        yield "priority", f"of the complete groups, those with {first} are trained on first; none waits past its bound"
     if rollout.redundant_siblings:
         started = f"{rollout.group_size + rollout.redundant_siblings} attempts per task are started"
         first = f"the first {rollout.group_size} valid ones are trained on, which favours short responses"
@@ -185,12 +188,20 @@ def _optimizer(run: Run) -> str:
     return f"{name}, learning rate {optimizer.lr:g}, {optimizer.schedule}{end}{warmup}, gradient norm {bound}"
 
 
-def _staleness(step: StepSize) -> list[tuple[str, str]]:
-    bound, num_groups = step.max_staleness, step.groups
+def _staleness(rollout: Rollout) -> list[tuple[str, str]]:
+    bound, num_groups, num_new = rollout.max_staleness, rollout.groups_per_step, rollout.new_groups_per_step
+    if rollout.reuse > 1:
+        spare = bound - (rollout.reuse - 1)
+        slots = f"floor({num_groups} + {spare:g} x {num_new})"
+        uses = f"a group is trained on in up to {rollout.reuse} steps, so {num_new} of {num_groups} in a step are new"
+        meaning = f"{uses}; at its last use it is at most {count(math.ceil(bound), 'update')} old"
+    else:
+        slots = f"floor(({bound:g} + 1) x {num_groups})"
+        meaning = _staleness_text(rollout.num_slots, num_groups)
     return [
         ("bound", f"max_staleness {bound:g}"),
-        ("in flight", f"floor(({bound:g} + 1) x {num_groups}) = {step.groups_in_flight} groups at once"),
-        ("meaning", _staleness_text(step.groups_in_flight, num_groups)),
+        ("in flight", f"{slots} = {rollout.num_slots} groups at once"),
+        ("meaning", meaning),
     ]
 
 

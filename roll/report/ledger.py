@@ -78,7 +78,7 @@ class Ledger:
     groups: OutcomeCounts
     publications: PublicationSummary
     staleness: dict[int, int]
-    """Trained tokens by the number of steps between their weights and the step that trained on them."""
+    """Trained tokens by the number of steps between their weights and the step that trained on them, once per step."""
     profiles: dict[SampleOutcome, OutcomeProfile]
     """By outcome, for ended attempts."""
     uncounted: int
@@ -217,10 +217,16 @@ class _LedgerBuilder:
             for owner, num_tokens in self._split_tokens(stored, outcome, replaced=replaced):
                 self.tokens[owner] += num_tokens
             if outcome is SampleOutcome.TRAINED and stored.step is not None:
-                for version, num_tokens in stored.versions.items():
-                    if version in self.groups.step_of:  # in a damaged journal it may be missing
-                        staleness = stored.step - 1 - self.groups.step_of[version]
-                        self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
+                self._count_staleness(stored)
+
+    def _count_staleness(self, stored: StoredTrajectory) -> None:
+        """Count the tokens once per step that trained on them."""
+        for version, num_tokens in stored.versions.items():
+            if version not in self.groups.step_of:  # in a damaged journal it may be missing
+                continue
+            for step in self.groups.steps_of(stored.group):
+                staleness = step - 1 - self.groups.step_of[version]
+                self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
     def add_progress(self, chunks: Iterable[Chunk]) -> None:
         """Count unfinished replies, and the remains of aborted attempts that no event in `aborted` counts."""

@@ -57,6 +57,8 @@ def verify(directory: Path, overrides: Sequence[str] = ()) -> Verification:
         max_age=math.ceil(rollout.max_staleness),
         redundant_groups=rollout.redundant_groups,
         redundant_siblings=rollout.redundant_siblings,
+        reuse=rollout.reuse,
+        in_order=rollout.priority == "age",
     )
     return verify_journal(directory, bounds)
 

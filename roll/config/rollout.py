@@ -11,6 +11,23 @@ from roll.config.algorithm import Algorithm
 from roll.config.section import Section
 
 
+class Adapt(Section):
+    """Bounds within which a controller moves settings of the run, so that trainer and generators wait least."""
+
+    max_staleness: tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]] | None = None
+    """Lowest and highest `rollout.max_staleness`; tokens are never older than the highest. None: constant."""
+    redundant_groups: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
+    """Lowest and highest `rollout.redundant_groups`. None: constant."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Adapt:
+        for name in ("max_staleness", "redundant_groups"):
+            bounds = getattr(self, name)
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise ValueError(f"{name} ({list(bounds)}): the lowest value comes first; swap the two")
+        return self
+
+
 class Rollout(Section):
     """Amount, length and sampling of generation, and how far it may run ahead of training."""
 
@@ -26,6 +43,8 @@ class Rollout(Section):
     priority: Literal["age", "difficulty", "value"] = "age"
     """Which complete groups a step takes first: the oldest, those with a mean reward nearest 0.5, or those with the
     widest spread of rewards. Groups that cannot wait any longer always come first."""
+    adapt: Adapt | None = None
+    """Bounds for a controller of staleness and redundancy, which start from the values above. None: constant."""
     max_seq_len: int = Field(default=1024, gt=1)
     """Most tokens per sequence, prompt and responses together."""
     context_policy: Literal["stop", "drop_oldest"] = "stop"
@@ -75,8 +94,29 @@ class Rollout(Section):
     @property
     def num_slots(self) -> int:
         """Most groups in flight: admitted and not yet part of published weights, or trained on again."""
-        spare = self.max_staleness - (self.reuse - 1)
+        return self.slots_at(self.max_staleness)
+
+    def slots_at(self, max_staleness: float) -> int:
+        """The number of slots at another staleness."""
+        spare = max_staleness - (self.reuse - 1)
         return math.floor(self.groups_per_step + spare * self.new_groups_per_step)
+
+    @property
+    def staleness_bounds(self) -> tuple[float, float]:
+        """Lowest and highest staleness of the run."""
+        bounds = None if self.adapt is None else self.adapt.max_staleness
+        return bounds or (self.max_staleness, self.max_staleness)
+
+    @property
+    def redundancy_bounds(self) -> tuple[int, int]:
+        """Lowest and highest number of redundant groups of the run."""
+        bounds = None if self.adapt is None else self.adapt.redundant_groups
+        return bounds or (self.redundant_groups, self.redundant_groups)
+
+    @property
+    def max_age(self) -> int:
+        """Most steps between the weights that sample a token and a step that trains on it."""
+        return math.ceil(self.staleness_bounds[1])
 
     @model_validator(mode="after")
     def _reuse_fits(self) -> Rollout:
@@ -85,12 +125,37 @@ class Rollout(Section):
                 f"reuse ({self.reuse}): does not divide groups_per_step ({self.groups_per_step}), so that equally many "
                 "groups of each step are new; change one of the two"
             )
+        if self.staleness_bounds[0] < self.reuse - 1 <= self.max_staleness:
+            raise ValueError(
+                f"adapt.max_staleness ({list(self.staleness_bounds)}): reuse {self.reuse} needs at least "
+                f"{self.reuse - 1}; raise the lowest value, or lower reuse"
+            )
         if self.max_staleness < self.reuse - 1:
             raise ValueError(
                 f"reuse ({self.reuse}): the last use of a group is {self.reuse - 1} steps after its first, and "
                 f"max_staleness is {self.max_staleness:g}; raise that to {self.reuse - 1}, or lower reuse"
             )
         return self
+
+
+def check_adapt(rollout: Rollout, steps: int, *, deterministic: bool) -> None:
+    """Reject bounds of the controller that the run cannot use."""
+    if rollout.adapt is None:
+        return
+    if deterministic:
+        raise ValueError("deterministic: rollout.adapt depends on timing; leave it out, or set deterministic to false")
+    for name, (low, high), most, reason in (
+        ("max_staleness", rollout.staleness_bounds, steps, f"the run has only {steps} steps"),
+        ("redundant_groups", rollout.redundancy_bounds, rollout.num_slots, f"there are only {rollout.num_slots} slots"),
+    ):
+        value = getattr(rollout, name)
+        if high > most:
+            raise ValueError(f"rollout.adapt.{name} ({[low, high]}): {reason}; lower the highest value to {most}")
+        if not low <= value <= high:
+            raise ValueError(
+                f"rollout.{name} ({value:g}): the run starts outside the bounds {[low, high]} of rollout.adapt; "
+                "change one of the two"
+            )
 
 
 def check_reuse(rollout: Rollout, algorithm: Algorithm) -> None:

@@ -36,7 +36,7 @@ from roll.config.roles import (
     check_transport,
 )
 from roll.config.rollout import Rollout as Rollout
-from roll.config.rollout import check_reuse
+from roll.config.rollout import check_adapt, check_reuse
 from roll.config.section import Section, SpecConfig
 from roll.config.sources import TaskSourceConfig, share_fault
 
@@ -199,7 +199,7 @@ class Run(Section):
     def shares_module(self) -> bool:
         """Whether trainer and generator are one module, which an optimizer step updates for both."""
         native = self.actor_infer.backend == "native" and self.actor_train.dtype == "float32"
-        return native and self.executor == "inline" and self.rollout.max_staleness == 0
+        return native and self.executor == "inline" and self.rollout.max_age == 0
 
     @property
     def reference_is_base(self) -> bool:
@@ -257,8 +257,9 @@ class Run(Section):
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
         check_dtypes(self.actor_train.dtype, self.actor_infer, self.actor_train.lora)
-        check_logprobs(self.actor_infer, self.algorithm, self.rollout.max_staleness)
+        check_logprobs(self.actor_infer, self.algorithm, self.rollout.staleness_bounds[1])
         check_reuse(self.rollout, self.algorithm)
+        check_adapt(self.rollout, self.steps, deterministic=self.deterministic)
         if self.actor_train.lora is not None:
             parallel = getattr(self.actor_train, "parallel", None)
             check_lora(self.actor_train.lora, shape=self.model.shape, parallel=parallel, reference=self.reference)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.journal.events import (
+    AsyncRatioChanged,
     ControllerRestarted,
     Event,
     HackSuspected,
@@ -90,6 +91,8 @@ class Ledger:
     """Problems that the metrics of such steps show."""
     quarantined: tuple[TaskQuarantined, ...]
     """Tasks that are not drawn any more."""
+    ratio_changes: tuple[AsyncRatioChanged, ...]
+    """Changes of staleness or redundancy after steps that were not rolled back."""
     restarts: tuple[ControllerRestarted, ...]
     """Restarts of the controller by a supervisor."""
 
@@ -160,6 +163,7 @@ class _LedgerBuilder:
     hacks: list[HackSuspected] = field(default_factory=list[HackSuspected])
     problems: ProblemList = field(default_factory=ProblemList)
     quarantined: dict[tuple[str, int], TaskQuarantined] = field(default_factory=dict[tuple[str, int], TaskQuarantined])
+    ratio_changes: list[AsyncRatioChanged] = field(default_factory=list[AsyncRatioChanged])
     restarts: list[ControllerRestarted] = field(default_factory=list[ControllerRestarted])
 
     def apply(self, entry: JournalEntry[Event]) -> None:
@@ -199,6 +203,9 @@ class _LedgerBuilder:
                 self.hacks.append(event)
             case RolledBack():
                 self.hacks = [each for each in self.hacks if each.step <= event.to_step]
+                self.ratio_changes = [each for each in self.ratio_changes if each.step <= event.to_step]
+            case AsyncRatioChanged():
+                self.ratio_changes.append(event)
             case TaskQuarantined():
                 self.quarantined[event.source, event.index] = event
             case ControllerRestarted():
@@ -260,6 +267,7 @@ class _LedgerBuilder:
             hacks=tuple(self.hacks),
             problems=tuple(self.problems.problems()),
             quarantined=tuple(self.quarantined.values()),
+            ratio_changes=tuple(self.ratio_changes),
             restarts=tuple(self.restarts),
             tokens=_counts(self.num_generated + uncounted, self.tokens),
             trajectories=_counts(self.num_ended, self.trajectories),

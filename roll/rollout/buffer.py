@@ -66,10 +66,21 @@ class Buffer:
         self.num_slots = self._free = num_slots + redundant
         """All slots, redundant ones included."""
         self._redundant, self._reuse, self._priority = redundant, reuse, priority
+        self._in_order = redundant == 0 and priority == "age"
         self._max_first_age = max(0, max_age - (reuse - 1))
         self._slots: dict[int, Slot] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket
         self._freed, self._filled = asyncio.Event(), asyncio.Event()
+
+    def resize(self, *, num_slots: int, redundant: int) -> None:
+        """Change the number of slots, with `redundant` ones on top; groups in flight keep theirs.
+
+        The buffer must be built with its greatest size, which bounds staleness whatever the size is now.
+        """
+        self._free += num_slots + redundant - self.num_slots
+        self.num_slots, self._redundant = num_slots + redundant, redundant
+        self._freed.set()
+        self._filled.set()
 
     @property
     def num_free(self) -> int:
@@ -150,7 +161,7 @@ class Buffer:
         """New groups that a step may take now; None if it must wait."""
         new = [slot for slot in self._slots.values() if slot.uses == 0]
         num_needed = num_groups - (len(self._slots) - len(new))
-        if self._redundant == 0 and self._priority == "age":
+        if self._in_order:
             return in_order(new, num_needed)
         lives = {slot.ticket: max(0, self._max_first_age - (step - slot.born)) for slot in new}
         per_step = num_groups // self._reuse

@@ -12,7 +12,7 @@ from roll.journal.events import KINDS
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
+_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved", "AsyncRatioChanged")
 _SHOWN = (*_ERRORS, *_WARNINGS, *_INFO)
 Ends = dict[tuple[Any, ...], dict[str, Any]]
 _TEXTS = ("text", "message", "reason", "cause")

@@ -199,6 +199,11 @@ CATALOGUE = {
         about="worst of predicted against real step times, and of the plan's choice against an exhaustive search",
         goal="errors of 15 %, median 8 %; 5 % above the best of 200 candidates, found in 60 s",
     ),
+    "reuse": Benchmark(
+        run="benchmarks.reuse:run",
+        about="sampled tokens until the demo answers 90 % of its held-out sums, with every group trained on twice",
+        goal="at most 0.7 times, two seeds",
+    ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",
         about="seconds to simulate one hour of 64 generators; the number of generators that one controller can serve",

@@ -29,6 +29,7 @@ from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.selection import Priority
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers, Routers
@@ -82,6 +83,9 @@ class Setting:
     checkpoint_every_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
     in_order: bool = False
+    reuse: int = 1
+    priority: Priority = "age"
+    keep_steps: int | None = None
 
 
 class Rig:
@@ -108,6 +112,8 @@ class Rig:
             first_ticket=self.journal.last_group() + 1,
             redundant=setting.redundant_groups,
             max_age=setting.max_age,
+            reuse=setting.reuse,
+            priority=setting.priority,
         )
         self.publisher = Publisher(trainers=trainers, generators=generators, router=self.router, journal=self.journal)
         limits = EpisodeLimits(
@@ -131,6 +137,8 @@ class Rig:
                 max_filtered_groups=setting.max_filtered_groups,
                 redundant_groups=setting.redundant_groups,
                 redundant_siblings=setting.redundant_siblings,
+                reuse=setting.reuse,
+                num_kept=setting.groups_per_step - setting.groups_per_step // setting.reuse,
                 in_order=setting.in_order,
                 seed=SEED,
             ),
@@ -166,7 +174,8 @@ class Rig:
                 groups_per_step=setting.groups_per_step,
                 validate_every=0,
                 validate_at_start=False,
-                keep_steps=None,
+                keep_steps=setting.keep_steps,
+                reuse=setting.reuse > 1,
             ),
             scheduler=self.scheduler,
             buffer=self.buffer,

@@ -68,7 +68,7 @@ def plan(  # noqa: PLR0913 - one parameter per option
         max_staleness=max_staleness,
         lengths=lengths,
     )
-    with bar(30, "simulated candidates") as advance:
+    with bar(40, "simulated candidates") as advance:
         result = make_plan(request, advance)
     typer.echo(format_plan(result))
     if output is not None:

@@ -79,6 +79,11 @@ CATALOGUE = {
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
         goal="under 0.25 s; GAE and GiGPO under 0.5 s",
     ),
+    "big_model": Benchmark(
+        run="benchmarks.big_model:run",
+        about="time and memory of loading and publishing up to a billion weights over two ranks, for each trainer",
+        goal="no rank more than one bucket above its share; seconds per byte within 1.25 of those of a quarter",
+    ),
     "layouts": Benchmark(
         run="benchmarks.layouts:run",
         about="layouts of backend megatron with the gradient of one process, in six families; needs megatron-core",
@@ -188,6 +193,21 @@ CATALOGUE = {
         run="benchmarks.queue:run",
         about="generation steps per virtual hour with a queue and 16 redundant groups, against static batching",
         goal="at least 3 times",
+    ),
+    "plan": Benchmark(
+        run="benchmarks.plan:run",
+        about="worst of predicted against real step times, and of the plan's choice against an exhaustive search",
+        goal="errors of 15 %, median 8 %; 5 % above the best of 200 candidates, found in 60 s",
+    ),
+    "reuse": Benchmark(
+        run="benchmarks.reuse:run",
+        about="sampled tokens until the demo answers 90 % of its held-out sums, with every group trained on twice",
+        goal="at most 0.7 times, two seeds",
+    ),
+    "adapt": Benchmark(
+        run="benchmarks.adapt:run",
+        about="steps per virtual hour with `rollout.adapt` while lengths triple, against the best fixed ratio",
+        goal="at least 0.95 times",
     ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",

@@ -32,7 +32,7 @@ def gains(example: Path, seeds: Sequence[int], *, control: str) -> dict[str, dic
         for seed in seeds:
             overrides = [f"seed={seed}", f"directory={folder}", f"name=seed-{seed}"]
             began = time.perf_counter()
-            model = _warm_start(example, overrides)
+            model = warm_start(example, overrides)
             results[f"seed {seed}"] = _learn(example, [*overrides, model], began)
             _print_result(f"seed {seed}", results)
             if seed == seeds[0]:
@@ -47,9 +47,9 @@ def smallest(results: dict[str, dict[str, Any]]) -> float:
     return min(numbers["gain"] for label, numbers in results.items() if label != "control")
 
 
-def _warm_start(example: Path, overrides: list[str]) -> str:
+def warm_start(example: Path, overrides: list[str]) -> str:
     """Run `roll sft`; returns the override that starts a run from its model."""
-    loaded = _load(example, overrides)
+    loaded = load_example(example, overrides)
     with redirect_stdout(sys.stderr):
         sft(loaded, overwrite=False)
     path = f"{loaded.run.directory}/{loaded.run.name}-sft/model"
@@ -58,7 +58,7 @@ def _warm_start(example: Path, overrides: list[str]) -> str:
 
 def _learn(example: Path, overrides: list[str], began: float) -> dict[str, Any]:
     """Run `roll train`; returns held-out accuracy before and after, and the seconds since `began`."""
-    loaded = _load(example, overrides)
+    loaded = load_example(example, overrides)
     with redirect_stdout(sys.stderr):
         commands.train(loaded, overwrite=False)
     lines = read_lines(Path(loaded.run.directory, loaded.run.name, "metrics.jsonl"))
@@ -68,7 +68,8 @@ def _learn(example: Path, overrides: list[str], began: float) -> dict[str, Any]:
     return {"before": round(before, 4), "after": round(after, 4), "gain": round(after - before, 4), "spent_s": spent_s}
 
 
-def _load(example: Path, overrides: list[str]) -> LoadedRun:
+def load_example(example: Path, overrides: list[str]) -> LoadedRun:
+    """The checked run of an example."""
     loaded = load(example, overrides)
     preflight(loaded)
     return loaded

@@ -143,7 +143,7 @@ async def _snapshots() -> list[Snapshot]:
 async def _consume(scheduler: Scheduler, num_groups: int = GROUPS_PER_TAKE) -> None:
     """Take complete groups as training does, and release their slots."""
     while True:
-        groups, _ = await scheduler.buffer.take(num_groups, step=0)
+        groups = (await scheduler.buffer.take(num_groups, step=0)).groups
         scheduler.forget(groups)
         await scheduler.buffer.release(num_groups)
 

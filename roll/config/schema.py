@@ -5,8 +5,7 @@ Validation is pure: it reads no environment variable, clock, device or file. `ro
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -36,64 +35,10 @@ from roll.config.roles import (
     check_placement,
     check_transport,
 )
+from roll.config.rollout import Rollout as Rollout
+from roll.config.rollout import check_adapt, check_reuse
 from roll.config.section import Section, SpecConfig
 from roll.config.sources import TaskSourceConfig, share_fault
-
-
-class Rollout(Section):
-    """Amount, length and sampling of generation, and how far it may run ahead of training."""
-
-    groups_per_step: int = Field(default=8, gt=0)
-    """Groups that each step trains on."""
-    group_size: int = Field(default=8, gt=0)
-    """Attempts per task; baselines are computed over a group."""
-    max_staleness: float = Field(default=0.0, ge=0)
-    """Most steps between the weights that sample a token and the step that trains on it; 0: synchronous."""
-    max_seq_len: int = Field(default=1024, gt=1)
-    """Most tokens per sequence, prompt and responses together."""
-    context_policy: Literal["stop", "drop_oldest"] = "stop"
-    """At `max_seq_len`, truncate the attempt, or continue in a new sequence without its oldest turns. The opening
-    messages of the environment are never dropped."""
-    segment_per: Literal["trajectory", "turn"] = "trajectory"
-    """Unit of a trained sequence: a trajectory, as long as each turn only appends to it, or each turn with all of its
-    context."""
-    max_new_tokens: int = Field(default=256, gt=0)
-    """Most tokens per response."""
-    max_turns: int | None = Field(default=None, gt=0)
-    """Most responses per trajectory, even if the environment allows more. None: the largest `max_turns` of the run's
-    environments, at least 32."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Divides the logits before sampling."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the smallest set of tokens with at least this probability; 1: all tokens."""
-    top_k: int = Field(default=0, ge=0)
-    """0 means all tokens."""
-    stop: tuple[str, ...] = ()
-    """Tokens that end a response, in addition to those of the template, the tokenizer and generation_config.json."""
-    max_retries: int = Field(default=2, ge=0)
-    """Retries of a failed attempt before its group is dropped and replaced."""
-    max_failed_groups: int = Field(default=16, ge=0)
-    """Consecutive dropped groups before the run stops: this many failures have a systematic cause."""
-    quarantine_after: int = Field(default=3, ge=0)
-    """Dropped groups of one task, with no complete one between them, before it is not drawn again; 0: no limit."""
-    max_filtered_groups: int = Field(default=256, ge=0)
-    """Consecutive filtered groups before the run stops: these tasks have nothing left to learn."""
-    redundant_groups: int = Field(default=0, ge=0)
-    """Extra groups in flight beyond those that staleness allows; the first to complete are trained on."""
-    redundant_siblings: int = Field(default=0, ge=0)
-    """Extra attempts per group beyond `group_size`; the first valid ones are trained on."""
-    concurrency: Annotated[int, Field(gt=0)] | Literal["adaptive"] | None = None
-    """Most requests in flight per generator; `adaptive` sets it by how often memory runs out. None: no limit."""
-    request_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without progress after which a request is sent to another generator, with its tokens. A generator on Ray
-    that does not respond for as long is killed and replaced."""
-    env_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds for each call of an environment, after which it has failed. None: no timeout."""
-
-    @property
-    def num_slots(self) -> int:
-        """Most groups in flight: admitted and not yet part of published weights."""
-        return math.floor((self.max_staleness + 1) * self.groups_per_step)
 
 
 class Rewards(Section):
@@ -254,7 +199,7 @@ class Run(Section):
     def shares_module(self) -> bool:
         """Whether trainer and generator are one module, which an optimizer step updates for both."""
         native = self.actor_infer.backend == "native" and self.actor_train.dtype == "float32"
-        return native and self.executor == "inline" and self.rollout.max_staleness == 0
+        return native and self.executor == "inline" and self.rollout.max_age == 0
 
     @property
     def reference_is_base(self) -> bool:
@@ -312,7 +257,9 @@ class Run(Section):
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
         check_dtypes(self.actor_train.dtype, self.actor_infer, self.actor_train.lora)
-        check_logprobs(self.actor_infer, self.algorithm, self.rollout.max_staleness)
+        check_logprobs(self.actor_infer, self.algorithm, self.rollout.staleness_bounds[1])
+        check_reuse(self.rollout, self.algorithm)
+        check_adapt(self.rollout, self.steps, deterministic=self.deterministic)
         if self.actor_train.lora is not None:
             parallel = getattr(self.actor_train, "parallel", None)
             check_lora(self.actor_train.lora, shape=self.model.shape, parallel=parallel, reference=self.reference)
@@ -370,7 +317,6 @@ class Run(Section):
     def _check_deterministic(self) -> Run:
         rollout, attempts = self.rollout, "otherwise timing decides which attempts are used"
         zeros = (
-            ("rollout.max_staleness", rollout.max_staleness, "above it timing decides which weights sample a token"),
             ("rollout.redundant_groups", rollout.redundant_groups, attempts),
             ("rollout.redundant_siblings", rollout.redundant_siblings, attempts),
             ("rewards.workers", self.rewards.workers, "with a timeout timing decides which scores there are"),
@@ -380,6 +326,12 @@ class Run(Section):
             for key, number, reason in zeros
             if number
         ]
+        if rollout.max_staleness > rollout.reuse - 1:
+            faults.insert(
+                0,
+                f" needs rollout.max_staleness {rollout.reuse - 1} (got {rollout.max_staleness}): above it timing "
+                f"decides which weights sample a token; set one of the two to {rollout.reuse - 1} or false",
+            )
         if rollout.env_timeout_s is not None:
             faults.append(": with rollout.env_timeout_s timing decides what fails; leave it out")
         if rollout.concurrency == "adaptive":

@@ -10,13 +10,14 @@ from roll.config.algorithm import Algorithm, Kl
 from roll.config.decoder import engine_of
 from roll.config.interrupt import InterruptConfig
 from roll.config.monitoring import MetricsConfig
-from roll.config.schema import Rollout, Run
+from roll.config.schema import Run
 from roll.config.section import SpecConfig
 from roll.config.turns import turn_warnings
 from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
 from roll.explain.placement import format_placement, placement_of
 from roll.explain.records import Explanation, Paragraph, Row, StepSize
+from roll.explain.rollout import oldest_age, redundancy_rows, sequence_rows, staleness_rows
 from roll.explain.tasks import responses_text, sampling_text, task_rows
 from roll.placement.architecture import read_values
 from roll.placement.facts import scored_by
@@ -55,7 +56,7 @@ def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
     blocks = [
         ("Run", _run(run)),
         ("One step", _step(run, step)),
-        ("Staleness", _staleness(step)),
+        ("Staleness", staleness_rows(run.rollout)),
         ("Devices", device_rows(run, cluster)),
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
@@ -129,8 +130,8 @@ def _step(run: Run, step: StepSize) -> list[tuple[str, str]]:
             f"{step.trajectories} = {step.groups} groups (tasks) x {step.attempts_per_group} attempts each",
         ),
         ("each attempt", f"at most {step.max_new_tokens} new tokens per response, {responses_text(run)}, {length}"),
-        *_sequences(rollout),
-        *_redundancy(rollout),
+        *sequence_rows(rollout),
+        *redundancy_rows(rollout),
         ("sampled from", sampling_text(rollout.temperature, rollout.top_p, rollout.top_k)),
         ("optimizer", f"{count(step.updates, 'step')} per batch; {_optimizer(run)}"),
         *_adapters(run),
@@ -152,30 +153,6 @@ def _adapters(run: Run) -> list[tuple[str, str]]:
     return [("adapters", f"rank {lora.rank} on {where}; only they are trained and published; {start}")]
 
 
-def _sequences(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    """How an attempt is split into trained sequences; no row for the defaults."""
-    if rollout.context_policy == "drop_oldest":
-        room = f"if fewer than {rollout.max_new_tokens} of {rollout.max_seq_len} tokens are left for a response"
-        yield "full context", f"{room}, the oldest turns are dropped, and the rest begins a new sequence"
-    if rollout.segment_per == "turn":
-        yield "sequences", "one per turn, with all of its context; baselines still count attempts"
-
-
-def _redundancy(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    """Extra generation and its concurrency; no row for the defaults."""
-    if rollout.redundant_groups:
-        more = f"{count(rollout.redundant_groups, 'extra group')} in flight"
-        yield "redundancy", f"{more}; the first to complete are trained on, which favours short responses"
-    if rollout.redundant_siblings:
-        started = f"{rollout.group_size + rollout.redundant_siblings} attempts per task are started"
-        first = f"the first {rollout.group_size} valid ones are trained on, which favours short responses"
-        yield "redundancy", f"{started}; {first}"
-    if rollout.concurrency == "adaptive":
-        yield "concurrency", "as many requests per generator as fit its memory"
-    elif rollout.concurrency is not None:
-        yield "concurrency", f"at most {count(rollout.concurrency, 'request')} per generator at once"
-
-
 def _optimizer(run: Run) -> str:
     optimizer = run.actor_train.optimizer
     warmup = f" after {optimizer.warmup_steps} warm-up steps" if optimizer.warmup_steps else ""
@@ -183,34 +160,6 @@ def _optimizer(run: Run) -> str:
     name = {"adamw": "AdamW", "sgd": "SGD"}.get(optimizer.kind, optimizer.kind)
     bound = "not clipped" if optimizer.max_grad_norm is None else f"clipped at {optimizer.max_grad_norm:g}"
     return f"{name}, learning rate {optimizer.lr:g}, {optimizer.schedule}{end}{warmup}, gradient norm {bound}"
-
-
-def _staleness(step: StepSize) -> list[tuple[str, str]]:
-    bound, num_groups = step.max_staleness, step.groups
-    return [
-        ("bound", f"max_staleness {bound:g}"),
-        ("in flight", f"floor(({bound:g} + 1) x {num_groups}) = {step.groups_in_flight} groups at once"),
-        ("meaning", _staleness_text(step.groups_in_flight, num_groups)),
-    ]
-
-
-def _staleness_text(num_slots: int, num_groups: int) -> str:
-    """Staleness of a batch of `num_groups` groups, with `num_slots` in flight."""
-    oldest = _max_age(num_slots, num_groups)
-    if oldest == 0:
-        return "synchronous: every token is sampled by the weights that are then trained"
-    updates = count(oldest, "update")
-    num_oldest = num_slots - oldest * num_groups
-    if num_oldest == num_groups:
-        return f"any group may be up to {updates} old when it is trained on"
-    some = "half" if 2 * num_oldest == num_groups else f"{num_oldest} of {num_groups}"
-    rest = "current" if oldest == 1 else "newer"
-    return f"at most {some} of the groups are {updates} old, the others are {rest}"
-
-
-def _max_age(num_slots: int, num_groups: int) -> int:
-    """Age of the oldest groups of a batch, in updates."""
-    return math.ceil(num_slots / num_groups) - 1
 
 
 def _policies(run: Run) -> Iterator[tuple[str, str]]:
@@ -264,7 +213,7 @@ def _kl(kl: Kl) -> str:
 
 def uncorrected(run: Run) -> str:
     """A warning if stale tokens are trained on without a correction; empty otherwise."""
-    oldest = _max_age(run.rollout.num_slots, run.rollout.groups_per_step)
+    oldest = oldest_age(run)
     if oldest == 0 or run.algorithm.correction is not None or run.algorithm.loss.kind in _CORRECTING:
         return ""
     age = f"up to {count(oldest, 'step')} old"
@@ -275,7 +224,7 @@ def _correction(run: Run) -> list[tuple[str, str]]:
     loss = run.algorithm.loss.kind
     if run.algorithm.correction is not None:
         return [("correction", f"loss x {describe('correction', run.algorithm.correction)}")]
-    if loss in _CORRECTING and _max_age(run.rollout.num_slots, run.rollout.groups_per_step):
+    if loss in _CORRECTING and oldest_age(run):
         return [("correction", f"only in the loss {loss}, which reads the sampler's logprobs")]
     return [("correction", warning)] if (warning := uncorrected(run)) else []
 

@@ -36,7 +36,9 @@ _DELETE_TRAINED_PROGRESS = """DELETE FROM progress WHERE EXISTS (SELECT 1 FROM s
     WHERE step_groups."group" = progress."group" AND step <= :step AND NOT rolled_back)"""
 """Surplus siblings leave progress behind. A rollback may continue it until a checkpoint contains the step."""
 _ROLL_BACK = "UPDATE step_groups SET rolled_back = 1 WHERE step > ?"
-_TRAINED = "step < :step AND stored AND NOT rolled_back"
+_TRAINED = """step < :step AND stored AND NOT rolled_back
+    AND "group" NOT IN (SELECT "group" FROM step_groups WHERE step >= :step AND NOT rolled_back)"""
+"""A group that is used in several steps stays until the last of them."""
 _FAILED = """stored AND status NOT IN ('finished', 'truncated')
     AND "group" < (SELECT MIN("group") FROM step_groups WHERE step >= :step AND NOT rolled_back)"""
 PRUNE = (

@@ -303,6 +303,17 @@ class SlotsReleased(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncRatioChanged(Event):
+    """After this step, generation may run further ahead of training, or less far."""
+
+    step: int
+    max_staleness: float
+    redundant_groups: int
+    reason: str
+    """What was measured, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationFinished(Event):
     """Held-out tasks were attempted with one version."""
 

@@ -75,9 +75,9 @@ class StoredTrajectory:
     versions: dict[int, int]
     """Number of its tokens by the version that sampled them."""
     step: int | None
-    """Step that trained on it; None if none did, or none that still counts."""
+    """Last step that trained on it; None if none did, or none that still counts."""
     rolled_back: bool
-    """A step trained on it, and a rollback undid that step."""
+    """Steps trained on it, and rollbacks undid all of them."""
     surplus: bool
     """Its group was complete without it."""
     trajectory: Trajectory | None

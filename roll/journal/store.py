@@ -280,8 +280,8 @@ _ENDS = """SELECT id, ended, NULL, versions, "group", sibling, status, reward, r
 _TRAJECTORY = 'id, "group", sibling, task, domain, ended, status, reward, tokens, progress_tokens, versions, surplus'
 _STEP = """(SELECT CASE WHEN rolled_back THEN -1 ELSE step END FROM step_groups
     WHERE step_groups."group" = trajectories."group" AND trajectories.id IN (SELECT value FROM json_each(attempts))
-    ORDER BY step_groups.id DESC LIMIT 1)"""
-"""Step that trained on the trajectory; -1 if it was rolled back."""
+    ORDER BY rolled_back, step_groups.id DESC LIMIT 1)"""
+"""Last step that trained on the trajectory; -1 if all of them were rolled back."""
 _OF_STEP = "id IN (SELECT value FROM step_groups, json_each(attempts) WHERE step = :step AND NOT rolled_back)"
 _CHUNK = '"group", sibling, attempt, turn, context, ids, logprobs, version'
 

@@ -47,6 +47,8 @@ class LoopSchedule:
     validate_at_start: bool
     keep_steps: int | None
     """Steps whose trajectories stay in the journal; None: all."""
+    reuse: bool = False
+    """Whether steps train on groups again, which a resumed run reads from the journal."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,16 +105,17 @@ class Loop:
 
     async def train(self, start: int) -> int:
         """One iteration is one step: one batch, one update, one version."""
-        meter, num_groups = self.meter, self.schedule.groups_per_step
+        meter = self.meter
         if start == 0 and self.schedule.validate_at_start:
             await self.validate(0)
             self.report(0, meter.flush())
         for step in range(start + 1, self.schedule.steps + 1):
             began = time.perf_counter()
             with meter("wait"):
-                groups, late = await self.buffer.take(num_groups, step - 1)  # oldest admitted first
-            self.scheduler.abandon(late)
-            meter.log(describe(groups, step=step, step_of=self.publishers.step_of))
+                taken = await self.buffer.take(self.schedule.groups_per_step, step - 1)
+            groups = taken.groups
+            self.scheduler.abandon(taken.late)
+            meter.log(describe(groups, step=step, step_of=self.publishers.step_of, num_reused=taken.num_reused))
             meter.log(compare(groups, self.buffer.ready()))
             self.journal.record(StepStarted(step=step, groups=tuple(group.id for group in groups)))
             meter.log(self.inspect(step, groups))
@@ -126,14 +129,14 @@ class Loop:
                 await self.learners.update(step, batch, meter)
             with meter("publish"):
                 await self.publishers.publish(step)  # a new version; attested
-            self.scheduler.forget(groups)
+            self.scheduler.forget(groups, taken.kept)
             last = step == self.schedule.steps or self.stopping()
             if _due(step, self.schedule.validate_every) or step == self.schedule.steps:
                 await self.validate(step)
             metrics = self.collect_metrics(step, began)
             if self.checkpointer.due(step) or last:
                 await self.checkpoint(step, metrics)
-            await self.buffer.release(num_groups + len(late))  # only now may fresher groups start
+            await self.buffer.release(len(taken.leaving) + len(taken.late))  # only now may fresher groups start
             self.journal.record(SlotsReleased(step=step))
             self.finish(step, _timed(metrics | meter.flush(), began))  # with the time of the checkpoint
             if last:
@@ -179,7 +182,8 @@ class Loop:
         """Report the step and prune old trajectories from the journal."""
         self.report(step, metrics)
         if self.schedule.keep_steps is not None:
-            self.journal.prune(step - self.schedule.keep_steps)
+            saved = max(self.checkpointer.checkpoints.steps(), default=step) if self.schedule.reuse else step
+            self.journal.prune(min(step - self.schedule.keep_steps, saved))
 
     def _account(self, step: int) -> None:
         """Record the tokens generated since the last call."""

@@ -6,7 +6,7 @@ A rollback is an event: what it undid is checked as if it had not happened, and 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from roll.journal.events import (
@@ -67,6 +67,10 @@ class RunBounds:
     """Most steps between the weights that sampled a token and the step that trains on it."""
     redundant_groups: int = 0
     redundant_siblings: int = 0
+    reuse: int = 1
+    """Most steps that train on a group."""
+    in_order: bool = True
+    """Whether groups are trained in the order of their admission."""
 
 
 class JournalChecks:
@@ -74,7 +78,8 @@ class JournalChecks:
 
     def __init__(self, bounds: RunBounds) -> None:
         self.bounds, self.outcomes = bounds, OutcomeTracker()
-        self.once = Invariant("groups are trained at most once", "groups")
+        times = "once" if bounds.reuse == 1 else f"{bounds.reuse} times"
+        self.once = Invariant(f"groups are trained at most {times}", "groups")
         self.settled = Invariant("groups are trained, or dropped with a reason", "groups")
         self.complete = Invariant("trained groups are complete", "groups")
         self.versions = Invariant("versions grow, and steps go back only by a rollback", "versions")
@@ -83,8 +88,8 @@ class JournalChecks:
         self.age = Invariant("trained tokens are within the staleness bound", "tokens")
         self.sampled = Invariant("tokens were sampled by published versions", "tokens")
         self.progress = Invariant("trained groups leave no progress behind", "groups")
-        self.step_of: dict[int, int] = {}
-        """Groups of steps that count, with their step."""
+        self.steps_of: dict[int, list[int]] = {}
+        """Groups of steps that count, with these steps."""
         self.publications: list[tuple[int, int]] = []
         """Event id and step of all publications."""
         self.admitted: dict[int, int] = {}
@@ -163,23 +168,26 @@ class JournalChecks:
             groups.add(chunk.group)
             self._check_version(chunk.version, len(chunk.ids), f"attempt {chunk.group}.{chunk.sibling}")
         saved = 0 if self.checkpoint is None else self.checkpoint.step
-        for group, step in self.step_of.items():
-            self.progress.check(group not in groups or step > saved, f"group {group} was trained in step {step}")
+        for group, steps in self.steps_of.items():
+            self.progress.check(
+                group not in groups or steps[0] > saved, f"group {group} was trained in step {steps[0]}"
+            )
 
     def finish(self) -> None:
         """Check what is known only after the last event and trajectory."""
         size = self.bounds.group_size
-        for group, step in self.step_of.items():
+        for group, steps in self.steps_of.items():
             siblings = self._siblings.get(group, [])
             whole = len(siblings) == len(set(siblings)) == size
             self.complete.check(
-                whole, f"step {step}: group {group} has {len(siblings)} of {size} attempts ({sorted(siblings)})"
+                whole, f"step {steps[-1]}: group {group} has {len(siblings)} of {size} attempts ({sorted(siblings)})"
             )
         waiting = sorted(group for group in self.admitted if self._waiting(group))
         if self.ended is not None and self.ended.reason == "finished":
             lost = waiting[: max(0, len(waiting) - self.bounds.redundant_groups)]
-        else:  # groups leave in order of admission, so none is left behind
-            last = -1 if self.bounds.redundant_groups else max(self.step_of, default=-1)
+        else:  # groups that leave in order of admission leave none behind
+            ordered = self.bounds.in_order and not self.bounds.redundant_groups
+            last = max(self.steps_of, default=-1) if ordered else -1
             lost = [group for group in waiting if group < last]
         for group in self.admitted:
             self.settled.check(group not in lost, f"group {group} was neither trained nor dropped")
@@ -190,12 +198,12 @@ class JournalChecks:
         return self.publications[index - 1][1] if index else -1
 
     def _waiting(self, group: int) -> bool:
-        return group not in self.step_of and self.outcomes.outcome_of(group) is SampleOutcome.WAITING
+        return group not in self.steps_of and self.outcomes.outcome_of(group) is SampleOutcome.WAITING
 
     def _drop(self, group: int, reason: str) -> None:
         self.settled.require(bool(reason), f"group {group} was dropped without a reason")
         self.settled.require(group in self.admitted, f"group {group} was dropped and never admitted")
-        self.once.require(group not in self.step_of, f"group {group} was dropped after a step had trained on it")
+        self.once.require(group not in self.steps_of, f"group {group} was dropped after a step had trained on it")
 
     def _start(self, event: StepStarted) -> None:
         step, number = event.step, len(event.groups)
@@ -205,14 +213,15 @@ class JournalChecks:
         self.complete.require(number == needed, f"step {step} has {number} of {needed} groups")
         self.started = step
         for group in event.groups:
-            before, outcome = self.step_of.get(group), self.outcomes.outcome_of(group)
-            self.once.check(before is None, f"group {group} was trained in step {before} and in step {step}")
+            before, outcome = self.steps_of.get(group, []), self.outcomes.outcome_of(group)
+            again = len(before) < self.bounds.reuse and step not in before
+            self.once.check(again, f"group {group} was trained in step {_list(before)} and in step {step}")
             self.settled.require(group in self.admitted, f"step {step}: group {group} was never admitted")
             self.settled.require(outcome not in _DROPPED, f"step {step}: group {group} had been dropped ({outcome})")
             self.complete.require(
                 self.outcomes.ended_at(group) is not None, f"step {step}: group {group} was not complete"
             )
-            self.step_of[group] = step
+            self.steps_of[group] = [*before, step]
 
     def _publish(self, id: int, event: WeightsPublished) -> None:
         policy, version, step = _policy_of(event), event.version, event.step
@@ -230,7 +239,8 @@ class JournalChecks:
         self.rolled_back = True
         self.started, self._trained = to_step, min(self._trained, to_step)
         self._published = {policy: (version, min(step, to_step)) for policy, (version, step) in self._published.items()}
-        self.step_of = {group: step for group, step in self.step_of.items() if step <= to_step}
+        counting = {group: [step for step in steps if step <= to_step] for group, steps in self.steps_of.items()}
+        self.steps_of = {group: steps for group, steps in counting.items() if steps}
         if self.checkpoint is not None and self.checkpoint.step > to_step:
             self.checkpoint = None
 
@@ -259,20 +269,25 @@ class JournalChecks:
         self._siblings.setdefault(stored.group, []).append(stored.sibling)
         scored = stored.status.valid and stored.reward is not None
         self.complete.require(scored, f"step {step}: {name} has status {stored.status} and reward {stored.reward}")
-        of = self.step_of.get(stored.group)
-        self.once.require(of == step, f"{name} is recorded for step {step}, its group for step {of}")
+        steps = self.steps_of.get(stored.group, [])
+        self.once.require(step in steps[-1:], f"{name} is recorded for step {step}, its group for step {_list(steps)}")
         for version, num_tokens in stored.versions.items():
             void = version in self.outcomes.void
             self.sampled.require(
                 not void, f"step {step}: {name} has tokens of version {version}, which a rollback made void", num_tokens
             )
             if (sampled := self.outcomes.step_of.get(version)) is not None:
-                age = step - 1 - sampled
-                within = void or 0 <= age <= self.bounds.max_age
-                self.age.check(within, f"step {step}: {name} has tokens {age} steps old", num_tokens)
+                for use in steps:
+                    age = use - 1 - sampled
+                    within = void or 0 <= age <= self.bounds.max_age
+                    self.age.check(within, f"step {use}: {name} has tokens {age} steps old", num_tokens)
 
     def _stage(self) -> str:
         return f"step {self.started} was taken, {self._trained} trained, {self.published_step} published"
+
+
+def _list(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps)) or "None"
 
 
 def _policy_of(event: WeightsPublished) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.journal.events import (
+    AsyncRatioChanged,
     ControllerRestarted,
     Event,
     HackSuspected,
@@ -78,7 +79,7 @@ class Ledger:
     groups: OutcomeCounts
     publications: PublicationSummary
     staleness: dict[int, int]
-    """Trained tokens by the number of steps between their weights and the step that trained on them."""
+    """Trained tokens by the number of steps between their weights and the step that trained on them, once per step."""
     profiles: dict[SampleOutcome, OutcomeProfile]
     """By outcome, for ended attempts."""
     uncounted: int
@@ -90,6 +91,8 @@ class Ledger:
     """Problems that the metrics of such steps show."""
     quarantined: tuple[TaskQuarantined, ...]
     """Tasks that are not drawn any more."""
+    ratio_changes: tuple[AsyncRatioChanged, ...]
+    """Changes of staleness or redundancy after steps that were not rolled back."""
     restarts: tuple[ControllerRestarted, ...]
     """Restarts of the controller by a supervisor."""
 
@@ -160,6 +163,7 @@ class _LedgerBuilder:
     hacks: list[HackSuspected] = field(default_factory=list[HackSuspected])
     problems: ProblemList = field(default_factory=ProblemList)
     quarantined: dict[tuple[str, int], TaskQuarantined] = field(default_factory=dict[tuple[str, int], TaskQuarantined])
+    ratio_changes: list[AsyncRatioChanged] = field(default_factory=list[AsyncRatioChanged])
     restarts: list[ControllerRestarted] = field(default_factory=list[ControllerRestarted])
 
     def apply(self, entry: JournalEntry[Event]) -> None:
@@ -199,6 +203,9 @@ class _LedgerBuilder:
                 self.hacks.append(event)
             case RolledBack():
                 self.hacks = [each for each in self.hacks if each.step <= event.to_step]
+                self.ratio_changes = [each for each in self.ratio_changes if each.step <= event.to_step]
+            case AsyncRatioChanged():
+                self.ratio_changes.append(event)
             case TaskQuarantined():
                 self.quarantined[event.source, event.index] = event
             case ControllerRestarted():
@@ -217,10 +224,16 @@ class _LedgerBuilder:
             for owner, num_tokens in self._split_tokens(stored, outcome, replaced=replaced):
                 self.tokens[owner] += num_tokens
             if outcome is SampleOutcome.TRAINED and stored.step is not None:
-                for version, num_tokens in stored.versions.items():
-                    if version in self.groups.step_of:  # in a damaged journal it may be missing
-                        staleness = stored.step - 1 - self.groups.step_of[version]
-                        self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
+                self._count_staleness(stored)
+
+    def _count_staleness(self, stored: StoredTrajectory) -> None:
+        """Count the tokens once per step that trained on them."""
+        for version, num_tokens in stored.versions.items():
+            if version not in self.groups.step_of:  # in a damaged journal it may be missing
+                continue
+            for step in self.groups.steps_of(stored.group):
+                staleness = step - 1 - self.groups.step_of[version]
+                self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
     def add_progress(self, chunks: Iterable[Chunk]) -> None:
         """Count unfinished replies, and the remains of aborted attempts that no event in `aborted` counts."""
@@ -254,6 +267,7 @@ class _LedgerBuilder:
             hacks=tuple(self.hacks),
             problems=tuple(self.problems.problems()),
             quarantined=tuple(self.quarantined.values()),
+            ratio_changes=tuple(self.ratio_changes),
             restarts=tuple(self.restarts),
             tokens=_counts(self.num_generated + uncounted, self.tokens),
             trajectories=_counts(self.num_ended, self.trajectories),

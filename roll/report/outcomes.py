@@ -29,7 +29,7 @@ class SampleOutcome(StrEnum):
 
     TRAINED = "trained"
     REFUSED = "refused"
-    """All updates of its step were refused as not finite."""
+    """All updates of its steps were refused as not finite."""
     FILTERED = "filtered"
     FAILED = "failed"
     """The attempt failed, or another attempt of its group did."""
@@ -50,8 +50,8 @@ class _GroupState:
     """Id of the event that decided the outcome."""
     ready: int = 0
     """Id of the event that made it complete."""
-    step: int | None = None
-    """Step that trains on it."""
+    steps: list[int] = field(default_factory=list[int])
+    """Steps that train on it."""
 
 
 _OUTCOMES: dict[type[Event], SampleOutcome] = {
@@ -91,7 +91,7 @@ class OutcomeTracker:
                 self._group(group).ready = entry.id
             case StepStarted(step=step, groups=groups):
                 for group in groups:
-                    self._group(group).step = step
+                    self._group(group).steps.append(step)
             case WeightsUpdated(step=step, refused=refused):
                 self._updated[step] = self._updated.get(step, False) or not refused
             case WeightsPublished(version=version, step=step):
@@ -106,14 +106,20 @@ class OutcomeTracker:
         state = self._groups.get(group)
         if state is None:
             return SampleOutcome.WAITING
-        if state.outcome is not SampleOutcome.WAITING or state.step not in self._updated:
+        updated = [self._updated[step] for step in state.steps if step in self._updated]
+        if state.outcome is not SampleOutcome.WAITING or not updated:
             return state.outcome
-        return SampleOutcome.TRAINED if self._updated[state.step] else SampleOutcome.REFUSED
+        return SampleOutcome.TRAINED if any(updated) else SampleOutcome.REFUSED
+
+    def steps_of(self, group: int) -> list[int]:
+        """Steps that train on this group, as far as no rollback undid them."""
+        state = self._groups.get(group)
+        return [] if state is None else state.steps
 
     def running(self, group: int) -> bool:
         """Whether attempts of this group still run."""
         state = self._groups.get(group)
-        return state is None or (state.outcome is SampleOutcome.WAITING and state.step is None and not state.ready)
+        return state is None or (state.outcome is SampleOutcome.WAITING and not state.steps and not state.ready)
 
     def ended_at(self, group: int) -> int | None:
         """Id of the event after which no attempt of this group runs, and the rest of them is aborted."""
@@ -136,8 +142,7 @@ class OutcomeTracker:
         self.void |= void
         self._updated = {step: applied for step, applied in self._updated.items() if step <= to_step}
         for group in self._groups.values():
-            if group.step is not None and group.step > to_step:
-                group.step = None
+            group.steps = [step for step in group.steps if step <= to_step]
             if group.birth in void:
                 group.outcome = SampleOutcome.STALE
             elif since is not None and group.decided > since:

@@ -19,6 +19,8 @@ def format_report(ledger: Ledger, directory: Path = Path("RUN")) -> str:
     parts = [_time(ledger.time), _outcomes(ledger), _publications(ledger), _staleness(ledger), _profiles(ledger)]
     if ledger.restarts:
         parts.append(f"restart {event.number} after {event.seconds:.1f} s: {event.cause}" for event in ledger.restarts)
+    if ledger.ratio_changes:
+        parts.append(f"after step {event.step}: {event.reason}" for event in ledger.ratio_changes)
     if ledger.quarantined:
         parts.append(_quarantined(ledger))
     if ledger.problems:

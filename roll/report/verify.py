@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -54,9 +53,11 @@ def verify(directory: Path, overrides: Sequence[str] = ()) -> Verification:
     bounds = RunBounds(
         groups_per_step=rollout.groups_per_step,
         group_size=rollout.group_size,
-        max_age=math.ceil(rollout.max_staleness),
-        redundant_groups=rollout.redundant_groups,
+        max_age=rollout.max_age,
+        redundant_groups=rollout.redundancy_bounds[1],
         redundant_siblings=rollout.redundant_siblings,
+        reuse=rollout.reuse,
+        in_order=rollout.priority == "age",
     )
     return verify_journal(directory, bounds)
 

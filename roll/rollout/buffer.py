@@ -6,18 +6,28 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from roll.rollout.selection import Priority, Selection, Slot, by_priority, choose_kept, in_order
 from roll.serving.policies import ServedVersion
 from roll.types import Group
 
 
-@dataclass(slots=True)
-class _Slot:
-    """A slot and the group that holds it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGroups:
+    """The groups of one step."""
 
-    born: int
-    """Step of the weights served at its admission."""
-    group: Group | None = None
-    """None until the group is complete."""
+    groups: Sequence[Group]
+    """Those that are trained for the first time come last."""
+    num_reused: int
+    """How many of them an earlier step has trained on."""
+    late: Sequence[int]
+    """Tickets of groups that can no longer be trained on."""
+    kept: frozenset[int]
+    """Tickets of groups that the next step trains on again."""
+
+    @property
+    def leaving(self) -> list[Group]:
+        """Groups that this step trains for the last time."""
+        return [group for group in self.groups if group.id not in self.kept]
 
 
 class Buffer:
@@ -29,9 +39,12 @@ class Buffer:
     and it is trained at step v + ceil(s) at the latest. Leaving in order of completion instead would let one slow
     group age without bound.
 
-    With r more `redundant` slots, a step takes the groups that complete first, preferring those admitted at older
-    weights. A group that is `max_age` steps old and not taken is late: it can no longer be trained on. There are never
-    more than r late groups per step; `take` waits for any others.
+    With `reuse` = k, n / k groups per step are new and the others were trained on by the step before. A kept group
+    keeps its slot. `num_slots` then allows a first use k - 1 steps before `max_age`, the greatest age of any use.
+
+    With r more `redundant` slots, or a `priority` other than age, a step takes the groups that come first by priority,
+    as `selection` describes. A group that cannot wait and is not taken is late: it can no longer be trained on. There
+    are never more than r late groups per step; `take` waits for any others.
 
         admit()        waits for a free slot                  woken by release(), drop()
         put(group)     never waits
@@ -40,24 +53,51 @@ class Buffer:
         release(n)     never waits
     """
 
-    def __init__(self, *, num_slots: int, first_ticket: int = 0, redundant: int = 0, max_age: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        first_ticket: int = 0,
+        redundant: int = 0,
+        max_age: int = 0,
+        reuse: int = 1,
+        priority: Priority = "age",
+    ) -> None:
         self.num_slots = self._free = num_slots + redundant
         """All slots, redundant ones included."""
-        self._redundant, self._max_age = redundant, max_age
-        self._slots: dict[int, _Slot] = {}  # by ticket, in order of admission
+        self._redundant, self._reuse, self._priority = redundant, reuse, priority
+        self._in_order = redundant == 0 and priority == "age"
+        self._max_first_age = max(0, max_age - (reuse - 1))
+        self._slots: dict[int, Slot] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket
         self._freed, self._filled = asyncio.Event(), asyncio.Event()
+
+    def resize(self, *, num_slots: int, redundant: int) -> None:
+        """Change the number of slots, with `redundant` ones on top; groups in flight keep theirs.
+
+        The buffer must be built with its greatest size, which bounds staleness whatever the size is now.
+        """
+        self._free += num_slots + redundant - self.num_slots
+        self.num_slots, self._redundant = num_slots + redundant, redundant
+        self._freed.set()
+        self._filled.set()
 
     @property
     def num_free(self) -> int:
         """Number of free slots."""
         return self._free
 
-    def restore(self, ticket: int, born: int) -> None:
-        """Give a group of an earlier process its slot back; oldest first, and before any admission."""
-        assert self._free > 0 and all(ticket > other for other in self._slots), "restored out of order"
+    def restore(self, ticket: int, born: int, *, group: Group | None = None, uses: int = 0) -> None:
+        """Give a group of an earlier process its slot back; oldest first, and before any admission.
+
+        `uses` steps have trained on its `group`.
+
+        With fewer slots than the earlier process had, the next admissions wait longer.
+        """
+        of_kind = [slot for slot in self._slots.values() if (slot.uses > 0) == (uses > 0)]
+        assert all(ticket > slot.ticket for slot in of_kind), "restored out of order"
         self._free -= 1
-        self._slots[ticket] = _Slot(born)
+        self._slots[ticket] = Slot(ticket, born, group, uses)
         self._next_ticket = max(self._next_ticket, ticket + 1)
 
     async def admit(self, serving: Callable[[], ServedVersion]) -> tuple[int, ServedVersion]:
@@ -68,7 +108,7 @@ class Buffer:
         ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._free -= 1
         birth = serving()
-        self._slots[ticket] = _Slot(birth.step)
+        self._slots[ticket] = Slot(ticket, birth.step)
         return ticket, birth
 
     async def put(self, group: Group) -> None:
@@ -84,19 +124,29 @@ class Buffer:
         self._freed.set()
         self._filled.set()
 
-    async def take(self, num_groups: int, step: int) -> tuple[list[Group], list[int]]:
-        """The groups of the step after `step` finished ones, and the tickets of groups that are late.
+    async def take(self, num_groups: int, step: int) -> StepGroups:
+        """The groups of the step after `step` finished ones.
 
-        The slots of both stay taken until `release`: a group admitted before the step's weights are served would start
-        too old.
+        The slots of all of them and of late ones stay taken until `release`: a group admitted before the step's weights
+        are served would start too old.
         """
-        while (choice := self._choose(num_groups, step)) is None:
+        while (selection := self._select(num_groups, step)) is None:
             self._filled.clear()
             await self._filled.wait()
-        groups, late = choice
-        for ticket in (*(group.id for group in groups), *late):
-            del self._slots[ticket]
-        return groups, late
+        reused = [slot for slot in self._slots.values() if slot.uses > 0]
+        taken = [*reused, *selection.taken]
+        for slot in taken:
+            slot.uses += 1
+        kept = {slot.ticket for slot in choose_kept(taken, num_groups - num_groups // self._reuse, self._reuse)}
+        for slot in (*taken, *selection.late):
+            if slot.ticket not in kept:
+                del self._slots[slot.ticket]
+        return StepGroups(
+            groups=[slot.group for slot in taken if slot.group is not None],
+            num_reused=len(reused),
+            late=[slot.ticket for slot in selection.late],
+            kept=frozenset(kept),
+        )
 
     async def release(self, num_slots: int) -> None:
         self._free += num_slots
@@ -105,20 +155,16 @@ class Buffer:
     def ready(self) -> list[Group]:
         """Complete groups that no step has taken yet."""
         slots = list(self._slots.values())  # a copy: warnings are written in another thread
-        return [slot.group for slot in slots if slot.group is not None]
+        return [slot.group for slot in slots if slot.group is not None and slot.uses == 0]
 
-    def _choose(self, num_groups: int, step: int) -> tuple[list[Group], list[int]] | None:
-        """Groups that a step may take now and tickets that are late; None if the step must wait."""
-        if self._redundant == 0:
-            oldest = _complete(list(self._slots.values())[:num_groups])
-            return (oldest, []) if len(oldest) == num_groups else None
-        groups = _complete(sorted(self._slots.values(), key=lambda slot: slot.born))[:num_groups]
-        chosen = {group.id for group in groups}
-        late = [
-            ticket for ticket, slot in self._slots.items() if ticket not in chosen and step - slot.born >= self._max_age
-        ]
-        return (groups, late) if len(groups) == num_groups and len(late) <= self._redundant else None
-
-
-def _complete(slots: Sequence[_Slot]) -> list[Group]:
-    return [slot.group for slot in slots if slot.group is not None]
+    def _select(self, num_groups: int, step: int) -> Selection | None:
+        """New groups that a step may take now; None if it must wait."""
+        new = [slot for slot in self._slots.values() if slot.uses == 0]
+        num_needed = num_groups - (len(self._slots) - len(new))
+        if self._in_order:
+            return in_order(new, num_needed)
+        lives = {slot.ticket: max(0, self._max_first_age - (step - slot.born)) for slot in new}
+        per_step = num_groups // self._reuse
+        return by_priority(
+            new, num_needed, lives, per_step=per_step, redundant=self._redundant, priority=self._priority
+        )

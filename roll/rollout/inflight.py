@@ -35,6 +35,8 @@ class InflightGroup:
     """Saved attempts by sibling."""
     observed: bool = False
     """Whether the mixture has already observed its rewards."""
+    uses: int = 0
+    """Finished steps that trained on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class InflightGroupState:
     """The version served at its admission."""
     draw: DrawState
     observed: bool
+    uses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

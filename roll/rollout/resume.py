@@ -93,7 +93,7 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader, *, ex
     for entry in () if exact else journal.events(TaskQuarantined):
         mixture.quarantine(entry.event.source, entry.event.index)
     groups = [
-        replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys()))
+        replace(group, attempts=_saved_attempts(ticket, journal, step_of.keys(), trained=group.uses > 0))
         for ticket, group in replay.groups.items()
     ]
     return ResumeState(
@@ -132,6 +132,7 @@ class _Replay:
                 birth=self._served(each.birth),
                 draw=_recall(mixture, each.draw),
                 observed=each.observed,
+                uses=each.uses,
             )
             for each in saved.groups
         }
@@ -180,13 +181,18 @@ def _recall(mixture: Mixture, draw: DrawState) -> Draw:
     return mixture.recall(draw.source, index=draw.index, attempt=draw.attempt, returned=draw.returned)
 
 
-def _saved_attempts(ticket: int, journal: Reader, valid: Container[int]) -> dict[int, SavedAttempt]:
-    """The usable part of a group's attempts, by sibling. `valid` are the versions whose tokens count."""
+def _saved_attempts(ticket: int, journal: Reader, valid: Container[int], *, trained: bool) -> dict[int, SavedAttempt]:
+    """The usable part of a group's attempts, by sibling. `valid` are the versions whose tokens count.
+
+    Of a group that was `trained` on, only the attempts that were: it must be the same group the next time.
+    """
     attempts: dict[int, SavedAttempt] = {}
     for stored in journal.trajectories(TrajectoryQuery(group=ticket)):
+        if trained and (stored.surplus or stored.trajectory is None or not stored.status.valid):
+            continue
         attempts[stored.sibling] = _add_stored(attempts.get(stored.sibling, SavedAttempt()), stored, valid)
     chunks: dict[int, list[Chunk]] = {}
-    for chunk in journal.progress(ticket):
+    for chunk in () if trained else journal.progress(ticket):
         chunks.setdefault(chunk.sibling, []).append(chunk)
     for sibling, parts in chunks.items():
         attempts[sibling] = replace(attempts.get(sibling, SavedAttempt()), turns=_turns_of_chunks(parts, valid))

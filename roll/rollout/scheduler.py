@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -56,6 +56,10 @@ class SchedulerConfig:
     """Groups admitted beyond the slots; those that complete first are trained."""
     redundant_siblings: int = 0
     """Attempts per group beyond its size; the first valid ones are trained."""
+    reuse: int = 1
+    """Most steps that train on a group."""
+    num_kept: int = 0
+    """Groups of every step that the next one trains on again."""
     in_order: bool = False
     """Whether groups are completed or replaced in the order of their admission, so that timing decides no draw."""
     seed: int
@@ -97,11 +101,14 @@ class Scheduler:
     async def run(self, num_groups: int, inflight: Sequence[InflightGroup] = ()) -> None:
         """Continue the groups of an earlier process, then admit new ones as slots allow.
 
-        Admits until `num_groups` groups are complete; replaced groups do not count.
+        Admits until steps can train on `num_groups` groups, each counted once per use; replaced groups do not count.
         """
-        num_missing = num_groups + self.config.redundant_groups - len(inflight)
+        kept = [group for group in inflight if self._restore_kept(group)]
+        new = [group for group in inflight if group.uses == 0]
+        num_missing = num_groups // self.config.reuse + self.config.num_kept - len(kept)
+        num_missing += self.config.redundant_groups - len(new)
         async with asyncio.TaskGroup() as tasks:
-            for group in inflight:
+            for group in new:
                 self.buffer.restore(group.ticket, group.birth.step)
                 self._start(tasks, group)
             while True:
@@ -115,10 +122,12 @@ class Scheduler:
                 await self._replaced.acquire()
                 num_missing = 1
 
-    def forget(self, groups: Iterable[Group]) -> None:
-        """Drop groups that are part of published weights; a resumed run does not attempt them again."""
+    def forget(self, groups: Iterable[Group], kept: Container[int] = ()) -> None:
+        """Drop groups that are part of published weights; a resumed run trains on those in `kept` again."""
         for group in groups:
-            del self._inflight[group.id]
+            inflight = self._inflight.pop(group.id)
+            if group.id in kept:
+                self._inflight[group.id] = replace(inflight, uses=inflight.uses + 1)
 
     def abandon(self, tickets: Iterable[int]) -> None:
         """Stop groups that are too old to be trained on; their tasks are drawn again before any other."""
@@ -139,9 +148,13 @@ class Scheduler:
             returned=tuple(map(draw_state, self.returned)),
             groups=tuple(
                 InflightGroupState(
-                    ticket=each.ticket, birth=each.birth.version, draw=draw_state(each.draw), observed=each.observed
+                    ticket=each.ticket,
+                    birth=each.birth.version,
+                    draw=draw_state(each.draw),
+                    observed=each.observed,
+                    uses=each.uses,
                 )
-                for each in self._inflight.values()
+                for _, each in sorted(self._inflight.items())
             ),
         )
 
@@ -156,6 +169,20 @@ class Scheduler:
         self.failures.clear()
         self.num_filtered = self.num_stale = 0
         return counts
+
+    def _restore_kept(self, inflight: InflightGroup) -> bool:
+        """Restore a group that a step has trained on, for its next use; False if it has none.
+
+        A group with pruned tokens, or with as many uses as a lower `reuse` allows, is replaced by a new one.
+        """
+        trajectories = [each.trajectory for _, each in sorted(inflight.attempts.items())]
+        complete = [trajectory for trajectory in trajectories if trajectory is not None]
+        if not 0 < inflight.uses < self.config.reuse or len(complete) != self.config.group_size:
+            return False
+        group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(complete))
+        self.buffer.restore(inflight.ticket, inflight.birth.step, group=group, uses=inflight.uses)
+        self._inflight[inflight.ticket] = inflight
+        return True
 
     def _start(self, tasks: asyncio.TaskGroup, inflight: InflightGroup) -> None:
         self._inflight[inflight.ticket] = inflight

@@ -18,8 +18,13 @@ _RESERVED = frozenset({"mean", "std", "model", "masked", "spans"})
 """Names below `reward/` that the run itself logs; a score part with such a name is logged as `reward/part/<name>`."""
 
 
-def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) -> dict[str, float]:
-    """Rewards, lengths and staleness of what `step` trains on; staleness counts the steps since a token's weights."""
+def describe(
+    groups: Sequence[Group], *, step: int, step_of: Mapping[int, int], num_reused: int = 0
+) -> dict[str, float]:
+    """Rewards, lengths and staleness of what `step` trains on; staleness counts the steps since a token's weights.
+
+    The first `num_reused` groups were trained on by earlier steps, and their tokens were counted there.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = np.array([trajectory.reward for trajectory in trajectories])
     lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
@@ -34,7 +39,10 @@ def describe(groups: Sequence[Group], *, step: int, step_of: Mapping[int, int]) 
         "staleness/mean": sum(age * count for age, count in ages.items()) / num_tokens,
         "staleness/max": float(max(ages)),
         **{f"staleness/{age}": count / num_tokens for age, count in sorted(ages.items())},
-        "tokens/generated": float(lengths.sum()),
+        "tokens/generated": float(
+            sum(each.num_sampled for group in groups[num_reused:] for each in group.trajectories)
+        ),
+        **({"reuse/groups": float(num_reused)} if num_reused else {}),
         **_by_domain(trajectories, rewards.tolist()),
         **_by_groups(groups),
     }

@@ -22,6 +22,30 @@ class GenerationCounts:
     """Requests sent to another generator."""
 
 
+class IdleTime:
+    """Seconds in which generators had no request."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+        """By rank of the idle generators."""
+        self._seconds = 0.0
+
+    def set(self, rank: int, *, idle: bool, now: float) -> None:
+        """From now on this generator is idle, or is not."""
+        began = self._since.pop(rank, None)
+        if began is not None:
+            self._seconds += now - began
+        if idle:
+            self._since[rank] = now
+
+    def drain(self, now: float) -> float:
+        """Idle seconds of all generators since the last call."""
+        for rank in list(self._since):
+            self.set(rank, idle=True, now=now)
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
 class IdleReasons:
     """Numbers of attempts that wait for environments and for rewards."""
 

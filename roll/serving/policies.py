@@ -47,6 +47,13 @@ class Routers:
             total.update({state: number for state, number in counts.items() if not state.startswith("waiting for ")})
         return dict(total)
 
+    def drain_idle_s(self, now: float) -> float:
+        """Mean seconds per generator without any request, since the last call."""
+        routers = self.by_policy.values()
+        return sum(router.idle_time.drain(now) for router in routers) / sum(
+            len(router.balancer.num_requests) for router in routers
+        )
+
     @property
     def counts(self) -> GenerationCounts:
         """The sum over all policies."""

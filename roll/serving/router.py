@@ -18,7 +18,7 @@ from roll.engines.base import Generator, HasStatistics, Output, Request
 from roll.errors import EngineFailed, RunStopped, WorkerDied
 from roll.journal.records import IDLE
 from roll.journal.store import Activity
-from roll.serving.counts import GenerationCounts, IdleReasons
+from roll.serving.counts import GenerationCounts, IdleReasons, IdleTime
 from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, VersionRows
 from roll.serving.liveness import Liveness
 from roll.types import Finish
@@ -72,7 +72,7 @@ class Router:
         """Nothing is dispatched before the first `release`, which sets the served version."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self.counts, self.idle_reasons = GenerationCounts(), idle_reasons or IdleReasons()
-        self._recording_soon = False
+        self._recording_soon, self.idle_time = False, IdleTime()
         self.shutting_down = False
         """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
         self._activities: Sequence[Activity] = ()
@@ -355,13 +355,12 @@ class Router:
 
     def _record_activity(self, rank: int) -> None:
         """Record what this generator does now."""
+        busy = bool(self.balancer.num_requests[rank])
+        self.idle_time.set(rank, idle=not busy, now=asyncio.get_running_loop().time())
         if not self._activities:
             return
-        if self.balancer.num_requests[rank]:
-            activity = "generate"
-        else:
-            activity = IDLE + ("version change" if self._held else self.idle_reasons.reason())
-        self._activities[rank].enter(activity)
+        reason = "version change" if self._held else self.idle_reasons.reason()
+        self._activities[rank].enter("generate" if busy else IDLE + reason)
 
     def _record_idle_soon(self) -> None:
         """Record idle reasons once per pass of the event loop, however often they change in it."""

@@ -77,7 +77,8 @@ _ADD_STEPS = """UPDATE samples SET rolled_back = s.rolled_back,
     step = CASE WHEN s.rolled_back THEN NULL ELSE s.step END,
     staleness = CASE WHEN s.rolled_back THEN NULL ELSE
         s.step - 1 - (SELECT versions.step FROM versions WHERE version = oldest) END
-    FROM (SELECT value, step, rolled_back, MAX(step_groups.id) FROM journal.step_groups, json_each(attempts)
+    FROM (SELECT value, step, rolled_back, MAX(step_groups.id - (rolled_back << 40))
+          FROM journal.step_groups, json_each(attempts)
           WHERE step_groups.id > ? GROUP BY value) AS s WHERE samples.id = s.value"""
 _ADD_ADVANTAGES = """UPDATE samples SET advantage = a.mean
     FROM (SELECT CAST(g.key AS INTEGER) AS "group", CAST(s.key AS INTEGER) AS sibling, s.value AS mean,
@@ -91,6 +92,11 @@ _SET_OUTCOMES = """UPDATE samples SET outcome = CASE
         WHEN g.outcome IN ('trained', 'refused') AND samples.step IS NULL THEN 'stale' ELSE g.outcome END
     FROM groups AS g WHERE samples."group" = g.id AND status IN ('finished', 'truncated')"""
 _UNDO_STEPS = """UPDATE samples SET rolled_back = 1, step = NULL, staleness = NULL, advantage = NULL WHERE step > ?"""
+_FIRST_UNDONE = """SELECT MIN(id) FROM journal.step_groups
+    WHERE "group" IN (SELECT "group" FROM journal.step_groups WHERE step > ?)"""
+"""An earlier step that trained on the same group counts again."""
+_UNDO_GROUPS = """UPDATE groups SET step = (SELECT MAX(s.step) FROM journal.step_groups AS s
+    WHERE s."group" = groups.id AND s.step <= ? AND NOT s.rolled_back) WHERE step > ?"""
 _ADD_EVENTS = """INSERT INTO events SELECT id, time, kind, step, version, "group" FROM journal.events
     WHERE id > ? AND id <= ?"""
 _EVENTS = "SELECT id, time, kind, body FROM journal.events WHERE id > ? AND id <= ?"
@@ -230,7 +236,7 @@ class SampleIndex:
         self._execute(_UNDO_STEPS, (to_step,))
         voided = [(version,) for version in self._tracker.void]
         self._connection.executemany("UPDATE versions SET void = 1 WHERE version = ?", voided)
-        first = self._number("SELECT MIN(id) FROM journal.step_groups WHERE step > ?", (to_step,))
+        first = self._number(_FIRST_UNDONE, (to_step,))
         self._last_step_group = min(self._last_step_group, max(0, first - 1))
         return {row[0] for row in self._execute("SELECT id FROM groups")}
 
@@ -323,7 +329,7 @@ def _row_updates(id: int, time: float, event: Event) -> list[tuple[str, tuple[An
         case StepStarted(step=step, groups=groups):
             return [("UPDATE groups SET step = ? WHERE id = ?", (step, group)) for group in groups]
         case RolledBack(to_step=to_step):
-            return [("UPDATE groups SET step = NULL WHERE step > ?", (to_step,))]
+            return [(_UNDO_GROUPS, (to_step, to_step))]
         case WeightsPublished(version=version, step=step):
             return [("INSERT OR REPLACE INTO versions VALUES (?, ?, ?, ?, 0)", (version, step, time, id))]
         case _:

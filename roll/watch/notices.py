@@ -12,7 +12,7 @@ from roll.journal.events import KINDS
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved")
+INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved", "AsyncRatioChanged")
 SHOWN = (*_ERRORS, *_WARNINGS, *INFO)
 Ends = dict[tuple[Any, ...], dict[str, Any]]
 _TEXTS = ("text", "message", "reason", "cause")

@@ -28,6 +28,7 @@ from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
+from roll.pipelines.ratio import build_ratio_recorder
 from roll.report.held_out import HELD_OUT, save_attempts
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.conversation import SegmentBreaks
@@ -230,8 +231,10 @@ def build_scheduler(
         buffer=Buffer(
             num_slots=run.rollout.num_slots,
             first_ticket=services.journal.last_group() + 1,
-            redundant=run.rollout.redundant_groups,
-            max_age=math.ceil(run.rollout.max_staleness),
+            redundant=run.rollout.redundancy_bounds[1],
+            max_age=run.rollout.max_age,
+            reuse=run.rollout.reuse,
+            priority=run.rollout.priority,
         ),
         journal=services.journal,
         config=SchedulerConfig(
@@ -241,8 +244,10 @@ def build_scheduler(
             max_filtered_groups=run.rollout.max_filtered_groups,
             filters=tuple(each.spec for each in run.algorithm.filters),
             filters_by_domain={name: each.filters for name, each in data.settings.items()},
-            redundant_groups=run.rollout.redundant_groups,
+            redundant_groups=run.rollout.redundancy_bounds[1],
             redundant_siblings=run.rollout.redundant_siblings,
+            reuse=run.rollout.reuse,
+            num_kept=run.rollout.groups_per_step - run.rollout.new_groups_per_step,
             in_order=run.deterministic,
             seed=run.seed,
         ),
@@ -265,10 +270,15 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
 
     meter.on_phase = on_phase
     data.rewards.record_activity(services.journal)
+    segment_breaks = scheduler.runner.segment_breaks
     proxy_counts = dict[str, float]
     if data.proxy is not None:
         proxy_counts, data.proxy.notice = data.proxy.drain_counts, services.reporter.note
     directory, resumed = services.checkpointer.directory, resume is not None
+    step = None if resume is None else resume.step
+    ratio = build_ratio_recorder(run.rollout, scheduler.buffer, roles.routers, services.journal, step)
+    notices = build_notice_recorder(run, services.journal, directory, step)
+    observers = (services.reporter, notices.observe, ratio.observe)
     detector = build_hack_detector(run, roles.template, services.journal, directory, resumed=resumed)
     loop = Loop(
         meter=meter,
@@ -278,6 +288,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
             validate_every=run.validation.every,
             validate_at_start=run.validation.at_start,
             keep_steps=run.journal.keep_steps,
+            reuse=run.rollout.reuse > 1,
         ),
         scheduler=scheduler,
         buffer=scheduler.buffer,
@@ -287,10 +298,10 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         validator=build_validator(run, roles, data.held_out),
         journal=services.journal,
         checkpointer=services.checkpointer,
-        report=_report_with_notices(run, services, resume),
+        report=partial(_observe, observers),
         notice=services.reporter.note,
         stopping=lambda: services.interrupt.requested,
-        counts=lambda: scheduler.runner.segment_breaks.drain() | data.envs.drain_counts() | proxy_counts(),
+        counts=lambda: segment_breaks.drain() | data.envs.drain_counts() | proxy_counts() | ratio.metrics(),
         inspect=detector.inspect,
         save_attempts=partial(save_attempts, directory / HELD_OUT, roles.template.decode),
     )
@@ -299,18 +310,11 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     return loop
 
 
-def _report_with_notices(
-    run: Run, services: RunServices, resume: ResumeState | None
-) -> Callable[[int, Mapping[str, float]], None]:
-    """Report the metrics of a step, and notices about them."""
-    directory, resumed_from = services.checkpointer.directory, None if resume is None else resume.step
-    notices = build_notice_recorder(run, services.journal, directory, resumed_from)
-
-    def report(step: int, metrics: Mapping[str, float]) -> None:
-        services.reporter(step, metrics)
-        notices.observe(step, metrics)
-
-    return report
+def _observe(
+    observers: Sequence[Callable[[int, Mapping[str, float]], None]], step: int, metrics: Mapping[str, float]
+) -> None:
+    for observe in observers:
+        observe(step, metrics)
 
 
 def build_publishers(run: Run, roles: Roles, services: RunServices, resume: ResumeState | None) -> Publishers:

@@ -13,6 +13,7 @@ from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
+from roll.config.rollout import Rollout
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Trainer
@@ -23,12 +24,14 @@ from roll.journal.store import Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
+from roll.pipelines.ratio import build_ratio_recorder
 from roll.pipelines.reference_models import AuxiliaryModels
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.selection import Priority
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers, Routers
@@ -82,6 +85,11 @@ class Setting:
     checkpoint_every_s: float = math.inf
     clock: Callable[[], float] = time.monotonic
     in_order: bool = False
+    reuse: int = 1
+    priority: Priority = "age"
+    keep_steps: int | None = None
+    adapted: Rollout | None = None
+    """Its `adapt` has the bounds of a controller, if there is one."""
 
 
 class Rig:
@@ -108,6 +116,8 @@ class Rig:
             first_ticket=self.journal.last_group() + 1,
             redundant=setting.redundant_groups,
             max_age=setting.max_age,
+            reuse=setting.reuse,
+            priority=setting.priority,
         )
         self.publisher = Publisher(trainers=trainers, generators=generators, router=self.router, journal=self.journal)
         limits = EpisodeLimits(
@@ -131,6 +141,8 @@ class Rig:
                 max_filtered_groups=setting.max_filtered_groups,
                 redundant_groups=setting.redundant_groups,
                 redundant_siblings=setting.redundant_siblings,
+                reuse=setting.reuse,
+                num_kept=setting.groups_per_step - setting.groups_per_step // setting.reuse,
                 in_order=setting.in_order,
                 seed=SEED,
             ),
@@ -166,7 +178,8 @@ class Rig:
                 groups_per_step=setting.groups_per_step,
                 validate_every=0,
                 validate_at_start=False,
-                keep_steps=None,
+                keep_steps=setting.keep_steps,
+                reuse=setting.reuse > 1,
             ),
             scheduler=self.scheduler,
             buffer=self.buffer,
@@ -176,9 +189,16 @@ class Rig:
             validator=Validator(sources=[], runner=runner, seed=SEED),
             journal=self.journal,
             checkpointer=checkpointer,
-            report=self.metrics.__setitem__,
+            report=self.report,
             stopping=lambda: self.asked_to_stop,
         )
+
+        self.adapted = setting.adapted or Rollout()
+        self.ratio = build_ratio_recorder(self.adapted, self.buffer, self.loop.routers, self.journal, None)
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.metrics[step] = metrics
+        self.ratio.observe(step, metrics)
 
     def close(self) -> None:
         self.journal.close()
@@ -199,6 +219,7 @@ class Rig:
         await self.trainer.start()
         state = resume_from(await self.checkpointer.restore(), self.mixture, self.journal)
         self.scheduler.returned = deque(state.returned)
+        self.ratio = build_ratio_recorder(self.adapted, self.buffer, self.loop.routers, self.journal, state.step)
         self.publisher.version, self.publisher.step_of = state.version, dict(state.step_of)
         self.journal.record(RolledBack(to_step=state.step, reason="resumed"))
         async with asyncio.timeout(20):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from roll.rollout.buffer import Buffer
+from roll.rollout.buffer import Buffer, StepGroups
 from roll.serving.policies import ServedVersion
 from roll.types import Group
 
@@ -32,6 +32,11 @@ def bounded(run: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(within())
 
 
+def ids(step: StepGroups) -> tuple[list[int], list[int]]:
+    """The groups of a step, and those that are late."""
+    return [each.id for each in step.groups], list(step.late)
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -47,7 +52,7 @@ def test_groups_leave_in_the_order_they_were_admitted() -> None:
         await settle()
         assert not taking.done(), "the oldest is not there yet"
         await buffer.put(group(tickets[0]))
-        return [found.id for found in [*(await taking)[0], *(await buffer.take(2, 0))[0]]]
+        return [found.id for found in [*(await taking).groups, *(await buffer.take(2, 0)).groups]]
 
     assert bounded(run()) == [0, 1, 2, 3]
 
@@ -78,7 +83,7 @@ def test_a_dropped_group_makes_room_at_the_tail_and_take_does_not_wait_for_it() 
         await buffer.drop(first)
         third, _ = await waiting
         await buffer.put(group(third))
-        return [found.id for found in (await buffer.take(2, 0))[0]]
+        return [found.id for found in (await buffer.take(2, 0)).groups]
 
     assert bounded(run()) == [1, 2]
 
@@ -107,8 +112,8 @@ def test_with_redundancy_the_first_complete_groups_are_taken_and_the_rest_are_la
         await settle()
         assert not taking.done()
         await buffer.put(group(1))
-        groups, late = await taking
-        assert ([found.id for found in groups], late) == ([1, 2], [0])
+        taken = await taking
+        assert ids(taken) == ([1, 2], [0])
         await settle()
         assert not waiting.done(), "a slot of a late group too is free only when newer weights are served"
         await buffer.release(3)
@@ -124,8 +129,8 @@ def test_a_group_before_its_deadline_is_carried_over_and_older_ones_go_first() -
             await buffer.admit(zero)
         for ticket in (4, 3):
             await buffer.put(group(ticket))
-        groups, late = await buffer.take(2, 0)
-        assert ([found.id for found in groups], late) == ([3, 4], []), "in order of birth and ticket, none too old yet"
+        taken = await buffer.take(2, 0)
+        assert ids(taken) == ([3, 4], []), "in order of birth and ticket, none too old yet"
         await buffer.release(2)
         for _ in range(2):
             await buffer.admit(lambda: ServedVersion(1, 1))
@@ -138,8 +143,8 @@ def test_a_group_before_its_deadline_is_carried_over_and_older_ones_go_first() -
         await settle()
         assert not taking.done()
         await buffer.put(group(2))
-        groups, late = await taking
-        assert ([found.id for found in groups], late) == ([1, 2], [0])
+        taken = await taking
+        assert ids(taken) == ([1, 2], [0])
 
     bounded(run())
 
@@ -157,6 +162,30 @@ def test_groups_of_an_earlier_process_keep_their_slots_and_order() -> None:
         await settle()
         assert not taking.done()
         await buffer.put(group(4))
-        assert [found.id for found in (await taking)[0]] == [4, 7] and [found.id for found in buffer.ready()] == [9]
+        assert [found.id for found in (await taking).groups] == [4, 7] and [found.id for found in buffer.ready()] == [9]
 
     bounded(run())
+
+
+def test_with_redundancy_a_step_waits_for_an_old_group_before_too_many_share_a_deadline() -> None:
+    """At staleness 2, faster groups must not overtake so many slow ones that their deadline cannot be kept."""
+
+    async def run() -> list[tuple[list[int], list[int]]]:
+        buffer = Buffer(num_slots=3, redundant=1, max_age=2)
+        for _ in range(4):
+            await buffer.admit(zero)
+        await buffer.put(group(0))
+        steps = [ids(await buffer.take(1, 0))]
+        await buffer.release(1)
+        await buffer.admit(lambda: ServedVersion(1, 1))
+        await buffer.put(group(4))
+        taking = asyncio.create_task(buffer.take(1, 1))
+        await settle()
+        assert not taking.done(), "one of three with one step left must go now"
+        for ticket in (1, 2, 3):
+            await buffer.put(group(ticket))
+        steps.append(ids(await taking))
+        await buffer.release(1)
+        return [*steps, ids(await buffer.take(1, 2))]
+
+    assert bounded(run()) == [([0], []), ([1], []), ([2], [3])]

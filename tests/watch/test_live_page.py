@@ -88,6 +88,8 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
         visit = Visit(browser, link)
         page = visit.page
         page.set_viewport_size({"width": 1280, "height": 400})
+        page.goto("about:blank")  # the page begins in the small window
+        page.goto(f"{visit.base}/#/run/live/overview")
         visit.wait("overview")
         figures = page.locator("figure")
         reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")

@@ -296,11 +296,12 @@ def last_change(directory: Path) -> float:
 
 
 def _file_state(path: Path) -> tuple[int, int, int]:
+    """A file without content counts as missing: a reader of SQLite may leave an empty write-ahead log."""
     try:
         stat = path.stat()
     except OSError:
         return 0, 0, 0
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat.st_size else (0, 0, 0)
 
 
 def _index_state(index: SampleIndex | None, texts_done: bool, error: str | None) -> Mapping[str, Any]:

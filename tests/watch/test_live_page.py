@@ -57,11 +57,11 @@ def test_a_hidden_page_asks_for_nothing_and_a_shown_one_at_once(browser: Any, br
     page.on("request", lambda request: requests.append(request.url))
     page.wait_for_event("request")
     page.evaluate(_HIDE, "hidden")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(3000)  # for requests that were on their way
     requests.clear()
     page.wait_for_timeout(4000)
     assert requests == []
-    with page.expect_request(lambda request: "/overview?" in request.url, timeout=1000):
+    with page.expect_request(lambda request: "/overview?" in request.url):
         page.evaluate(_HIDE, "visible")
     visit.close()
 
@@ -88,6 +88,8 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
         visit = Visit(browser, link)
         page = visit.page
         page.set_viewport_size({"width": 1280, "height": 400})
+        page.goto("about:blank")  # the page begins in the small window
+        page.goto(f"{visit.base}/#/run/live/overview")
         visit.wait("overview")
         figures = page.locator("figure")
         reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")

@@ -67,7 +67,8 @@ def rate(
 def schedule_for(run: Run, times: DeviceTimes, max_staleness: float, redundant_groups: int) -> StepSchedule:
     """The schedule of a configuration with these durations."""
     concurrency = run.rollout.concurrency
-    fields: dict[str, Any] = rollout_fields(run) | {"max_staleness": max_staleness, "redundant_groups": redundant_groups}
+    fields: dict[str, Any] = rollout_fields(run)
+    fields |= {"max_staleness": max_staleness, "redundant_groups": redundant_groups}
     return StepSchedule(
         num_generators=times.num_generators,
         slots=times.slots,

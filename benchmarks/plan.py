@@ -104,7 +104,7 @@ def _with_waits(calibration: RunCalibration, real: RealRun) -> RunCalibration:
 
 
 def _train(folder: Path, name: str, real: RealRun, steps: int) -> Path:
-    """Train in processes of its own; the directory of the run."""
+    """Train in a separate process; the directory of the run."""
     run = name.replace(" ", "-")
     path = folder / f"{run}.json"
     path.write_text(json.dumps(_config(folder, run, real, steps)), encoding="utf-8")

@@ -19,7 +19,7 @@ from roll.plan.observations import TurnSample
 
 _ROUNDS = 12
 _HUBER = 1.5
-"""Residuals above so many robust standard deviations count less."""
+"""Residuals above this number of robust standard deviations count less."""
 _AT_ONCE = 0.1
 """Part of a median duration within which requests count as sent at once."""
 _MOST = 4000

@@ -65,7 +65,7 @@ class RunPlan:
     num_candidates: int
     num_simulated: int
     complete: bool
-    """Whether the search ended by itself, not by its limit of time."""
+    """False if the time limit ended the search."""
     measured: bool
     """Whether durations come from a recorded run."""
 

@@ -95,7 +95,7 @@ def rollout_fields(run: Run) -> dict[str, Any]:
 
 
 def predict_run(schedule: StepSchedule, calibration: RunCalibration, num_steps: int) -> StepPrediction:
-    """The mean of the steps of a run with so many steps, without the first."""
+    """The mean of the steps of a run of `num_steps` steps, without the first."""
     steps = min(num_steps, _MOST_STEPS)
     return _predict(schedule, calibration, steps=steps, first=min(1, steps - 1), last=steps)
 

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from roll.config.schema import Run
 from roll.errors import ConfigError
@@ -67,7 +67,8 @@ def rate(
 def schedule_for(run: Run, times: DeviceTimes, max_staleness: float, redundant_groups: int) -> StepSchedule:
     """The schedule of a configuration with these durations."""
     concurrency = run.rollout.concurrency
-    fields = rollout_fields(run) | {"max_staleness": max_staleness, "redundant_groups": redundant_groups}
+    fields: dict[str, Any] = rollout_fields(run)
+    fields |= {"max_staleness": max_staleness, "redundant_groups": redundant_groups}
     return StepSchedule(
         num_generators=times.num_generators,
         slots=times.slots,
@@ -243,7 +244,7 @@ class PlanSearch:
 
 
 def _position(candidate: PlanCandidate) -> tuple[float, ...]:
-    """What tells candidates apart, one number per dimension."""
+    """What distinguishes candidates, one number per dimension."""
     return (*candidate.placed.kind, candidate.max_staleness, candidate.redundant_groups)
 
 

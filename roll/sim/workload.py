@@ -81,9 +81,9 @@ class TurnLengths:
     def draw_for(self, request: Request) -> float:
         """The length of the response to a request."""
         turn = self.observed[min(turn_of(request), len(self.observed) - 1)]
-        shared, own = (random.Random(key).gauss() for key in (zlib.crc32(request.family.encode()), request.key))
+        common, single = (random.Random(key).gauss() for key in (zlib.crc32(request.family.encode()), request.key))
         weight = self.sibling_correlation
-        quantile = NormalDist().cdf(math.sqrt(weight) * shared + math.sqrt(1 - weight) * own)
+        quantile = NormalDist().cdf(math.sqrt(weight) * common + math.sqrt(1 - weight) * single)
         return turn[min(int(quantile * len(turn)), len(turn) - 1)]
 
 

@@ -38,6 +38,7 @@ ADAPTED = Rollout(
     groups_per_step=GROUPS,
     reuse=2,
     max_staleness=1,
+    redundant_groups=2,
     adapt=Adapt(max_staleness=(1, 3), redundant_groups=(0, 3)),
 )
 _SERVED = [0]
@@ -84,13 +85,13 @@ def setting(mode: str) -> Setting:
         "redundant": {"num_slots": 8, "max_age": 1, "redundant_groups": 2, "redundant_siblings": 1},
         "everything": {
             **{"num_slots": ADAPTED.slots_at(3), "max_age": 3, "redundant_groups": 3, "redundant_siblings": 1},
-            **{"reuse": 2, "priority": "value", "adapted": ADAPTED, "stragglers": STRAGGLERS, "delay": 7, "steps": 14},
+            **{"reuse": 2, "priority": "value", "adapted": ADAPTED, "stragglers": STRAGGLERS, "delay": 40},
+            **{"steps": 14, "max_retries": 0},
         },
     }
-    common = {"steps": STEPS, "groups_per_step": GROUPS, "generators": 2, "max_new_tokens": 6, "checkpoint_every": 2}
-    return Setting(
-        **{**common, **changes[mode]}, max_retries=1, max_failed_groups=100, filters=(Spec(f"{__name__}:drop_some"),)
-    )
+    common: dict[str, Any] = {"steps": STEPS, "groups_per_step": GROUPS, "generators": 2, "max_new_tokens": 6}
+    common |= {"checkpoint_every": 2, "max_retries": 1}
+    return Setting(**{**common, **changes[mode]}, max_failed_groups=100, filters=(Spec(f"{__name__}:drop_some"),))
 
 
 def rig(path: Path, mode: str) -> Rig:

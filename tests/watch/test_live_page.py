@@ -93,13 +93,13 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
         visit.wait("overview")
         figures = page.locator("figure")
         reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")
-        reward.locator("path.line").wait_for()
+        reward.locator("path.line").wait_for(state="attached")
         assert phase.locator("path").count() == 0
         run.train([attempts(0.0)], **phases)
         page.locator(".figures div", has_text="Attempts").locator("dd", has_text="2").wait_for()
         assert phase.locator("path").count() == 0
         phase.scroll_into_view_if_needed()
-        phase.locator("path").first.wait_for()
+        phase.locator("path").first.wait_for(state="attached")
         run.end()
         visit.close()
 

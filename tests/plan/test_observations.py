@@ -63,7 +63,9 @@ def directory(tmp_path: Path) -> Path:
 
 def _trajectory(group: int, sibling: int, turns: tuple[Turn, ...]) -> Trajectory:
     task = Task(id=f"{group}", domain="sums", messages=(), seed=group)
-    return Trajectory(task=task, sibling=sibling, segments=(Segment(turns),), status=Status.FINISHED, score=Score(1.0))
+    return Trajectory(
+        task=task, sibling=sibling, segments=(Segment(turns=turns),), status=Status.FINISHED, score=Score(1.0)
+    )
 
 
 def test_turns_attempts_and_steps_are_read(directory: Path) -> None:

@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang setup-trainers test-trainers check docs site pictures notebook bench clean
+.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang setup-trainers test-trainers test-trainers-sweeps check docs site pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -129,6 +129,9 @@ setup-trainers: $(TRAINERS)/.installed
 test-trainers: setup-trainers
 	OMP_NUM_THREADS=1 $(TRAINERS)/bin/python -m pytest -o cache_dir=$(CACHE)/trainers -m "not sweep" tests/trainers_optional \
 	$(call again,$(TRAINERS)/bin,$(CACHE)/trainers)
+
+test-trainers-sweeps: setup-trainers
+	OMP_NUM_THREADS=1 $(TRAINERS)/bin/python -m pytest -o cache_dir=$(CACHE)/trainers -m sweep tests/trainers_optional
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -79,6 +79,11 @@ CATALOGUE = {
         about="seconds of the slowest loss or advantage on 1,024 trajectories of 2,048 tokens",
         goal="under 0.25 s; GAE and GiGPO under 0.5 s",
     ),
+    "big_model": Benchmark(
+        run="benchmarks.big_model:run",
+        about="time and memory of loading and publishing up to a billion weights over two ranks, for each trainer",
+        goal="no rank more than one bucket above its share; seconds per byte within 1.25 of those of a quarter",
+    ),
     "layouts": Benchmark(
         run="benchmarks.layouts:run",
         about="layouts of backend megatron with the gradient of one process, in six families; needs megatron-core",
@@ -126,7 +131,7 @@ CATALOGUE = {
     ),
     "metrics_price": Benchmark(
         run="benchmarks.metrics_price:run",
-        about="seconds per step of a small run whose metrics are scraped each second, against none in turns",
+        about="seconds per step of a run on two cores that a page and a scraper share, against neither in turns",
         goal="at most 1.01 times",
     ),
     "config_fuzz": Benchmark(
@@ -188,6 +193,11 @@ CATALOGUE = {
         run="benchmarks.queue:run",
         about="generation steps per virtual hour with a queue and 16 redundant groups, against static batching",
         goal="at least 3 times",
+    ),
+    "plan": Benchmark(
+        run="benchmarks.plan:run",
+        about="worst of predicted against real step times, and of the plan's choice against an exhaustive search",
+        goal="errors of 15 %, median 8 %; 5 % above the best of 200 candidates, found in 60 s",
     ),
     "reuse": Benchmark(
         run="benchmarks.reuse:run",

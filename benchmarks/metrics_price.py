@@ -1,8 +1,8 @@
 """`roll bench metrics_price`: seconds per step of a run that is observed, and of the same run while it is not.
 
-Observed: its metrics are fetched each second, and `roll watch` shows it in a browser. The run has a core of its own,
-where it answers the fetches; `roll watch`, the browser and the fetches are on another core. The CPU seconds of both are
-in the details: where the run keeps all cores busy, they are taken from it.
+Observed: its metrics are fetched each second, and `roll watch` shows it in a browser. The run keeps two cores busy, on
+which everything else runs, too. The details have the same with a core for the run, which answers the fetches there, and
+another core for `roll watch`, the browser and the fetches; and the CPU seconds of these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from roll.tracking.sinks import read_lines
 GOAL = 1.01
 RUN = """\
 name: scraped
-threads: 1
+threads: {threads}
 steps: 1000000
 model:
   shape: {alphabet: "0123456789+=", hidden: 192, layers: 4, heads: 4, kv_heads: 2, mlp: 512, max_seq_len: 64}
@@ -53,11 +53,11 @@ journal: {keep_steps: 4}
 tracking: {tensorboard: false}
 metrics: {port: 0}
 """
-"""The sizes of `trl_cpu`, on one core."""
+"""The sizes of `trl_cpu`."""
 _PATTERN = (True, False, False, True)
 """Whether a window is observed; a drift of the machine over four windows affects both kinds alike."""
-ROUNDS, WINDOW_S = 10, 10.0
-"""Repetitions of the pattern, and seconds of a window."""
+ROUNDS, APART_ROUNDS, WINDOW_S = 10, 5, 10.0
+"""Repetitions of the pattern where all share the cores, and where the run has its own; and seconds of a window."""
 _EVERY_S = 1.0
 _START_S = 600.0
 _WARM_UP_STEPS = 10
@@ -69,9 +69,12 @@ def run() -> Result:
     if shutil.which("chromium") is None:
         raise ConfigError("bench metrics_price: no chromium on this machine; `make programs` installs it")
     with tempfile.TemporaryDirectory() as folder:
-        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S, page=True)
+        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S, page=True, shared=True)
         cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
+    with tempfile.TemporaryDirectory() as folder:
+        apart = measure(Path(folder), rounds=APART_ROUNDS, window_s=WINDOW_S, page=True, shared=False)
     ours, peer = (seconds_per_step(windows, observed=observed) for observed in (True, False))
+    own_core = [seconds_per_step(apart, observed=observed) for observed in (True, False)]
     observed = [window for window in windows if window.observed]
     scrapes = [seconds for window in observed for seconds in window.scrapes_s]
     return Result(
@@ -84,7 +87,11 @@ def run() -> Result:
             "goal": GOAL,
             "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
-            "reader_cpu_s_per_s": round(sum(each.reader_cpu_s for each in observed) / sum(map(_length, observed)), 4),
+            "reader_cpu_s_per_s": round(reader_cpu(windows), 4),
+            "own_core_with_s": round(own_core[0], 4),
+            "own_core_without_s": round(own_core[1], 4),
+            "own_core_ratio": round(own_core[0] / own_core[1], 4),
+            "own_core_reader_cpu_s_per_s": round(reader_cpu(apart), 4),
             "with_s": [round(each.mean_s, 4) for each in observed],
             "without_s": [round(each.mean_s, 4) for each in windows if not each.observed],
         },
@@ -114,17 +121,22 @@ def seconds_per_step(windows: list[Window], *, observed: bool) -> float:
     return statistics.mean(seconds for each in windows if each.observed == observed for seconds in each.steps_s)
 
 
-def _length(window: Window) -> float:
-    return window.ended - window.began
+def reader_cpu(windows: list[Window]) -> float:
+    """CPU seconds per second of `roll watch`, the browser and the fetches, while the run is observed."""
+    observed = [window for window in windows if window.observed]
+    return sum(each.reader_cpu_s for each in observed) / sum(each.ended - each.began for each in observed)
 
 
-def measure(folder: Path, *, rounds: int, window_s: float, page: bool) -> list[Window]:
-    """Windows of one run, in turns; with `page`, the observed ones also have its page open in a browser."""
+def measure(folder: Path, *, rounds: int, window_s: float, page: bool, shared: bool) -> list[Window]:
+    """Windows of one run, in turns; with `page`, the observed ones also have its page open in a browser.
+
+    With `shared`, everything is on the same two cores; otherwise the run has one of them for itself.
+    """
     windows: list[Window] = []
     with ExitStack() as stack:
         first, *_, last = sorted(stack.enter_context(_restored_cores()))
-        os.sched_setaffinity(0, {last})
-        url, trained = stack.enter_context(_training(folder, core=first))
+        os.sched_setaffinity(0, {first, last} if shared else {last})
+        url, trained = stack.enter_context(_training(folder, {first, last} if shared else {first}))
         show: Callable[[bool], None] = (
             stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: None
         )
@@ -200,7 +212,7 @@ def _restored_cores() -> Iterator[set[int]]:
     """The cores that this process may use, before and after the block."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
-        raise ConfigError("bench metrics_price: needs two cores, one for the run and one for its readers; found 1")
+        raise ConfigError("bench metrics_price: needs two cores; found 1")
     try:
         yield cores
     finally:
@@ -219,13 +231,13 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def _training(folder: Path, core: int) -> Iterator[tuple[str, int]]:
+def _training(folder: Path, cores: set[int]) -> Iterator[tuple[str, int]]:
     """The address of the metrics of a run that has done its first steps, and its process; interrupts it at the end."""
-    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
+    (folder / "run.yaml").write_text(RUN.replace("{threads}", str(len(cores))), encoding="utf-8")
     command = [sys.executable, "-m", "roll", "train", "run.yaml"]
     with (folder / "output").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
-        os.sched_setaffinity(process.pid, {core})
+        os.sched_setaffinity(process.pid, cores)
         try:
             yield _wait_for_steps(folder, process), process.pid
             process.send_signal(signal.SIGINT)

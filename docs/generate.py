@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import faults_page, results_page
+from benchmarks import faults_page, results_page, trainer_matrix
 from benchmarks.surface_forms.peer import listing
 from benchmarks.surface_forms.row import Row, read_rows
 from roll.config.knobs import knobs, sections_at
@@ -48,6 +48,7 @@ def pages() -> dict[Path, str]:
     written = {
         "metrics.md": metrics_page(),
         "notices.md": notices_page(),
+        "engines.md": engines_page(),
         "reference/config.md": config_page(),
         "reference/types.md": types_page(),
         "reference/verifiers.md": verifiers_page(),
@@ -81,6 +82,14 @@ def notices_page() -> str:
     before, start, rest = text.partition("<!-- notices: from roll/tracking/notices/catalogue.py -->\n")
     _, end, after = rest.partition("<!-- end of notices -->\n")
     return f"{before}{start}{notices_table()}{end}{after}"
+
+
+def engines_page() -> str:
+    """The page about engines with the matrix of trainers over ranks."""
+    text = (ROOT / "docs/engines.md").read_text(encoding="utf-8")
+    before, start, rest = text.partition("<!-- trainers: from benchmarks/trainer_matrix.py -->\n")
+    _, end, after = rest.partition("<!-- end of trainers -->\n")
+    return f"{before}{start}{trainer_matrix.tables()}{end}{after}"
 
 
 def config_page() -> str:

@@ -33,6 +33,7 @@ from roll.commands.options import (
     Source,
     Supervise,
 )
+from roll.commands.plan import plan
 from roll.commands.report import report
 from roll.commands.samples import samples
 from roll.commands.timeline import timeline
@@ -305,6 +306,7 @@ def play(
 for _command in (samples, timeline, compare, report, verify, watch):
     app.command()(_command)
 app.command(cls=_RunCommand)(chaos)
+app.command(cls=_RunCommand)(plan)
 app.command("list")(names)
 audits.command(cls=_RunCommand)(rewards)
 

@@ -18,8 +18,12 @@ from tests.model_directories import ASCII, fill
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200", "qwen3_30b_a3b_64_gpus.yaml": "8x8xH200"}
-MIXTURE = "qwen3_30b_a3b_64_gpus.yaml"
+MIXTURES = {
+    "qwen3_30b_a3b_64_gpus.yaml": "8x8xH200",
+    "qwen3_235b_a22b_256_gpus.yaml": "32x8xH200",
+    "deepseek_v3_512_gpus.yaml": "64x8xB200",
+}
+RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200", **MIXTURES}
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -35,7 +39,7 @@ def test_it_is_accepted_where_its_model_is_and_on_a_cluster_elsewhere(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
     fill(tmp_path, ASCII)
-    if name != MIXTURE or find_spec("megatron") is not None:
+    if name not in MIXTURES or find_spec("megatron") is not None:
         assert ": ok" in run_cli(capsys, "check", f"examples/{name}", f"vars.model={tmp_path}")
     assert "fullest device" in run_cli(capsys, "check", f"examples/{name}", "--cluster", RUNS[name])
 
@@ -61,12 +65,16 @@ def test_it_is_explained_with_a_row_a_role_and_bytes_by_phase(name: str, capsys:
     header = next(line for line in text.splitlines() if line.split()[:2] == ["role", "workers"])
     assert header.split()[-3:] == ["rollout", "update", "weight_sync"]
     rows = {
-        line.split()[0]: line.split() for line in text.splitlines() if line.startswith("  actor_") and "GiB" in line
+        line.split()[0]: line.split()
+        for line in text.splitlines()
+        if line.startswith(("  actor_train ", "  actor_infer "))
     }
     assert {role: row[1:3] for role, row in rows.items()} == {
         "rlvr_8_gpus.yaml": {"actor_train": ["8", "0-7"], "actor_infer": ["8", "0-7"]},
         "rlvr_64_gpus.yaml": {"actor_train": ["32", "0-31"], "actor_infer": ["16", "32-63"]},
-        MIXTURE: {"actor_train": ["16", "0-15"], "actor_infer": ["12", "16-63"]},
+        "qwen3_30b_a3b_64_gpus.yaml": {"actor_train": ["12", "0-11"], "actor_infer": ["13", "12-63"]},
+        "qwen3_235b_a22b_256_gpus.yaml": {"actor_train": ["80", "0-79"], "actor_infer": ["44", "80-255"]},
+        "deepseek_v3_512_gpus.yaml": {"actor_train": ["128", "0-127"], "actor_infer": ["48", "128-511"]},
     }[name]
 
 

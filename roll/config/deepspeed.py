@@ -47,8 +47,6 @@ class DeepspeedTrain(RoleConfig):
 
     @model_validator(mode="after")
     def _stage_fits(self) -> DeepspeedTrain:
-        if self.zero_stage == 1 and self.dtype == "bfloat16":
-            raise ValueError("zero_stage 1: only with float32; set zero_stage to 2 or 3")
         if self.offload_parameters and self.zero_stage < 3:
             raise ValueError(
                 f"offload_parameters: with zero_stage {self.zero_stage} every rank holds all weights; set it to 3"

@@ -52,7 +52,7 @@ class DeviceSplit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StepTime:
+class StepTimes:
     """Estimated duration of the two halves of a step."""
 
     facts: RunFacts
@@ -61,6 +61,23 @@ class _StepTime:
     tp: int
     node: int
     """Devices per node."""
+
+    @property
+    def num_tokens(self) -> float:
+        """Tokens per step, prompts included."""
+        return self.facts.trajectories * (self._prompt + self._new)
+
+    def decode_s(self, context: float) -> tuple[float, float]:
+        """Seconds of a decode step without sequences, and per sequence with so many tokens before it."""
+        infer = self.facts.role("actor_infer")
+        read = infer.weight_bytes / self.tp / (self.kind.bytes_per_s * _STREAMS)
+        per_sequence = context * self.model.cache_row(infer.backend) * read
+        return self.model.active_parameters * read + _STEP_S, per_sequence + self.prefill_s
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds of the products for one token."""
+        return 2 * self.model.active_parameters / self.tp / (self.kind.flops * _PRODUCTS)
 
     @property
     def _new(self) -> float:
@@ -93,7 +110,7 @@ class _StepTime:
         role = self.facts.role("actor_train")
         if role.backend == "megatron":
             return PipelineTimes(facts=self.facts, role=role, kind=self.kind, num=num, node=self.node).step().total
-        tokens = self.facts.trajectories * (self._prompt + self._new)
+        tokens = self.num_tokens
         products = (6 * self.facts.epochs + 2 * self.facts.passes) * self.model.active_parameters * tokens
         return products / (num * self.kind.flops * _PRODUCTS) + self._host_s(num, tokens)
 
@@ -162,7 +179,7 @@ def _divide(facts: RunFacts, inventory: Inventory, tp: int) -> list[DeviceSplit]
         reason = f"{roles}: share devices, as the model's dimensions are unknown"
         return [DeviceSplit(train=everything[:most], infer=whole, reasons=(reason,))]
     node = min(node.num_devices for node in inventory.nodes)
-    times = _StepTime(facts=facts, model=model, kind=kind_of(inventory), tp=tp, node=node)
+    times = StepTimes(facts=facts, model=model, kind=kind_of(inventory), tp=tp, node=node)
     if not most:
         return []
     generate_s, update_s = times.generate_s(len(whole)), times.update_s(most)

@@ -28,7 +28,7 @@ _WORKERS, _SAMPLES = 1, 2
 TraceEvent: TypeAlias = dict[str, Any]
 
 
-class _Times:
+class RunTimes:
     """Times of the events of groups and steps."""
 
     def __init__(self, events: Iterable[JournalEntry[Event]]) -> None:
@@ -82,7 +82,7 @@ def write(directory: Path, output: Path, steps: str | None = None) -> int:
     The format is JSON, or a picture if `output` ends with .svg.
     """
     with open_journal(directory) as reader, reader.snapshot():
-        times = _Times(reader.events())
+        times = RunTimes(reader.events())
         trajectories = _select(reader, times, _parse_range(steps))
         samples = [(stored, _sample_phases(stored, times)) for stored in trajectories]
         window = _window(samples) if steps is not None else (-math.inf, math.inf)
@@ -128,7 +128,7 @@ def _parse_range(steps: str | None) -> range | None:
     return range(int(first), int(last) + 1)
 
 
-def _select(reader: Reader, times: _Times, steps: range | None) -> list[StoredTrajectory]:
+def _select(reader: Reader, times: RunTimes, steps: range | None) -> list[StoredTrajectory]:
     """The trajectories to show: all, or all attempts of the groups that some steps trained on."""
     groups = [None] if steps is None else [group for group, (step, _) in times.step_start.items() if step in steps]
     if steps is not None and not groups:
@@ -148,7 +148,7 @@ def _name_event(kind: str, process: int, thread: int, name: str) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
 
 
-def _worker_events(reader: Reader, times: _Times, window: tuple[float, float]) -> Iterator[TraceEvent]:
+def _worker_events(reader: Reader, times: RunTimes, window: tuple[float, float]) -> Iterator[TraceEvent]:
     """One thread per worker, with its activities in this window of time."""
     tracks: dict[str, int] = {}
     spans = [span for span in reader.spans() if span.end > window[0] and span.start < window[1]]
@@ -166,7 +166,7 @@ def _window(samples: SamplePhases) -> tuple[float, float]:
     return min(phase.start for phase in every), max(phase.end for phase in every)
 
 
-def _sample_events(samples: SamplePhases, times: _Times) -> Iterator[TraceEvent]:
+def _sample_events(samples: SamplePhases, times: RunTimes) -> Iterator[TraceEvent]:
     """One track per attempt: an event for the whole sample around its phases."""
     for stored, phases in samples:
         name = f"group {stored.group}.{stored.sibling}"
@@ -179,7 +179,7 @@ def _sample_events(samples: SamplePhases, times: _Times) -> Iterator[TraceEvent]
         yield _mark("e", name, stored, max(phases[0].start, phases[-1].end), times)
 
 
-def _sample_phases(stored: StoredTrajectory, times: _Times) -> list[Phase]:
+def _sample_phases(stored: StoredTrajectory, times: RunTimes) -> list[Phase]:
     """From the start of the attempt to the publication of the step that trained on it, as far as it came."""
     start = times.attempt_start(stored)
     result = list(phases(stored, start, stored.ended))
@@ -190,11 +190,11 @@ def _sample_phases(stored: StoredTrajectory, times: _Times) -> list[Phase]:
     return result or [Phase("attempt", start, stored.ended)]
 
 
-def _mark(kind: str, name: str, stored: StoredTrajectory, time: float, times: _Times) -> TraceEvent:
+def _mark(kind: str, name: str, stored: StoredTrajectory, time: float, times: RunTimes) -> TraceEvent:
     event = {"ph": kind, "name": name, "cat": "sample", "id": stored.id, "pid": _SAMPLES, "tid": 0}
     return event | {"ts": _micros(time, times)}
 
 
-def _micros(time: float, times: _Times) -> int:
+def _micros(time: float, times: RunTimes) -> int:
     """Whole microseconds since the first event, so that adjacent phases still touch."""
     return round((time - times.origin) * 1e6)

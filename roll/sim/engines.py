@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from roll.cluster.inline import InlineCluster
 from roll.engines.base import Output, Request, Statistics
 from roll.engines.fake import FakeTrainer
 from roll.sim.clock import VirtualLoop
-from roll.sim.workload import Lengths
+from roll.sim.workload import Lengths, TurnLengths
 from roll.types import Batch, Finish
 from roll.weights.digest import Digest
 
@@ -31,7 +31,7 @@ _ZERO = 4
 """Id of `0`; the ids of the other digits follow."""
 _NUM_DIGITS = 12
 """Number of key digits at the start of a response, which make every response unique."""
-_EARLY_S = 1e-9
+EARLY_S = 1e-9
 """Tolerance for timers that fire early."""
 
 
@@ -50,7 +50,7 @@ class GeneratorSpeed:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Running:
+class RunningSequence:
     """A sequence in a slot."""
 
     request: Request
@@ -59,6 +59,8 @@ class _Running:
     finish: Finish
     number: int
     began: float
+    end: float = 0.0
+    """Its end on the generator's clock, which counts seconds."""
 
 
 class SimGenerator:
@@ -73,7 +75,7 @@ class SimGenerator:
         self._version = -1
         self._paused_at: float | None = None
         self._waiting: deque[Request] = deque()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningSequence] = {}
         self._ends: list[tuple[float, int, str]] = []  # a heap; aborted sequences remain in it
         self._outputs: list[Output] = []
         self._numbers = count()
@@ -83,6 +85,8 @@ class SimGenerator:
         """Sampled tokens, and complete responses."""
         self.slot_s = 0.0
         """Decoding seconds, summed over all slots."""
+        self.on_end: Callable[[RunningSequence, float, int], None] = lambda item, at, num_tokens: None
+        """Callback with each sequence that leaves its slot, the time, and its number of tokens."""
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -105,7 +109,7 @@ class SimGenerator:
         while True:
             with self._loop.elsewhere():
                 self._settle()
-            if self._outputs or self._loop.time() >= deadline - _EARLY_S:
+            if self._outputs or self._loop.time() >= deadline - EARLY_S:
                 outputs, self._outputs = self._outputs, []
                 return outputs
             await self._sleep_until(min(deadline, self._next_end()))
@@ -116,8 +120,8 @@ class SimGenerator:
             requested = None if ids is None else set(ids)
             for id, item in list(self._running.items()):
                 if requested is None or id in requested:
-                    done = math.floor((self._now() - item.began) * self._speed.tokens_per_s + _EARLY_S)
-                    self._end(item, self._now(), min(done, item.num_tokens - 1), Finish.ABORT)
+                    done = max(0, min(self._num_done(item), item.num_tokens - 1))
+                    self._end(item, self._now(), done, Finish.ABORT)
             queued, self._waiting = self._waiting, deque()
             for request in queued:
                 if requested is None or request.id in requested:
@@ -128,21 +132,13 @@ class SimGenerator:
             self._wake()
 
     async def pause(self) -> None:
-        self._settle()
-        self._paused_at = self._loop.time()
+        self.freeze()
 
     async def resume(self, version: int) -> None:
         await asyncio.sleep(self._speed.resume_s)
         assert version == self._version or not self._running, "a running sequence keeps its weights"
         self._version = version
-        if self._paused_at is None:
-            return
-        slept_s, self._paused_at = self._loop.time() - self._paused_at, None
-        for item in self._running.values():
-            item.began += slept_s
-        self._ends = [(end + slept_s, number, id) for end, number, id in self._ends]
-        self._fill(self._loop.time())
-        self._wake()
+        self.thaw()
 
     async def receive(self, version: int) -> Digest:
         assert self._paused_at is not None, "weights change only while nothing is served"
@@ -150,13 +146,37 @@ class SimGenerator:
         await asyncio.sleep(self._speed.receive_s)
         return Digest({"fake": (version, version * version)})
 
+    def freeze(self) -> None:
+        """Stop decoding until `thaw`."""
+        self._settle()
+        self._paused_at = self._loop.time()
+
+    def thaw(self) -> None:
+        """Continue decoding, unless it never stopped."""
+        if self._paused_at is None:
+            return
+        slept_s, self._paused_at = self._loop.time() - self._paused_at, None
+        self._shift(slept_s)
+        self._fill(self._loop.time())
+        self._wake()
+
+    def _shift(self, slept_s: float) -> None:
+        """Move the ends of all sequences after a pause."""
+        for item in self._running.values():
+            item.began += slept_s
+        self._ends = [(end + slept_s, number, id) for end, number, id in self._ends]
+
+    def _num_done(self, item: RunningSequence) -> int:
+        """Complete tokens of a running sequence."""
+        return math.floor((self._now() - item.began) * self._speed.tokens_per_s + EARLY_S)
+
     def _now(self) -> float:
         """Time up to which decoding has progressed."""
         return self._loop.time() if self._paused_at is None else self._paused_at
 
     def _settle(self) -> None:
         """Process all sequences that have ended by now."""
-        now = self._now() + _EARLY_S
+        now = self._now() + EARLY_S
         while self._ends and self._ends[0][0] <= now:
             ended, number, id = heapq.heappop(self._ends)
             item = self._running.get(id)
@@ -169,20 +189,30 @@ class SimGenerator:
             self._begin(self._waiting.popleft(), at)
 
     def _begin(self, request: Request, at: float) -> None:
-        left = max(1, math.ceil(self._lengths.draw(request.key))) - request.produced
+        left = max(1, math.ceil(self._draw(request))) - request.produced
         assert left > 0, f"request {request.id} is already complete"
         finish = Finish.STOP if left <= request.max_new_tokens else Finish.LENGTH
         number, num_tokens = next(self._numbers), min(left, request.max_new_tokens)
-        self._running[request.id] = _Running(
-            request=request, num_tokens=num_tokens, finish=finish, number=number, began=at
-        )
-        heapq.heappush(self._ends, (at + num_tokens / self._speed.tokens_per_s, number, request.id))
+        item = RunningSequence(request=request, num_tokens=num_tokens, finish=finish, number=number, began=at)
+        item.end = self._end_of(item)
+        self._running[request.id] = item
+        heapq.heappush(self._ends, (item.end, number, request.id))
 
-    def _end(self, item: _Running, at: float, num_tokens: int, finish: Finish) -> None:
+    def _draw(self, request: Request) -> float:
+        """Number of tokens of the whole response."""
+        lengths = self._lengths
+        return lengths.draw_for(request) if isinstance(lengths, TurnLengths) else lengths.draw(request.key)
+
+    def _end_of(self, item: RunningSequence) -> float:
+        """End of a sequence that begins now."""
+        return item.began + item.num_tokens / self._speed.tokens_per_s
+
+    def _end(self, item: RunningSequence, at: float, num_tokens: int, finish: Finish) -> None:
         del self._running[item.request.id]
         self.slot_s += at - item.began
         self.num_tokens += num_tokens
         self.num_replies += finish is not Finish.ABORT
+        self.on_end(item, at, num_tokens)
         self._outputs.append(self._output(item.request, num_tokens, finish))
 
     def _output(self, request: Request, num_tokens: int, finish: Finish) -> Output:
@@ -212,14 +242,22 @@ class SimGenerator:
 
 
 class SimTrainer(FakeTrainer):
-    """`Trainer` whose updates each take `update_s`; it stores no batches."""
+    """`Trainer` whose updates each take `update_s`, and `token_s` per sampled token; it stores no batches.
 
-    def __init__(self, update_s: float) -> None:
+    `shared` are generators on its devices, which stop during an update.
+    """
+
+    def __init__(self, update_s: float, *, token_s: float = 0.0, shared: Sequence[SimGenerator] = ()) -> None:
         super().__init__()
-        self.update_s = update_s
+        self.update_s, self.token_s, self.shared = update_s, token_s, shared
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
-        await asyncio.sleep(self.update_s)
+        for generator in self.shared:
+            generator.freeze()
+        num_tokens = int(batch.trained.sum().item()) if self.token_s else 0
+        await asyncio.sleep(self.update_s + self.token_s * num_tokens)
+        for generator in self.shared:
+            generator.thaw()
         self.num_updates += 1
         return {"loss/policy": 0.0, "loss/grad_norm": 0.0, "loss/refused": 0.0}
 

@@ -23,6 +23,7 @@ from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.loop import Loop
 from roll.serving.dispatch import Concurrency
 from roll.serving.router import Router, Timeouts
+from roll.sim.batched import BatchedGenerator, DecodeSpeed
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.engines import CallCost, GeneratorSpeed, RemoteCluster, SimGenerator, SimTrainer
 from roll.sim.workload import Lengths
@@ -45,21 +46,27 @@ class SimulationConfig:
     steps: int
     lengths: Lengths
     """Tokens per response."""
-    speed: GeneratorSpeed
+    speed: GeneratorSpeed | DecodeSpeed
     num_generators: int
     update_s: float
     """Time of one update."""
+    update_token_s: float = 0.0
+    """Additional time of an update per sampled token."""
+    shared: bool = False
+    """Whether generators are on the trainer's devices and stop during an update."""
     groups_per_step: int = 64
     group_size: int = 8
     max_staleness: float = 0.0
     turns: int = 1
     env: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Arguments of `SimEnv`, except its turns."""
+    """Arguments of `SimEnv`, except its turns; with `kind`, all arguments of another environment."""
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other settings of the section `rollout`."""
     seed: int = 0
     max_wait_s: float = 3600.0
     """Longest wait of the router per call for events of a generator."""
+    concurrency: int | None = 0
+    """Most requests that the router sends to a generator; 0: as many as its slots, None: no limit."""
     call_cost: CallCost | None = None
     """None: calls and CPU time of the controller are free, and equal seeds give equal times."""
     until_s: float | None = None
@@ -75,7 +82,8 @@ class SimulationResult:
     metrics: list[Mapping[str, float]]
     """The loop's metrics of each step."""
     alone_s: list[list[list[float]]]
-    """By step and group, the duration of each trajectory without waiting for slots; empty if stopped early."""
+    """By step and group, the duration of each trajectory without waiting for slots; empty if stopped early, and where
+    the speed depends on the number of sequences."""
     elapsed_s: float
     controller_s: float
     """Busy time of the controller."""
@@ -118,7 +126,7 @@ class _Simulation:
 
     def __init__(self, setting: SimulationConfig, clock: VirtualLoop, folder: Path) -> None:
         self._setting, self._clock, self._folder = setting, clock, folder
-        self._generators = [SimGenerator(setting.lengths, setting.speed, clock) for _ in range(setting.num_generators)]
+        self._generators = [_generator(setting, clock) for _ in range(setting.num_generators)]
         self._steps = _Steps(clock)
         self._config = _config(setting)
 
@@ -126,7 +134,9 @@ class _Simulation:
         began, setting = time.perf_counter(), self._setting
         cost = setting.call_cost or _FREE
         generators = RemoteCluster[Generator](self._generators, cost, self._clock)
-        trainers = RemoteCluster[Trainer]([SimTrainer(setting.update_s)], cost, self._clock)
+        shared = self._generators if setting.shared else ()
+        trainer = SimTrainer(setting.update_s, token_s=setting.update_token_s, shared=shared)
+        trainers = RemoteCluster[Trainer]([trainer], cost, self._clock)
         with (
             closing(RunDirectory.create(self._folder / "run", overwrite=False)) as directory,
             closing(Journal(directory.journal)) as journal,
@@ -138,7 +148,8 @@ class _Simulation:
                     await loop.run()
             except TimeoutError:
                 complete = False
-            alone_s = _alone_s(journal, setting) if complete else []
+            speed = setting.speed
+            alone_s = _alone_s(journal, setting, speed) if complete and isinstance(speed, GeneratorSpeed) else []
         return SimulationResult(
             ends_s=self._steps.ends_s,
             metrics=self._steps.metrics,
@@ -164,7 +175,7 @@ class _Simulation:
             generators,
             max_wait_s=setting.max_wait_s,
             timeouts=Timeouts(request_s=_ENDLESS, call_s=_ENDLESS),
-            concurrency=Concurrency(limit=setting.speed.slots),
+            concurrency=Concurrency(limit=setting.speed.slots if setting.concurrency == 0 else setting.concurrency),
         )
         roles = Roles(
             policies={"": PolicyEngines(trainers=trainers, generators=generators, router=router)},
@@ -177,6 +188,13 @@ class _Simulation:
         books = RunServices(journal, checkpointer, reporter, Interrupt())
         loop = build_loop(config, roles, build_data(config, config.tasks, roles.template), books)
         return replace(loop, meter=Meter(self._clock.time))
+
+
+def _generator(setting: SimulationConfig, clock: VirtualLoop) -> SimGenerator:
+    speed = setting.speed
+    if isinstance(speed, DecodeSpeed):
+        return BatchedGenerator(setting.lengths, speed, clock)
+    return SimGenerator(setting.lengths, speed, clock)
 
 
 class _Steps:
@@ -198,6 +216,7 @@ class _Steps:
 def _config(setting: SimulationConfig) -> Run:
     """The configuration of a real run, so that all parts are built as usual."""
     num_tasks = 2 * setting.steps * setting.groups_per_step  # independent of staleness
+    sim_env = {"kind": "roll.sim.workload:SimEnv", "turns": setting.turns}
     tree = {
         "steps": setting.steps,
         "seed": setting.seed,
@@ -207,7 +226,7 @@ def _config(setting: SimulationConfig) -> Run:
             {
                 "name": "sim",
                 "data": {"kind": "seeds", "count": num_tasks},
-                "env": {"kind": "roll.sim.workload:SimEnv", "turns": setting.turns, **setting.env},
+                "env": {**({} if "kind" in setting.env else sim_env), **setting.env},
             }
         ],
         "rollout": {
@@ -227,12 +246,12 @@ def _config(setting: SimulationConfig) -> Run:
     return Run.model_validate_json(json.dumps(tree))
 
 
-def _alone_s(journal: Journal, setting: SimulationConfig) -> list[list[list[float]]]:
+def _alone_s(journal: Journal, setting: SimulationConfig, speed: GeneratorSpeed) -> list[list[list[float]]]:
     """By step and group, the decoding time plus environment time of each trajectory."""
     steps: list[dict[int, list[float]]] = [{} for _ in range(setting.steps)]
     for stored in journal.trajectories():
         if stored.step is not None and stored.trajectory is not None:
-            decoding_s = stored.trajectory.num_sampled / setting.speed.tokens_per_s
+            decoding_s = stored.trajectory.num_sampled / speed.tokens_per_s
             group = steps[stored.step - 1].setdefault(stored.group, [])
             group.append(decoding_s + stored.trajectory.metrics["waited_s"])
     return [[groups[ticket] for ticket in sorted(groups)] for groups in steps]

@@ -63,7 +63,7 @@ class Guard:
         if request.method not in ("GET", "HEAD"):
             return _refuse(request, 405, "the pages only read; use GET")
         token = request.query.get("token")
-        if token is not None and request.path != "/api/live" and _equal(token, self._token):
+        if token is not None and _equal(token, self._token):
             return self._admit(request)
         if not self._known(request):
             return _refuse(request, 403, "no access; open the link with the token that `roll watch` printed")
@@ -85,7 +85,7 @@ class Guard:
 
 
 async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Signal handler that completes the headers of every response, also of errors and streams."""
+    """Signal handler that completes the headers of every response, also of errors."""
     response.headers.update(_HEADERS)
 
 

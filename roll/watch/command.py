@@ -1,4 +1,4 @@
-"""Serves a folder of runs until Ctrl-C."""
+"""Serves a folder of runs until Ctrl-C, with low priority: training on the same machine comes first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from pathlib import Path
 from roll.watch.folder import RunFolder
 from roll.watch.server import ServerAddress, WatchServer
 
+_NICE = 10
+"""Where all cores are busy, the server then gets about a tenth of one. In the idle class it might wait for seconds."""
+
 
 def serve(directory: Path, *, host: str, port: int, open_browser: bool, echo: Callable[[str], None]) -> None:
     """Print the link as one line, open it if that is wanted, and serve until SIGINT or SIGTERM."""
+    if os.getpriority(os.PRIO_PROCESS, 0) < _NICE:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     server = WatchServer(RunFolder(directory), ServerAddress(host=host, port=port))
     asyncio.run(_serve(server, open_browser=open_browser, echo=echo))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from roll.errors import ConfigError
 from roll.report.compare import config_differences, final_numbers, flat_config
 from roll.watch.metrics import MetricColumns, SeriesQuery
-from roll.watch.overview import standard_errors
+from roll.watch.standard_errors import standard_error
 from roll.watch.view import RunView
 
 MOST_RUNS = 8
@@ -49,9 +48,7 @@ def _describe(view: RunView, points: int) -> dict[str, Any]:
     last = metrics.last()
     chosen = {name: next((each for each in names if each in last), None) for name, names in _CURVES.items()}
     names = {name: metric for name, metric in chosen.items() if metric is not None}
-    with view.rows() if view.index is not None else nullcontext() as rows:
-        errors = standard_errors(view, rows)
-        answer = metrics.series(SeriesQuery(names=tuple(names.values()), points=points), errors)
+    answer = metrics.series(SeriesQuery(names=tuple(names.values()), points=points), standard_error)
     start = _start(metrics)
     return {
         "run": view.name,

@@ -13,12 +13,13 @@ from typing import Any
 from roll.errors import ConfigError, RollError, RunStopped, one_line
 from roll.journal.database import check_format, connect
 from roll.tracking.directory import JOURNAL, METRICS
-from roll.watch.view import NotFound, RunView, Signature, file_signature, last_change, read_end, state_name
+from roll.watch.view import NotFound, RunView, Signature, file_signature, last_change, state_name
 
 _TAIL = 64 * 1024
 """Bytes at the end of a metrics file that are read for the list."""
 _HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy")
 _MAX_RUNS = 1000
+_LAST_LIFE = "SELECT kind FROM events WHERE kind IN ('RunStarted', 'RunEnded') ORDER BY id DESC LIMIT 1"
 
 
 class RunFolder:
@@ -48,7 +49,7 @@ class RunFolder:
         return {path.name: path for path in runs[:_MAX_RUNS]}
 
     def view(self, name: str) -> RunView:
-        """The view of a run, kept up to date from now on; `NotFound` if there is no such run."""
+        """The view of a run as of now; `NotFound` if there is no such run."""
         with self._lock:
             view = self._views.get(name)
             if view is None:
@@ -56,7 +57,7 @@ class RunFolder:
                 if directory is None:
                     raise NotFound(f"run {name[:80]!a}: there is none; choose one of the list")
                 view = self._views[name] = RunView(name, directory)
-        view.touch()
+        view.refresh()
         return view
 
     def list_runs(self) -> dict[str, Any]:
@@ -106,10 +107,10 @@ def _summarise(name: str, directory: Path) -> dict[str, Any]:
     try:
         with closing(connect(directory / JOURNAL, write=False)) as connection:
             first = connection.execute("SELECT time FROM events ORDER BY id LIMIT 1").fetchone()
-            ended = read_end(connection, "events") is not None
+            last = connection.execute(_LAST_LIFE).fetchone()
     except (RollError, sqlite3.Error) as error:
         return {**summary, "error": one_line(str(error))}
-    return {**summary, "started": first and first[0], "state": "ended" if ended else "running"}
+    return {**summary, "started": first and first[0], "state": "ended" if last == ("RunEnded",) else "running"}
 
 
 def _last_line(path: Path) -> Mapping[str, Any]:

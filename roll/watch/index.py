@@ -5,7 +5,7 @@ One thread updates it; any thread may query it through `connect`. The journal is
 | table | content |
 |---|---|
 | `samples` | one row per attempt, without its tokens |
-| `texts`, `words` | beginning of prompt and response, the text that a search covers, and its trigrams |
+| `texts`, `words` | beginning of prompt, response and comment, the text that a search covers, and its trigrams |
 | `events` | time, kind, step, version and group of each event; the body is in the journal |
 | `groups`, `versions` | outcome of each group, step of each version |
 | `spans` | activities of workers |
@@ -51,7 +51,7 @@ CREATE INDEX samples_by_group ON samples ("group", sibling);
 CREATE INDEX samples_by_step ON samples (step, domain, "group", reward);
 CREATE INDEX samples_by_domain ON samples (domain, status, outcome);
 CREATE INDEX samples_by_reward ON samples (reward, id);
-CREATE TABLE texts (id INTEGER PRIMARY KEY, prompt TEXT, response TEXT, text TEXT);
+CREATE TABLE texts (id INTEGER PRIMARY KEY, prompt TEXT, response TEXT, comment TEXT, text TEXT);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='trigram', detail=none, columnsize=0);
 CREATE TABLE events (id INTEGER PRIMARY KEY, time REAL, kind TEXT, step INTEGER, version INTEGER, "group" INTEGER);
 CREATE INDEX events_by_group ON events ("group") WHERE "group" IS NOT NULL;
@@ -248,8 +248,8 @@ class SampleIndex:
 
     def _add_texts(self, rows: Iterable[tuple[int, bytes]]) -> None:
         texts = [(id, *map(_clean, searchable(unpack(body), self._decoder))) for id, body in rows]
-        self._connection.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?)", texts)
-        words = [(row[0], row[3]) for row in texts]
+        self._connection.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?, ?, ?, ?)", texts)
+        words = [(row[0], row[-1]) for row in texts]
         self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
 
     @contextmanager

@@ -1,14 +1,20 @@
-"""The metrics of a run as columns, read from `metrics.jsonl` as it grows, and downsampled series."""
+"""The metrics of a run as columns, read from `metrics.jsonl` as it grows, and downsampled series.
+
+A series has a cursor. A request with the cursor of an earlier answer gets the points since then: the first of them
+replaces the point that was incomplete at that time.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import secrets
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +24,8 @@ from numpy.typing import NDArray
 from roll.errors import ConfigError
 
 Column = NDArray[np.float64]
+ReadColumn = Callable[[str], Column | None]
+"""The values of a metric in the rows of a request; None for a metric that no line has."""
 MAX_SERIES = 200
 """Most series of one answer."""
 _OTHER = "time/other"
@@ -33,6 +41,8 @@ class SeriesQuery:
     points: int = 500
     first: float = -math.inf
     last: float = math.inf
+    cursor: str = ""
+    """Of an earlier answer to the same query, without `first` and `last`; only newer points are wanted."""
 
     def __post_init__(self) -> None:
         if not 10 <= self.points <= 5000:
@@ -48,8 +58,10 @@ class MetricColumns:
 
     def _reset(self) -> None:
         self._identity, self._offset = 0, 0
-        self._steps, self._times = array("q"), array("d")
+        self._epoch = secrets.token_hex(4)
+        self._steps, self._times, self._tokens = array("q"), array("d"), array("d")
         self._columns: dict[str, array[float]] = {}
+        self._last: dict[str, tuple[int, float]] = {}
 
     def update(self) -> bool:
         """Read new lines; whether there were any, or a resume has removed some."""
@@ -83,11 +95,14 @@ class MetricColumns:
         num_before = len(self._steps)
         self._steps.append(step)
         self._times.append(time)
+        self._tokens.append((self._tokens[-1] if self._tokens else 0.0) + _finite(values.get("tokens/generated")))
         for name, value in values.items():
             if isinstance(value, int | float):
                 column = self._columns.setdefault(name, array("d"))
                 column.extend([math.nan] * (num_before - len(column)))
                 column.append(value)
+                if math.isfinite(value):
+                    self._last[name] = step, float(value)
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -100,27 +115,39 @@ class MetricColumns:
     def last(self) -> dict[str, tuple[int, float]]:
         """Step and value of the last finite value of each metric."""
         with self._lock:
-            steps = np.array(self._steps)
-            result: dict[str, tuple[int, float]] = {}
-            for name, column in self._columns.items():
-                finite = np.flatnonzero(np.isfinite(np.array(column)))
-                if len(finite):
-                    result[name] = int(steps[finite[-1]]), column[int(finite[-1])]
-            return result
+            return dict(self._last)
 
     def last_step(self) -> int | None:
         """Step of the last line; None without lines."""
         return self._steps[-1] if self._steps else None
 
+    def wall_s(self) -> float:
+        """Seconds from the first to the last line."""
+        with self._lock:
+            return self._times[-1] - self._times[0] if self._times else 0.0
+
+    def edges(self, name: str, most: int) -> tuple[list[float], list[float]]:
+        """The first and the last finite values of a metric: at most this many, and at most half of all."""
+        with self._lock:
+            column = self._columns.get(name, array("d"))
+            first, last = ([*islice(filter(math.isfinite, each), 2 * most)] for each in (column, reversed(column)))
+        number = min(most, -(-len(first) // 2))
+        return first[:number], last[:number][::-1]
+
     def column(self, name: str) -> Column:
         """The values of one metric, one per line; NaN where a line lacks it."""
         with self._lock:
-            return self._column(name)
+            values = self._column(name, 0)
+            return np.full(len(self._steps), np.nan) if values is None else values
 
-    def _column(self, name: str) -> Column:
-        values = np.full(len(self._steps), np.nan)
-        column = self._columns.get(name, array("d"))
-        values[: len(column)] = column
+    def _column(self, name: str, start: int) -> Column | None:
+        """The values of one metric from a line on."""
+        column = self._columns.get(name)
+        if column is None:
+            return None
+        values = np.full(len(self._steps) - start, np.nan)
+        known = column[start:]
+        values[: len(known)] = known
         return values
 
     def rows(self) -> tuple[Column, Column]:
@@ -128,25 +155,53 @@ class MetricColumns:
         with self._lock:
             return np.array(self._steps, np.float64), np.array(self._times)
 
-    def series(self, query: SeriesQuery, error_of: Callable[[str, Column], Column | None]) -> dict[str, Any]:
-        """The series of a query as plain values; `error_of` gives the standard errors of a metric, one per line."""
+    def series(self, query: SeriesQuery, error_of: Callable[[str, ReadColumn], Column | None]) -> dict[str, Any]:
+        """The series of a query as plain values; `error_of` gives the standard errors of a metric, one per row.
+
+        `from` is the index of the first point that is returned: 0, or that of the first new one.
+        """
         with self._lock:
-            steps = np.array(self._steps, np.float64)
-            chosen = (steps >= query.first) & (steps <= query.last)
-            columns = {name: self._column(name)[chosen] for name in self.select(query.names)}
+            num_lines = len(self._steps)
+            chosen = self._chosen(query)
+            bucket = max(1, -(-(num_lines if chosen is None else int(chosen.sum())) // query.points))
+            point = self._first_new(query.cursor, bucket) if chosen is None else 0
+            start = point * bucket
+
+            def read(name: str) -> Column | None:
+                values = self._column(name, start)
+                return values if values is None or chosen is None else values[chosen]
+
+            columns = {name: values for name in self.select(query.names) if (values := read(name)) is not None}
             if _OTHER in query.names:
-                columns[_OTHER] = other_time({name: self._column(name)[chosen] for name in self.select(("time/*",))})
-            times, tokens = np.array(self._times)[chosen], self._column("tokens/generated")[chosen]
-        steps = steps[chosen]
-        bucket = max(1, -(-len(steps) // query.points))
-        errors = {name: error_of(name, steps) for name in columns}
+                phases = {name: read(name) for name in self.select(("time/*",))}
+                columns[_OTHER] = other_time({name: each for name, each in phases.items() if each is not None})
+            errors = {name: error_of(name, read) for name in columns}
+            rows = (np.array(each[start:], np.float64) for each in (self._steps, self._times, self._tokens))
+            steps, times, tokens = rows if chosen is None else (each[chosen] for each in rows)
         return {
+            "cursor": f"{self._epoch}-{num_lines}-{bucket}",
+            "from": point,
             "bucket": bucket,
             "step": [int(step) for step in _ends(steps, bucket)],
             "time": plain(_ends(times, bucket)),
-            "tokens": plain(_ends(np.cumsum(np.nan_to_num(tokens)), bucket)),
+            "tokens": plain(_ends(tokens, bucket)),
             "series": {name: _points(column, errors[name], bucket) for name, column in columns.items()},
         }
+
+    def _chosen(self, query: SeriesQuery) -> NDArray[np.bool_] | None:
+        """The lines within the limits of a query; None for all."""
+        if query.first == -math.inf and query.last == math.inf:
+            return None
+        steps = np.array(self._steps, np.float64)
+        return (steps >= query.first) & (steps <= query.last)
+
+    def _first_new(self, cursor: str, bucket: int) -> int:
+        """The first point that an answer with this cursor lacks or has in part; 0 if it shows anything else."""
+        epoch, _, rest = cursor.partition("-")
+        num_lines, _, known = rest.partition("-")
+        if epoch != self._epoch or known != str(bucket) or not num_lines.isdecimal():
+            return 0
+        return min(int(num_lines), len(self._steps)) // bucket
 
     def select(self, patterns: Iterable[str]) -> list[str]:
         """Names that a pattern matches, in the order of the patterns."""
@@ -161,6 +216,11 @@ def other_time(columns: Mapping[str, Column]) -> Column:
     total = columns.get("time/step", np.zeros(0))
     phases = [np.nan_to_num(column) for name, column in columns.items() if name != "time/step"]
     return total - np.sum(phases, axis=0) if phases and len(total) else total
+
+
+def _finite(value: Any) -> float:
+    """The number; 0 for anything else."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def plain(values: Column) -> list[float | None]:

@@ -12,17 +12,10 @@ from roll.journal.events import KINDS
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-_INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved", "AsyncRatioChanged")
-_SHOWN = (*_ERRORS, *_WARNINGS, *_INFO)
+INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved", "AsyncRatioChanged")
+SHOWN = (*_ERRORS, *_WARNINGS, *INFO)
 Ends = dict[tuple[Any, ...], dict[str, Any]]
 _TEXTS = ("text", "message", "reason", "cause")
-
-
-def count_notices(rows: sqlite3.Connection) -> int:
-    """Number of notices that are warnings or errors; a problem that has ended is none any more."""
-    where, values = _where(rows, (*_INFO,))
-    shown = int(rows.execute(f"SELECT COUNT(*) FROM events WHERE {where}", values).fetchone()[0])
-    return shown - len(_ends(rows))
 
 
 def list_notices(rows: sqlite3.Connection, *, before: int | None, limit: int) -> list[dict[str, Any]]:
@@ -40,11 +33,12 @@ def _ends(rows: sqlite3.Connection) -> Ends:
     ids = "SELECT id FROM events WHERE kind = 'ProblemEnded'"  # of the index, which may be behind the journal
     for (body,) in rows.execute(f"SELECT body FROM journal.events WHERE id IN ({ids}) ORDER BY id"):
         fields = decode_fields(body)
-        ends[_problem(fields, fields.get("since"))] = fields
+        ends[problem_of(fields, fields.get("since"))] = fields
     return ends
 
 
-def _problem(fields: Mapping[str, Any], since: Any) -> tuple[Any, ...]:
+def problem_of(fields: Mapping[str, Any], since: Any) -> tuple[Any, ...]:
+    """What the beginning of a problem has in common with its end."""
     return fields.get("kind"), fields.get("metric"), fields.get("domain", ""), since
 
 
@@ -68,14 +62,14 @@ def decode_fields(body: str) -> dict[str, Any]:
 def describe_notice(event: Mapping[str, Any], ends: Ends) -> dict[str, Any]:
     """An event as an entry of `/notices`."""
     fields, kind = event["fields"], event["kind"]
-    end = ends.get(_problem(fields, fields.get("step"))) if kind == "ProblemNoticed" else None
+    end = ends.get(problem_of(fields, fields.get("step"))) if kind == "ProblemNoticed" else None
     attempts = fields.get("attempts")
     return {
         "id": event["id"],
         "time": event["time"],
         "step": event["step"] if event["step"] is not None else fields.get("step"),
         "kind": kind,
-        "level": "error" if kind in _ERRORS else "info" if kind in _INFO or end else "warning",
+        "level": "error" if kind in _ERRORS else "info" if kind in INFO or end else "warning",
         "text": text_of(fields),
         "domain": fields.get("domain") or None,
         "attempts": attempts if isinstance(attempts, list) else [],
@@ -93,8 +87,8 @@ def text_of(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items() if isinstance(value, str | int | float))
 
 
-def _where(rows: sqlite3.Connection, without: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
+def _where(rows: sqlite3.Connection) -> tuple[str, tuple[str, ...]]:
     """A condition on the kind of an event: a known notice, or a kind that this release does not know."""
     kinds = [row[0] for row in rows.execute("SELECT DISTINCT kind FROM events")]
-    shown = [kind for kind in kinds if (kind in _SHOWN or kind not in KINDS) and kind not in without]
+    shown = [kind for kind in kinds if kind in SHOWN or kind not in KINDS]
     return f"kind IN ({', '.join('?' * len(shown))})", tuple(shown)

@@ -57,7 +57,7 @@ class PlainPages:
 
     def _open(self, run: str) -> RunView:
         view = self._folder.view(unquote(run))
-        view.wait_ready(_FIRST_S)
+        view.wait_current(_FIRST_S)
         return view
 
     def _runs(self) -> Iterable[str]:
@@ -80,7 +80,7 @@ def _run_page(view: RunView, parameters: Parameters) -> Iterable[str]:
     yield _details("Metrics", table(("metric", "step", "value"), metrics))
     if view.index is None:
         return
-    with view.rows() as rows:
+    with view.indexed_rows(_FIRST_S) as rows:
         notices = list_notices(rows, before=None, limit=50)
         names = ("step", "level", "kind", "text")
         lines = [[_clock(each["time"]), *(visible(each[name]) for name in names)] for each in notices]
@@ -99,7 +99,7 @@ def _headline(state: Mapping[str, Any]) -> str:
     text = f"{state['state']}, step {visible(state['step'])} of {visible(state['steps'])}"
     if state["end"]:
         text += f", ended: {state['end']['reason']}"
-    if index["phase"] != "done":
+    if index["phase"] in ("records", "texts"):
         text += f"; reading {index['phase']}: {index[index['phase']]:,} of {index['total']:,} attempts"
     return text + (f"; {state['salvaged']}" if state["salvaged"] else "")
 
@@ -112,19 +112,20 @@ def _form(parameters: Parameters) -> str:
 
 
 _COLUMNS = ("id", "step", "domain", "task", "group", "status", "outcome", "reward", "tokens", "staleness")
+_TEXTS = ("comment", "prompt", "response")
 
 
 def _samples_table(run: str, samples: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [_link(f"/plain/{quote(run, safe='')}/{row['id']}", str(row["id"]))]
-        + [escape(visible(row[name])) for name in (*_COLUMNS[1:], "prompt", "response")]
+        + [escape(visible(row[name])) for name in (*_COLUMNS[1:], *_TEXTS)]
         for row in samples
     ]
-    return _table((*_COLUMNS, "prompt", "response"), cells)
+    return _table((*_COLUMNS, *_TEXTS), cells)
 
 
 def _sample_page(view: RunView, id: int) -> Iterable[str]:
-    with view.rows() as rows:
+    with view.indexed_rows(_FIRST_S) as rows:
         sample = describe_sample(rows, id, view.decoder, TokenRange(limit=0), view.metrics)
         lineage = trace(rows, sample["sample"], find_body(rows, id))
     address = f"/plain/{quote(view.name, safe='')}"

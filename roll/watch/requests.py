@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from roll.errors import ConfigError
@@ -17,17 +16,18 @@ from roll.watch.folder import RunFolder
 from roll.watch.lineage import trace
 from roll.watch.metrics import SeriesQuery
 from roll.watch.notices import list_notices
-from roll.watch.overview import describe_overview, standard_errors
+from roll.watch.overview import describe_overview
 from roll.watch.sample import describe_sample, find_body
-from roll.watch.samples import facets, list_samples, parse_filter, parse_order
+from roll.watch.samples import facets, list_samples, parse_filter, parse_order, reward_histogram
 from roll.watch.scheduler import choose_window, describe_scheduler
+from roll.watch.standard_errors import standard_error
 from roll.watch.token_columns import TokenRange
 from roll.watch.versions import list_versions
 from roll.watch.view import NotFound, RunView
 
 Parameters: TypeAlias = Mapping[str, Sequence[str]]
 _FIRST_S = 0.7
-"""Longest time that the first request of a run waits for its rows."""
+"""Longest time that a request waits until the index has the newest rows."""
 _READ_S = 5.0
 """Longest wait of a link to a sample for a journal that is still being read."""
 _MAX_PAGE = 1000
@@ -40,7 +40,7 @@ class RunRequests:
         self._folder, self._explanations = folder, Explanations()
         self._answers: dict[str, Callable[[RunView, Parameters], dict[str, Any]]] = {
             "state": lambda view, _: view.state(),
-            "overview": self._overview,
+            "overview": _overview,
             "metrics": _metrics,
             "series": _series,
             "samples": _samples,
@@ -48,21 +48,16 @@ class RunRequests:
             "facets": lambda view, _: _with_rows(view, facets),
             "faults": lambda view, _: _with_rows(view, describe_faults),
             "notices": _notices,
+            "rewards": _rewards,
             "scheduler": _scheduler,
             "versions": _versions,
         }
-
-    def open(self, run: str, wait_s: float = _FIRST_S) -> RunView:
-        """The view of a run, with its first rows if they are read in this time."""
-        view = self._folder.view(run)
-        view.wait_ready(wait_s)
-        return view
 
     def answer(self, run: str, name: str, id: str, parameters: Parameters) -> dict[str, Any]:
         """The answer to a request about one run; with an `id`, about one attempt."""
         if not id and name not in self._answers:
             raise NotFound(f"{name[:40]!a}: no such address; use one of {', '.join(sorted(self._answers))}")
-        view = self.open(run)
+        view = self._folder.view(run)
         position = view.position
         result = _sample(view, id, parameters) if id else self._answers[name](view, parameters)
         return {"position": position, **result}
@@ -72,12 +67,7 @@ class RunRequests:
         names = [name for text in parameters.get("runs", ()) for name in text.split(",") if name]
         if not 1 <= len(names) <= MOST_RUNS or len(set(names)) < len(names):
             raise ConfigError(f"runs: expected 1 to {MOST_RUNS} different names (got {len(names)}); change them")
-        return compare([self.open(name) for name in names], _whole(parameters, "points", 300))
-
-    def _overview(self, view: RunView, parameters: Parameters) -> dict[str, Any]:
-        points = _whole(parameters, "points", 500)
-        with view.rows() if view.index is not None else nullcontext() as rows:
-            return describe_overview(view, rows, points)
+        return compare([self._folder.view(name) for name in names], _whole(parameters, "points", 300))
 
     def _config(self, view: RunView, _: Parameters) -> dict[str, Any]:
         path = view.directory / "config.yaml"
@@ -86,6 +76,10 @@ class RunRequests:
         except OSError:
             text = None
         return {"text": text, "explain": self._explanations.request(path)}
+
+
+def _overview(view: RunView, parameters: Parameters) -> dict[str, Any]:
+    return describe_overview(view, _whole(parameters, "points", 500), next(iter(parameters.get("cursor", ())), ""))
 
 
 def _metrics(view: RunView, _: Parameters) -> dict[str, Any]:
@@ -106,28 +100,33 @@ def _series(view: RunView, parameters: Parameters) -> dict[str, Any]:
         first=_number(parameters, "from", -math.inf),
         last=_number(parameters, "to", math.inf),
     )
-    with view.rows() if view.index is not None else nullcontext() as rows:
-        return view.metrics.series(query, standard_errors(view, rows))
+    return view.metrics.series(query, standard_error)
 
 
 def _samples(view: RunView, parameters: Parameters) -> dict[str, Any]:
     chosen, order = parse_filter(parameters), parse_order(parameters)
+    answer = _with_rows(view, lambda rows: list_samples(rows, chosen, order))
     index = view.index
     searched = None if index is None or not chosen.text else {"texts": index.num_texts, "total": index.total}
-    return {**_with_rows(view, lambda rows: list_samples(rows, chosen, order)), "searched": searched}
+    return {**answer, "searched": searched}
+
+
+def _rewards(view: RunView, parameters: Parameters) -> dict[str, Any]:
+    """The histogram of rewards follows all filters but the one on the reward, which its bars set."""
+    chosen = parse_filter({name: values for name, values in parameters.items() if name != "reward"})
+    return _with_rows(view, lambda rows: reward_histogram(rows, chosen))
 
 
 def _sample(view: RunView, id: str, parameters: Parameters) -> dict[str, Any]:
     if not (id.isascii() and id.isdecimal() and len(id) < 16):
         raise NotFound(f"sample {id[:40]!a}: not a number; choose one of the table")
     tokens = TokenRange(first=_whole(parameters, "tokens_from", 0), limit=_whole(parameters, "tokens_limit", 4000))
-    view.wait_complete(_READ_S)
 
     def read(rows: sqlite3.Connection) -> dict[str, Any]:
         result = describe_sample(rows, int(id), view.decoder, tokens, view.metrics)
         return {**result, "lineage": trace(rows, result["sample"], find_body(rows, int(id)))}
 
-    return _with_rows(view, read)
+    return _with_rows(view, read, _READ_S)
 
 
 def _notices(view: RunView, parameters: Parameters) -> dict[str, Any]:
@@ -155,8 +154,10 @@ def _versions(view: RunView, parameters: Parameters) -> dict[str, Any]:
     return _with_rows(view, lambda rows: list_versions(rows, before=None if before < 0 else before, limit=limit))
 
 
-def _with_rows(view: RunView, read: Callable[[sqlite3.Connection], dict[str, Any]]) -> dict[str, Any]:
-    with view.rows() as rows:
+def _with_rows(
+    view: RunView, read: Callable[[sqlite3.Connection], dict[str, Any]], wait_s: float = _FIRST_S
+) -> dict[str, Any]:
+    with view.indexed_rows(wait_s) as rows:
         return read(rows)
 
 

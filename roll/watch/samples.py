@@ -206,14 +206,14 @@ def _after(column: str, order: SampleOrder) -> tuple[str, list[Any]]:
 def read_rows(rows: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Rows of the table, in the order of `ids`."""
     names = ", ".join(f'samples."{name}"' for name in COLUMNS)
-    query = f"""SELECT {names}, prompt, response FROM samples LEFT JOIN texts ON texts.id = samples.id
+    query = f"""SELECT {names}, prompt, response, comment FROM samples LEFT JOIN texts ON texts.id = samples.id
         WHERE samples.id IN ({", ".join("?" * len(ids))})"""
     by_id = {row[0]: _row(row) for row in rows.execute(query, list(ids))}
     return [by_id[id] for id in ids if id in by_id]
 
 
 def _row(values: Sequence[Any]) -> dict[str, Any]:
-    row = dict(zip((*COLUMNS, "prompt", "response"), values, strict=True))
+    row = dict(zip((*COLUMNS, "prompt", "response", "comment"), values, strict=True))
     oldest, newest = row.pop("oldest"), row.pop("newest")
     flags = {name: bool(row[name]) for name in ("surplus", "rolled_back")}
     return {**row, **flags, "versions": None if oldest is None else [oldest, newest]}
@@ -230,21 +230,23 @@ def facets(rows: sqlite3.Connection) -> dict[str, Any]:
     limits = rows.execute(f"SELECT {columns}, COUNT(*) FROM samples").fetchone()
     ends = {name: _ends(limits[2 * index : 2 * index + 2]) for index, name in enumerate(names)}
     ends["steps"] = ends.pop("step")
-    return {**counts, **ends, "total": limits[-1], "rewards": _histogram(rows, ends["reward"])}
+    return {**counts, **ends, "total": limits[-1]}
 
 
 def _ends(pair: Sequence[Any]) -> list[Any] | None:
     return None if pair[0] is None else list(pair)
 
 
-def _histogram(rows: sqlite3.Connection, ends: list[Any] | None, bins: int = 20) -> dict[str, list[Any]] | None:
-    if ends is None:
-        return None
-    low, width = ends[0], (ends[1] - ends[0]) / bins or 1.0
-    query = (
-        "SELECT MIN(CAST((reward - ?) / ? AS INTEGER), ?), COUNT(*) FROM samples WHERE reward IS NOT NULL GROUP BY 1"
-    )
+def reward_histogram(rows: sqlite3.Connection, chosen: SampleFilter, bins: int = 20) -> dict[str, Any]:
+    """Numbers of the chosen attempts by reward, in equal bins from the lowest to the highest reward of all attempts."""
+    low, high = rows.execute("SELECT MIN(reward), MAX(reward) FROM samples").fetchone()
+    if low is None:
+        return {"edges": [], "counts": []}
+    width = (high - low) / bins or 1.0
+    where, values = _with_text(chosen)
+    query = f"""SELECT MIN(CAST((reward - ?) / ? AS INTEGER), ?), COUNT(*)
+        FROM samples {_JOIN if chosen.text else ""} WHERE reward IS NOT NULL AND {where} GROUP BY 1"""
     counts = [0] * bins
-    for index, number in rows.execute(query, (low, width, bins - 1)):
+    for index, number in rows.execute(query, [low, width, bins - 1, *values]):
         counts[index] = number
     return {"edges": [low + width * index for index in range(bins + 1)], "counts": counts}

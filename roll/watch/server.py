@@ -1,4 +1,4 @@
-"""The HTTP server of `roll watch`: addresses, their parameters, and streams of changes.
+"""The HTTP server of `roll watch`: addresses and their parameters.
 
 Every answer is computed in a thread, so that a slow one delays no other. Nothing is ever written to a run.
 """
@@ -6,7 +6,6 @@ Every answer is computed in a thread, so that a slow one delays no other. Nothin
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import socket
 import sqlite3
@@ -35,13 +34,7 @@ _TYPES = {
     "png": "image/png",
     "ico": "image/x-icon",
 }
-_STREAM_S, _LIST_S, _PING_S = 0.25, 2.0, 15.0
-_MAX_STREAMS = 64
 _SHUTDOWN_S = 1.0
-_FIRST_S = 0.7
-"""Longest time that the first request of a run waits for its rows."""
-_UNCHANGED = ("changed", "quiet_s")
-"""Fields of a state that alone are no reason to send it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +57,6 @@ class WatchServer:
         self._requests, self._plain = RunRequests(folder), PlainPages(folder)
         self._runner: web.AppRunner | None = None
         self._port = 0
-        self._num_streams = 0
-        self._stopping = asyncio.Event()
 
     @property
     def link(self) -> str:
@@ -84,9 +75,7 @@ class WatchServer:
         app = web.Application(middlewares=[check])
         app.on_response_prepare.append(add_headers)
         app.router.add_get("/api/runs", self._list_runs)
-        app.router.add_get("/api/live", self._stream_list)
         app.router.add_get("/api/compare", self._compare)
-        app.router.add_get("/api/runs/{run:[^/]+}/live", self._stream)
         app.router.add_get("/api/runs/{run:[^/]+}/samples/{id:[^/]+}", self._answer_run)
         app.router.add_get("/api/runs/{run:[^/]+}/{view:[^/]+}", self._answer_run)
         app.router.add_get("/api/{rest:.*}", self._unknown)
@@ -101,7 +90,6 @@ class WatchServer:
 
     async def stop(self) -> None:
         """Close all connections, and delete the indexes."""
-        self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
         await asyncio.to_thread(self._folder.close)
@@ -134,54 +122,6 @@ class WatchServer:
     async def _index(self, _: web.Request) -> web.Response:
         body, content_type = self._assets["index.html"]
         return web.Response(body=body, content_type=content_type, charset="utf-8")
-
-    async def _stream(self, request: web.Request) -> web.StreamResponse:
-        """States of one run, whenever something but its age has changed."""
-        try:
-            view = await asyncio.to_thread(self._requests.open, request.match_info["run"], _FIRST_S)
-        except RollError as error:
-            return _error(_status(error), one_line(str(error)))
-
-        def state() -> dict[str, Any]:
-            view.touch()
-            return view.state()
-
-        return await self._send_changes(request, "state", state, _STREAM_S)
-
-    async def _stream_list(self, request: web.Request) -> web.StreamResponse:
-        return await self._send_changes(request, "runs", self._folder.list_runs, _LIST_S)
-
-    async def _send_changes(
-        self, request: web.Request, event: str, read: Callable[[], dict[str, Any]], period_s: float
-    ) -> web.StreamResponse:
-        if self._num_streams >= _MAX_STREAMS:
-            return _error(503, f"{_MAX_STREAMS} pages are open already; close some")
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        self._num_streams += 1
-        try:
-            with contextlib.suppress(ConnectionError):  # the page was closed, perhaps before the first byte
-                await response.prepare(request)
-                await self._stream_changes(response, event, read, period_s)
-        finally:
-            self._num_streams -= 1
-        return response
-
-    async def _stream_changes(
-        self, response: web.StreamResponse, event: str, read: Callable[[], dict[str, Any]], period_s: float
-    ) -> None:
-        """Send what `read` returns when it differs from before, until the connection or the server ends."""
-        loop, before, last = asyncio.get_running_loop(), None, 0.0
-        while not self._stopping.is_set():
-            value = await asyncio.to_thread(read)
-            compared = {name: each for name, each in value.items() if name not in _UNCHANGED}
-            if compared != before:
-                await response.write(b"event: " + event.encode() + b"\ndata: " + encode(value) + b"\n\n")
-                before, last = compared, loop.time()
-            elif loop.time() - last > _PING_S:
-                await response.write(b": still here\n\n")
-                last = loop.time()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), period_s)
 
 
 async def _answer(call: Callable[[], Mapping[str, Any]]) -> web.Response:

@@ -56,15 +56,16 @@ def prompt_of(trajectory: Trajectory, decoder: TextDecoder) -> str:
     return decoder.decode(turns[0].observation[:_MAX_IDS]) if turns else ""
 
 
-def searchable(trajectory: Trajectory, decoder: TextDecoder) -> tuple[str, str, str]:
-    """Beginning of the prompt, beginning of the response, and the text that a search covers."""
+def searchable(trajectory: Trajectory, decoder: TextDecoder) -> tuple[str, str, str, str]:
+    """Beginnings of the prompt, of the response and of the reward's comment, and the text that a search covers."""
     prompt = prompt_of(trajectory, decoder)
     responses = [decoder.decode(_shorten(turn.sampled), special_tokens=False) for turn in trajectory.turns]
     text = "\n".join(responses)
     if len(text) > _START + _END:
         text = f"{text[:_START]}\n{text[-_END:]}"
     response = responses[-1] if responses else ""
-    return prompt[:SNIPPET], response[:SNIPPET], f"{prompt[:_PROMPT]}\n{text}".lower()
+    comment = trajectory.score.comment if trajectory.score else ""
+    return prompt[:SNIPPET], response[:SNIPPET], comment[:SNIPPET], f"{prompt[:_PROMPT]}\n{text}".lower()
 
 
 def _shorten(ids: Ints) -> Ints:

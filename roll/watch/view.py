@@ -1,22 +1,21 @@
-"""One run as the server shows it: its metrics, its journal, and the index, kept up to date by a thread.
+"""One run as the server shows it: its metrics and a summary of its journal, and the index for pages that need it.
 
 | call | waits for | woken by |
 |---|---|---|
-| `state`, `rows` | nothing: they show the last update | |
-| the thread | a request in the last minute, then a change of a file, looked at every half second | `touch`, `close` |
+| `refresh` | its own read of what was appended, if a file has changed | |
+| `indexed_rows` | the rows of the journal in the index, for a limited time | the thread |
+| the thread | a request that needs the index; then it works until the index has all rows and texts | `start`, `close` |
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -26,22 +25,17 @@ import msgspec
 from roll.config.load import read
 from roll.errors import ConfigError, JournalDamaged, RollError, RunStopped, one_line
 from roll.journal.database import report_damage
-from roll.journal.events import RunEnded
 from roll.journal.salvage import copy_readable
 from roll.tracking.directory import JOURNAL, METRICS
 from roll.watch.index import SampleIndex
 from roll.watch.metrics import MetricColumns
+from roll.watch.summary import JournalSummary
 from roll.watch.texts import TextDecoder
 
-POLL_S = 0.5
-"""Seconds between two looks at the files of a run."""
 SILENT_S = 60.0
 """Seconds without a record after which a run without an end is silent."""
-_IDLE_S = 60.0
-"""Seconds without a request after which the files are not looked at any more."""
 _SLICE_S = 0.25
 """Longest time for texts before the thread looks for new rows again."""
-_NICE = 10
 Signature = tuple[tuple[int, int, int], ...]
 
 
@@ -49,78 +43,84 @@ class NotFound(ConfigError):
     """There is no such run, attempt or page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
-    """The newest end of a run."""
-
-    step: int
-    reason: str
-    time: float
-
-
 class RunView:
-    """What is known about one run directory; opening it costs nothing until `start`."""
+    """What is known about one run directory; opening it costs nothing until `refresh` or `start`."""
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name, self.directory = name, directory
-        self.metrics = MetricColumns(directory / METRICS)
+        self.metrics, self.summary = MetricColumns(directory / METRICS), JournalSummary()
         self.index: SampleIndex | None = None
-        self.error: str | None = None
-        """Why the journal cannot be read now, in one line."""
         self.salvaged: str | None = None
         """What is missing, if the journal is damaged and a copy of its readable rows is shown."""
-        self.end: RunEnd | None = None
-        self.num_notices = self.num_failures = 0
+        self._summary_error: str | None = None
+        self._index_error: str | None = None
         self._journal = directory / JOURNAL
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
+        self._refreshing, self._starting = threading.Lock(), threading.Lock()
         self._closed, self._woken = threading.Event(), threading.Event()
-        self._asked = 0.0
+        self._refreshed: Signature = ()
         self._signature: Signature = ()
+        self._requested = self._answered = 0
+        """Number of calls of `start`, and of those after which the thread has looked at the files."""
         self._texts_done = False
-        self._ready = threading.Event()
         self._config: tuple[tuple[int, int, int], Any] = ((0, 0, 0), None)
         self.changed = threading.Condition()
-        """Notified after each update."""
+        """Notified after each update of the index."""
 
     @property
     def has_journal(self) -> bool:
         return (self.directory / JOURNAL).is_file()
 
+    @property
+    def error(self) -> str | None:
+        """Why the journal cannot be read now, in one line."""
+        return self._summary_error or self._index_error
+
     @cached_property
     def decoder(self) -> TextDecoder:
         return TextDecoder(self.directory)
 
-    def start(self) -> None:
-        """Start the thread, once; the first update follows."""
-        self._asked = time.monotonic()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"watch {self.name}", daemon=True)
-            self._thread.start()
+    def refresh(self) -> None:
+        """Read what the run has written to its metrics and its journal since the last call."""
+        signature = file_signature(self.directory)
+        with self._refreshing:
+            if signature == self._refreshed and self._summary_error is None:
+                return
+            self.metrics.update()
+            self._summary_error = self._update_summary() if self.has_journal else None
+            self._refreshed = signature
 
-    def poll(self) -> None:
-        """Look at the files now."""
-        self._woken.set()
+    def _update_summary(self) -> str | None:
+        """Returns why the journal cannot be read; one that is damaged is shown from a copy, which the thread makes."""
+        try:
+            self.summary.update(self._journal)
+        except JournalDamaged as damage:
+            self.start()
+            return one_line(str(damage))
+        except (RollError, sqlite3.Error, OSError) as error:
+            return one_line(f"{self.name}: {error}")
+        return None
 
-    def touch(self) -> None:
-        """Keep the view up to date for another minute."""
-        idle = time.monotonic() - self._asked > _IDLE_S
-        self.start()
-        if idle:
+    def start(self) -> int:
+        """Let the thread bring the index up to date; returns the number of the request."""
+        with self._starting:
+            self._requested += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"watch {self.name}", daemon=True)
+                self._thread.start()
             self._woken.set()
+            return self._requested
 
-    def wait_ready(self, timeout_s: float) -> None:
-        """Return after the first update, or after this time."""
-        self._ready.wait(timeout_s)
+    def wait_current(self, timeout_s: float) -> None:
+        """Return once the index has what the journal has now, or some of it after this time."""
+        number = self.start()
 
-    def wait_complete(self, timeout_s: float) -> None:
-        """Return once the index has all rows of the journal, or after this time."""
-
-        def is_complete() -> bool:
-            return self.error is not None or (self.index is not None and self.index.complete)
+        def is_current() -> bool:
+            return self._answered >= number and (self.index is None or self.index.complete)
 
         with self.changed:
-            self.changed.wait_for(is_complete, timeout_s)
+            self.changed.wait_for(is_current, timeout_s)
 
     def close(self) -> None:
         """End the thread and delete the index."""
@@ -130,12 +130,14 @@ class RunView:
             self._thread.join()
 
     @property
-    def position(self) -> int | None:
-        return None if self.index is None else self.index.position
+    def position(self) -> int:
+        """Id of the last row of the journal that has been read."""
+        return self.summary.position
 
     @contextmanager
-    def rows(self) -> Generator[sqlite3.Connection]:
-        """The index for one request, with the journal attached as `journal`."""
+    def indexed_rows(self, timeout_s: float) -> Generator[sqlite3.Connection]:
+        """The index for one request, with the journal attached as `journal`, as far as it is ready by then."""
+        self.wait_current(timeout_s)
         index = self.index
         if index is None:
             raise RunStopped(self.error or f"{self.name}: no journal is read yet; ask again in a moment")
@@ -158,8 +160,7 @@ class RunView:
 
     def state(self) -> dict[str, Any]:
         """The answer of `/state`."""
-        changed = last_change(self.directory)
-        index = self.index
+        changed, summary = last_change(self.directory), self.summary
         return {
             "run": self.name,
             "state": self._state_name(changed),
@@ -169,90 +170,80 @@ class RunView:
             "steps": self.config("steps"),
             "changed": changed,
             "quiet_s": max(0.0, time.time() - changed),
-            "end": None
-            if self.end is None
-            else {"step": self.end.step, "reason": self.end.reason, "time": self.end.time},
-            "notices": self.num_notices,
-            "failures": self.num_failures,
-            "index": _index_state(index, self._texts_done, self.error),
+            "end": None if summary.end is None else msgspec.to_builtins(summary.end),
+            "notices": summary.num_notices,
+            "failures": summary.num_failures,
+            "index": _index_state(self.index, self._texts_done, self.error),
             "salvaged": self.salvaged,
         }
 
     def _state_name(self, changed: float) -> str:
-        if self.error is not None and self.index is None:
+        if self.error is not None and self.index is None and not self.position:
             return "unreadable"
-        return state_name(self.end is not None, changed, empty=not self.position and not len(self.metrics))
+        return state_name(self.summary.end is not None, changed, empty=not self.position and not len(self.metrics))
 
     def _run(self) -> None:
-        with suppress(OSError):  # a run on this machine comes first
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             while not self._closed.is_set():
-                working = self._update()
-                self._ready.set()
-                if not working:
-                    idle = time.monotonic() - self._asked > _IDLE_S
-                    self._woken.wait(None if idle else POLL_S)
-                    self._woken.clear()
+                self._woken.clear()
+                number = self._requested
+                more = self._attempt(self._update_index)
+                with self.changed:
+                    self._answered = number
+                    self.changed.notify_all()
+                if more or self._attempt(self._add_texts):
+                    self._woken.set()
+                self._woken.wait()
         finally:
             self._drop_index()
 
-    def _update(self) -> bool:
-        """One pass over new metrics, rows and texts; whether there is more to do at once."""
-        signature = file_signature(self.directory)
-        new = signature != self._signature
-        index = self.index
-        if not new and self.error is None and (index is None or (index.complete and self._texts_done)):
-            return False
+    def _attempt(self, work: Callable[[], bool]) -> bool:
+        """One pass over new rows or texts; whether there is more to do at once."""
         try:
-            if new:
-                self.metrics.update()
-            more = self.has_journal and self._update_index(new)
-            self.error = None
+            more, self._index_error = work(), None
         except JournalDamaged as damage:
             more = self._salvage(damage)
         except (RollError, sqlite3.Error, OSError) as error:
-            self.error, more = one_line(f"{self.name}: {error}"), False
+            self._index_error, more = one_line(f"{self.name}: {error}"), False
             if self.index is not None and not self.index.consistent:
                 self._drop_index()
                 more = True
         except Exception as error:  # noqa: BLE001 - the thread continues with the next record, and the reason is shown
-            self.error, more = one_line(f"a fault of roll watch: {type(error).__name__}: {error}"), False
+            self._index_error, more = one_line(f"a fault of roll watch: {type(error).__name__}: {error}"), False
             self._drop_index()
-        self._signature = signature
-        with self.changed:
-            self.changed.notify_all()
-        return more and not self._closed.is_set()
+        return more
 
-    def _update_index(self, new: bool) -> bool:
+    def _update_index(self) -> bool:
+        """Add new rows to the index; whether there are more."""
+        signature = file_signature(self.directory)
+        if not self.has_journal:
+            return False
         if self.index is None:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="roll-watch-", ignore_cleanup_errors=True)
             (Path(self._folder.name) / "index.db").unlink(missing_ok=True)  # of an attempt that failed
             self.index = SampleIndex(self._journal, Path(self._folder.name), self.decoder)
-        if new or not self.index.complete:
-            self.index.update()
-            self._texts_done = False
-            self._count()
+        elif signature == self._signature and self.index.complete:
+            return False
+        self.index.update()
+        self._signature, self._texts_done = signature, False
+        return not self.index.complete
+
+    def _add_texts(self) -> bool:
+        """Add texts to the index for a while; whether there may be more."""
+        if self.index is None or self._texts_done:
+            return False
         until = time.monotonic() + _SLICE_S
-        while self.index.complete and not self._texts_done and time.monotonic() < until:
+        while not self._texts_done and time.monotonic() < until:
             self._texts_done = not self.index.update_texts()
-        return not (self.index.complete and self._texts_done)
-
-    def _count(self) -> None:
-        """Ends, notices and failures, from the index."""
-        from roll.watch.notices import count_notices
-
-        with self.rows() as rows:
-            self.num_notices = count_notices(rows)
-            failures = "SELECT COUNT(*) FROM samples WHERE status LIKE '%_failed'"
-            self.num_failures = rows.execute(failures).fetchone()[0]
-            self.end = read_end(rows)
+        with self.changed:
+            self.changed.notify_all()
+        return not self._texts_done
 
     def _salvage(self, damage: JournalDamaged) -> bool:
         """Show a copy with the readable rows from now on; whether that is possible."""
         if self.salvaged is not None or self._folder is None:
-            self.error = one_line(str(damage))
+            self._index_error = one_line(str(damage))
             return False
         folder = Path(self._folder.name)
         copy = folder / JOURNAL
@@ -260,7 +251,7 @@ class RunView:
         try:
             counts = copy_readable(self.directory / JOURNAL, copy)
         except (RollError, sqlite3.Error) as error:
-            self.error = one_line(str(error))
+            self._index_error = one_line(str(error))
             return False
         if self.index is not None:
             self.index.close()
@@ -278,19 +269,8 @@ class RunView:
         if self._folder is not None:
             shutil.rmtree(self._folder.name, ignore_errors=True)
             self._folder.cleanup()
-        self.index = self._folder = self.end = self.salvaged = None
+        self.index = self._folder = self.salvaged = None
         self._journal = self.directory / JOURNAL
-
-
-def read_end(rows: sqlite3.Connection, events: str = "journal.events") -> RunEnd | None:
-    """The end of the run in a table of events; None if it has started again since, or has not ended."""
-    query = f"""SELECT id, time, kind, body FROM {events} WHERE kind IN ('RunStarted', 'RunEnded')
-        ORDER BY id DESC LIMIT 1"""
-    last = rows.execute(query).fetchone()
-    if last is None or last[2] == "RunStarted":
-        return None
-    event = msgspec.json.decode(last[3], type=RunEnded)
-    return RunEnd(step=event.step, reason=event.reason, time=last[1])
 
 
 def state_name(ended: bool, changed: float, *, empty: bool) -> str:
@@ -316,16 +296,18 @@ def last_change(directory: Path) -> float:
 
 
 def _file_state(path: Path) -> tuple[int, int, int]:
+    """A file without content counts as missing: a reader of SQLite may leave an empty write-ahead log."""
     try:
         stat = path.stat()
     except OSError:
         return 0, 0, 0
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat.st_size else (0, 0, 0)
 
 
 def _index_state(index: SampleIndex | None, texts_done: bool, error: str | None) -> Mapping[str, Any]:
+    """`phase` is none before the first request that needs the index."""
     if index is None:
-        return {"phase": "records", "records": 0, "texts": 0, "total": 0, "error": error}
+        return {"phase": "none", "position": 0, "records": 0, "texts": 0, "total": 0, "error": error}
     phase = "records" if not index.complete else "texts" if not texts_done else "done"
     counts = {"records": index.num_samples, "texts": index.num_texts, "total": index.total}
-    return {"phase": phase, **counts, "error": error}
+    return {"phase": phase, "position": index.position, **counts, "error": error}

@@ -30,11 +30,15 @@ class Entry:
     begin: int
     """Offset of its first byte."""
 
+    @property
+    def num_bytes(self) -> int:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype.itemsize * torch.Size(self.shape).numel()
+
     def stored(self, memory: torch.Tensor) -> torch.Tensor:
         """View of its bytes, with dimensions in memory order."""
         dtype: torch.dtype = getattr(torch, self.dtype)
-        size = dtype.itemsize * torch.Size(self.shape).numel()
-        return memory[self.begin : self.begin + size].view(dtype).view(tuple(self.shape))
+        return memory[self.begin : self.begin + self.num_bytes].view(dtype).view(tuple(self.shape))
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """The same view with the tensor's original dimension order."""

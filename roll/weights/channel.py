@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol
 
-import safetensors.torch
-from safetensors import safe_open
+import torch
 
 from roll.errors import RunStopped
-from roll.weights.buckets import NamedTensor
+from roll.weights.buckets import Entry, NamedTensor, in_memory_order
+
+_INDEX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,8 @@ class Mailbox:
 class Disk:
     """Files in a directory that all processes see, which holds the newest version; readers never see half of a file.
 
-    Sending a version deletes the one before: by then every receiver has loaded it.
+    Neither end has more than one tensor in memory: a file has the bytes of each tensor as it arrives, then the entries
+    of all, then the size of these. Sending a version deletes the one before: by then every receiver has loaded it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -73,10 +77,18 @@ class Disk:
 
     def send(self, tensors: Iterable[NamedTensor], *, version: int) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
         file = self._file(version)
         partial = file.with_suffix(".part")
-        cast(Any, safetensors.torch).save_file(contents, partial)
+        entries: list[Entry] = []
+        with partial.open("wb") as out:
+            for name, tensor in tensors:
+                stored, order = in_memory_order(tensor.detach().cpu())
+                dtype = str(stored.dtype).removeprefix("torch.")
+                entries.append(Entry(name, dtype, tuple(stored.shape), order, out.tell()))
+                out.write(stored.contiguous().view(-1).view(torch.uint8).numpy().data)
+                del tensor, stored  # before the trainer gathers the next one
+            index = json.dumps([astuple(entry) for entry in entries]).encode()
+            out.write(index + len(index).to_bytes(_INDEX_BYTES, "little"))
         partial.rename(file)
         for old in self.directory.glob("version-*"):
             if old != file:
@@ -89,12 +101,24 @@ class Disk:
                 f"weights: version {version} is not in {self.directory}; "
                 "put the run's directory on a file system that every machine of the cluster sees"
             )
-        with cast(Any, safe_open)(path, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - not a mapping
-                yield name, opened.get_tensor(name)
+        with path.open("rb") as file:
+            for entry in _entries(path):
+                memory = torch.empty(entry.num_bytes, dtype=torch.uint8)
+                file.seek(entry.begin)
+                file.readinto(memory.numpy().data)
+                yield entry.name, replace(entry, begin=0).tensor(memory)
 
     def _file(self, version: int) -> Path:
-        return self.directory / f"version-{version}.safetensors"
+        return self.directory / f"version-{version}.tensors"
+
+
+def _entries(path: Path) -> list[Entry]:
+    """The entries at the end of a file."""
+    with path.open("rb") as file:
+        file.seek(-_INDEX_BYTES, os.SEEK_END)
+        size = int.from_bytes(file.read(_INDEX_BYTES), "little")
+        file.seek(-_INDEX_BYTES - size, os.SEEK_END)
+        return [Entry(*entry) for entry in json.loads(file.read(size))]
 
 
 def disk(rank: int, *, directory: str) -> Disk:

@@ -39,6 +39,12 @@ def read_config(directory: Path, *, trust_remote_code: bool = False) -> Pretrain
 
 def read_tensors(directory: Path) -> Iterator[NamedTensor]:
     """Every tensor of a model directory, file by file; of files written by torch if there are no others."""
+    for file in weight_files(directory):
+        yield from read_file(file, "download it again") if file.suffix == ".safetensors" else _read_torch_file(file)
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files of weights of a model directory; raises `ConfigError` if one is missing."""
     files, index = sorted(directory.glob("*.safetensors")), directory / _INDEX
     if not files:
         files, index = sorted(directory.glob("pytorch_model*.bin")), directory / _TORCH_INDEX
@@ -49,15 +55,16 @@ def read_tensors(directory: Path) -> Iterator[NamedTensor]:
         if missing := sorted(indexed - {file.name for file in files}):
             raise ConfigError(f"{directory}: {missing[0]} is missing; the download is incomplete")
         files = [file for file in files if file.name in indexed]
-    for file in files:
-        yield from read_file(file, "download it again") if file.suffix == ".safetensors" else _read_torch_file(file)
+    return files
 
 
 class TensorFiles(Mapping[str, torch.Tensor]):
     """The tensors of a model directory by name, each read when it is asked for; in files of torch all at once."""
 
     def __init__(self, directory: Path) -> None:
-        self._files = {name: file for file in sorted(directory.glob("*.safetensors")) for name in _names_of(file)}
+        files = [file for file in weight_files(directory) if file.suffix == ".safetensors"]
+        self._shapes = {file: _shapes_in(file) for file in files}
+        self._files = {name: file for file, shapes in self._shapes.items() for name in shapes}
         self._tensors = {} if self._files else dict(read_tensors(directory))
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -67,6 +74,10 @@ class TensorFiles(Mapping[str, torch.Tensor]):
         with opened as tensors:
             return tensors.get_tensor(name)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which is not read for it."""
+        return self._shapes[self._files[name]][name] if name in self._files else tuple(self._tensors[name].shape)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._files or self._tensors)
 
@@ -74,14 +85,14 @@ class TensorFiles(Mapping[str, torch.Tensor]):
         return len(self._files or self._tensors)
 
 
-def _names_of(file: Path) -> list[str]:
-    """The names of the tensors in a safetensors file."""
+def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the tensors in a safetensors file."""
     try:
         opened: Any = safe_open(file, framework="pt")
     except Exception as error:  # noqa: BLE001 - safetensors raises its own untyped errors for broken files
         raise ConfigError(f"{file}: not a readable safetensors file ({error}); download it again") from None
     with opened as tensors:
-        return list(tensors.keys())
+        return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 - no mapping
 
 
 def read_file(file: Path, fix: str) -> Iterator[NamedTensor]:

@@ -39,7 +39,6 @@ def test_everything_is_divided_by_default(tmp_path: Path) -> None:
         ("actor_train.parallel.cp=2", r"parallel.cp \(2\): deepspeed divides rows only"),
         ("actor_train.zero_stage=4", "actor_train.zero_stage"),
         ("actor_train={backend: deepspeed, zero_stage: 2, offload_parameters: true}", "every rank holds all weights"),
-        ("actor_train={backend: deepspeed, zero_stage: 1, dtype: bfloat16}", "zero_stage 1: only with float32"),
         ("actor_train.lora={rank: 4}", "lora: deepspeed trains whole models"),
         ("actor_train.optimizer.kind=my:Lion", "deepspeed saves the state of adamw and sgd alone"),
         ("actor_train.zero_stag=2", "did you mean 'zero_stage'"),

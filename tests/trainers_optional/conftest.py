@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -17,3 +18,13 @@ def team() -> Iterator[Team]:
     ranks = Team()
     yield ranks
     ranks.close()
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[Any]:
+    """Four processes for backend megatron, started on first use."""
+    from benchmarks.layout_ranks import RankProcesses
+
+    result = RankProcesses()
+    yield result
+    result.close()

@@ -9,6 +9,7 @@ import torch
 
 from roll.engines.native.mixed import Precision
 from roll.weights.digest import digest, published_tensors
+from tests.engines import contract
 from tests.engines.fsdp.test_huggingface import batch, begun, some_families
 from tests.engines.fsdp.test_trainer import CLIPPED, check_same_gradient, weights_after
 from tests.engines.fsdp.test_trainer import batch as native_batch
@@ -52,7 +53,7 @@ def test_recomputation_changes_no_result(engine: str, stage: int, team: Team, tm
     torch.testing.assert_close(result, plain, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_in_16_bits_master_weights_have_32(stage: int, team: Team, tmp_path: Path) -> None:
     decoder = small()
     half = Precision(dtype=torch.bfloat16)
@@ -74,3 +75,9 @@ def test_in_16_bits_master_weights_have_32(stage: int, team: Team, tmp_path: Pat
     assert before == digest(tensor.bfloat16() for tensor in decoder.parameters())
     assert all(each["loss/refused"] == 0 and each["loss/grad_norm"] > 0 for each in metrics)
     assert resumed == ahead
+
+
+def test_in_16_bits_stage_1_refuses_an_update_that_is_not_finite(team: Team, tmp_path: Path) -> None:
+    half = Precision(dtype=torch.bfloat16)
+    spec = TrainerSpec(path=written(small(), tmp_path / "model"), precision=half, zero_stage=1)
+    team.run(contract.an_update_that_is_not_finite_changes_nothing(team.trainer(spec)))

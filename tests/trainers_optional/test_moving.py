@@ -1,6 +1,5 @@
 """A run moves between trainers by a checkpoint: the next updates are those of the trainer that wrote it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,13 +25,6 @@ pytestmark = [
 
 ADAMW = Optimizer(lr=1e-3, weight_decay=0.1, max_grad_norm=1.0)
 DENSE = ("native", "fsdp2", "deepspeed 2", "deepspeed 3", "megatron tp2", "megatron pp2")
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[RankProcesses]:
-    result = RankProcesses()
-    yield result
-    result.close()
 
 
 class Trainers:
@@ -72,8 +64,11 @@ def after(folder: Path) -> torch.Tensor:
     return torch.cat([tensor.flatten() for _, tensor in sorted(read_tensors(folder))])
 
 
-def moves(trainers: Trainers, names: tuple[str, ...], folder: Path) -> None:
-    """Each trainer makes two updates, saves, and makes two more; each other loads its save and makes the same two."""
+def moves(trainers: Trainers, names: tuple[str, ...], folder: Path, *, ring: bool = False) -> None:
+    """Each trainer makes two updates, saves, and makes two more; each other loads its save and makes the same two.
+
+    In a `ring` only the next one does.
+    """
     batches = [example(trainers.reference.config.vocab_size, seed) for seed in range(4)]
     for index, writer in enumerate(names):
 
@@ -93,9 +88,8 @@ def moves(trainers: Trainers, names: tuple[str, ...], folder: Path) -> None:
             return await go_on(engine)
 
         expected, weights = trainers.run(writer, save_and_go_on), after(folder / "after")
-        for reader in names:
-            if reader == writer:
-                continue
+        others = [*names[index + 1 :], *names[:index]]
+        for reader in others[:1] if ring else others:
             resumed = trainers.run(reader, load_and_go_on)
             difference = float((after(folder / "after") - weights).abs().max())
             for ours, theirs in zip(resumed, expected, strict=True):
@@ -103,11 +97,21 @@ def moves(trainers: Trainers, names: tuple[str, ...], folder: Path) -> None:
             assert difference < 1e-5, f"{writer} -> {reader}: weights differ by {difference}"
 
 
+def test_a_dense_model_moves_from_each_trainer_to_the_next(
+    team: Team, processes: RankProcesses, tmp_path: Path
+) -> None:
+    moves(Trainers(Reference("Qwen3", tmp_path, num_hidden_layers=2), team, processes), DENSE, tmp_path, ring=True)
+
+
+@pytest.mark.sweep
 def test_a_dense_model_moves_between_all_trainers(team: Team, processes: RankProcesses, tmp_path: Path) -> None:
     moves(Trainers(Reference("Qwen3", tmp_path, num_hidden_layers=2), team, processes), DENSE, tmp_path)
 
 
-def test_experts_move_between_trainers(team: Team, processes: RankProcesses, tmp_path: Path) -> None:
+@pytest.mark.sweep(keep=1)
+@pytest.mark.parametrize("ring", [True, False], ids=["ring", "all"])
+def test_experts_move_between_trainers(ring: bool, team: Team, processes: RankProcesses, tmp_path: Path) -> None:
     """Experts are one tensor per layer in transformers and one per expert in Megatron's blocks and in files."""
     names = ("native", "deepspeed 3", "megatron tp2 ep2")
-    moves(Trainers(Reference("Qwen3-MoE", tmp_path, num_hidden_layers=2), team, processes), names, tmp_path)
+    trainers = Trainers(Reference("Qwen3-MoE", tmp_path, num_hidden_layers=2), team, processes)
+    moves(trainers, names, tmp_path, ring=ring)

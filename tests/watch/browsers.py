@@ -100,7 +100,7 @@ class Visit:
         dialog.dismiss()
 
     def _note_failure(self, request: Any) -> None:
-        if not (request.failure == "net::ERR_ABORTED" and request.url.endswith("/live")):  # closed by the page
+        if not (request.failure == "net::ERR_ABORTED" and "/api/" in request.url):  # the page was left meanwhile
             self.problems.append(f"request: {request.url} {request.failure}")
 
     def _note_response(self, response: Any) -> None:

@@ -157,6 +157,7 @@ def viewing(directory: Path) -> Generator[RunView]:
     view.start()
     try:
         wait_until(lambda: view.state()["index"]["phase"] == "done" or view.error is not None)
+        view.refresh()
         yield view
     finally:
         view.close()
@@ -210,6 +211,8 @@ class Client:
 
     def settle(self, run: str) -> dict[str, Any]:
         """The state once the index is complete."""
+
+        self.get(f"/api/runs/{run}/facets")  # it needs the index, which is built then
 
         def complete() -> Any:
             state = self.json(f"/api/runs/{run}/state")

@@ -100,8 +100,19 @@ def test_there_are_forty_texts() -> None:
 
 
 def test_every_answer_is_json_that_could_not_act_in_a_page_either(client: Client) -> None:
-    views = ("state", "overview", "metrics", "samples?limit=500", "facets", "faults", "notices", "scheduler", "config")
-    for view in views:
+    views = (
+        "state",
+        "overview",
+        "metrics",
+        "samples?limit=500",
+        "facets",
+        "rewards",
+        "faults",
+        "notices",
+        "scheduler",
+        "config",
+    )
+    for view in (*views, "config"):
         answer = client.get(f"/api/runs/run/{view}")
         assert answer.status == 200 and answer.headers["Content-Type"].startswith("application/json"), view
         assert not set(answer.body) & set(b"<>&"), view

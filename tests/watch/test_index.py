@@ -8,7 +8,7 @@ from roll.types import Trajectory
 from roll.watch.folder import RunFolder
 from roll.watch.samples import list_samples, parse_filter, parse_order
 from roll.watch.view import RunView
-from tests.watch.runs import RunWriter, attempt, column, eventful, turn, viewing, wait_until
+from tests.watch.runs import DEADLINE_S, RunWriter, attempt, column, eventful, turn, viewing, wait_until
 
 EVERYTHING = {"limit": ["500"], "sort": ["id"]}
 
@@ -21,7 +21,7 @@ def all_rows(rows: sqlite3.Connection, **query: str) -> list[dict]:
 def test_steps_and_advantages_are_those_of_the_transcripts(tmp_path: Path) -> None:
     eventful(tmp_path / "run")
     expected = list(sample_rows(tmp_path / "run", SampleQuery(last=None)))
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         table = all_rows(rows)
     assert len(table) == len(expected) == 14
     for name in ("group", "sibling", "step", "reward", "status", "advantage"):
@@ -30,7 +30,7 @@ def test_steps_and_advantages_are_those_of_the_transcripts(tmp_path: Path) -> No
 
 def test_the_outcome_of_every_attempt_is_known(tmp_path: Path) -> None:
     eventful(tmp_path / "run")
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         outcomes = column(all_rows(rows), "outcome")
         staleness = column(all_rows(rows, outcome="trained"), "staleness")
     ended = ["trained"] * 2 + ["failed"] + ["filtered"] * 2 + ["trained"] * 2 + ["aborted", "stale"]
@@ -42,7 +42,7 @@ def test_the_outcome_of_every_attempt_is_known(tmp_path: Path) -> None:
 def test_an_index_that_follows_a_run_equals_one_that_is_built_afterwards(tmp_path: Path) -> None:
     """Each event arrives in an update of its own."""
     eventful(tmp_path / "run")
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         whole = all_rows(rows)
     names = ("outcome", "step", "staleness", "advantage", "surplus", "rolled_back")
     view = RunView("followed", tmp_path / "followed")
@@ -58,13 +58,12 @@ def test_an_index_that_follows_a_run_equals_one_that_is_built_afterwards(tmp_pat
 
         def _follow(self, id: int) -> int:
             self.flush()
-            view.start()
-            view.poll()
-            wait_until(lambda: view.position == id)
+            view.wait_current(DEADLINE_S)
+            assert view.index is not None and view.index.position == id
             return id
 
     eventful(tmp_path / "followed", FollowedJournal)
-    with view.rows() as rows:
+    with view.indexed_rows(DEADLINE_S) as rows:
         followed = all_rows(rows)
     view.close()
     for name in names:
@@ -76,7 +75,7 @@ def test_search_finds_text_of_prompts_and_responses_in_any_case(tmp_path: Path) 
     run.group(attempt(turn("x", "The Answer is 42."), prompt="What?"))
     run.group(attempt(turn("x", "nothing"), prompt='Why "quoted" * AND (odd)?'))
     run.close()
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         texts = {"answer IS 4": [0], "42": [0], "a": [0, 1], 'why "Quoted" * and (odd)': [1], "missing": [], "2.": [0]}
         for text, groups in texts.items():
             assert column(all_rows(rows, text=text), "group") == groups, text
@@ -88,7 +87,7 @@ def test_attempts_whose_tokens_are_pruned_stay_in_the_table(tmp_path: Path) -> N
     run.step(2, run.group(attempt()))
     run.journal.prune(2)
     run.close()
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         table = all_rows(rows)
     assert column(table, "prompt") == [None, "1+1="] and column(table, "step") == [1, 2]
 
@@ -102,7 +101,7 @@ def test_nothing_is_written_to_the_directory_of_a_run(tmp_path: Path) -> None:
         return {str(path): path.read_bytes() for path in files if not path.name.endswith(("-shm", "-wal"))}
 
     before = contents()
-    with viewing(tmp_path / "run") as view, view.rows() as rows:
+    with viewing(tmp_path / "run") as view, view.indexed_rows(DEADLINE_S) as rows:
         all_rows(rows)
     folder = RunFolder(tmp_path)
     folder.list_runs()
@@ -117,7 +116,8 @@ def test_a_run_that_ends_while_it_is_shown_leaves_its_journal_in_one_file(tmp_pa
     with viewing(tmp_path / "run") as view:
         run.group(attempt())
         run.close()
-        wait_until(lambda: view.index is not None and view.index.num_samples == 2)
+        view.wait_current(DEADLINE_S)
+        assert view.index is not None and view.index.num_samples == 2
         content = (tmp_path / "run" / "journal.db").read_bytes()
         (tmp_path / "copy").mkdir()
         (tmp_path / "copy" / "journal.db").write_bytes(content)
@@ -133,6 +133,7 @@ def test_a_run_that_starts_again_from_nothing_is_shown_from_nothing(tmp_path: Pa
         fresh = RunWriter(tmp_path / "run")
         fresh.group(attempt(prompt="fresh"))
         fresh.close()
+        view.wait_current(DEADLINE_S)
         wait_until(lambda: view.index is not None and view.index.num_samples == 1 and view.index.num_texts == 1)
-        with view.rows() as rows:
+        with view.indexed_rows(DEADLINE_S) as rows:
             assert column(all_rows(rows), "prompt") == ["fresh"]

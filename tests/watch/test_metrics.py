@@ -10,7 +10,7 @@ from roll.tracking.sinks import JsonLines
 from roll.watch.metrics import MetricColumns, SeriesQuery, other_time
 
 
-def unknown(name: str, steps: object) -> None:
+def unknown(name: str, read: object) -> None:
     return None
 
 
@@ -62,7 +62,7 @@ def test_the_standard_error_of_a_bucket_is_that_of_the_mean_of_its_steps(tmp_pat
     (tmp_path / "m.jsonl").write_text("".join(json.dumps({"step": n, "a": 1.0}) + "\n" for n in range(20)))
     metrics = MetricColumns(tmp_path / "m.jsonl")
     metrics.update()
-    series = metrics.series(SeriesQuery(names=("a",), points=10), lambda _, steps: np.full(len(steps), 0.2))
+    series = metrics.series(SeriesQuery(names=("a",), points=10), lambda *_: np.full(20, 0.2))
     assert series["series"]["a"]["error"] == pytest.approx([0.2 / math.sqrt(2)] * 10)
 
 

@@ -1,7 +1,6 @@
 """The answers about one run, over HTTP."""
 
 import json
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from roll.journal.events import GeneratorReplaced, ProblemEnded, ProblemNoticed,
 from roll.types import Status
 from roll.watch.faults import generalise
 from roll.watch.scheduler import join_short
-from tests.watch.runs import DEADLINE_S, TOKEN, Client, RunWriter, attempt, column, eventful, serving, turn
+from tests.watch.runs import Client, RunWriter, attempt, column, eventful, serving, turn
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_groups_in_flight_are_those_without_an_outcome(client: Client) -> None:
 def test_the_overview_has_series_with_errors_domains_and_outcomes(client: Client) -> None:
     overview = client.json("/api/runs/run/overview")
     assert {domain["domain"]: domain["failed"] for domain in overview["domains"]} == {"math": 0, "code": 1}
-    assert overview["outcomes"]["trained"] == 5 and overview["state"]["step"] == 4
+    assert overview["numbers"]["trained"] == 5 and overview["state"]["step"] == 4
     assert overview["series"]["step"] == [1, 2, 3, 3, 4]
 
 
@@ -137,22 +136,17 @@ def test_spans_shorter_than_a_point_become_the_activity_with_the_largest_share()
     assert join_short(spans, 1.0) == [(0.0, 2.0, "wait"), (2.0, 2.6, "b"), (3.0, 5.0, "wait")]
 
 
-def test_a_page_shows_an_event_while_the_run_writes(tmp_path: Path) -> None:
+def test_every_answer_has_what_the_run_has_written_before_the_request(tmp_path: Path) -> None:
     run = RunWriter(tmp_path / "run")
     run.journal.flush()
     with serving(tmp_path) as client:
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        request = urllib.request.Request(f"{client.base}/api/runs/run/live", headers=headers)
-        with urllib.request.urlopen(request, timeout=DEADLINE_S) as stream:
-            assert stream.headers["Content-Type"].startswith("text/event-stream")
-            assert stream.headers["X-Content-Type-Options"] == "nosniff"
-            states = (json.loads(line[6:]) for line in stream if line.startswith(b"data: "))
-            first = next(states)
-            group = run.group(attempt())
-            run.step(1, group)
-            run.journal.flush()
-            assert any(state["position"] == run.journal.position() and state["lines"] == 1 for state in states)
-        assert first["position"] is None or first["position"] < run.journal.position()
+        assert client.json("/api/runs/run/samples")["total"] == 0
+        run.step(1, run.group(attempt()))
+        run.journal.flush()
+        state = client.json("/api/runs/run/state")
+        assert (state["position"], state["lines"]) == (run.journal.position(), 1)
+        assert client.json("/api/runs/run/samples")["total"] == 1
+        assert client.json("/api/runs/run/overview")["numbers"]["trained"] == 1
     run.close()
 
 

@@ -58,6 +58,7 @@ class ZeroModel(ShardedModel):
             else:
                 parameter.copy_(whole)
             self.write("weights", parameter, whole)
+            del whole  # before the next is read
 
     @torch.no_grad()
     def named_tensors(

@@ -23,3 +23,20 @@ def check_package() -> None:
 def deepspeed(module: str = "") -> Any:
     """A module of DeepSpeed, which is installed only where this backend is used."""
     return importlib.import_module(f"deepspeed.{module}" if module else "deepspeed")
+
+
+def start_engine(model: Any, optimizer: Any, settings: dict[str, Any]) -> Any:
+    """DeepSpeed's engine. For stage 1 in 16 bits it has the optimizer of stage 2 without divided gradients.
+
+    DeepSpeed would take its `BF16_Optimizer`, which asserts that the gradient is finite and not 0.
+    """
+    if settings["zero_optimization"]["stage"] != 1 or not settings["bf16"]["enabled"]:
+        return deepspeed().initialize(model=model, optimizer=optimizer, config=settings)[0]
+    runtime = deepspeed("runtime.engine")
+
+    class StageOneEngine(runtime.DeepSpeedEngine):
+        def _do_optimizer_sanity_check(self, _: Any) -> str:
+            return runtime.ZERO_OPTIMIZATION
+
+    config = deepspeed("runtime.config").DeepSpeedConfig(settings)
+    return StageOneEngine(args=None, model=model, optimizer=optimizer, config=settings, config_class=config)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from roll.engines.base import Part
 from roll.engines.deepspeed.model import ZeroDecoder, ZeroHuggingFace, shape_of
-from roll.engines.deepspeed.package import check_package, deepspeed
+from roll.engines.deepspeed.package import check_package, deepspeed, start_engine
 from roll.engines.deepspeed.ranks import ZeroLayout, ZeroRanks
 from roll.engines.fsdp.trainer import FsdpTrainer
 from roll.engines.native.build import WorkerContext, configure_torch
@@ -62,9 +62,8 @@ class DeepspeedTrainer(FsdpTrainer):
         if half:
             settings["data_types"] = {"grad_accum_dtype": "fp32"}
         optimizer = build_optimizer(list(self.decoder.parameters()), config)
-        self._engine, self._optimizer, *_ = deepspeed().initialize(
-            model=forward_pass, optimizer=optimizer, config=settings
-        )
+        self._engine = start_engine(forward_pass, optimizer, settings)
+        self._optimizer = self._engine.optimizer
         if layout.stage == 3:
             for weight in (self.decoder.head, self.decoder.score_weight):
                 if weight is not None:  # used outside of its module

@@ -7,9 +7,10 @@ micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from roll.engines.base import Part
 from roll.engines.fsdp.huggingface import ShardedHuggingFace
 from roll.engines.fsdp.model import ShardedDecoder
 from roll.engines.fsdp.ranks import Ranks, reduce_backward, reduce_forward
+from roll.engines.fsdp.weight_source import DirectoryWeights
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.likelihood import likelihood
 from roll.engines.native.model_spec import ModelSpec, architecture, build
@@ -62,7 +64,7 @@ class FsdpLogprobModel(RankedLogprobModel):
     def __init__(self, model_spec: ModelSpec, settings: LogprobSettings, ranks: Ranks) -> None:
         self.settings, self.ranks, self.model_spec = settings, ranks, model_spec
         self.decoder = self._empty_decoder(model_spec)
-        self._source = build(model_spec) if ranks.rank == 0 else None
+        self._source = self._weights() if ranks.rank == 0 else {}
 
     def _empty_decoder(self, model_spec: ModelSpec) -> Any:
         """The model without memory."""
@@ -71,14 +73,24 @@ class FsdpLogprobModel(RankedLogprobModel):
         config, scored = architecture(model_spec.model), model_spec.head != "logits"
         return ShardedDecoder(config, self.ranks, scored=scored, lora=model_spec.lora)
 
+    def _weights(self) -> Mapping[str, Tensor]:
+        """All weights, for rank 0: read from files when they are asked for, or of a model that is built."""
+        model_spec = self.model_spec
+        path = model_spec.model.path
+        if path is not None and model_spec.engine == "native" and model_spec.lora is None:
+            return DirectoryWeights(Path(path), self.decoder, model_spec.head)
+        # Models of transformers are compared with their own forward pass, and adapters start at random numbers.
+        source = build(model_spec)
+        return dict(chain(source.named_tensors(), source.adapter_tensors()))
+
     async def start(self) -> None:
-        """Join the other ranks and receive the weights that rank 0 has read or initialised."""
+        """Join the other ranks and receive the weights that rank 0 has, reads or initialises."""
         with self.ranks.blame_peers("its start"):
             self.ranks.join(self.settings.device)
             self.decoder.shard(self.settings.device, self.settings.precision)
             self._prepare()
-            source, self._source = self._source, None
-            self.decoder.fill({} if source is None else dict(chain(source.named_tensors(), source.adapter_tensors())))
+            source, self._source = self._source, {}
+            self.decoder.fill(source)
 
     def _prepare(self) -> None:
         """Called with allocated parameters, before they are filled."""

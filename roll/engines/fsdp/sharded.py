@@ -76,6 +76,7 @@ class ShardedModel(nn.Module):
                 whole = torch.empty(parameter.shape, dtype=parameter.dtype, device=self.device)
             dist.broadcast(whole, 0)
             parameter.to_local().copy_(self.shard_of(parameter, whole))
+            del whole  # before the next is read
 
     @torch.no_grad()
     def named_tensors(

@@ -168,9 +168,12 @@ class MegatronModel:
                 continue
             assert shard is not None
             rows.append(shard)
-            if piece.part == piece.parts - 1:
-                yield from self.join(piece.source, rows).items()
-                rows = []
+            if piece.part < piece.parts - 1:
+                continue
+            whole = self.join(piece.source, rows)
+            del shard, rows[:]  # each tensor is freed before the next one arrives
+            for name in list(whole):
+                yield name, whole.pop(name)
 
     def _fetch(self, piece: ParameterPiece, dtype: torch.dtype | None) -> Tensor | None:
         """On rank 0 a piece of any rank."""

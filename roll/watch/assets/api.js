@@ -1,4 +1,4 @@
-// Requests to the server that this page came from, and its stream of changes.
+// Requests to the server that this page came from.
 
 /** An answer that says what is wrong and what to do. */
 export class RequestError extends Error {
@@ -36,12 +36,4 @@ export async function get(path, entries = {}) {
 /** The path of one run. */
 export function ofRun(run, path) {
   return `runs/${encodeURIComponent(run)}/${path}`;
-}
-
-/** Calls `onState` with each change of a run, or of the list of runs if `run` is null; returns a function that stops. */
-export function follow(run, onState, onLost) {
-  const source = new EventSource(run === null ? "/api/live" : `/api/${ofRun(run, "live")}`);
-  source.addEventListener(run === null ? "runs" : "state", (event) => onState(JSON.parse(event.data)));
-  source.addEventListener("error", () => onLost());
-  return () => source.close();
 }

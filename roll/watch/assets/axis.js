@@ -37,6 +37,17 @@ export function pad([low, high]) {
   return [nearZero ? 0 : low - air, high + air];
 }
 
+const FULL = 0.5;
+const ROOM = 0.12;
+
+/** The range to show: the old one while the new one fits into it and fills most of it; when it grows, with some room. */
+export function settle(old, [low, high]) {
+  if (!old || !(high > low)) return [low, high];
+  if (low >= old[0] && high <= old[1] && high - low >= FULL * (old[1] - old[0])) return old;
+  const room = ROOM * (high - low);
+  return [low < old[0] && low < 0 ? low - room : low, high > old[1] ? high + room : high];
+}
+
 /** A short label of a mark: 1.5k, 2M. */
 export function label(value) {
   const size = Math.abs(value);

@@ -5,35 +5,33 @@ import { extent } from "./axis.js";
 import { duration, number } from "./format.js";
 import { Frame } from "./frame.js";
 
-/** A figure with `update(xs, series, options)`; a series is { name, tone, values }, with one value per x. */
+/** A figure with `update(make)`; `make()` is called once the figure is in view, and returns [xs, series, options].
+ * A series is { name, tone, values }, with one value per x. */
 export function bandChart(settings) {
   const frame = new Frame(settings);
-  const update = (xs, series, options = {}) => {
+  const model = ([xs, series, options = {}]) => {
     const shown = series.filter(({ values }) => values.some((value) => value > 0));
     const sums = stack(xs.length, shown);
     const format = options.format ?? duration;
     const top = extent([0, ...(sums.at(-1) ?? [])])[1] || 1;
-    frame.update(
-      {
-        ...options,
-        format: options.axis ?? number,
-        x: options.domain ?? extent(xs),
-        y: [0, 1.04 * top],
-        xs: shown.length ? xs.map((x) => ({ x })) : [],
-        legend: shown,
-        summary: `Shares: ${shown.map(({ name }) => name).join(", ")}.`,
-        draw: (layer, toX, toY) =>
-          shown.forEach((each, index) =>
-            layer.append(
-              picture("path", { class: `area ${each.tone}`, d: area(xs, sums[index - 1], sums[index], toX, toY) }),
-            ),
+    return {
+      ...options,
+      format: options.axis ?? number,
+      x: options.domain ?? extent(xs),
+      y: [0, 1.04 * top],
+      xs: shown.length ? xs.map((x) => ({ x })) : [],
+      legend: shown,
+      summary: `Shares: ${shown.map(({ name }) => name).join(", ")}.`,
+      draw: (layer, toX, toY) =>
+        shown.forEach((each, index) =>
+          layer.append(
+            picture("path", { class: `area ${each.tone}`, d: area(xs, sums[index - 1], sums[index], toX, toY) }),
           ),
-        rows: (index) => readRows(shown, sums, index, format),
-      },
-      options.sentence,
-    );
+        ),
+      rows: (index) => readRows(shown, sums, index, format),
+    };
   };
-  return { node: frame.node, update };
+  return { node: frame.node, update: (make, sentence) => frame.update(() => model(make()), sentence) };
 }
 
 function stack(length, shown) {

@@ -12,41 +12,40 @@ export function tone(index) {
   return `tone${index % NUM_TONES}`;
 }
 
-/** A figure with `update(series, options)`; a series is { name, tone, points, dashed, href }, a point { x, y, low, high, href, hint, note }.
+/** A figure with `update(make, sentence)`; `make()` is called once the figure is in view, and returns [series, options].
+ * A series is { name, tone, points, dashed, about }, a point { x, y, low, high }; `about(point)` gives { href, hint, note }.
  * Options: `xName`, `xFormat`, `format`, `lines`, `range` of y, `domain` of x. */
 export function lineChart(settings) {
   const frame = new Frame(settings);
-  const update = (series, options = {}) => {
+  const model = ([series, options = {}]) => {
     const shown = series.filter(({ points }) => points.some(({ y }) => Number.isFinite(y)));
     const xs = [...new Set(shown.flatMap(({ points }) => points.map(({ x }) => x)))].sort((a, b) => a - b);
-    const byX = shown.map(({ points }) => new Map(points.map((point) => [point.x, point])));
+    const byX = (index, x) => shown[index].points.findLast((point) => point.x === x);
     const values = shown.flatMap(({ points }) => points.flatMap(({ y, low, high }) => [y, low, high]));
     const { format = number } = options;
-    frame.update(
-      {
-        ...options,
-        x: options.domain ?? extent(xs),
-        y: options.range ?? pad(extent(values)),
-        xs: xs.map((x) => ({ x })),
-        legend: shown.length > 1 || options.legend ? shown : [],
-        summary: `${shown.length} curve${shown.length === 1 ? "" : "s"}: ${shown.map(({ name }) => name).join(", ")}.`,
-        draw: (layer, toX, toY) => shown.forEach((each) => drawSeries(layer, each, toX, toY)),
-        rows: (index) => readRows(shown, byX, xs[index], format),
-      },
-      options.sentence,
-    );
+    return {
+      ...options,
+      x: options.domain ?? extent(xs),
+      y: options.range ?? pad(extent(values)),
+      xs: xs.map((x) => ({ x })),
+      legend: shown.length > 1 || options.legend ? shown : [],
+      summary: `${shown.length} curve${shown.length === 1 ? "" : "s"}: ${shown.map(({ name }) => name).join(", ")}.`,
+      draw: (layer, toX, toY) => shown.forEach((each) => drawSeries(layer, each, toX, toY)),
+      rows: (index) => readRows(shown, byX, xs[index], format),
+    };
   };
-  return { node: frame.node, update };
+  return { node: frame.node, update: (make, sentence) => frame.update(() => model(make()), sentence) };
 }
 
 function readRows(shown, byX, x, format) {
-  return shown.flatMap(({ name, tone: colour }, index) => {
-    const point = byX[index].get(x);
+  return shown.flatMap(({ name, tone: colour, about }, index) => {
+    const point = byX(index, x);
     if (!point || !Number.isFinite(point.y)) return [];
     const band =
       Number.isFinite(point.low) && point.low !== point.high ? ` (${format(point.low)} to ${format(point.high)})` : "";
-    const text = `${format(point.y)}${band}${point.note ? `, ${point.note}` : ""}`;
-    return [{ name, tone: colour, y: point.y, text, href: point.href, hint: point.hint }];
+    const { href, hint, note } = about?.(point) ?? {};
+    const text = `${format(point.y)}${band}${note ? `, ${note}` : ""}`;
+    return [{ name, tone: colour, y: point.y, text, href, hint }];
   });
 }
 

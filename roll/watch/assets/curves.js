@@ -29,39 +29,36 @@ export function curve(
 ) {
   const data = answer.series[name];
   if (!data) return null;
-  const points = axis.values
-    .map((x, index) => point(answer, data, index, x, { link, hint, extremes }))
-    .filter((entry) => entry);
-  return points.length
-    ? { name: label ?? name, tone: typeof colour === "number" ? tone(colour) : colour, points, ...rest }
-    : null;
+  const points = axis.values.map((x, index) => point(answer, data, index, x, extremes)).filter((entry) => entry);
+  if (points.length === 0) return null;
+  const about = (at) => ({
+    href: link && at.step > 0 ? link(at.first, at.step) : undefined,
+    hint,
+    note: at.time ? clock(at.time) : "",
+  });
+  return { name: label ?? name, tone: typeof colour === "number" ? tone(colour) : colour, points, about, ...rest };
 }
 
-function point(answer, data, index, x, { link, hint, extremes }) {
+function point(answer, data, index, x, extremes) {
   const y = data.mean[index] ?? null;
   if (y === null || (x ?? null) === null) return null;
   const last = answer.step[index];
   const first = Math.max(1, last - (answer.bucket ?? 1) + 1, index > 0 ? answer.step[index - 1] + 1 : 0);
-  const href = link && last > 0 ? link(first, last) : undefined;
-  return { x, y, ...band(data, index, y, extremes), href, hint, step: last, note: axisNote(answer, index) };
+  const [low, high] = band(data, index, y, extremes);
+  return { x, y, low, high, first, step: last, time: answer.time?.[index] };
 }
 
 /** The mean with 95 % confidence where its error is known; otherwise the extremes within a point of several steps. */
 function band(data, index, y, extremes) {
   const error = data.error?.[index] ?? null;
-  if (error !== null) return { low: y - Z95 * error, high: y + Z95 * error };
-  return extremes ? { low: data.low?.[index], high: data.high?.[index] } : {};
-}
-
-function axisNote(answer, index) {
-  return answer.time?.[index] ? clock(answer.time[index]) : "";
+  if (error !== null) return [y - Z95 * error, y + Z95 * error];
+  return extremes ? [data.low?.[index], data.high?.[index]] : [];
 }
 
 /** What the readout says above the values: step, tokens and time of the point with this x. */
 export function heading(answer, axis) {
-  const byX = new Map(axis.values.map((x, index) => [x, index]));
   return (x) => {
-    const index = byX.get(x);
+    const index = axis.values.lastIndexOf(x);
     const tokens = answer.tokens?.[index];
     const bucket = answer.bucket > 1 ? ` (${answer.bucket} steps)` : "";
     return `step ${count(answer.step[index])}${bucket}${tokens ? `, ${count(tokens)} tokens` : ""}`;

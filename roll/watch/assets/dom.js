@@ -29,6 +29,16 @@ export function replace(node, ...children) {
   return node;
 }
 
+const keys = new WeakMap();
+
+/** Replace everything inside `node` by `build()`, unless it was built from an equal `key` before. */
+export function redraw(node, key, build) {
+  const text = JSON.stringify(key);
+  if (keys.get(node) === text) return;
+  keys.set(node, text);
+  replace(node, build());
+}
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;

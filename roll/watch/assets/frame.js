@@ -1,7 +1,8 @@
 // The frame of a chart: axes, a cursor that charts with the same x axis share, a readout, and links from its points.
 
-import { element, picture, replace } from "./dom.js";
-import { label, marks, nearest, scale } from "./axis.js";
+import { element, picture, redraw, replace } from "./dom.js";
+import { label, marks, nearest, scale, settle } from "./axis.js";
+import { drawInView, drawNow } from "./in_view.js";
 
 const MARGIN = { left: 50, right: 14, top: 8, bottom: 24 };
 
@@ -18,11 +19,13 @@ export class Cursor {
   }
 }
 
-/** A figure. `update` takes what it shows:
+/** A figure. `update` takes a function, which is called once the figure is in view and returns what it shows:
  * `x`, `y`: ranges; `xs`: sorted entries with `x`; `xName`; `draw(layer, toX, toY)`; `format` of y;
  * `rows(index)`: the readout, as { name, tone, y, text, href }; `lines`: vertical marks, as { x, text, tone, href }. */
 export class Frame {
   #model = null;
+  #ranges = null;
+  #axesKey = "";
   #width = 0;
   #index = -1;
   #chosen = 0;
@@ -54,21 +57,23 @@ export class Frame {
   }
 
   /** Show other data; without any, a sentence. */
-  update(model, sentence = "No data yet.") {
+  update(make, sentence = "No data yet.") {
+    drawInView(this.node, () => this.#show(make(), sentence));
+  }
+
+  #show(model, sentence) {
     this.#model = model;
-    const empty = !model || model.xs.length === 0;
-    this.plot.hidden = empty;
-    this.empty.hidden = !empty;
-    if (empty) {
-      replace(this.empty, sentence);
-      replace(this.legend);
-      return;
-    }
-    const entries = (model.legend ?? []).map(({ name, tone, href }) =>
-      element("li", { class: `entry ${tone}` }, href ? element("a", { href }, name) : name),
+    const empty = model.xs.length === 0;
+    if (this.plot.hidden !== empty) this.plot.hidden = empty;
+    if (this.empty.hidden === empty) this.empty.hidden = !empty;
+    const entries = empty ? [] : (model.legend ?? []).map(({ name, tone, href }) => ({ name, tone, href }));
+    redraw(this.legend, entries, () =>
+      entries.map(({ name, tone, href }) =>
+        element("li", { class: `entry ${tone}` }, href ? element("a", { href }, name) : name),
+      ),
     );
-    replace(this.legend, entries);
-    this.#render();
+    if (empty) redraw(this.empty, sentence, () => [sentence]);
+    else this.#render();
   }
 
   #resize() {
@@ -84,10 +89,19 @@ export class Frame {
     if (!model || this.#width === 0 || model.xs.length === 0) return;
     const [width, height] = [this.#width, this.height];
     const bottom = height - MARGIN.bottom;
-    this.toX = scale(model.x[0], model.x[1], MARGIN.left, width - MARGIN.right);
-    this.toY = scale(model.y[0], model.y[1], bottom, MARGIN.top);
+    this.#ranges = { x: settle(this.#ranges?.x, model.x), y: settle(this.#ranges?.y, model.y) };
+    const { x, y } = this.#ranges;
+    this.toX = scale(x[0], x[1], MARGIN.left, width - MARGIN.right);
+    this.toY = scale(y[0], y[1], bottom, MARGIN.top);
     const layer = picture("g", { class: "data" });
     model.draw(layer, this.toX, this.toY);
+    const key = JSON.stringify([width, x, y, model.xName, model.summary, model.lines]);
+    if (key === this.#axesKey) {
+      this.layer.replaceWith(layer);
+      this.layer = layer;
+      return;
+    }
+    [this.#axesKey, this.layer] = [key, layer];
     this.line = picture("line", { class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden" });
     this.dots = picture("g", {});
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -100,7 +114,8 @@ export class Frame {
   }
 
   #axes(width, bottom) {
-    const { x, y, xName = "step", format = label, xFormat = label } = this.#model;
+    const { x, y } = this.#ranges;
+    const { xName = "step", format = label, xFormat = label } = this.#model;
     const group = picture("g", { class: "axes" });
     for (const value of marks(y[0], y[1], this.height < 120 ? 2 : 4)) {
       const at = this.toY(value);
@@ -132,9 +147,9 @@ export class Frame {
   #point(event) {
     if (!this.#model || !this.toX) return;
     const box = this.svg.getBoundingClientRect();
-    const [low, high] = [this.toX(this.#model.x[0]), this.toX(this.#model.x[1])];
-    const part = (event.clientX - box.left - low) / (high - low || 1);
-    const x = this.#model.x[0] + part * (this.#model.x[1] - this.#model.x[0]);
+    const [from, to] = this.#ranges.x;
+    const [low, high] = [this.toX(from), this.toX(to)];
+    const x = from + ((event.clientX - box.left - low) / (high - low || 1)) * (to - from);
     this.pointerY = event.clientY - box.top;
     this.cursor.set(x, this);
   }
@@ -196,6 +211,7 @@ export class Frame {
   }
 
   #key(event) {
+    drawNow(this.node);
     const { xs = [] } = this.#model ?? {};
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
     if (event.key === "Enter") this.#open();

@@ -1,8 +1,11 @@
 // The shell: the bar with runs and pages, the page of the present address, live changes, and keys.
+//
+// A visible page asks the server for changes at a fixed interval; a hidden one asks for nothing.
 
-import { follow, get, ofRun } from "./api.js";
+import { get, ofRun } from "./api.js";
 import { element, replace } from "./dom.js";
 import { ago, count, plural } from "./format.js";
+import { forgetNodes } from "./in_view.js";
 import { Keyboard } from "./keyboard.js";
 import { address, changed, go, parse } from "./router.js";
 import { restoreTheme, switchTheme, themeName } from "./theme.js";
@@ -20,8 +23,10 @@ const PAGES = [
   { key: "r", page: "runs", name: "Runs" },
 ];
 const ABOUT_RUNS = new Set(["runs", "compare"]);
-/** Pause between two updates of a page: a multiple of what the last one took, within bounds. */
-const [PAUSE_MS, MOST_PAUSE_MS, PAUSE_SHARE] = [400, 1000, 20];
+/** Pause between two requests for changes. */
+const POLL_MS = 1500;
+/** The same if there is no such run, or no access. */
+const REFUSED_MS = 10_000;
 
 const bar = document.getElementById("bar");
 const main = document.getElementById("main");
@@ -31,11 +36,11 @@ const shell = {
   state: null,
   view: null,
   shown: 0,
-  stop: null,
   following: undefined,
   lost: false,
   busy: false,
-  dirty: false,
+  timer: 0,
+  status: null,
 };
 
 async function start() {
@@ -49,6 +54,7 @@ async function start() {
     return;
   }
   window.addEventListener("hashchange", show);
+  document.addEventListener("visibilitychange", () => plan(0));
   await show();
 }
 
@@ -76,6 +82,7 @@ async function draw(state, shown) {
   const name = state.page === "samples" && state.rest.length > 0 ? "sample" : state.page;
   const root = element("div", { class: `page ${name}`, "data-page": name });
   const current = () => shown === shell.shown;
+  forgetNodes();
   try {
     const module = await import(`/assets/page_${name}.js`);
     const view = await module.show(root, makeContext(state, root, current));
@@ -83,7 +90,6 @@ async function draw(state, shown) {
     replace(main, root);
     shell.view = view;
     root.dataset.ready = "true";
-    if (shell.dirty) refresh();
   } catch (error) {
     if (error.status === undefined) console.error(error);
     if (current()) replace(main, failure(error, state));
@@ -117,56 +123,62 @@ function makeContext(state, root, current) {
   };
 }
 
-/** What the bar shows of a run's state. */
-const BAR = ["state", "step", "steps", "failures"];
-
 /** Follow the changes of one run, or of the list of runs. */
 function listen(run) {
   if (run === shell.following) return;
-  shell.stop?.();
   [shell.following, shell.state, shell.lost] = [run, null, false];
-  const onState = (state) => {
-    const before = shell.state;
-    [shell.state, shell.lost] = [state, false];
-    if (run === null) shell.runs = state;
-    if (!before || run === null || state.state === "silent" || BAR.some((name) => before[name] !== state[name]))
-      drawBar(parse(location.hash));
-    if (before && isNew(before, state)) refresh();
-  };
-  shell.stop = follow(run, onState, () => {
-    shell.lost = true;
-    drawBar(parse(location.hash));
-  });
+  plan(0);
+}
+
+/** Ask for changes after a pause, unless the page is hidden. */
+function plan(pause = POLL_MS) {
+  clearTimeout(shell.timer);
+  if (document.visibilityState === "visible") shell.timer = setTimeout(poll, pause);
+}
+
+/** Ask for changes once: a page with `poll` asks on its own, any other one is updated if the state has changed. */
+async function poll() {
+  if (shell.busy) return;
+  shell.busy = true;
+  const { shown, view, following: run } = shell;
+  let pause = POLL_MS;
+  try {
+    const state = await (view?.poll ? view.poll() : get(run === null ? "runs" : ofRun(run, "state")));
+    if (run === shell.following) {
+      const before = shell.state;
+      if (run === null) shell.runs = state;
+      showState(state, false);
+      if (before && view === shell.view && view?.update && isNew(before, state)) await view.update(state);
+    }
+  } catch (error) {
+    if (error.status === undefined) console.error(error);
+    if (error.status === 0) showState(shell.state, true);
+    else if (shown === shell.shown) document.getElementById("spoken").textContent = error.message;
+    if (error.status === 403 || error.status === 404) pause = REFUSED_MS;
+  }
+  shell.busy = false;
+  plan(run === shell.following ? pause : 0);
 }
 
 function isNew(before, state) {
-  if (state.runs) return true;
-  const progress = ({ phase, texts, records } = {}) => `${phase} ${phase === "done" ? 0 : texts + records}`;
+  if (state.runs) return JSON.stringify(before) !== JSON.stringify(state);
+  const progress = ({ phase, position, texts, records } = {}) =>
+    `${phase} ${position} ${phase === "done" ? 0 : texts + records}`;
   return (
     ["position", "lines", "state", "notices"].some((name) => before[name] !== state[name]) ||
     progress(before.index) !== progress(state.index)
   );
 }
 
-/** Let the page read what changed: one update at a time, and a short pause between two. */
-async function refresh() {
-  shell.dirty = true;
-  if (shell.busy || !shell.view?.update) return;
-  shell.busy = true;
-  while (shell.dirty && shell.view?.update) {
-    shell.dirty = false;
-    const { shown, view } = shell;
-    const began = performance.now();
-    try {
-      await view.update(shell.state);
-    } catch (error) {
-      if (error.status === undefined) console.error(error);
-      if (shown === shell.shown && error.status !== 0) document.getElementById("spoken").textContent = error.message;
-    }
-    const pause = Math.min(MOST_PAUSE_MS, Math.max(PAUSE_MS, PAUSE_SHARE * (performance.now() - began)));
-    await new Promise((resolve) => setTimeout(resolve, pause));
-  }
-  shell.busy = false;
+/** Show the state in the bar; only what differs is drawn. */
+function showState(state, lost) {
+  const failures = shell.state?.failures;
+  [shell.state, shell.lost] = [state, lost];
+  if (!shell.status || failures !== state?.failures) return drawBar(parse(location.hash));
+  const status = statusLine();
+  if (status.outerHTML === shell.status.outerHTML) return;
+  shell.status.replaceWith(status);
+  shell.status = status;
 }
 
 function pageAddress(page) {
@@ -212,10 +224,11 @@ function drawBar(state) {
 }
 
 function runBox(state) {
+  shell.status = statusLine();
   if (shell.run === null) return null;
   const name =
     shell.runs.single || shell.runs.runs.length < 2 ? element("div", { class: "name" }, shell.run) : runChoice(state);
-  return element("div", { class: "run" }, name, statusLine());
+  return element("div", { class: "run" }, name, shell.status);
 }
 
 function runChoice(state) {
@@ -230,7 +243,7 @@ function statusLine() {
   if (shell.lost)
     return element("div", { class: "status lost", title: "The page tries to connect again." }, "no connection");
   const { state, step, steps, changed: when, end } = shell.state ?? {};
-  if (!state || shell.following === null) return null;
+  if (!state || shell.following === null) return element("div", { class: "status" });
   const progress =
     step === null || step === undefined ? "" : `, step ${count(step)}${steps ? ` of ${count(steps)}` : ""}`;
   const words =

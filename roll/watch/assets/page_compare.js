@@ -2,7 +2,7 @@
 
 import { lineChart, tone } from "./chart.js";
 import { X_AXES, curve, xAxis } from "./curves.js";
-import { element, replace } from "./dom.js";
+import { element, redraw, replace } from "./dom.js";
 import { number } from "./format.js";
 import { Cursor } from "./frame.js";
 import { address } from "./router.js";
@@ -21,21 +21,24 @@ const TITLES = {
 export async function show(root, page) {
   const { query, runs } = page;
   const chosen = (query.runs ?? "").split(",").filter((name) => runs.runs.some(({ run }) => run === name));
-  const body = element("div");
+  const parts = { above: element("div"), grid: element("div", { class: "grid2" }), below: element("div") };
+  const figures = { cursor: new Cursor(), charts: new Map() };
   const x = choices("x axis", X_AXES, query.x ?? "step", (value) => page.change({ x: value === "step" ? "" : value }));
   root.append(
     element("div", { class: "top" }, element("h1", {}, "Compare"), element("div", { class: "tools" }, x)),
     runs.single ? null : runList(chosen, page),
-    body,
+    parts.above,
+    parts.grid,
+    parts.below,
   );
   const update = async () => {
     const sentence = advice(chosen, runs);
     if (sentence) {
-      replace(body, message("info", sentence));
+      replace(parts.above, message("info", sentence));
       return;
     }
     const answer = await page.api("compare", { runs: chosen.join(","), points: 300 });
-    if (page.current()) draw(body, answer, page);
+    if (page.current()) draw(parts, figures, answer, page);
   };
   await update();
   return { update };
@@ -60,19 +63,25 @@ function runList(chosen, page) {
   return element("fieldset", { class: "panel runs-choice" }, element("legend", {}, "Runs"), boxes);
 }
 
-function draw(body, { runs, config, names }, page) {
-  const cursor = new Cursor();
+function draw(parts, { cursor, charts }, { runs, config, names }, page) {
   const broken = runs.filter(({ error }) => error).map(({ run, error }) => message("bad", `${run}: ${error}`));
   const readable = runs.map((run, index) => ({ ...run, colour: index })).filter(({ error }) => !error);
-  const grid = element("div", { class: "grid2" });
-  replace(body, broken, grid, numbers(readable), differences(runs, config));
+  redraw(parts.above, broken.length, () => broken);
+  redraw(parts.below, [runs.map(({ numbers }) => numbers), config], () => [
+    numbers(readable),
+    differences(runs, config),
+  ]);
   for (const name of names) {
-    const chart = lineChart({ title: TITLES[name] ?? name, cursor, height: 210 });
-    const series = readable.map((run) => runCurve(run, name, page)).filter((each) => each);
-    if (series.length === 0) continue;
-    grid.append(panel(null, chart.node));
-    const axis = xAxis(flat(readable[0]), page.query.x);
-    chart.update(series, { xName: axis.xName, xFormat: axis.xFormat, legend: true });
+    if (!readable.some(({ series }) => series[name])) continue;
+    if (!charts.has(name)) {
+      charts.set(name, lineChart({ title: TITLES[name] ?? name, cursor, height: 210 }));
+      parts.grid.append(panel(null, charts.get(name).node));
+    }
+    charts.get(name).update(() => {
+      const axis = xAxis(flat(readable[0]), page.query.x);
+      const series = readable.map((run) => runCurve(run, name, page)).filter((each) => each);
+      return [series, { xName: axis.xName, xFormat: axis.xFormat, legend: true }];
+    });
   }
 }
 

@@ -105,12 +105,10 @@ function columns(chosen, toggle) {
 }
 
 function drawOne(chart, answer, name, page) {
-  const axis = xAxis(answer, page.query.x);
   const link = (first, last) => page.link("samples", [], { step: first === last ? first : `${first}:${last}` });
-  const series = curve(answer, name, { colour: tone(0), axis, link });
-  chart.update(series ? [series] : [], {
-    ...axis,
-    heading: heading(answer, axis),
-    sentence: "No value of this metric yet.",
-  });
+  chart.update(() => {
+    const axis = xAxis(answer, page.query.x);
+    const series = curve(answer, name, { colour: tone(0), axis, link });
+    return [series ? [series] : [], { ...axis, heading: heading(answer, axis) }];
+  }, "No value of this metric yet.");
 }

@@ -2,14 +2,15 @@
 
 import { bandChart } from "./bands.js";
 import { findJump } from "./change.js";
-import { lineChart, tone } from "./chart.js";
+import { lineChart } from "./chart.js";
 import { X_AXES, curve, heading, smooth, stepRange, xAxis } from "./curves.js";
-import { element, replace } from "./dom.js";
-import { count, duration, number, percent, signed } from "./format.js";
+import { drawDomains } from "./domains.js";
+import { element, redraw } from "./dom.js";
+import { count, duration, number } from "./format.js";
 import { Cursor } from "./frame.js";
 import { noticeList } from "./notices.js";
-import { plainTable } from "./table.js";
-import { choices, figures, link, message, panel, selection } from "./widgets.js";
+import { joinSeries } from "./series.js";
+import { choices, link, message, panel, selection, showFigures } from "./widgets.js";
 
 const SMOOTHING = [
   ["1", "none"],
@@ -17,6 +18,7 @@ const SMOOTHING = [
   ["15", "15 points"],
 ];
 const FEW = 3;
+const POINTS = 500;
 const PHASES = new Set(["wait", "score", "update", "publish", "validate", "checkpoint"]);
 const SMALL = [
   { title: "Tokens per second", names: [["speed/tokens_per_s", "tokens/s"]] },
@@ -82,7 +84,7 @@ export async function show(root, page) {
     top: element("div", { class: "top" }),
     notices: element("div"),
     findings: element("div"),
-    numbers: element("div"),
+    numbers: element("section", { class: "panel" }),
     reward: lineChart({
       title: "Reward per step",
       help: "Mean over the attempts that a step trained on; the band holds the mean with 95 % confidence.",
@@ -107,63 +109,96 @@ export async function show(root, page) {
     phasePanel,
     element("div", { class: "grid2" }, smallPanels),
   );
-  const update = async () => {
-    const answer = await page.api("overview", { points: 500 });
-    if (!page.current()) return;
-    draw(parts, answer, page);
-    parts.small.forEach((chart, index) => {
-      smallPanels[index].hidden = !drawSmall(chart, SMALL[index].names, answer, page);
-    });
-    heldOutPanel.hidden = answer.held_out === null && !heldOutNames(answer).length;
-    phasePanel.hidden = !answer.series.series["time/step"];
+  const shown = { answer: null, parts, smallPanels, heldOutPanel, phasePanel };
+  parts.top.append(element("h1", {}, "Overview"), tools(page));
+  const poll = async () => {
+    const newer = await page.api("overview", { points: POINTS, cursor: shown.answer?.cursor });
+    if (page.current()) take(shown, newer, page);
+    return newer.state;
   };
-  await update();
-  return { update };
+  await poll();
+  return { poll };
 }
 
-function draw(parts, answer, page) {
+function tools(page) {
   const { query } = page;
-  const axis = xAxis(answer.series, query.x);
-  replace(
-    parts.top,
-    element("h1", {}, "Overview"),
-    element(
-      "div",
-      { class: "tools" },
-      selection("Smoothing", SMOOTHING, query.smooth ?? "1", (value) =>
-        page.change({ smooth: value === "1" ? "" : value }),
-      ),
-      choices("x axis", X_AXES, query.x ?? "step", (value) => page.change({ x: value === "step" ? "" : value })),
+  return element(
+    "div",
+    { class: "tools" },
+    selection("Smoothing", SMOOTHING, query.smooth ?? "1", (value) =>
+      page.change({ smooth: value === "1" ? "" : value }),
     ),
+    choices("x axis", X_AXES, query.x ?? "step", (value) => page.change({ x: value === "step" ? "" : value })),
   );
-  drawNotices(parts.notices, answer, page);
-  replace(parts.numbers, panel(null, figures(numbersOf(answer))));
-  const rewards = rewardCurves(answer, axis, page);
-  const jumps = jumpsOf(rewards, answer);
-  drawFindings(parts.findings, jumps, page);
+}
+
+/** Join an answer to what is shown, and draw what it changes. */
+function take(shown, newer, page) {
+  const { answer: older } = shown;
+  const grown = newer.series.cursor !== older?.series.cursor || newer.domains.length !== older.domains.length;
+  const answer = {
+    ...newer,
+    series: grown ? joinSeries(older?.series, newer.series) : older.series,
+    notices: newer.notices ?? older.notices,
+  };
+  shown.answer = answer;
+  drawNotices(shown.parts.notices, answer, page);
+  showFigures(shown.parts.numbers, numbersOf(answer));
+  const { rewards, jumps } = grown ? findJumps(answer, page) : shown;
+  Object.assign(shown, { rewards, jumps });
+  drawDomains(shown.parts.domains, answer, rewards, jumps, page, older === null);
+  if (grown) drawFigures(shown, page);
+}
+
+function findJumps(answer, page) {
+  const rewards = rewardCurves(answer, xAxis(answer.series, page.query.x), page);
+  return { rewards, jumps: jumpsOf(rewards, answer) };
+}
+
+function drawFigures({ answer, rewards, jumps, parts, smallPanels, heldOutPanel, phasePanel }, page) {
+  const axis = xAxis(answer.series, page.query.x);
   const options = { ...axis, heading: heading(answer.series, axis), format: number };
+  drawFindings(parts.findings, jumps, page);
   const lines = jumps.map(({ series, jump }) => ({
     x: jump.x,
     text: `${series.name}: ${number(jump.before)} to ${number(jump.after)}`,
     tone: series.tone,
     href: samplesLink(page, series.domain, jump.step),
   }));
-  const width = Number(query.smooth ?? 1);
-  const sentence = "No step is complete yet; the first reward appears when one is.";
+  const width = Number(page.query.smooth ?? 1);
   parts.reward.update(
-    rewards.map((series) => smooth(series, width)),
-    { ...options, lines, sentence },
+    () => [rewards.map((series) => smooth(series, width)), { ...options, lines }],
+    "No step is complete yet; the first reward appears when one is.",
   );
-  const heldOut = heldOutNames(answer).map((name, index) => heldOutCurve(name, index, answer, axis));
+  const heldOut = heldOutNames(answer);
   parts.heldOut.update(
-    heldOut.filter((series) => series),
-    { ...options, legend: true, sentence: "No validation yet; it is set by validation.every." },
+    () => [
+      heldOut.map((name, index) => heldOutCurve(name, index, answer, axis)).filter((series) => series),
+      { ...options, legend: true },
+    ],
+    "No validation yet; it is set by validation.every.",
   );
-  drawDomains(parts.domains, answer, rewards, jumps, page);
-  drawPhases(parts.phases, answer, axis, options);
+  heldOutPanel.hidden = heldOut.length === 0;
+  phasePanel.hidden = !hasValues(answer, "time/step");
+  parts.phases.update(() => phaseBands(answer, axis, options));
+  parts.small.forEach((chart, index) => {
+    const curves = smallCurves(SMALL[index].names, answer);
+    smallPanels[index].hidden = !curves.some(([name]) => hasValues(answer, name));
+    chart.update(() => [smallSeries(curves, answer, axis, page), options]);
+  });
 }
 
-function drawNotices(node, { state, notices }, page) {
+function hasValues({ series }, name) {
+  return series.series[name]?.mean.some((value) => value !== null) ?? false;
+}
+
+function drawNotices(node, answer, page) {
+  const { state, notices } = answer;
+  const silent = state.state === "silent" ? duration(state.quiet_s) : "";
+  redraw(node, [state.salvaged, state.index.error, silent, notices], () => noticeParts(answer, page));
+}
+
+function noticeParts({ state, notices }, page) {
   const parts = [];
   if (state.salvaged) parts.push(message("warn", state.salvaged));
   if (state.index?.error) parts.push(message("bad", state.index.error));
@@ -187,10 +222,10 @@ function drawNotices(node, { state, notices }, page) {
       ),
     );
   }
-  replace(node, parts);
+  return parts;
 }
 
-function numbersOf({ state, series, numbers, outcomes }) {
+function numbersOf({ state, series, numbers }) {
   const last = (name) => series.series[name]?.mean.findLast((value) => value !== null && value !== undefined);
   const spent = last("time/step");
   return [
@@ -200,8 +235,8 @@ function numbersOf({ state, series, numbers, outcomes }) {
     ["Seconds per step", spent === undefined ? null : duration(spent)],
     ["Staleness", number(last("staleness/mean")), "", "Mean over the tokens of the newest step, in steps."],
     ["Attempts", count(numbers.attempts)],
-    ["Trained", count(outcomes.trained ?? 0)],
-    ["Failed", count(outcomes.failed ?? 0)],
+    ["Trained", count(numbers.trained)],
+    ["Failed", count(numbers.failed)],
     ["Tokens sampled", count(numbers.tokens)],
     ["Wall clock", duration(numbers.wall_s)],
   ].filter(([, value]) => value !== null && value !== "–");
@@ -251,7 +286,12 @@ function firstStep(step, { series: { bucket } }) {
 }
 
 function drawFindings(node, jumps, page) {
-  const rows = jumps.map(({ series, jump }) => {
+  const key = jumps.map(({ series, jump }) => [series.domain, jump.step, number(jump.before), number(jump.after)]);
+  redraw(node, key, () => findings(jumps, page));
+}
+
+function findings(jumps, page) {
+  return jumps.map(({ series, jump }) => {
     const fell = jump.after < jump.before;
     const name = series.domain === undefined ? "The reward" : ["The reward of ", element("strong", {}, series.domain)];
     const change = [
@@ -274,7 +314,6 @@ function drawFindings(node, jumps, page) {
       ".",
     );
   });
-  replace(node, rows);
 }
 
 /** A domain has the same colour as in the chart of rewards. */
@@ -295,73 +334,7 @@ function heldOutNames(answer) {
   return [];
 }
 
-function drawDomains(node, answer, rewards, jumps, page) {
-  const rows = answer.domains;
-  if (rows.length === 0) {
-    replace(node);
-    return;
-  }
-  const colours = new Map(rewards.map(({ domain, tone: colour }) => [domain, colour]));
-  const jumpOf = new Map(jumps.map(({ series, jump }) => [series.domain, jump]));
-  const columns = [
-    {
-      title: "Domain",
-      cell: ({ domain }) =>
-        element(
-          "a",
-          { class: `entry ${colours.get(domain) ?? tone(7)}`, href: page.link("samples", [], { domain }) },
-          domain,
-        ),
-    },
-    {
-      title: "First reward",
-      align: "right",
-      help: "Mean over the first steps.",
-      cell: ({ reward_first: value }) => number(value),
-    },
-    {
-      title: "Last reward",
-      align: "right",
-      help: "Mean over the last steps.",
-      cell: ({ reward_last: value }) => number(value),
-    },
-    { title: "Change", align: "right", cell: changeCell },
-    { title: "Sudden change", cell: ({ domain }) => jumpCell(jumpOf.get(domain), domain, page) },
-    { title: "Attempts", align: "right", cell: ({ attempts }) => count(attempts) },
-    { title: "Failed", align: "right", cell: (row) => failedCell(row, page) },
-    {
-      title: "Truncated",
-      align: "right",
-      cell: ({ domain, truncated }) =>
-        truncated ? link(page.link("samples", [], { domain, status: "truncated" }), count(truncated)) : "0",
-    },
-    { title: "Tokens per attempt", align: "right", cell: ({ tokens }) => number(tokens) },
-  ];
-  replace(node, panel("Domains", plainTable(columns, rows, { label: "Domains" })));
-}
-
-function changeCell({ reward_first: first, reward_last: last }) {
-  if (first === null || last === null) return "–";
-  return element("span", { class: last < first ? "bad" : "good" }, signed(last - first));
-}
-
-function jumpCell(jump, domain, page) {
-  if (!jump) return element("span", { class: "soft" }, "none");
-  return link(
-    samplesLink(page, domain, jump.step),
-    `step ${jump.step}: ${number(jump.before)} to ${number(jump.after)}`,
-  );
-}
-
-function failedCell({ domain, failed, attempts }, page) {
-  if (!failed) return "0";
-  return link(
-    page.link("samples", [], { domain, outcome: "failed" }),
-    `${count(failed)} (${percent(failed / attempts)})`,
-  );
-}
-
-function drawPhases(chart, { series, phases }, axis, options) {
+function phaseBands({ series, phases }, axis, options) {
   const kept = axis.values
     .map((x, index) => ({ x, index }))
     .filter(({ x, index }) => x !== null && (series.series["time/step"]?.mean[index] ?? null) !== null);
@@ -375,29 +348,24 @@ function drawPhases(chart, { series, phases }, axis, options) {
         values: kept.map(({ index }) => series.series[name].mean[index] ?? 0),
       };
     });
-  chart.update(
-    kept.map(({ x }) => x),
-    bands,
-    { xName: options.xName, xFormat: options.xFormat },
-  );
+  return [kept.map(({ x }) => x), bands, { xName: options.xName, xFormat: options.xFormat }];
 }
 
-function drawSmall(chart, names, answer, page) {
-  const axis = xAxis(answer.series, page.query.x);
+/** Name and label of each metric of a small figure. */
+function smallCurves(names, { series }) {
+  return names.flatMap(([pattern, label]) => {
+    if (!pattern.endsWith("*")) return [[pattern, label]];
+    return Object.keys(series.series)
+      .filter((name) => name.startsWith(pattern.slice(0, -1)))
+      .map((name) => [name, name.slice(pattern.length - 1).replaceAll("_", " ")]);
+  });
+}
+
+function smallSeries(curves, answer, axis, page) {
   const link = (first, last) => samplesLink(page, undefined, stepRange(first, last));
-  const series = names
-    .flatMap(([pattern, label]) => {
-      if (!pattern.endsWith("*")) return [[pattern, label]];
-      return Object.keys(answer.series.series)
-        .filter((name) => name.startsWith(pattern.slice(0, -1)))
-        .map((name) => [name, name.slice(pattern.length - 1).replaceAll("_", " ")]);
-    })
-    .map(([name, label], index) => curve(answer.series, name, { label, colour: index, axis, link }))
-    .filter((each) => each);
   const width = Number(page.query.smooth ?? 1);
-  chart.update(
-    series.map((each) => smooth(each, width)),
-    { ...axis, heading: heading(answer.series, axis) },
-  );
-  return series.length > 0;
+  return curves
+    .map(([name, label], index) => curve(answer.series, name, { label, colour: index, axis, link }))
+    .filter((each) => each)
+    .map((each) => smooth(each, width));
 }

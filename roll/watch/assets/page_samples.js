@@ -1,6 +1,6 @@
 // Samples: a table of all attempts with filters; everything chosen is in the link.
 
-import { element, replace } from "./dom.js";
+import { element, redraw, replace } from "./dom.js";
 import { count, number, plural, signed } from "./format.js";
 import { Table } from "./table.js";
 import { field, outcomeTag, selection } from "./widgets.js";
@@ -60,6 +60,13 @@ const COLUMNS = [
     help: "Steps between the oldest version that sampled it and its training.",
     cell: ({ staleness }) => number(staleness),
   },
+  {
+    title: "Comment",
+    width: 100,
+    grow: 1.4,
+    help: "Of the reward function, on why the reward is what it is.",
+    cell: ({ comment }) => snippet(comment || null),
+  },
   { title: "Prompt", width: 110, grow: 2, cell: ({ prompt }) => snippet(prompt) },
   { title: "Response", width: 120, grow: 2.4, cell: ({ response }) => snippet(response) },
 ];
@@ -73,6 +80,7 @@ export async function show(root, page) {
     { type: "button", hidden: true, onclick: () => page.change({}) },
     "New attempts: back to the start",
   );
+  const histogram = element("div", { class: "field histogram", hidden: true });
   const filters = () => Object.fromEntries(FILTERS.map((name) => [name, query[name]]));
   const isNarrow = () => FILTERS.some((name) => query[name]);
   const sorted = query.sort ?? "-id";
@@ -91,15 +99,22 @@ export async function show(root, page) {
     query[name] = value;
     page.keep({ [name]: value });
     table.restart();
+    loadRewards().catch(page.report);
   };
   root.append(element("div", { class: "top" }, element("h1", {}, "Samples"), total, fresh), bar, table.node);
   const loadFacets = async () => {
     const answer = await page.api("facets");
-    if (!bar.contains(document.activeElement)) drawFilters(bar, answer, { ...page, query, set });
+    if (!bar.contains(document.activeElement)) drawFilters(bar, answer, histogram, { ...page, query, set });
   };
-  await Promise.all([table.load(), loadFacets()]);
+  const loadRewards = async () => {
+    const asked = filters();
+    const answer = await page.api("rewards", asked);
+    if (JSON.stringify(asked) !== JSON.stringify(filters())) return;
+    drawHistogram(histogram, answer, isNarrow(), { ...page, query });
+  };
+  await Promise.all([table.load(), loadFacets(), loadRewards()]);
   const update = async () => {
-    if (table.atStart) await Promise.all([table.load(), loadFacets()]);
+    if (table.atStart) await Promise.all([table.load(), loadFacets(), loadRewards()]);
     else fresh.hidden = false;
   };
   return { update, keys: { j: () => table.move(1), k: () => table.move(-1), Enter: () => table.open() } };
@@ -133,7 +148,7 @@ function snippet(text) {
     : element("span", { class: "mono" }, text.replaceAll("\n", " ↵ "));
 }
 
-function drawFilters(bar, facets, page) {
+function drawFilters(bar, facets, histogram, page) {
   const { query, set } = page;
   const options = (counts, all) => [
     ["", all],
@@ -162,27 +177,31 @@ function drawFilters(bar, facets, page) {
     field("Tokens", query.tokens, set("tokens"), { size: 8, hint: range(facets.tokens) }),
     field("Staleness", query.staleness, set("staleness"), { size: 6, hint: range(facets.staleness) }),
     rare,
-    histogram(facets.rewards, page),
+    histogram,
     clear,
   );
 }
 
-/** Rewards of all attempts as bars; each is a filter. */
-function histogram(rewards, page) {
-  if (!rewards || rewards.counts.length < 2) return null;
-  const most = Math.max(...rewards.counts, 1);
-  const bars = rewards.counts.map((height, index) => {
-    const [low, high] = [rewards.edges[index], rewards.edges[index + 1]];
-    const title = `${plural(height, "attempt")} with a reward of ${number(low)} to ${number(high)}`;
-    const bar = element("a", {
-      href: page.link("samples", [], { ...page.query, reward: `${low}:${high}` }),
-      title,
-      "aria-label": title,
+/** Rewards of the attempts that match all other filters, as bars; each bar is a filter. */
+function drawHistogram(node, { edges, counts }, narrow, page) {
+  node.hidden = counts.length === 0;
+  const most = Math.max(...counts, 1);
+  const total = counts.reduce((sum, number) => sum + number, 0);
+  redraw(node, [edges, counts, page.query], () => {
+    const bars = counts.map((height, index) => {
+      const [low, high] = [edges[index], edges[index + 1]];
+      const title = `${plural(height, "attempt")} with a reward of ${number(low)} to ${number(high)}`;
+      const href = page.link("samples", [], { ...page.query, reward: `${low}:${high}` });
+      const bar = element("a", { href, title, "aria-label": title });
+      bar.style.height = `${height ? Math.max(2, (26 * height) / most) : 0}px`;
+      return bar;
     });
-    bar.style.height = `${height ? Math.max(2, (26 * height) / most) : 0}px`;
-    return bar;
+    const help = narrow ? "Of the attempts that match the other filters." : "Of all attempts.";
+    return [
+      element("span", { title: help }, `Rewards of ${count(total)}`),
+      element("div", { class: "bars" }, bars),
+    ];
   });
-  return element("div", { class: "field histogram" }, "Rewards", element("div", { class: "bars" }, bars));
 }
 
 function capital(text) {

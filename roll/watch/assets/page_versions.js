@@ -59,11 +59,7 @@ function draw({ versions, next }, { about, chart, chartPanel, table }, page) {
     tone: TONES[name] ?? `tone${index % 8}`,
     values: ordered.map(({ seconds }) => seconds[name] ?? 0),
   }));
-  chart.update(
-    ordered.map(({ version }) => version),
-    bands,
-    { xName: "version" },
-  );
+  chart.update(() => [ordered.map(({ version }) => version), bands, { xName: "version" }]);
   chartPanel.hidden = bands.length === 0;
   const older = next === null ? null : link(page.link("versions", [], { before: next }), "Older versions");
   replace(

@@ -24,6 +24,20 @@ export function figures(entries) {
   );
 }
 
+/** The same inside `node`; only values that have changed are written. */
+export function showFigures(node, entries) {
+  const shown = [...node.querySelectorAll("dl > div")];
+  const key = ([name, , unit]) => `${name} ${unit ?? ""}`;
+  const keyOf = (each) => `${each.firstChild.textContent} ${each.querySelector(".unit")?.textContent.trim() ?? ""}`;
+  const same = shown.length === entries.length && shown.every((each, index) => keyOf(each) === key(entries[index]));
+  if (!same) return node.replaceChildren(figures(entries));
+  shown.forEach((each, index) => {
+    const text = each.lastChild.firstChild;
+    const value = String(entries[index][1]);
+    if (text.data !== value) text.data = value;
+  });
+}
+
 /** Buttons of which one is pressed; `options` are [value, name] pairs; without `shown` only screen readers get the label. */
 export function choices(label, options, chosen, onChoose, { shown = true } = {}) {
   const buttons = options.map(([value, name]) =>

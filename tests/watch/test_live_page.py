@@ -1,0 +1,169 @@
+"""What an open page costs: requests, drawings and answers, in a real browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.watch.browsers import Visit, needs_browser, serve, start_browser
+from tests.watch.written_runs import Attempt, WrittenRun, write_broken_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), needs_browser]
+
+COMMENT = "<img src=x onerror='window.acted = 1'>\u202e\x1b[2J"
+_JOIN = """async ([older, newer]) => {
+  const { joinSeries } = await import("/assets/series.js");
+  return joinSeries(older, newer);
+}"""
+_HIDE = """(state) => {
+  Object.defineProperty(document, "visibilityState", { configurable: true, get: () => state });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+_COUNT_CHANGES = """() => {
+  window.changes = 0;
+  const count = (records) => (window.changes += records.length);
+  const options = { subtree: true, childList: true, attributes: true, characterData: true };
+  new MutationObserver(count).observe(document.body, options);
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with start_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The link to a finished run."""
+    directory = tmp_path_factory.mktemp("runs") / "broken"
+    write_broken_run(directory)
+    with serve(directory) as link:
+        yield link
+
+
+def attempts(reward: float, comment: str = "") -> list[Attempt]:
+    return [Attempt(domain="sums", prompt="1+1=", response="2", reward=reward, comment=comment)]
+
+
+def test_a_hidden_page_asks_for_nothing_and_a_shown_one_at_once(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    page = visit.open("run/broken/overview")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.wait_for_event("request")
+    page.evaluate(_HIDE, "hidden")
+    page.wait_for_timeout(3000)  # for requests that were on their way
+    requests.clear()
+    page.wait_for_timeout(4000)
+    assert requests == []
+    with page.expect_request(lambda request: "/overview?" in request.url):
+        page.evaluate(_HIDE, "visible")
+    visit.close()
+
+
+def test_a_page_whose_run_does_not_change_changes_nothing(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    page = visit.open("run/broken/overview")
+    page.wait_for_selector("path.line")
+    page.locator('[data-state="ended"]').wait_for()
+    page.wait_for_event("request")
+    page.evaluate(_COUNT_CHANGES)
+    for _ in range(3):
+        with page.expect_response(lambda response: "/overview?" in response.url):
+            pass
+    assert page.evaluate("window.changes") == 0
+    visit.close()
+
+
+def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browser: Any, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "live", num_steps=9)
+    phases = {"time/step": 2.0, "time/wait": 1.0}
+    run.train([attempts(1.0)], **phases)
+    with serve(tmp_path / "live") as link:
+        visit = Visit(browser, link)
+        page = visit.page
+        page.set_viewport_size({"width": 1280, "height": 400})
+        page.goto("about:blank")  # the page begins in the small window
+        page.goto(f"{visit.base}/#/run/live/overview")
+        visit.wait("overview")
+        figures = page.locator("figure")
+        reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")
+        reward.locator("path.line").wait_for()
+        assert phase.locator("path").count() == 0
+        run.train([attempts(0.0)], **phases)
+        page.locator(".figures div", has_text="Attempts").locator("dd", has_text="2").wait_for()
+        assert phase.locator("path").count() == 0
+        phase.scroll_into_view_if_needed()
+        phase.locator("path").first.wait_for()
+        run.end()
+        visit.close()
+
+
+def test_a_page_that_asks_for_what_is_new_shows_all(browser: Any, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "live", num_steps=9)
+    with serve(tmp_path / "live") as link:
+        visit = Visit(browser, link)
+        page, joined, cursor = visit.page, None, ""
+        visit.wait("overview")
+        address = f"{visit.base}/api/runs/live/overview?points=10"
+        for step in range(1, 14):
+            run.train([attempts(step / 14)], **({"validation/reward": 0.5} if step > 3 else {}))
+            newer = page.request.get(f"{address}&cursor={cursor}").json()
+            whole = page.request.get(address).json()
+            joined, cursor = page.evaluate(_JOIN, [joined, newer["series"]]), newer["cursor"]
+            assert joined == {**whole["series"], "from": 0}, step
+            assert newer["series"]["from"] > 0 or step in (1, 10), "no points were kept"
+        run.end()
+        page.locator(".figures div", has_text="Attempts").locator("dd", has_text="13").wait_for()
+        d = page.locator("figure", has_text="Reward per step").locator("path.line").get_attribute("d")
+        assert d.count("L") == 12
+        visit.close()
+
+
+def test_the_histogram_of_rewards_follows_the_filters(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    page = visit.open("run/broken/samples")
+    histogram = page.locator(".histogram")
+    histogram.get_by_text("Rewards of 1,280").wait_for()
+    page.get_by_label("Domain").select_option("units")
+    histogram.get_by_text("Rewards of 640").wait_for()
+    page.get_by_label("Step").fill("30:31")
+    page.get_by_label("Step").press("Enter")
+    histogram.get_by_text("Rewards of 32").wait_for()
+    titles = [bar.get_attribute("title") for bar in histogram.locator("a").all()]
+    assert titles[0].startswith("32 attempts with a reward of 0 ") and titles[-1].startswith("0 attempts")
+    href = histogram.locator("a").first.get_attribute("href")
+    assert "domain=units" in href and "step=30:31" in href and "reward=0:0.05" in href
+    visit.close()
+
+
+def test_the_comment_of_a_reward_is_a_column_of_text(browser: Any, tmp_path: Path) -> None:
+    run = WrittenRun(tmp_path / "run", num_steps=1)
+    run.train([attempts(1.0, COMMENT)])
+    run.end()
+    with serve(tmp_path / "run") as link:
+        visit = Visit(browser, link)
+        page = visit.open("run/run/samples")
+        page.get_by_role("columnheader", name="Comment").wait_for()
+        cell = page.locator(".trow .cell", has_text="onerror")
+        cell.wait_for()
+        assert cell.inner_text() == "<img src=x onerror='window.acted = 1'>\u2039U+202E\u203a\u241b[2J"
+        assert page.locator("main img").count() == 0 and page.evaluate("window.acted") is None
+        visit.close()
+
+
+def test_the_first_and_last_reward_are_said_to_be_means_over_steps(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    page = visit.open("run/broken/overview")
+    page.get_by_text("means over the first and the last 10 steps with the domain").wait_for()
+    answer = page.request.get(f"{visit.base}/api/runs/broken/overview").json()
+    rewards = answer["series"]["series"]["domain/units/reward"]["mean"]
+    units = next(domain for domain in answer["domains"] if domain["domain"] == "units")
+    means = [sum(part) / 10 for part in (rewards[1:11], rewards[-10:])]
+    assert [units["reward_first"], units["reward_last"]] == pytest.approx(means), json.dumps(units)
+    visit.close()

@@ -54,6 +54,7 @@ from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.notices import build_notice_recorder
 from roll.wiring.placing import build_device_sharing
+from roll.wiring.proxy import connect_proxy
 from roll.wiring.recovery import recover_models, replacement_policy
 
 
@@ -271,9 +272,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     meter.on_phase = on_phase
     data.rewards.record_activity(services.journal)
     segment_breaks = scheduler.runner.segment_breaks
-    proxy_counts = dict[str, float]
-    if data.proxy is not None:
-        proxy_counts, data.proxy.notice = data.proxy.drain_counts, services.reporter.note
+    proxy_counts = connect_proxy(data.proxy, services.reporter.note)
     directory, resumed = services.checkpointer.directory, resume is not None
     step = None if resume is None else resume.step
     ratio = build_ratio_recorder(run.rollout, scheduler.buffer, roles.routers, services.journal, step)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from roll.commands.options import Overrides
 from roll.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from roll.plan.plan import PlanRequest
+    from roll.plan.search import Goal
 
 
 def plan(  # noqa: PLR0913 - one parameter per option
@@ -39,24 +43,17 @@ def plan(  # noqa: PLR0913 - one parameter per option
     ] = None,
 ) -> None:
     """Find the best placement and schedule for a run on a cluster, by simulation; or check a run's prediction."""
-    from roll.plan.check import check_run_plan, format_check
-    from roll.plan.plan import PlanRequest, check_output, format_plan, make_plan, write_plan
-    from roll.plan.search import GOALS
-    from roll.tracking.progress import bar
-
     if check is not None:
         if path is not None:
             raise ConfigError("roll plan: --check reads a run that has ended, not a file; leave one of them out")
+        from roll.plan.check import check_run_plan, format_check
+
         typer.echo(format_check(check_run_plan(check, source)))
         return
     if path is None or cluster is None:
         raise ConfigError("roll plan: needs a run file and --cluster, such as --cluster 8x8xH200; or --check runs/x")
-    if budget is not None and budget < 1:
-        raise ConfigError(f"--budget: at least one device is needed (got {budget}); give more")
-    if goal not in GOALS:
-        raise ConfigError(f"--goal: no goal named {goal!r}{did_you_mean(goal, GOALS)}; give fastest or cheapest")
-    if output is not None:
-        check_output(output)
+    from roll.plan.plan import PlanRequest
+
     request = PlanRequest(
         path=path,
         overrides=overrides or (),
@@ -64,10 +61,31 @@ def plan(  # noqa: PLR0913 - one parameter per option
         source=source,
         recorded_on=recorded_on,
         budget=budget,
-        goal="cheapest" if goal == "cheapest" else "fastest",
+        goal=_goal(goal),
         max_staleness=max_staleness,
         lengths=lengths,
     )
+    _search(request, output)
+
+
+def _goal(text: str) -> Goal:
+    from roll.plan.search import GOALS
+
+    chosen = next((each for each in GOALS if each == text), None)
+    if chosen is None:
+        raise ConfigError(f"--goal: no goal named {text!r}{did_you_mean(text, GOALS)}; give fastest or cheapest")
+    return chosen
+
+
+def _search(request: PlanRequest, output: Path | None) -> None:
+    """Search, print the plan, and write it."""
+    from roll.plan.plan import check_output, format_plan, make_plan, write_plan
+    from roll.tracking.progress import bar
+
+    if request.budget is not None and request.budget < 1:
+        raise ConfigError(f"--budget: at least one device is needed (got {request.budget}); give more")
+    if output is not None:
+        check_output(output)
     with bar(40, "simulated candidates") as advance:
         result = make_plan(request, advance)
     typer.echo(format_plan(result))

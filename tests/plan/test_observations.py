@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
     directory = tmp_path / "runs" / "recorded"
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(RUN, encoding="utf-8")
-    line = {"time/wait": 0.1, "time/score": 0.05, "time/update": 0.2, "time/publish": 0.1, "tokens/generated": 48}
+    line = {"time/wait": 0.1, "time/score": 0.05, "time/update": 0.2, "time/publish": 0.1, "tokens/generated": 96}
     lines = [{"step": step, "time/step": 0.5, "staleness/max": 0.0, **line} for step in (1, 2)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
     with closing(Journal(directory / "journal.db")) as journal:
@@ -75,7 +75,9 @@ def test_turns_attempts_and_steps_are_read(directory: Path) -> None:
     first, second = observed.turns[:2]
     assert (first.context, second.context, first.num_tokens, second.num_tokens) == (5, 16, 8, 16)
     assert not first.censored and second.censored and second.interrupted and not first.interrupted
-    assert first.end - first.start == pytest.approx(0.015) and second.start - first.end == pytest.approx(0.015)
+    assert first.end - first.start == pytest.approx(0.015, abs=1e-5) and second.start - first.end == pytest.approx(
+        0.015, abs=1e-5
+    )
     assert observed.attempts[0].waits_s == (0.01, 0.01)
     assert [each.other_s for each in observed.steps] == pytest.approx([0.05, 0.05])
 

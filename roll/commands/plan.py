@@ -46,9 +46,7 @@ def plan(  # noqa: PLR0913 - one parameter per option
     if check is not None:
         if path is not None:
             raise ConfigError("roll plan: --check reads a run that has ended, not a file; leave one of them out")
-        from roll.plan.check import check_run_plan, format_check
-
-        typer.echo(format_check(check_run_plan(check, source)))
+        _check(check, source)
         return
     if path is None or cluster is None:
         raise ConfigError("roll plan: needs a run file and --cluster, such as --cluster 8x8xH200; or --check runs/x")
@@ -66,6 +64,12 @@ def plan(  # noqa: PLR0913 - one parameter per option
         lengths=lengths,
     )
     _search(request, output)
+
+
+def _check(directory: Path, source: Path | None) -> None:
+    from roll.plan.check import check_run_plan, format_check
+
+    typer.echo(format_check(check_run_plan(directory, source)))
 
 
 def _goal(text: str) -> Goal:

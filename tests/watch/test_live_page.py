@@ -85,11 +85,8 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
     phases = {"time/step": 2.0, "time/wait": 1.0}
     run.train([attempts(1.0)], **phases)
     with serve(tmp_path / "live") as link:
-        visit = Visit(browser, link)
+        visit = Visit(browser, link, viewport={"width": 1280, "height": 400})
         page = visit.page
-        page.set_viewport_size({"width": 1280, "height": 400})
-        page.goto("about:blank")  # the page begins in the small window
-        page.goto(f"{visit.base}/#/run/live/overview")
         visit.wait("overview")
         figures = page.locator("figure")
         reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")

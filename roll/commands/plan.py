@@ -75,7 +75,7 @@ def _check(directory: Path, source: Path | None) -> None:
 def _goal(text: str) -> Goal:
     from roll.plan.search import GOALS
 
-    chosen = next((each for each in GOALS if each == text), None)
+    chosen: Goal | None = next((each for each in GOALS if each == text), None)
     if chosen is None:
         raise ConfigError(f"--goal: no goal named {text!r}{did_you_mean(text, GOALS)}; give fastest or cheapest")
     return chosen

@@ -204,6 +204,11 @@ CATALOGUE = {
         about="sampled tokens until the demo answers 90 % of its held-out sums, with every group trained on twice",
         goal="at most 0.7 times, two seeds",
     ),
+    "adapt": Benchmark(
+        run="benchmarks.adapt:run",
+        about="steps per virtual hour with `rollout.adapt` while lengths triple, against the best fixed ratio",
+        goal="at least 0.95 times",
+    ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",
         about="seconds to simulate one hour of 64 generators; the number of generators that one controller can serve",

@@ -15,46 +15,38 @@ if TYPE_CHECKING:
     from roll.plan.search import Goal
 
 
-_Path = Annotated[
-    Path | None, typer.Argument(metavar="[RUN.YAML]", help="Configuration file of the run.", show_default=False)
-]
-_Cluster = Annotated[str | None, typer.Option("--cluster", metavar="8x8xH200", help="The devices: NODESxDEVICESxKIND.")]
-_From = Annotated[Path | None, typer.Option("--from", metavar="DIRECTORY", help="A recorded run of this model.")]
-_RecordedOn = Annotated[
-    str | None, typer.Option("--recorded-on", metavar="1x8xH200", help="Its devices, if they are others.")
-]
-_Budget = Annotated[
-    int | None, typer.Option("--budget", metavar="GPUS", help="Most devices, which are GPU hours per hour.")
-]
-_GoalName = Annotated[str, typer.Option("--goal", help="fastest, or cheapest in GPU hours per step.")]
-_MaxStaleness = Annotated[float, typer.Option("--max-staleness", help="Most steps of staleness.")]
-_Lengths = Annotated[
-    str | None, typer.Option("--lengths", metavar="MEDIAN:SIGMA", help="Tokens per response, log-normal.")
-]
-_Output = Annotated[Path | None, typer.Option("--output", help="Write the best as a run file.")]
-_Check = Annotated[Path | None, typer.Option("--check", metavar="DIRECTORY", help="Compare a run with its prediction.")]
-
-
 def plan(  # noqa: PLR0913 - one parameter per option
-    path: _Path = None,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.YAML]", help="Configuration file of the run.", show_default=False)
+    ] = None,
     overrides: Overrides = None,
-    cluster: _Cluster = None,
-    source: _From = None,
-    recorded_on: _RecordedOn = None,
-    budget: _Budget = None,
-    goal: _GoalName = "fastest",
-    max_staleness: _MaxStaleness = 2.0,
-    lengths: _Lengths = None,
-    output: _Output = None,
-    check: _Check = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="8x8xH200", help="The devices: NODESxDEVICESxKIND.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIRECTORY", help="A recorded run of this model.")
+    ] = None,
+    recorded_on: Annotated[
+        str | None, typer.Option("--recorded-on", metavar="1x8xH200", help="Its devices, if they are others.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", metavar="GPUS", help="Most devices, which are GPU hours per hour.")
+    ] = None,
+    goal: Annotated[str, typer.Option("--goal", help="fastest, or cheapest in GPU hours per step.")] = "fastest",
+    max_staleness: Annotated[float, typer.Option("--max-staleness", help="Most steps of staleness.")] = 2.0,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", metavar="MEDIAN:SIGMA", help="Tokens per response, log-normal.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write the best as a run file.")] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="DIRECTORY", help="Compare a run with its prediction.")
+    ] = None,
 ) -> None:
     """Find the best placement and schedule for a run on a cluster, by simulation; or check a run's prediction."""
     if check is not None:
         if path is not None:
             raise ConfigError("roll plan: --check reads a run that has ended, not a file; leave one of them out")
-        from roll.plan.check import check_run_plan, format_check
-
-        typer.echo(format_check(check_run_plan(check, source)))
+        _check(check, source)
         return
     if path is None or cluster is None:
         raise ConfigError("roll plan: needs a run file and --cluster, such as --cluster 8x8xH200; or --check runs/x")
@@ -74,12 +66,19 @@ def plan(  # noqa: PLR0913 - one parameter per option
     _search(request, output)
 
 
+def _check(directory: Path, source: Path | None) -> None:
+    from roll.plan.check import check_run_plan, format_check
+
+    typer.echo(format_check(check_run_plan(directory, source)))
+
+
 def _goal(text: str) -> Goal:
     from roll.plan.search import GOALS
 
-    if text not in GOALS:
+    chosen: Goal | None = next((each for each in GOALS if each == text), None)
+    if chosen is None:
         raise ConfigError(f"--goal: no goal named {text!r}{did_you_mean(text, GOALS)}; give fastest or cheapest")
-    return "cheapest" if text == "cheapest" else "fastest"
+    return chosen
 
 
 def _search(request: PlanRequest, output: Path | None) -> None:

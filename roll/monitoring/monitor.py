@@ -42,7 +42,7 @@ class RunLabels:
 class LiveState:
     """The parts of a running loop that a scrape reads; called from the server's thread."""
 
-    num_slots: int
+    num_slots: Callable[[], int]
     num_free: Callable[[], int]
     num_ready: Callable[[], int]
     num_tokens: Callable[[], int]
@@ -169,8 +169,8 @@ class Monitor:
 
 
 def _add_live(live: LiveState, scrape: Scrape) -> None:
-    scrape.set("roll_group_slots", live.num_slots)
-    scrape.set("roll_groups_in_flight", live.num_slots - live.num_free())
+    scrape.set("roll_group_slots", live.num_slots())
+    scrape.set("roll_groups_in_flight", live.num_slots() - live.num_free())
     scrape.set("roll_groups_ready", live.num_ready())
     for state, number in live.attempts().items():
         scrape.set("roll_attempts_in_flight", number, state)

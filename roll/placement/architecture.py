@@ -226,10 +226,11 @@ def architecture_of_mixture(config: dict[str, Any]) -> Architecture:
 def _linear_widths(config: dict[str, Any], layers: int) -> tuple[tuple[str, int], ...]:
     """`ModelCounts.linear` of Qwen3-MoE or DeepSeek-V3, whose routed experts and routers have no adapters."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    head = ("lm_head", hidden + config["vocab_size"])
     if not (rank := config.get("kv_lora_rank")):
         q, kv = heads * config["head_dim"], config["num_key_value_heads"] * config["head_dim"]
         sizes = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": q}
-        return tuple((name, layers * (hidden + size)) for name, size in sizes.items())
+        return (*((name, layers * (hidden + size)) for name, size in sizes.items()), head)
     q_rank, value, rotated = config["q_lora_rank"], config["v_head_dim"], config["qk_rope_head_dim"]
     dense, plain = config["first_k_dense_replace"], config["qk_nope_head_dim"]
     widths = {
@@ -242,4 +243,4 @@ def _linear_widths(config: dict[str, Any], layers: int) -> tuple[tuple[str, int]
     shared = config["moe_intermediate_size"] * config["n_shared_experts"]
     mlp = dense * (hidden + config["intermediate_size"]) + (layers - dense) * (hidden + shared)
     ends = [(name, mlp) for name in ("gate_proj", "up_proj", "down_proj")]
-    return (*((name, layers * width) for name, width in widths.items()), *ends)
+    return (*((name, layers * width) for name, width in widths.items()), *ends, head)

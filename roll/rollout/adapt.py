@@ -63,7 +63,7 @@ class RatioChange:
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class _RatioMove:
     """A step up or down of one knob."""
 
     knob: Knob
@@ -71,10 +71,10 @@ class _Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
+class _RatioTrial:
     """A move that is not yet judged."""
 
-    move: _Move
+    move: _RatioMove
     before: AsyncRatio
     seconds: float
     """Mean time of the steps before it."""
@@ -93,10 +93,10 @@ class RatioController:
         self._bounds = bounds
         self._steps: list[StepWaits] = []
         self._settling = 0
-        self._trial: _Trial | None = None
-        self._blocked: dict[_Move, int] = {}
+        self._trial: _RatioTrial | None = None
+        self._blocked: dict[_RatioMove, int] = {}
         """By move, the decisions for which it is not tried."""
-        self._failures: dict[_Move, int] = {}
+        self._failures: dict[_RatioMove, int] = {}
         self._levels: dict[AsyncRatio, float] = {}
         """Step time when each ratio was last decided on."""
 
@@ -150,22 +150,22 @@ class RatioController:
         trainer, generators = _share(steps, "trainer_s"), _share(steps, "generators_s")
         waits = f"the trainer waited {100 * trainer:.0f} % of the last {len(steps)} steps, generators were idle "
         waits += f"{100 * generators:.0f} %"
-        more, less = _Move("max_staleness", True), _Move("redundant_groups", False)
+        more, less = _RatioMove("max_staleness", True), _RatioMove("redundant_groups", False)
         if trainer <= _WAITING:
-            moves = [less, _Move("max_staleness", False)]
+            moves = [less, _RatioMove("max_staleness", False)]
         elif generators > _WAITING or not any(step.num_lost for step in steps):
-            moves = [more, _Move("redundant_groups", True)]
+            moves = [more, _RatioMove("redundant_groups", True)]
         else:
-            moves = [less, more, _Move("redundant_groups", True)]
+            moves = [less, more, _RatioMove("redundant_groups", True)]
         for move in moves:
             ratio = self._moved(move)
             if ratio != self.ratio and not self._blocked.get(move):
-                self._trial = _Trial(move=move, before=self.ratio, seconds=seconds)
+                self._trial = _RatioTrial(move=move, before=self.ratio, seconds=seconds)
                 values = f"{getattr(self.ratio, move.knob):g} to {getattr(ratio, move.knob):g}"
                 return RatioChange(ratio=ratio, reason=f"{move.knob} from {values}: {waits}")
         return None
 
-    def _moved(self, move: _Move) -> AsyncRatio:
+    def _moved(self, move: _RatioMove) -> AsyncRatio:
         """The ratio after this move, within the bounds."""
         sign = 1 if move.up else -1
         if move.knob == "max_staleness":

@@ -65,7 +65,8 @@ class Buffer:
     ) -> None:
         self.num_slots = self._free = num_slots + redundant
         """All slots, redundant ones included."""
-        self._redundant, self._reuse, self._priority = redundant, reuse, priority
+        self._redundant, self._reuse = redundant, reuse
+        self._priority: Priority = priority
         self._in_order = redundant == 0 and priority == "age"
         self._max_first_age = max(0, max_age - (reuse - 1))
         self._slots: dict[int, Slot] = {}  # by ticket, in order of admission
@@ -75,7 +76,7 @@ class Buffer:
     def resize(self, *, num_slots: int, redundant: int) -> None:
         """Change the number of slots, with `redundant` ones on top; groups in flight keep theirs.
 
-        The buffer must be built with its greatest size, which bounds staleness whatever the size is now.
+        `max_age` and `redundant` of the constructor are those of the greatest size, and hold for every size.
         """
         self._free += num_slots + redundant - self.num_slots
         self.num_slots, self._redundant = num_slots + redundant, redundant

@@ -1,8 +1,9 @@
 """The state of an interrupted run, reconstructed from its newest checkpoint and the journal.
 
-The checkpoint lists the groups in flight and a position in the journal. Later events are applied to them, up to the
-first publication of weights that the checkpoint does not contain. Tokens sampled by such weights are void: a group
-keeps its tokens before them, and groups admitted later are drawn again in the same order.
+The checkpoint lists the groups in flight and a position in the journal. Later events are applied to them, for each
+process that continued the checkpoint up to its first publication of weights that the checkpoint does not contain.
+Tokens sampled by such weights are void: a group keeps its tokens before them, and groups admitted later are drawn again
+in the same order.
 """
 
 from __future__ import annotations
@@ -86,10 +87,17 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader, *, ex
     mixture.restore(saved.scheduler.mixture)
     step_of = _valid_versions(journal, saved.step)
     replay = _Replay(mixture, saved.scheduler, step_of)
+    void = False
     for entry in journal.events(after=saved.journal):
-        if isinstance(entry.event, WeightsPublished) and entry.event.version not in step_of:
-            break
-        replay.apply(entry.event)
+        match entry.event:
+            case WeightsPublished(version=version) if version not in step_of:
+                void = True
+            case RolledBack(to_step=to_step) if to_step == saved.step:
+                void = False  # another process continued from the state so far
+            case _:
+                pass
+        if not void:
+            replay.apply(entry.event)
     for entry in () if exact else journal.events(TaskQuarantined):
         mixture.quarantine(entry.event.source, entry.event.index)
     groups = [

@@ -172,7 +172,7 @@ class MetricColumns:
                 return values if values is None or chosen is None else values[chosen]
 
             columns = {name: values for name in self.select(query.names) if (values := read(name)) is not None}
-            if _OTHER in query.names:
+            if _OTHER in query.names and "time/step" in self._columns:
                 phases = {name: read(name) for name in self.select(("time/*",))}
                 columns[_OTHER] = other_time({name: each for name, each in phases.items() if each is not None})
             errors = {name: error_of(name, read) for name in columns}

@@ -34,6 +34,8 @@ from roll.watch.texts import TextDecoder
 
 SILENT_S = 60.0
 """Seconds without a record after which a run without an end is silent."""
+_BEGIN_S = 10.0
+"""Longest time that a request waits for the first rows in the index, on a machine that is busy."""
 _SLICE_S = 0.25
 """Longest time for texts before the thread looks for new rows again."""
 Signature = tuple[tuple[int, int, int], ...]
@@ -119,8 +121,12 @@ class RunView:
         def is_current() -> bool:
             return self._answered >= number and (self.index is None or self.index.complete)
 
+        def has_begun() -> bool:
+            return self.index is not None or self._answered >= number
+
         with self.changed:
             self.changed.wait_for(is_current, timeout_s)
+            self.changed.wait_for(has_begun, max(0.0, _BEGIN_S - timeout_s))
 
     def close(self) -> None:
         """End the thread and delete the index."""
@@ -296,11 +302,12 @@ def last_change(directory: Path) -> float:
 
 
 def _file_state(path: Path) -> tuple[int, int, int]:
+    """A file without content counts as missing: a reader of SQLite may leave an empty write-ahead log."""
     try:
         stat = path.stat()
     except OSError:
         return 0, 0, 0
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat.st_size else (0, 0, 0)
 
 
 def _index_state(index: SampleIndex | None, texts_done: bool, error: str | None) -> Mapping[str, Any]:

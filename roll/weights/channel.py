@@ -9,7 +9,6 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from roll.errors import RunStopped
@@ -86,7 +85,7 @@ class Disk:
                 stored, order = in_memory_order(tensor.detach().cpu())
                 dtype = str(stored.dtype).removeprefix("torch.")
                 entries.append(Entry(name, dtype, tuple(stored.shape), order, out.tell()))
-                out.write(memoryview(stored.contiguous().view(-1).view(torch.uint8).numpy()))
+                out.write(stored.contiguous().view(-1).view(torch.uint8).numpy().data)
                 del tensor, stored  # before the trainer gathers the next one
             index = json.dumps([astuple(entry) for entry in entries]).encode()
             out.write(index + len(index).to_bytes(_INDEX_BYTES, "little"))
@@ -102,9 +101,12 @@ class Disk:
                 f"weights: version {version} is not in {self.directory}; "
                 "put the run's directory on a file system that every machine of the cluster sees"
             )
-        for entry in _entries(path):
-            memory = torch.from_numpy(np.fromfile(path, np.uint8, entry.num_bytes, offset=entry.begin))
-            yield entry.name, replace(entry, begin=0).tensor(memory)
+        with path.open("rb") as file:
+            for entry in _entries(path):
+                memory = torch.empty(entry.num_bytes, dtype=torch.uint8)
+                file.seek(entry.begin)
+                file.readinto(memory.numpy().data)
+                yield entry.name, replace(entry, begin=0).tensor(memory)
 
     def _file(self, version: int) -> Path:
         return self.directory / f"version-{version}.tensors"

@@ -51,7 +51,7 @@ def live_state(buffer: Buffer, routers: Routers) -> LiveState:
         return {label: counts.get(state, 0) for state, label in _STATES.items()}
 
     return LiveState(
-        num_slots=buffer.num_slots,
+        num_slots=lambda: buffer.num_slots,
         num_free=lambda: buffer.num_free,
         num_ready=lambda: len(buffer.ready()),
         num_tokens=lambda: routers.counts.tokens,

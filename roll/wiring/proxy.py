@@ -76,3 +76,11 @@ def build_attempt_runners(run: Run, proxy: Proxy | None) -> MakeAttemptRunner:
         )
 
     return make
+
+
+def connect_proxy(proxy: Proxy | None, notice: Callable[[str], None]) -> Callable[[], dict[str, float]]:
+    """Send the proxy's notices to the run; returns its counts."""
+    if proxy is None:
+        return dict
+    proxy.notice = notice
+    return proxy.drain_counts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import ParamSpec, cast
 
 from rich.console import Console
 
@@ -54,7 +54,10 @@ from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.notices import build_notice_recorder
 from roll.wiring.placing import build_device_sharing
+from roll.wiring.proxy import connect_proxy
 from roll.wiring.recovery import recover_models, replacement_policy
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,18 +265,11 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     publishers = build_publishers(run, roles, services, resume)
     recover_models(run, roles, services.journal, services.reporter.note)
     scheduler = build_scheduler(run, roles, data, services, publishers, resume)
-    meter, record_phase = Meter(), _record_activities(roles, services.journal)
-
-    def on_phase(phase: str) -> None:
-        record_phase(phase)
-        services.watch.enter(phase)
-
-    meter.on_phase = on_phase
+    meter, phase_observers = Meter(), (_record_activities(roles, services.journal), services.watch.enter)
+    meter.on_phase = partial(_each, phase_observers)
     data.rewards.record_activity(services.journal)
     segment_breaks = scheduler.runner.segment_breaks
-    proxy_counts = dict[str, float]
-    if data.proxy is not None:
-        proxy_counts, data.proxy.notice = data.proxy.drain_counts, services.reporter.note
+    proxy_counts = connect_proxy(data.proxy, services.reporter.note)
     directory, resumed = services.checkpointer.directory, resume is not None
     step = None if resume is None else resume.step
     ratio = build_ratio_recorder(run.rollout, scheduler.buffer, roles.routers, services.journal, step)
@@ -298,7 +294,7 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
         validator=build_validator(run, roles, data.held_out),
         journal=services.journal,
         checkpointer=services.checkpointer,
-        report=partial(_observe, observers),
+        report=partial(_each, observers),
         notice=services.reporter.note,
         stopping=lambda: services.interrupt.requested,
         counts=lambda: segment_breaks.drain() | data.envs.drain_counts() | proxy_counts() | ratio.metrics(),
@@ -310,11 +306,9 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
     return loop
 
 
-def _observe(
-    observers: Sequence[Callable[[int, Mapping[str, float]], None]], step: int, metrics: Mapping[str, float]
-) -> None:
+def _each(observers: Sequence[Callable[P, None]], *args: P.args, **kwargs: P.kwargs) -> None:
     for observe in observers:
-        observe(step, metrics)
+        observe(*args, **kwargs)
 
 
 def build_publishers(run: Run, roles: Roles, services: RunServices, resume: ResumeState | None) -> Publishers:

@@ -69,3 +69,9 @@ def test_a_real_run_is_served_until_an_interrupt(whole: tuple[Path, list]) -> No
 
 
 VIEWS = ("state", "overview", "metrics", "samples", "facets", "scheduler", "versions", "faults", "notices", "config")
+
+
+def test_the_server_has_a_low_priority(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("steps: 1\n")
+    with watching(tmp_path) as (process, _):
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) >= 10

@@ -150,7 +150,11 @@ def test_the_page_has_help_and_type_of_each_metric_and_escapes_labels(tmp_path: 
     with closing(Journal(tmp_path / "journal.db")) as journal, serving() as server:
         server.monitor.attach(journal)
         server.monitor.live = LiveState(
-            num_slots=8, num_free=lambda: 3, num_ready=lambda: 2, num_tokens=lambda: 0, attempts=lambda: {"reward": 4}
+            num_slots=lambda: 8,
+            num_free=lambda: 3,
+            num_ready=lambda: 2,
+            num_tokens=lambda: 0,
+            attempts=lambda: {"reward": 4},
         )
         server.monitor.steps.write(1, {'domain/"quoted"\n\\/reward': 1.0})
         status, text = get(server, "/metrics")
@@ -202,7 +206,11 @@ def test_a_run_is_unhealthy_after_a_time_without_events_steps_tokens_or_phases(t
         monitor.watch = watch = PhaseWatch(clock=clock)
         monitor.attach(journal)
         monitor.live = LiveState(
-            num_slots=1, num_free=lambda: 1, num_ready=lambda: 0, num_tokens=lambda: tokens[0], attempts=dict[str, int]
+            num_slots=lambda: 1,
+            num_free=lambda: 1,
+            num_ready=lambda: 0,
+            num_tokens=lambda: tokens[0],
+            attempts=dict[str, int],
         )
 
         def progress(what: str) -> None:
@@ -283,7 +291,7 @@ def test_other_paths_and_methods_are_refused_and_a_fault_of_the_monitor_is_an_an
             raise RuntimeError("no number")
 
         server.monitor.live = LiveState(
-            num_slots=1, num_free=fail, num_ready=fail, num_tokens=lambda: 0, attempts=dict[str, int]
+            num_slots=lambda: 1, num_free=fail, num_ready=fail, num_tokens=lambda: 0, attempts=dict[str, int]
         )
         assert get(server, "/metrics") == (500, "RuntimeError: no number\n")
         assert get(server, "/readyz")[0] == 503

@@ -17,19 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from roll.algorithms.recipe import Objective
+from roll.config.rollout import Adapt, Rollout
 from roll.config.sources import Difficulty, ShareSchedule
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import character_tokenizer
 from roll.engines.base import Request
 from roll.engines.fake import FakeGenerator, FakeTrainer
+from roll.journal.events import RunEnded, RunStarted
 from roll.journal.store import Reader
+from roll.report.invariants import RunBounds
+from roll.report.verify import verify_journal
 from roll.types import Batch, Group, Message, Score, Span, Spec, Task
 from roll.weights.digest import Digest
 from tests.rollout.killed import STRAGGLERS, account, dying, in_a_child
-from tests.rollout.rig import SEED, TASKS, Rig, Setting
+from tests.rollout.rig import GROUP_SIZE, SEED, TASKS, Rig, Setting
 
 STEPS, GROUPS = 6, 4
 OTHER = [Task(id=f"u{number}", domain="e", messages=(Message("user", "1+2="),)) for number in range(20)]
+ADAPTED = Rollout(
+    groups_per_step=GROUPS,
+    reuse=2,
+    max_staleness=1,
+    redundant_groups=2,
+    adapt=Adapt(max_staleness=(1, 3), redundant_groups=(0, 3)),
+)
 _SERVED = [0]
 """Weights that the generators serve."""
 
@@ -72,11 +83,15 @@ def setting(mode: str) -> Setting:
         "synchronous": {"in_order": True},
         "asynchronous": {"num_slots": 12, "max_age": 2, "stragglers": STRAGGLERS, "delay": 7},
         "redundant": {"num_slots": 8, "max_age": 1, "redundant_groups": 2, "redundant_siblings": 1},
+        "everything": {
+            **{"num_slots": ADAPTED.slots_at(3), "max_age": 3, "redundant_groups": 3, "redundant_siblings": 1},
+            **{"reuse": 2, "priority": "value", "adapted": ADAPTED, "stragglers": STRAGGLERS, "delay": 40},
+            **{"steps": 14, "max_retries": 0},
+        },
     }
-    common = {"steps": STEPS, "groups_per_step": GROUPS, "generators": 2, "max_new_tokens": 6, "checkpoint_every": 2}
-    return Setting(
-        **{**common, **changes[mode]}, max_retries=1, max_failed_groups=100, filters=(Spec(f"{__name__}:drop_some"),)
-    )
+    common: dict[str, Any] = {"steps": STEPS, "groups_per_step": GROUPS, "generators": 2, "max_new_tokens": 6}
+    common |= {"checkpoint_every": 2, "max_retries": 1}
+    return Setting(**{**common, **changes[mode]}, max_failed_groups=100, filters=(Spec(f"{__name__}:drop_some"),))
 
 
 def rig(path: Path, mode: str) -> Rig:
@@ -96,9 +111,11 @@ def rig(path: Path, mode: str) -> Rig:
 
 def attempt(path: Path, mode: str, moment: int | None, *, resumed: bool) -> None:
     with closing(rig(path, mode)) as made:
+        made.journal.record(RunStarted(config_digest=""))
         if moment is not None:
             dying(made.journal, moment)
         asyncio.run(made.resume() if resumed else made.run())
+        made.journal.record(RunEnded(step=made.loop.schedule.steps, reason="finished"))
         (path / "weights").write_text(str(made.trainer.num_updates))
 
 
@@ -120,7 +137,24 @@ def run_with_crashes(path: Path, mode: str, moments: list[int]) -> dict[str, Any
         events, unfinished = reader.position(), {chunk.group for chunk in reader.progress()}
     summary = account(path)
     left = sorted(unfinished & set(summary["groups"]))
+    if mode == "everything":
+        summary["violations"] = _violations(path)
     return {"codes": codes, "weights": (path / "weights").read_text(), "events": events, "left": left, **summary}
+
+
+def _violations(path: Path) -> list[str]:
+    """What `roll verify` finds, but for the metrics, which a rig does not write."""
+    bounds = RunBounds(
+        groups_per_step=GROUPS,
+        group_size=GROUP_SIZE,
+        max_age=3,
+        redundant_groups=3,
+        redundant_siblings=1,
+        reuse=2,
+        in_order=False,
+    )
+    invariants = verify_journal(path, bounds).invariants
+    return [example for each in invariants if each.unit not in ("lines", "checkpoints") for example in each.examples]
 
 
 def main() -> None:

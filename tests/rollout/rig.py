@@ -13,6 +13,7 @@ from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Recipe
 from roll.checkpoint import Checkpoints
 from roll.cluster.inline import InlineCluster
+from roll.config.rollout import Rollout
 from roll.data.mixture import Mixture, MixturePart
 from roll.data.templates import Template, character_tokenizer
 from roll.engines.base import Generator, Trainer
@@ -23,6 +24,7 @@ from roll.journal.store import Journal
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
+from roll.pipelines.ratio import build_ratio_recorder
 from roll.pipelines.reference_models import AuxiliaryModels
 from roll.rollout.buffer import Buffer
 from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
@@ -86,6 +88,8 @@ class Setting:
     reuse: int = 1
     priority: Priority = "age"
     keep_steps: int | None = None
+    adapted: Rollout | None = None
+    """Its `adapt` has the bounds of a controller, if there is one."""
 
 
 class Rig:
@@ -185,9 +189,16 @@ class Rig:
             validator=Validator(sources=[], runner=runner, seed=SEED),
             journal=self.journal,
             checkpointer=checkpointer,
-            report=self.metrics.__setitem__,
+            report=self.report,
             stopping=lambda: self.asked_to_stop,
         )
+
+        self.adapted = setting.adapted or Rollout()
+        self.ratio = build_ratio_recorder(self.adapted, self.buffer, self.loop.routers, self.journal, None)
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.metrics[step] = metrics
+        self.ratio.observe(step, metrics)
 
     def close(self) -> None:
         self.journal.close()
@@ -208,6 +219,7 @@ class Rig:
         await self.trainer.start()
         state = resume_from(await self.checkpointer.restore(), self.mixture, self.journal)
         self.scheduler.returned = deque(state.returned)
+        self.ratio = build_ratio_recorder(self.adapted, self.buffer, self.loop.routers, self.journal, state.step)
         self.publisher.version, self.publisher.step_of = state.version, dict(state.step_of)
         self.journal.record(RolledBack(to_step=state.step, reason="resumed"))
         async with asyncio.timeout(20):

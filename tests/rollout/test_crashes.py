@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ def test_a_run_with_failures_filters_and_difficulty_survives_crashes(mode: str, 
     assert len(runs) == 5 and max(len(each["codes"]) for each in runs) > 2
     if mode == "synchronous":
         assert len({each["weights"] for each in runs}) == 1, "the weights are those of the unbroken run"
+
+
+@pytest.mark.parametrize("moments", [range(60, 360, 75)])
+def test_with_all_levers_on_every_invariant_survives_crashes(moments: range, tmp_path: Path) -> None:
+    """Reuse, redundancy, a priority and a controller, against stragglers, failures, filters and crashes."""
+    runs = crashes(tmp_path, "everything", moments)
+    assert max(len(each["codes"]) for each in runs) > 2
+    for each in runs:
+        assert each["codes"][-1] == 0 and each["violations"] == []
+        assert each["steps"] == list(range(1, 15))
+        assert max(Counter(each["groups"]).values()) == 2 and len(each["groups"]) == 14 * GROUPS
 
 
 @pytest.mark.sweep

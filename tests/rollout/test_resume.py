@@ -155,6 +155,19 @@ def test_versions_of_a_line_that_was_given_up_stay_void_after_a_second_restart(t
         assert so_far.ids.tolist() == [10, 11, 50, 51] and so_far.versions.tolist() == [0, 0, 2, 2]
 
 
+def test_groups_that_a_second_process_admitted_and_dropped_count_after_a_second_restart(tmp_path: Path) -> None:
+    with closing(Interrupted(tmp_path)) as run:
+        run.journal.record(published(1, 1))
+        run.journal.record(GroupFailed(group=0, reason="under weights that are lost"))
+        run.journal.record(RolledBack(to_step=run.saved.step, reason="resumed"))
+        run.journal.record(published(2, run.saved.step))
+        run.journal.record(GroupFailed(group=1, reason="it died"))
+        run.journal.record(GroupAdmitted(group=5, task=order(3)[2], domain="d", birth=2))
+        run.journal.record(published(3, 1))
+        run.journal.record(GroupFailed(group=5, reason="under weights that are lost"))
+        assert [group.ticket for group in run.resume().groups] == [0, 5]
+
+
 def test_failed_and_stale_groups_are_not_in_flight_and_stale_tasks_come_first(tmp_path: Path) -> None:
     with closing(Interrupted(tmp_path)) as run:
         run.journal.record(GroupStale(group=0, reason="others won"))

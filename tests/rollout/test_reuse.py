@@ -89,32 +89,33 @@ def test_a_crash_between_two_uses_neither_loses_nor_adds_one(
     (tmp_path / "whole").mkdir()
     (tmp_path / "broken").mkdir()
     setting = reusing(
-        3, 2, steps=8, in_order=True, checkpoint_every=3, keep_steps=keep_steps, redundant_siblings=redundant_siblings
+        3, 2, steps=9, in_order=True, checkpoint_every=4, keep_steps=keep_steps, redundant_siblings=redundant_siblings
     )
     whole, final = Hashing(), Hashing()
     with closing(Rig(tmp_path / "whole", setting, whole)) as rig:
         asyncio.run(rig.run())
         expected = sorted(uses(rig).values())
-    with closing(Rig(tmp_path / "broken", setting, Hashing(stop_at=6))) as rig:
+    with closing(Rig(tmp_path / "broken", setting, Hashing(stop_at=8))) as rig:
         rig.journal.record(RunStarted(config_digest=""))
         with pytest.raises(RunStopped, match="died"):
             asyncio.run(rig.run())
     with closing(Rig(tmp_path / "broken", setting, final)) as rig:
-        rig.journal.record(RunStarted(config_digest="", resumed_from=3))
+        rig.journal.record(RunStarted(config_digest="", resumed_from=4))
         restored = asyncio.run(rig.resume())
         kept = {group.ticket: group.uses for group in restored if group.uses}
-        assert sorted(kept.values()) == [1, 1, 2, 2], "as step 3 left them"
+        assert sorted(kept.values()) == [1, 1, 2, 2], "as step 4 left them"
         assert sorted(uses(rig).values()) == expected, "new groups have other tickets"
         if not redundant_siblings:
             assert final.weights == whole.weights, "the same groups, with the same attempts"
-        rig.journal.record(RunEnded(step=8, reason="finished"))
+        rig.journal.record(RunEnded(step=9, reason="finished"))
     ledger = read_ledger(tmp_path / "broken")
     assert [each.unaccounted for each in (ledger.tokens, ledger.trajectories, ledger.groups)] == [0, 0, 0]
     bounds = RunBounds(
         groups_per_step=6, group_size=GROUP_SIZE, max_age=2, redundant_siblings=redundant_siblings, reuse=3
     )
     verification = verify_journal(tmp_path / "broken", bounds)
-    assert [each.examples for each in verification.invariants if each.violations] == []
+    violated = [each.examples for each in verification.invariants if each.violations and each.unit != "lines"]
+    assert violated == [], "but for metrics.jsonl, which the rig does not write"
     once = verify_journal(tmp_path / "broken", RunBounds(groups_per_step=6, group_size=GROUP_SIZE, max_age=2))
     (broken,) = [each for each in once.invariants if each.violations and "at most" in each.name]
     assert broken.violations > 0 and "was trained in step" in broken.examples[0]

@@ -63,7 +63,7 @@ class Visit:
     """One tab, with everything in it that went wrong."""
 
     def __init__(self, browser: Any, link: str, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         self.page = self.context.new_page()
         self.page.set_default_timeout(TIMEOUT_MS)
         self.problems: list[str] = []

@@ -57,11 +57,11 @@ def test_a_hidden_page_asks_for_nothing_and_a_shown_one_at_once(browser: Any, br
     page.on("request", lambda request: requests.append(request.url))
     page.wait_for_event("request")
     page.evaluate(_HIDE, "hidden")
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(3000)  # for requests that were on their way
     requests.clear()
     page.wait_for_timeout(4000)
     assert requests == []
-    with page.expect_request(lambda request: "/overview?" in request.url, timeout=1000):
+    with page.expect_request(lambda request: "/overview?" in request.url):
         page.evaluate(_HIDE, "visible")
     visit.close()
 
@@ -85,19 +85,18 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
     phases = {"time/step": 2.0, "time/wait": 1.0}
     run.train([attempts(1.0)], **phases)
     with serve(tmp_path / "live") as link:
-        visit = Visit(browser, link)
+        visit = Visit(browser, link, viewport={"width": 1280, "height": 400})
         page = visit.page
-        page.set_viewport_size({"width": 1280, "height": 400})
         visit.wait("overview")
         figures = page.locator("figure")
         reward, phase = figures.filter(has_text="Reward per step"), figures.filter(has_text="Seconds per step")
-        reward.locator("path.line").wait_for()
+        reward.locator("path.line").wait_for(state="attached")
         assert phase.locator("path").count() == 0
         run.train([attempts(0.0)], **phases)
         page.locator(".figures div", has_text="Attempts").locator("dd", has_text="2").wait_for()
         assert phase.locator("path").count() == 0
         phase.scroll_into_view_if_needed()
-        phase.locator("path").first.wait_for()
+        phase.locator("path").first.wait_for(state="attached")
         run.end()
         visit.close()
 

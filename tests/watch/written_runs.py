@@ -130,7 +130,14 @@ class WrittenRun:
         every = [reward for values in rewards.values() for reward in values]
         means = {f"domain/{domain}/reward": float(np.mean(values)) for domain, values in rewards.items()}
         spreads = {f"domain/{domain}/std": float(np.std(values)) for domain, values in rewards.items()}
-        return {"reward/mean": float(np.mean(every)), "reward/std": float(np.std(every))} | means | spreads
+        domains = [group[0].domain for group in groups]
+        counts = {f"domain/{domain}/groups": float(domains.count(domain)) for domain in rewards}
+        whole = {
+            "reward/mean": float(np.mean(every)),
+            "reward/std": float(np.std(every)),
+            "trained/groups": len(groups),
+        }
+        return whole | means | spreads | counts
 
     def _write_metrics(self, metrics: dict[str, float]) -> None:
         line: dict[str, Any] = {"step": self.step, "time": time.time(), **metrics}

@@ -125,9 +125,14 @@ def _layer_row(layer: nn.Module, config: Any, hidden: int) -> int:
         if "norm" in type(module).__name__.lower():
             width = sum(each.numel() for each in module.parameters())
             row += {"q_norm": _HEAD_NORM * q, "k_norm": _HEAD_NORM * kv}.get(last, _NORM * width)
-        elif isinstance(module, nn.Linear) and module.out_features == hidden and "att" not in name:
+        elif isinstance(module, nn.Linear) and module.out_features == hidden and _is_last_product(name):
             row += _GATED * module.in_features
     return row + sum(_expert_row(layer.get_submodule(name), num, config, hidden) for name, num, _ in experts)
+
+
+def _is_last_product(name: str) -> bool:
+    """Whether a product with as many outputs as the layer is the last of an MLP, and not one of the same size."""
+    return "att" not in name and name.rpartition(".")[2] not in ("gate_proj", "up_proj", "w1", "w3")
 
 
 def _expert_row(experts: nn.Module, num: int, config: Any, hidden: int) -> int:

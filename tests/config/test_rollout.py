@@ -1,0 +1,70 @@
+"""The section `rollout`: reuse and the bounds of the controller."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.config.schema import Run
+from tests.config.test_load import GOOD, faults, read
+
+REUSE = ("rollout.groups_per_step=8", "rollout.reuse=2", "rollout.max_staleness=1", "algorithm.correction=truncate")
+
+
+def run(tmp_path: Path, *overrides: str) -> Run:
+    return read(tmp_path, GOOD, *overrides).run
+
+
+def test_reuse_needs_a_correction_a_divisor_and_enough_staleness(tmp_path: Path) -> None:
+    (line,) = faults(tmp_path, GOOD, *REUSE[:3])
+    assert "rollout.reuse (2): weights change between two uses" in line and "set algorithm.correction" in line
+    (line,) = faults(tmp_path, GOOD, *REUSE, "rollout.groups_per_step=9")
+    assert "reuse (2): does not divide groups_per_step (9)" in line
+    (line,) = faults(tmp_path, GOOD, *REUSE, "rollout.max_staleness=0.5")
+    assert "max_staleness is 0.5; raise that to 1, or lower reuse" in line
+
+
+@pytest.mark.parametrize(
+    ("reuse", "staleness", "slots"),
+    [(1, 0, 8), (1, 0.5, 12), (1, 2, 24), (2, 1, 8), (2, 1.5, 10), (2, 3, 16), (4, 3, 8)],
+)
+def test_slots_leave_room_for_every_use_within_the_bound(
+    reuse: int, staleness: float, slots: int, tmp_path: Path
+) -> None:
+    rollout = run(tmp_path, *REUSE, f"rollout.reuse={reuse}", f"rollout.max_staleness={staleness}").rollout
+    assert rollout.num_slots == slots
+
+
+def test_a_deterministic_run_may_reuse_groups_that_the_newest_weights_sampled(tmp_path: Path) -> None:
+    assert run(tmp_path, *REUSE, "deterministic=true").deterministic
+    (line,) = faults(tmp_path, GOOD, *REUSE, "deterministic=true", "rollout.max_staleness=2")
+    assert "deterministic needs rollout.max_staleness 1 (got 2.0)" in line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["rollout.adapt.max_staleness=[2, 1]"], "max_staleness ([2.0, 1.0]): the lowest value comes first"),
+        (["rollout.adapt.redundant_groups=[3, 1]"], "redundant_groups ([3, 1]): the lowest value comes first"),
+        (
+            ["rollout.adapt.max_staleness=[1, 2]"],
+            "rollout.max_staleness (0): the run starts outside the bounds [1.0, 2.0]",
+        ),
+        (["rollout.adapt.max_staleness=[0, 9]", "steps=5"], "the run has only 5 steps; lower the highest value to 5"),
+        (["rollout.adapt.redundant_groups=[0, 999]"], "slots; lower the highest value to"),
+        (
+            ["rollout.adapt.max_staleness=[0, 2]", "deterministic=true"],
+            "deterministic: rollout.adapt depends on timing",
+        ),
+        ([*REUSE, "rollout.adapt.max_staleness=[0, 2]"], "reuse 2 needs at least 1; raise the lowest value"),
+    ],
+)
+def test_bounds_that_the_run_cannot_use_are_refused_in_one_line(
+    overrides: list[str], text: str, tmp_path: Path
+) -> None:
+    (line,) = faults(tmp_path, GOOD, *overrides)
+    assert text in line
+
+
+def test_the_greatest_age_is_that_of_the_highest_staleness(tmp_path: Path) -> None:
+    rollout = run(tmp_path, "rollout.max_staleness=1", "rollout.adapt.max_staleness=[0, 2.5]").rollout
+    assert (rollout.max_age, rollout.staleness_bounds, rollout.redundancy_bounds) == (3, (0.0, 2.5), (0, 0))

@@ -79,7 +79,7 @@ WORKLOADS = {
         wait_median_s=4.0,
     ),
     "colocated small cluster": PlanWorkload(
-        cluster="1x2xH200", model="Qwen2.5-1.5B-Instruct", groups=24, siblings=8, limit=2048, lengths="600:0.7"
+        cluster="1x4xH200", model="Qwen2.5-1.5B-Instruct", groups=24, siblings=8, limit=2048, lengths="600:0.7"
     ),
 }
 

@@ -112,7 +112,7 @@ class _Estimator:
         rest_s = update_s + schedule.publish_s + schedule.other_s
         if schedule.max_staleness == 0:
             return max(work_s, slowest_s) + 0.3 * min(work_s, slowest_s) + rest_s
-        bound_s = slowest_s / ahead
+        bound_s = (slowest_s + rest_s) / ahead  # a slot is free again once the weights it helped to train are published
         if schedule.shared:
             return max(work_s + rest_s, bound_s)
         return max(work_s + schedule.publish_s, rest_s, bound_s)

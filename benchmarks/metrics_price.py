@@ -142,8 +142,8 @@ def measure(folder: Path, *, rounds: int, window_s: float, page: bool, shared: b
         )
         for _ in range(rounds):
             for observed in _PATTERN:
-                window = Window(observed=observed)
                 show(observed)
+                window = Window(observed=observed)
                 before = _cpu_s(os.getpid()) - _cpu_s(trained)
                 _fill(window, url, window_s)
                 window.reader_cpu_s = _cpu_s(os.getpid()) - _cpu_s(trained) - before

@@ -6,6 +6,7 @@ import pytest
 from roll.journal.events import (
     KINDS,
     AdvantagesAssigned,
+    AsyncRatioChanged,
     AttemptRetried,
     CheckpointSaved,
     ControllerRestarted,
@@ -79,6 +80,7 @@ EVERY = [
     RequestsResumed(version=6, num_requests=3, num_tokens=4096),
     TokensGenerated(step=6, tokens=100, aborted=3, late=1, bad=0, redispatched=1),
     SlotsReleased(step=5),
+    AsyncRatioChanged(step=5, max_staleness=2.0, redundant_groups=1, reason="the trainer waited for 40 % of the time"),
     ValidationFinished(step=5, version=5, metrics={"validation/reward": 0.5}),
     ProxyRequestRefused(
         session="train/math/t-1/0/3", status=400, reason="unsupported parameters: 'top_k'; leave them out"

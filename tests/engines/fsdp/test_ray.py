@@ -73,7 +73,7 @@ def test_a_damaged_shard_of_two_ranks_is_named_and_the_checkpoint_before_is_resu
     loaded = load(tmp_path / "run.yaml", [f"directory={tmp_path}", "name=two", *RANKS])
     preflight(loaded)
     commands.train(loaded, overwrite=False)
-    shard = next((tmp_path / "two/checkpoints/step-3/optimizer").glob("__1_*"))
+    shard = next((tmp_path / "two/checkpoints/step-3/optimizer").glob("rank-00001-*"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)

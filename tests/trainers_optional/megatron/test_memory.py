@@ -1,5 +1,9 @@
-"""Weights per rank in a plan of memory, compared with the tensors that the rank builds."""
+"""Weights per rank in a plan of memory, compared with the tensors that the rank builds.
 
+They are built in a child process, since Megatron-Core without a GPU changes `torch.cuda` for the whole process.
+"""
+
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +15,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.families import family_model
 from roll.config.megatron import layout_fault
-from roll.engines.megatron.model import MegatronModel
 from roll.engines.megatron.ranks import MegatronLayout, MegatronRanks, parallel_state
 from roll.engines.native.mixed import Precision
 from roll.placement.architecture import Architecture
@@ -67,6 +70,18 @@ def joined(layout: MegatronLayout, rank: int) -> Iterator[MegatronRanks]:
         dist.destroy_process_group()
 
 
+def build(config: Any, sizes: dict[str, int]) -> list[tuple[int, int]]:
+    """Stage and number of parameters of each rank."""
+    from roll.engines.megatron.model import MegatronModel
+
+    built: list[tuple[int, int]] = []
+    for rank in range(4):
+        with joined(MegatronLayout(url="", size=4, **sizes), rank) as ranks:
+            module = MegatronModel(config, ranks, Precision()).module
+            built.append((ranks.stage, sum(each.numel() for each in module.parameters())))
+    return built
+
+
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: " ".join(f"{name}{size}" for name, size in sizes.items()))
 @pytest.mark.parametrize(("family", "changes"), FAMILIES, ids=str)
 def test_the_weights_of_each_rank_are_as_many_as_planned(
@@ -80,9 +95,8 @@ def test_the_weights_of_each_rank_are_as_many_as_planned(
     assert blocks is not None
     model = Architecture(vocab=0, hidden=0, layers=4, heads=4, kv_heads=4, head_dim=1, mlp=1, blocks=blocks)
     role = replace(TRAIN, model=model, **sizes)
-    for rank in range(4):
-        with joined(MegatronLayout(url="", size=4, **sizes), rank) as ranks:
-            module = MegatronModel(config, ranks, Precision()).module
-            built = sum(each.numel() for each in module.parameters())
-            planned = num_weights(role, blocks_of(role).stages(role.pp)[ranks.stage])
-            assert sum(planned) == built, f"rank {rank}"
+    with multiprocessing.get_context("fork").Pool(1) as child:
+        built = child.apply(build, (config, sizes))
+    for rank, (stage, num) in enumerate(built):
+        planned = num_weights(role, blocks_of(role).stages(role.pp)[stage])
+        assert sum(planned) == num, f"rank {rank}"

@@ -33,8 +33,19 @@ def tensors(directory: Path) -> dict[str, torch.Tensor]:
     return dict(read_tensors(directory))
 
 
+UNEXPLAINED = pytest.mark.xfail(
+    reason="gradients are 5 % (dp2) and 9 % (Qwen3-MoE) smaller than in 32 bits", strict=False
+)
+
+
 @pytest.mark.parametrize(
-    ("family", "name"), [("Qwen3", "dp2"), ("Qwen3", "tp2 pp2"), ("Qwen3-MoE", "tp2 ep2"), ("DeepSeek-V3", "pp2 ep2")]
+    ("family", "name"),
+    [
+        pytest.param("Qwen3", "dp2", marks=UNEXPLAINED),
+        ("Qwen3", "tp2 pp2"),
+        pytest.param("Qwen3-MoE", "tp2 ep2", marks=UNEXPLAINED),
+        ("DeepSeek-V3", "pp2 ep2"),
+    ],
 )
 def test_a_step_changes_master_weights_as_in_32_bits_and_publishes_them_rounded(
     family: str, name: str, processes: RankProcesses, tmp_path: Path
@@ -56,7 +67,7 @@ def test_a_step_changes_master_weights_as_in_32_bits_and_publishes_them_rounded(
     half, sent = processes.run(step(tmp_path / "half", precision=HALF))
     full, _ = processes.run(step(tmp_path / "full"))
     assert half["loss/policy"] == pytest.approx(full["loss/policy"], abs=0.02)
-    assert half["loss/grad_norm"] == pytest.approx(full["loss/grad_norm"], rel=0.15)  # dp2: 5 % less, experts: 9 %
+    assert half["loss/grad_norm"] == pytest.approx(full["loss/grad_norm"], rel=0.05)
 
     start, saved, expected = (tensors(tmp_path / path) for path in ("half/start", "half/saved", "full/saved"))
     before, received = tensors(reference.path), dict(Disk(tmp_path / "half/weights").receive(version=3))

@@ -14,9 +14,10 @@ from roll.conformance.laws import (
     check_objective,
     check_shaping,
 )
+from roll.conformance.preferences import check_preference_loss
 from roll.conformance.trainers import check_trainer
 from roll.types import Spec
-from tests.conformance import bigram, planted
+from tests.conformance import bigram, planted, planted_preferences
 
 CLIPPED = [Objective(loss=Spec("clipped"))]
 CUT = "depends on how the batch is split into micro-batches"
@@ -179,3 +180,7 @@ def all_bugs() -> Iterator[tuple[str, list[str], str | list[str]]]:
     for bugs, check in tables:
         for bug, *arguments, texts in bugs:
             yield bug.__name__, check(bug, *arguments), texts
+    for step in planted_preferences.STEPS:
+        yield step.__name__, check_preference_loss("dpo", step=step, beta=0.5), formula("dpo")
+    for bug, like, kwargs in planted_preferences.LOSSES:
+        yield bug.__name__, check_preference_loss(bug, like=like, **kwargs), formula(like)

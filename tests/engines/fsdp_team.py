@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.rank_processes import RankHost, RankTeam, RankWorker, RemoteTrainer
 from roll.config.lora import Lora
+from roll.config.quantization import Quantization
 from roll.config.router_losses import RouterLosses
 from roll.config.schema import Model, Optimizer
 from roll.engines.fsdp.ranks import ParallelLayout, Ranks
@@ -57,6 +58,7 @@ class TrainerSpec:
     lora: Lora | None = None
     engine: str = "native"
     router_losses: RouterLosses = field(default_factory=RouterLosses)
+    quantization: Quantization | None = None
 
     def settings(self) -> NativeTrainerSettings:
         return NativeTrainerSettings(
@@ -68,6 +70,7 @@ class TrainerSpec:
             device=CPU,
             precision=self.precision,
             router_losses=self.router_losses,
+            quantization=self.quantization,
         )
 
     def layout(self, url: str) -> ParallelLayout:

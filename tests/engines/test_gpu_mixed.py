@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
+from roll.engines.native import fp8
 from roll.engines.native.attention import Ragged, sharing
 from roll.engines.native.decoder import Decoder
+from roll.engines.native.fp8 import Fp8
 from roll.engines.native.likelihood import likelihood
 from roll.engines.native.mixed import Precision
 from roll.engines.native.packed import PackedAttention
@@ -27,9 +30,9 @@ CUDA = torch.device("cuda")
 NARROW = Precision(dtype=torch.bfloat16)
 
 
-def wider(**changes: int) -> Decoder:
-    numbers = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
-    return small("qwen3", vocab_size=500, intermediate_size=256, initializer_range=0.1, **{**numbers, **changes})
+def wider(**changes: Any) -> Decoder:
+    numbers: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    return small("qwen3", vocab_size=500, intermediate_size=256, **{"initializer_range": 0.1, **numbers, **changes})
 
 
 def rows(seed: int, longest: int = 60) -> list[list[int]]:
@@ -155,3 +158,25 @@ def test_logits_are_not_rounded() -> None:
     expected = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     result, _ = likelihood(hidden, head.float(), ids, 1.0)
     torch.testing.assert_close(result.double(), expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 37, 256])
+def test_the_fp8_kernel_is_the_emulated_product(num_tokens: int) -> None:
+    noise = torch.Generator(CUDA).manual_seed(0)
+    x, weight = (torch.randn(*size, device=CUDA, generator=noise) for size in ((num_tokens, 1024), (1024, 96)))
+    x = x.bfloat16()
+    x[0] = 0
+    result = fp8.product(x, weight, True)
+    expected = fp8.emulate(*fp8.quantise(x), *fp8.quantise(weight.bfloat16().t()))
+    assert not result[0].any()
+    assert float((result.float() - expected).norm()) <= 0.01 * float(expected.norm())
+
+
+@pytest.mark.parametrize("forward", [False, True])
+def test_an_update_with_fp8_products_has_nearly_the_gradient_of_16_bits(*, forward: bool) -> None:
+    decoder, batch = wider(initializer_range=0.02), batch_of(siblings((8, 8, 8)), prompt=21)
+    expected = gradient(twin(decoder), batch, NARROW, CUDA)
+    result = gradient(decoder, batch, replace(NARROW, fp8=Fp8(forward=forward, least_size=0)), CUDA)
+    assert not torch.equal(result, expected)
+    cosine = torch.nn.functional.cosine_similarity(result.double(), expected.double(), dim=0)
+    assert float(cosine) > 0.99

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from roll.engines.hf.decoder import HuggingFaceDecoder
+from roll.engines.native import fp8
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.model_spec import ModelSpec, build
@@ -44,7 +45,7 @@ def trainer(
     channel: Spec | None = None,
 ) -> NativeTrainer:
     """A trainer that sends its weights through `channel`; None for a critic, whose weights are not published."""
-    settings = replace(settings, device=configure_torch(context))
+    settings = replace(settings, device=training_device(settings, context))
     decoder = build(model_spec, settings.device)
     return NativeTrainer(decoder, settings, Shared() if channel is None else _channel(channel, rank))
 
@@ -79,6 +80,14 @@ def generator_of(
             "vllm, or actor_train.dtype to float32"
         )
     return PagedGenerator(decoder, settings, channel)
+
+
+def training_device(settings: LogprobSettings, context: WorkerContext) -> torch.device:
+    """The device of a trainer, after `configure_torch`; raises `ConfigError` if it lacks products that are set."""
+    device = configure_torch(context)
+    if settings.precision.fp8 is not None:
+        fp8.check_device(device, context.device_key)
+    return device
 
 
 def configure_torch(context: WorkerContext) -> torch.device:

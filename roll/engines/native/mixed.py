@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
+from roll.engines.native import fp8
 from roll.engines.native.compiled import compiled
 from roll.engines.native.decoder import Attend, Decoder, Layer
+from roll.engines.native.fp8 import Fp8
 
 Weights = tuple[Tensor | None, ...]
 Adapters = tuple[Any, ...]
@@ -35,6 +37,8 @@ class Precision:
     """Whether activations inside a layer are recomputed in the backward pass instead of being stored."""
     exact: bool = False
     """Whether only weights are rounded to `dtype`, and values between operations have 32 bits."""
+    fp8: Fp8 | None = None
+    """Products in fp8; None: there are none."""
 
     def round_weight(self, weight: Tensor | None) -> Any:
         """The weight as the forward pass uses it; the gradient goes to the unrounded weight."""
@@ -70,10 +74,10 @@ def _layer(layer: Layer, attend: Any, precision: Precision, x: Tensor, fed: Tens
     into: Weights = tuple(map(precision.round_weight, (layer.norm_in, layer.qkv, layer.qkv_bias, layer.qk_norm)))
     wide: Weights = (layer.out, layer.out_bias, layer.norm_mid, layer.gate_up, layer.down)
     out: Weights = tuple(map(precision.round_weight, wide))
-    numbers = (shape.heads, shape.kv_heads, shape.eps)
+    numbers = (shape.heads, shape.kv_heads, shape.eps, precision.fp8)
     cos, sin = angles
     x, q, k, v = _before(x, fed, cos, sin, (*into, *_adapters(layer, "qkv")), numbers)
-    return _after(x, attend(q, k, v), (*out, *_adapters(layer, "out", "gate_up", "down")), shape.eps)
+    return _after(x, attend(q, k, v), (*out, *_adapters(layer, "out", "gate_up", "down")), numbers[2:])
 
 
 def _adapters(layer: Layer, *names: str) -> Adapters:
@@ -86,12 +90,13 @@ def _adapters(layer: Layer, *names: str) -> Adapters:
 
 @compiled
 def _before(
-    x: Tensor, fed: Tensor, cos: Tensor, sin: Tensor, weights: Any, numbers: tuple[int, int, float]
+    x: Tensor, fed: Tensor, cos: Tensor, sin: Tensor, weights: Any, numbers: tuple[int, int, float, Fp8 | None]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum, and its queries, keys and values, [tokens, heads, dim] each."""
-    (norm_in, qkv, bias, qk_norm, *adapter), (num_heads, kv_heads, eps), dim = weights, numbers, cos.shape[-1]
+    (norm_in, qkv, bias, qk_norm, *adapter), dim = weights, cos.shape[-1]
+    num_heads, kv_heads, eps, narrow = numbers
     total = _wide(x) + _wide(fed)
-    mixed = _project(_norm(total, norm_in, eps, x.dtype), qkv, bias, *adapter)
+    mixed = _project(_norm(total, norm_in, eps, x.dtype), (qkv, bias, *adapter), narrow)
     qk, v = mixed.view(-1, num_heads + 2 * kv_heads, dim).split((num_heads + kv_heads, kv_heads), 1)
     if qk_norm is not None:
         sides = (qk_norm[0].expand(num_heads, dim), qk_norm[1].expand(kv_heads, dim))
@@ -103,13 +108,13 @@ def _before(
 
 
 @compiled
-def _after(x: Tensor, mixed: Tensor, weights: Any, eps: float) -> tuple[Tensor, Tensor]:
+def _after(x: Tensor, mixed: Tensor, weights: Any, numbers: tuple[float, Fp8 | None]) -> tuple[Tensor, Tensor]:
     """The sum with the output of attention, and the output of the feed-forward."""
-    out, out_bias, norm_mid, gate_up, down, *adapters = weights
+    (out, out_bias, norm_mid, gate_up, down, *adapters), (eps, narrow) = weights, numbers
     out_adapter, gate_adapter, down_adapter = adapters or (None, None, None)
-    total = _wide(x) + _wide(_project(mixed, out, out_bias, out_adapter))
-    gate, up = _project(_norm(total, norm_mid, eps, x.dtype), gate_up, None, gate_adapter).chunk(2, -1)
-    fed = _project((F.silu(_wide(gate)) * _wide(up)).to(x.dtype), down, None, down_adapter)
+    total = _wide(x) + _wide(_project(mixed, (out, out_bias, out_adapter), narrow))
+    gate, up = _project(_norm(total, norm_mid, eps, x.dtype), (gate_up, None, gate_adapter), narrow).chunk(2, -1)
+    fed = _project((F.silu(_wide(gate)) * _wide(up)).to(x.dtype), (down, None, down_adapter), narrow)
     return total.to(x.dtype), fed
 
 
@@ -125,9 +130,14 @@ def _norm(wide: Tensor, weight: Tensor | None, eps: float, dtype: torch.dtype) -
     return (wide * scale * weight.to(dtype)).to(dtype)
 
 
-def _project(x: Tensor, weight: Tensor | None, bias: Tensor | None, adapter: Any = None) -> Tensor:
+def _project(x: Tensor, weights: Adapters, narrow: Fp8 | None) -> Tensor:
+    """`x` through a matrix, its bias and its adapter, of which the last two may be None."""
+    weight, bias, adapter = (*weights, None)[:3]
     assert weight is not None
-    result = x @ weight.to(x.dtype)
+    if narrow is not None and fp8.size(*weight.shape) >= narrow.least_size:
+        result = fp8.product(x, weight, narrow.forward)
+    else:
+        result = x @ weight.to(x.dtype)
     result = result if bias is None else result + bias.to(x.dtype)
     return result if adapter is None else result + _adapter_output(x, adapter, result.shape[-1])
 

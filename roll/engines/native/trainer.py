@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from roll.algorithms.objective import evaluate
 from roll.algorithms.recipe import Objective
+from roll.config.quantization import Quantization
 from roll.config.router_losses import RouterLosses
 from roll.config.schema import Optimizer
 from roll.data.collate import pack
@@ -44,6 +45,7 @@ from roll.weights.channel import Channel
 from roll.weights.digest import Digest, StreamingDigest, published_tensors
 from roll.weights.huggingface import read_tensors, write_model
 from roll.weights.optimizer_state import OptimizerState, write_optimizer_state
+from roll.weights.quantization import send_quantised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ class NativeTrainerSettings(LogprobSettings):
     """Directory of the model under adapters, written into saved adapters."""
     router_losses: RouterLosses = field(default_factory=RouterLosses)
     """Of a model with experts."""
+    quantization: Quantization | None = None
+    """How published weights are quantised; None: they are not."""
 
 
 class NativeLogprobModel:
@@ -193,8 +197,10 @@ class NativeLogprobModel:
 
         This is the only place where outputs are shifted by one token.
         """
-        device = self.decoder.device
-        layout, body = self._layout(batch, device)
+        device, precision = self.decoder.device, self.settings.precision
+        if sampling is not None:  # compared with a generator's logprobs
+            precision = replace(precision, fp8=None)
+        layout, body = self._layout(batch, device, precision)
         ids = to_device(batch.ids, device)
         hidden = body(ids[layout.flat_tokens], layout.positions)
         on_host = (needed & ~first_tokens(batch)).nonzero().squeeze(-1)
@@ -216,10 +222,9 @@ class NativeLogprobModel:
         return ForwardOutput(logprobs=logprobs, entropies=entropies, values=None)
 
     def _layout(
-        self, batch: Batch, device: torch.device
+        self, batch: Batch, device: torch.device, precision: Precision
     ) -> tuple[Ragged | PackedAttention, Callable[[Tensor, Tensor], Tensor]]:
         """The layout of a batch's tokens, and a function from ids and positions to hidden states."""
-        precision = self.settings.precision
         layout = (PackedAttention if self._packed else Ragged)(batch.lengths, device=device, shared=sharing(batch))
         if self.router_losses is not None:
             self.router_losses.enter(batch, layout)
@@ -307,6 +312,8 @@ class NativeTrainer(NativeLogprobModel):
         if self.decoder.lora is not None:  # the generators already have the frozen weights
             self.channel.send(self.decoder.adapter_tensors(), version=version)
             return lora.digest_served(self.decoder, self.settings.precision.dtype or torch.float32)
+        if (kind := self.settings.quantization) is not None:
+            return send_quantised(self.channel, self._as_served(self.decoder.named_tensors()), kind, version=version)
         with StreamingDigest(self.decoder.device) as streaming:
             streaming.add(tensor for _, tensor in self._as_served(published_tensors(self.decoder)))
             self.channel.send(self._as_served(self.decoder.named_tensors()), version=version)

@@ -23,12 +23,14 @@ from typing import Any
 
 import torch
 
+from roll.config.quantization import Quantization
 from roll.engines.base import ActiveRequest, Output, Part, Request, Statistics, SteppedGenerator
 from roll.engines.native.model_spec import ModelSpec, model_directory
 from roll.engines.vllm.experts import record, take
 from roll.engines.vllm.families import config_overrides, cpu_arguments, is_lost_on_reload, repeats_projection
 from roll.engines.vllm.head import wide_logits
 from roll.engines.vllm.lora import ServedAdapter, attest_adapter, lora_arguments
+from roll.engines.vllm.quantised import attested_parts, is_quantised_layer, load_quantised, quantised_arguments
 from roll.errors import ConfigError, EngineFailed, RunStopped
 from roll.registry import CHANNELS
 from roll.types import Finish, Spec
@@ -74,6 +76,8 @@ class VllmSettings:
     offload: bool = False
     router_replay: bool = False
     """Whether outputs have the experts of each token."""
+    quantization: Quantization | None = None
+    """How received weights are quantised: the engine then starts with random weights, and waits for the first."""
 
 
 class VllmGenerator(SteppedGenerator):
@@ -83,6 +87,8 @@ class VllmGenerator(SteppedGenerator):
         super().__init__(settings.max_seq_len)
         self.model_spec, self.settings, self.channel = model_spec, settings, channel
         self._engine: Any = None
+        self._awaits_weights = settings.quantization is not None
+        """Whether its weights are the random ones that a quantised engine starts with."""
         self._adapter: ServedAdapter | None = None
         """The adapter of every request; None if the whole model is trained."""
         self._frozen: Digest | None = None
@@ -123,6 +129,8 @@ class VllmGenerator(SteppedGenerator):
         gc.collect()  # its objects form reference cycles
 
     async def submit(self, requests: Sequence[Request]) -> None:
+        if self._awaits_weights:
+            raise RunStopped("actor_infer.quantization: no weights have been published yet; publish a version first")
         self._check_lengths(requests)
         names: list[str] = []
         for number, request in enumerate(requests):
@@ -157,6 +165,7 @@ class VllmGenerator(SteppedGenerator):
             if self.settings.tp > 1:  # they are sent to other processes
                 tensors = [(name, tensor.detach().cpu().clone()) for name, tensor in tensors]
             self._in_workers(version, load, tensors)
+            self._awaits_weights = False
         return combine(self._in_workers(version, attest))
 
     async def probe(self, ids: Sequence[int], num_new: int) -> Output:
@@ -262,15 +271,26 @@ def generator(rank: int, *, model_spec: ModelSpec, settings: VllmSettings, chann
 
 def load(worker: Any, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Copy tensors into the model of a vLLM worker, by their Hugging Face names."""
-    if not _vllm("platforms").current_platform.is_cpu():
-        worker.get_model().load_weights(tensors)
+    on_cpu, model = _vllm("platforms").current_platform.is_cpu(), worker.get_model()
+    if any(map(is_quantised_layer, model.modules())):
+        load_quantised(model, tensors, repack=on_cpu)
+        if on_cpu:
+            _pack_layers(model)
+        return
+    if not on_cpu:
+        model.load_weights(tensors)
         return
     # Layers were packed for their kernels and have to be packed again. `reload_weights` does so neither for a layer
     # that is tied to the embedding, which would keep the old weights, nor for experts, which would be read wrongly.
     copies = [(name, tensor.detach().clone()) for name, tensor in tensors]
     worker.reload_weights(weights_iterator=copies)
-    worker.get_model().load_weights((name, tensor) for name, tensor in copies if is_lost_on_reload(name))
-    for module in worker.get_model().modules():
+    model.load_weights((name, tensor) for name, tensor in copies if is_lost_on_reload(name))
+    _pack_layers(model)
+
+
+def _pack_layers(model: Any) -> None:
+    """Pack the layers on the CPU again whose kernels hold copies of their weights."""
+    for module in model.modules():
         if hasattr(module, "cpu_linear") and module.weight.numel():
             module.quant_method.process_weights_after_loading(module)
         if (experts := getattr(getattr(module, "quant_method", None), "moe_kernel", None)) is not None:
@@ -289,6 +309,9 @@ def _counted(model: Any, rank: int) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
     for module in model.modules():
         if repeats_projection(module):
+            continue
+        if is_quantised_layer(module):
+            yield from attested_parts(module)
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in seen or (rank > 0 and not _is_sharded(module, name)):
@@ -332,6 +355,7 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
     if on_cpu and settings.offload:
         raise ConfigError("actor_infer.offload: there is no GPU to offload from; remove it")
     kv_cache_gib = settings.kv_cache_gib or (1.0 if on_cpu else None)
+    quantised, quantised_config = quantised_arguments(settings.quantization, settings.dtype)
     arguments: dict[str, Any] = {
         "model": str(path),
         "skip_tokenizer_init": True,
@@ -350,8 +374,9 @@ def _engine(path: Path, settings: VllmSettings, model_spec: ModelSpec) -> Any:
         "stream_interval": min(settings.stream_interval, settings.progress_interval),
         **({"block_size": _CPU_BLOCK, **cpu_arguments(config)} if on_cpu else {}),
         **({"enable_return_routed_experts": True} if settings.router_replay and not on_cpu else {}),
-        "hf_overrides": {**wide_logits(settings.dtype), **config_overrides(config)},
+        "hf_overrides": {**wide_logits(settings.dtype), **config_overrides(config), **quantised_config},
         **lora_arguments(model_spec.lora),
+        **quantised,
     }
     try:
         return _vllm("v1.engine.llm_engine").LLMEngine.from_engine_args(

@@ -18,10 +18,11 @@ from roll.engines.native.decoder import Decoder
 from roll.engines.native.mixed import Precision
 from roll.types import Batch, Sampling, Spec
 from roll.weights.broadcast import gloo
-from roll.weights.channel import Disk
+from roll.weights.channel import Disk, Mailbox
 from roll.weights.digest import digest
 from roll.weights.huggingface import read_tensors
 from roll.weights.meeting import open_meeting
+from roll.weights.quantization import send_quantised
 from tests.engines import contract
 from tests.engines.fsdp_team import SGD, Team, TrainerSpec, alone, written
 from tests.engines.models import batch_of, config, prompts, small, twin
@@ -244,6 +245,23 @@ def test_sent_weights_equal_those_of_one_process(layout: str, team: Team, tmp_pa
     received.load(Disk(tmp_path / "weights").receive(version=7), where="weights")
     for name, tensor in received.named_tensors():
         assert torch.equal(tensor, dict(decoder.named_tensors())[name]), name
+
+
+def test_quantised_weights_equal_those_of_one_process(team: Team, tmp_path: Path) -> None:
+    decoder = small(**MODELS["llama"])
+    channel = Spec("disk", {"directory": str(tmp_path / "weights")})
+    spec = TrainerSpec(path=written(decoder, tmp_path / "model"), channel=channel, quantization="fp8")
+
+    async def send() -> Any:
+        engine = team.trainer(spec)
+        await engine.start()
+        sent = await engine.send(7)
+        await engine.stop()
+        return sent
+
+    sent = team.run(send())
+    assert sent == send_quantised(Mailbox(), decoder.named_tensors(), "fp8", version=7)
+    assert sent == digest(tensor for _, tensor in Disk(tmp_path / "weights").receive(version=7))
 
 
 def test_weights_are_sent_over_gloo_in_a_separate_group(team: Team, tmp_path: Path) -> None:

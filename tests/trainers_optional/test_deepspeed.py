@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.big_model import measure
 from roll.algorithms.recipe import Objective
 from roll.config.schema import Optimizer
 from roll.conformance.trainers import OBJECTIVES, check_trainer
@@ -194,3 +195,11 @@ def test_ranks_pass_the_conformance_kit(stage: str, team: Team, tmp_path: Path) 
 
     objectives = OBJECTIVES if WHOLE_KIT else OBJECTIVES[2:3] if stage == "stage 3" else OBJECTIVES[1:2]
     assert team.run(check_trainer(make, vocab=40, objectives=objectives)) == []
+
+
+def test_a_rank_that_loads_or_publishes_holds_little_more_than_its_share() -> None:
+    """With 67 million weights, a copy of the rank's part of them would exceed its share by 2 buckets in float32."""
+    result = measure([4], ["deepspeed"])
+    (size,) = result.details["sizes"]
+    assert size["share_mib"] == 384
+    assert max(size["excess_buckets"].values()) < 1.0

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
 
 from roll.engines.deepspeed.package import deepspeed
 from roll.engines.deepspeed.ranks import ZeroLayout
@@ -52,7 +53,9 @@ class ZeroModel(ShardedModel):
             else:
                 whole = torch.empty(shape, device=self.device)
             dist.broadcast(whole, 0)
-            if self.divided:
+            if self.divided and not cast(Any, parameter).ds_persist:
+                cast(Any, parameter).ds_tensor.copy_(self._part(parameter, whole))  # without gathering the old weights
+            elif self.divided:
                 with deepspeed().zero.GatheredParameters([parameter], modifier_rank=0):
                     parameter.copy_(whole)
             else:
@@ -97,17 +100,20 @@ class ZeroModel(ShardedModel):
             setter = utils.safe_set_full_optimizer_state if key else utils.safe_set_full_fp32_param
             setter(parameter, whole, *key)
             return
-        size = parameter.ds_tensor.numel()
-        padded = whole.new_zeros(size * self.ranks.layout.size)
-        padded[: whole.numel()] = whole.reshape(-1)
         setter = utils.safe_set_local_optimizer_state if key else utils.safe_set_local_fp32_param
-        setter(parameter, padded[size * self.ranks.rank :][:size], *key)
+        setter(parameter, self._part(parameter, whole), *key)
 
     def _gather(self, parameter: Any) -> Tensor:
         if not self.divided:
             return parameter.detach()
         with deepspeed().zero.GatheredParameters([parameter]):
             return parameter.detach().to(self.device, copy=True)
+
+    def _part(self, parameter: Any, whole: Tensor) -> Tensor:
+        """This rank's part of a whole tensor, with the padding of the last rank."""
+        size = parameter.ds_tensor.numel()
+        part = whole.reshape(-1)[size * self.ranks.rank :][:size]
+        return functional.pad(part, (0, size - len(part)))
 
     def _own_part(self, parameter: Any) -> Tensor:
         """Without the padding of the last rank."""

@@ -71,3 +71,17 @@ class RouterLoad:
 
 def _sparse_layers(core: Any) -> list[int]:
     return list(core.moe_layer_freq) if core.num_moe_experts else []
+
+
+def free_activations(module: Any) -> None:
+    """Free the tensors of the last forward pass that token dispatchers keep; the module cannot run afterwards.
+
+    Their graph refers to the gradient hooks of the module. Garbage collection does not see this cycle, so the module
+    would live on with its process groups, and each group has threads that poll.
+    """
+    for layer in module.modules():
+        dispatcher = getattr(layer, "token_dispatcher", None)
+        if dispatcher is not None:
+            kept = [name for name, value in vars(dispatcher).items() if isinstance(value, Tensor)]
+            for name in kept:
+                setattr(dispatcher, name, None)

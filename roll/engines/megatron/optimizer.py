@@ -46,7 +46,7 @@ class MegatronOptimizer:
             use_distributed_optimizer=adam,
             clip_grad=0.0,  # clipped here, so that a refused update changes nothing
         )
-        self._optimizer: Any = get_megatron_optimizer(options, [self.module])
+        self._optimizer: Any = get_megatron_optimizer(options, [self.module], use_gloo_process_groups=False)
         model.masters = MasterWeights(self.parts) if half else None
 
     @property

@@ -86,6 +86,7 @@ class MegatronRanks(Ranks):
             context_parallel_size=layout.cp,
             expert_model_parallel_size=layout.ep,
             expert_tensor_parallel_size=layout.expert_tp,
+            create_gloo_process_groups=False,  # for Megatron-Core's own checkpoints
         )
         from roll.engines.megatron.package import model_parallel_cuda_manual_seed
 

@@ -70,6 +70,10 @@ class MegatronTrainer(MegatronLogprobModel, NativeTrainer):
 
     async def stop(self) -> None:
         self._saver.background.close()
+        if self._optimizer is not None:
+            from roll.engines.megatron.experts import free_activations
+
+            free_activations(self.decoder.module)
         self._optimizer = None
         await super().stop()
 

@@ -103,6 +103,7 @@ def test_losses_of_routers_of_a_dense_model_are_refused(processes: RankProcesses
     engine = processes.trainer(reference.case(MegatronLayout(url="", **LAYOUTS["dp2"]), router_losses=LOSSES))
     with pytest.raises(ConfigError, match="router_losses: the model has no experts"):
         processes.run(engine.start())
+    processes.run(engine.stop())  # its ranks have met, and would not meet those of another test
 
 
 def test_no_token_is_dropped_where_all_choose_the_same_experts(processes: RankProcesses, tmp_path: Path) -> None:
@@ -117,3 +118,14 @@ def test_no_token_is_dropped_where_all_choose_the_same_experts(processes: RankPr
     metrics = reference.metrics["ranks"]
     assert metrics["experts/max_load"] == pytest.approx(config.num_experts / config.num_experts_per_tok)
     assert metrics["experts/unused"] == pytest.approx(1 - config.num_experts_per_tok / config.num_experts)
+
+
+def test_a_stopped_trainer_leaves_no_threads(processes: RankProcesses, tmp_path: Path) -> None:
+    """Each process group has threads; experts' last activations would keep the groups."""
+    reference = Reference("Qwen3-MoE", tmp_path)
+
+    def threads_after_a_step() -> list[int]:
+        processes.run(reference.error(processes, MegatronLayout(url="", size=2, ep=2)))
+        return processes.run(processes.ask(2, "num_threads"))
+
+    assert threads_after_a_step() == threads_after_a_step()

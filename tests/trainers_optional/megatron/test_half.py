@@ -8,6 +8,8 @@ import torch
 
 from benchmarks.layout_ranks import RankProcesses
 from benchmarks.layouts import CLIPPED, LAYOUTS, Reference, example
+from roll.algorithms.recipe import Objective
+from roll.config.megatron import num_experts
 from roll.config.schema import Optimizer
 from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native.mixed import Precision
@@ -15,11 +17,13 @@ from roll.types import Spec
 from roll.weights.channel import Disk
 from roll.weights.digest import digest
 from roll.weights.huggingface import read_tensors
+from tests.trainers_optional.megatron.test_experts import replayed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("megatron")]
 
 HALF = Precision(dtype=torch.bfloat16)
 LR = 1e-3
+UNCLIPPED = Objective(loss=Spec("clipped", {"clip_low": 1.0, "clip_high": 1e6}))
 ADAMW = Optimizer(lr=LR, max_grad_norm=None)
 UNTRAINED = "e_score_correction_bias"
 """End of the names of buffers, which are not rounded."""
@@ -33,32 +37,27 @@ def tensors(directory: Path) -> dict[str, torch.Tensor]:
     return dict(read_tensors(directory))
 
 
-UNEXPLAINED = pytest.mark.xfail(
-    reason="gradients are 5 % (dp2) and 9 % (Qwen3-MoE) smaller than in 32 bits", strict=False
-)
-
-
 @pytest.mark.parametrize(
     ("family", "name"),
-    [
-        pytest.param("Qwen3", "dp2", marks=UNEXPLAINED),
-        ("Qwen3", "tp2 pp2"),
-        pytest.param("Qwen3-MoE", "tp2 ep2", marks=UNEXPLAINED),
-        ("DeepSeek-V3", "pp2 ep2"),
-    ],
+    [("Qwen3", "dp2"), ("Qwen3", "tp2 pp2"), ("Qwen3-MoE", "tp2 ep2"), ("DeepSeek-V3", "pp2 ep2")],
 )
 def test_a_step_changes_master_weights_as_in_32_bits_and_publishes_them_rounded(
     family: str, name: str, processes: RankProcesses, tmp_path: Path
 ) -> None:
-    """A step of AdamW moves each number by at most its learning rate, in the direction of its gradient's sign."""
-    reference, batch = Reference(family, tmp_path, tie_word_embeddings=True), example(96)
+    """A step of AdamW moves each number by at most its learning rate, in the direction of its gradient's sign.
+
+    The gradient of a clipped loss jumps where a ratio crosses a bound, and that of a router where another expert has
+    the highest score. Rounding crosses both, so here no ratio is clipped, and experts are given.
+    """
+    reference = Reference(family, tmp_path, tie_word_embeddings=True)
+    batch = replayed(reference) if num_experts(reference.config.to_dict()) else reference.batch
 
     async def step(folder: Path, **changes: Any) -> tuple[Any, Any]:
         channel = Spec("disk", {"directory": str(folder / "weights")})
         engine = processes.trainer(reference.case(layout(name), optimizer=ADAMW, channel=channel, **changes))
         await engine.start()
         await engine.save(folder / "start", resumable=False)
-        metrics = await engine.update(batch, CLIPPED)
+        metrics = await engine.update(batch, UNCLIPPED)
         await engine.save(folder / "saved", resumable=False)
         sent = await engine.send(3)
         await engine.stop()
@@ -66,8 +65,8 @@ def test_a_step_changes_master_weights_as_in_32_bits_and_publishes_them_rounded(
 
     half, sent = processes.run(step(tmp_path / "half", precision=HALF))
     full, _ = processes.run(step(tmp_path / "full"))
-    assert half["loss/policy"] == pytest.approx(full["loss/policy"], abs=0.02)
-    assert half["loss/grad_norm"] == pytest.approx(full["loss/grad_norm"], rel=0.05)
+    assert half["loss/policy"] == pytest.approx(full["loss/policy"], abs=0.01)
+    assert half["loss/grad_norm"] == pytest.approx(full["loss/grad_norm"], rel=0.02)
 
     start, saved, expected = (tensors(tmp_path / path) for path in ("half/start", "half/saved", "full/saved"))
     before, received = tensors(reference.path), dict(Disk(tmp_path / "half/weights").receive(version=3))
@@ -78,7 +77,7 @@ def test_a_step_changes_master_weights_as_in_32_bits_and_publishes_them_rounded(
         for key, after in (("half", saved), ("full", expected))
     }
     assert changes["half"].abs().max() <= 1.01 * LR
-    assert torch.nn.functional.cosine_similarity(changes["half"], changes["full"], 0) > 0.9
+    assert torch.nn.functional.cosine_similarity(changes["half"], changes["full"], 0) > 0.95
 
     assert all(
         torch.equal(received[key], tensor if key.endswith(UNTRAINED) else tensor.bfloat16())

@@ -82,10 +82,16 @@ def build(config: Any, sizes: dict[str, int]) -> list[tuple[int, int]]:
     return built
 
 
+@pytest.fixture(scope="module")
+def child() -> Iterator[Any]:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: " ".join(f"{name}{size}" for name, size in sizes.items()))
 @pytest.mark.parametrize(("family", "changes"), FAMILIES, ids=str)
 def test_the_weights_of_each_rank_are_as_many_as_planned(
-    family: str, changes: dict[str, Any], sizes: dict[str, int]
+    family: str, changes: dict[str, Any], sizes: dict[str, int], child: Any
 ) -> None:
     config = family_model(family, **{"num_hidden_layers": 4, "num_key_value_heads": 4, **changes}).config
     values = {**config.to_dict(), "vocab_size": config.vocab_size}
@@ -95,8 +101,6 @@ def test_the_weights_of_each_rank_are_as_many_as_planned(
     assert blocks is not None
     model = Architecture(vocab=0, hidden=0, layers=4, heads=4, kv_heads=4, head_dim=1, mlp=1, blocks=blocks)
     role = replace(TRAIN, model=model, **sizes)
-    with multiprocessing.get_context("fork").Pool(1) as child:
-        built = child.apply(build, (config, sizes))
-    for rank, (stage, num) in enumerate(built):
+    for rank, (stage, num) in enumerate(child.apply(build, (config, sizes))):
         planned = num_weights(role, blocks_of(role).stages(role.pp)[stage])
         assert sum(planned) == num, f"rank {rank}"

@@ -13,6 +13,9 @@ from roll.watch.versions import refused_updates
 
 _TITLES = {
     "GeneratorReplaced": "generator replaced",
+    "GeneratorJoined": "generator joined",
+    "GeneratorLeft": "generator left",
+    "GeneratorRefused": "generator refused",
     "WorkerReplaced": "worker replaced",
     "WorkerMoved": "worker moved to another node",
     "NodeAwaited": "replacement waited for a node",

@@ -11,7 +11,7 @@ import math
 import secrets
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -28,6 +28,7 @@ ReadColumn = Callable[[str], Column | None]
 """The values of a metric in the rows of a request; None for a metric that no line has."""
 MAX_SERIES = 200
 """Most series of one answer."""
+_MOST_SELECTED = 16
 _OTHER = "time/other"
 """The part of `time/step` that no phase covers; computed here."""
 
@@ -62,6 +63,8 @@ class MetricColumns:
         self._steps, self._times, self._tokens = array("q"), array("d"), array("d")
         self._columns: dict[str, array[float]] = {}
         self._last: dict[str, tuple[int, float]] = {}
+        self._selected: dict[tuple[str, ...], list[str]] = {}
+        """Names that the patterns of recent requests match; forgotten when a metric is new."""
 
     def update(self) -> bool:
         """Read new lines; whether there were any, or a resume has removed some."""
@@ -98,7 +101,9 @@ class MetricColumns:
         self._tokens.append((self._tokens[-1] if self._tokens else 0.0) + _finite(values.get("tokens/generated")))
         for name, value in values.items():
             if isinstance(value, int | float):
-                column = self._columns.setdefault(name, array("d"))
+                column = self._columns.get(name)
+                if column is None:
+                    column, self._selected = self._columns.setdefault(name, array("d")), {}
                 column.extend([math.nan] * (num_before - len(column)))
                 column.append(value)
                 if math.isfinite(value):
@@ -185,7 +190,7 @@ class MetricColumns:
             "step": [int(step) for step in _ends(steps, bucket)],
             "time": plain(_ends(times, bucket)),
             "tokens": plain(_ends(tokens, bucket)),
-            "series": {name: _points(column, errors[name], bucket) for name, column in columns.items()},
+            "series": _points(columns, errors, bucket),
         }
 
     def _chosen(self, query: SeriesQuery) -> NDArray[np.bool_] | None:
@@ -205,10 +210,17 @@ class MetricColumns:
 
     def select(self, patterns: Iterable[str]) -> list[str]:
         """Names that a pattern matches, in the order of the patterns."""
-        chosen: dict[str, None] = {}
-        for pattern in patterns:
-            chosen |= dict.fromkeys(name for name in self._columns if name == pattern or fnmatchcase(name, pattern))
-        return [*chosen][:MAX_SERIES]
+        key = tuple(patterns)
+        if key not in self._selected:
+            chosen: dict[str, None] = {}
+            for pattern in key:
+                chosen |= dict.fromkeys(name for name in self._columns if name == pattern or fnmatchcase(name, pattern))
+            self._selected = (
+                {key: [*chosen][:MAX_SERIES]}
+                if len(self._selected) > _MOST_SELECTED
+                else {**self._selected, key: [*chosen][:MAX_SERIES]}
+            )
+        return self._selected[key]
 
 
 def other_time(columns: Mapping[str, Column]) -> Column:
@@ -236,17 +248,31 @@ def _ends(values: Column, bucket: int) -> Column:
     return values[np.minimum(ends, len(values) - 1)]
 
 
-def _points(column: Column, errors: Column | None, bucket: int) -> dict[str, Any]:
-    """Mean and extremes of each bucket, and the standard error of the mean."""
-    cells = _cells(column, bucket)
+def _points(columns: Mapping[str, Column], errors: Mapping[str, Column | None], bucket: int) -> dict[str, Any]:
+    """Mean and extremes of each bucket, and the standard error of the mean, by metric; computed for all at once."""
+    if not columns:
+        return {}
+    cells = _cells([*columns.values()], bucket)
     known = np.isfinite(cells)
-    count = known.sum(axis=1)
-    wide = bucket > 1
+    count = known.sum(axis=2)
+    parts = {"mean": _divide(np.where(known, cells, 0.0).sum(axis=2), count)}
+    if bucket > 1:
+        parts["low"] = np.where(count > 0, np.where(known, cells, np.inf).min(axis=2), np.nan)
+        parts["high"] = np.where(count > 0, np.where(known, cells, -np.inf).max(axis=2), np.nan)
+    lists = {part: [plain(row) for row in rows] for part, rows in parts.items()}
+    joined = {
+        name: _joined_error(_cells([each], bucket)[0], known[index])
+        for index, name in enumerate(columns)
+        if (each := errors[name]) is not None
+    }
     return {
-        "mean": plain(_divide(np.where(known, cells, 0.0).sum(axis=1), count)),
-        "low": plain(np.where(count > 0, np.where(known, cells, np.inf).min(axis=1), np.nan)) if wide else None,
-        "high": plain(np.where(count > 0, np.where(known, cells, -np.inf).max(axis=1), np.nan)) if wide else None,
-        "error": None if errors is None else plain(_joined_error(_cells(errors, bucket), known)),
+        name: {
+            "mean": lists["mean"][index],
+            "low": lists["low"][index] if bucket > 1 else None,
+            "high": lists["high"][index] if bucket > 1 else None,
+            "error": plain(joined[name]) if name in joined else None,
+        }
+        for index, name in enumerate(columns)
     }
 
 
@@ -261,9 +287,10 @@ def _divide(total: Column, count: NDArray[np.int64]) -> Column:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _cells(column: Column, bucket: int) -> Column:
-    """[buckets, bucket], filled up with NaN."""
-    num_buckets = -(-len(column) // bucket)
-    cells = np.full(num_buckets * bucket, np.nan)
-    cells[: len(column)] = column
-    return cells.reshape(num_buckets, bucket)
+def _cells(columns: Sequence[Column], bucket: int) -> NDArray[np.float64]:
+    """[columns, buckets, bucket], filled up with NaN."""
+    length = len(columns[0])
+    num_buckets = -(-length // bucket)
+    cells = np.full((len(columns), num_buckets * bucket), np.nan)
+    cells[:, :length] = columns
+    return cells.reshape(len(columns), num_buckets, bucket)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from typing import Any, cast
@@ -9,10 +10,14 @@ from typing import Any, cast
 import msgspec
 
 from roll.journal.events import KINDS
+from roll.tracking.notices.catalogue import CATALOGUE, NoticeType
 
 _ERRORS = ("GroupFailed", "TaskQuarantined", "ControllerRestarted")
 _WARNINGS = ("ProblemNoticed", "HackSuspected", "ReplayDiverged", "ProxyRequestRefused", "NodeAwaited")
-INFO = ("RolledBack", "GeneratorReplaced", "WorkerReplaced", "WorkerMoved", "AsyncRatioChanged")
+INFO = (
+    *("RolledBack", "GeneratorReplaced", "GeneratorJoined", "GeneratorLeft", "GeneratorRefused"),
+    *("WorkerReplaced", "WorkerMoved", "AsyncRatioChanged"),
+)
 SHOWN = (*_ERRORS, *_WARNINGS, *INFO)
 Ends = dict[tuple[Any, ...], dict[str, Any]]
 _TEXTS = ("text", "message", "reason", "cause")
@@ -69,6 +74,7 @@ def describe_notice(event: Mapping[str, Any], ends: Ends) -> dict[str, Any]:
         "time": event["time"],
         "step": event["step"] if event["step"] is not None else fields.get("step"),
         "kind": kind,
+        "title": _title(kind, fields),
         "level": "error" if kind in _ERRORS else "info" if kind in INFO or end else "warning",
         "text": text_of(fields),
         "domain": fields.get("domain") or None,
@@ -76,6 +82,13 @@ def describe_notice(event: Mapping[str, Any], ends: Ends) -> dict[str, Any]:
         "ended": None if end is None else {"step": end.get("step"), "text": text_of(end)},
         "fields": fields,
     }
+
+
+def _title(kind: str, fields: Mapping[str, Any]) -> str:
+    """What was noticed, in words: the problem, or else the kind of the event."""
+    problem = str(fields.get("kind")) if kind == "ProblemNoticed" else ""
+    entry = cast(Mapping[str, NoticeType], CATALOGUE).get(problem)
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", kind).lower() if entry is None else entry.title
 
 
 def text_of(fields: Mapping[str, Any]) -> str:

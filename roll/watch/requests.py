@@ -79,7 +79,13 @@ class RunRequests:
 
 
 def _overview(view: RunView, parameters: Parameters) -> dict[str, Any]:
-    return describe_overview(view, _whole(parameters, "points", 500), next(iter(parameters.get("cursor", ())), ""))
+    """With the cursor of an answer that is still right, only that."""
+    points, sent = _whole(parameters, "points", 500), next(iter(parameters.get("cursor", ())), "")
+    stamp, (known, _, cursor) = view.stamp(), sent.partition("_")
+    if cursor and known == stamp:
+        return {"cursor": sent, "unchanged": True}
+    answer = describe_overview(view, points, cursor)
+    return {**answer, "cursor": f"{stamp}_{answer['cursor']}"}
 
 
 def _metrics(view: RunView, _: Parameters) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import sqlite3
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -27,6 +28,7 @@ from roll.errors import ConfigError, JournalDamaged, RollError, RunStopped, one_
 from roll.journal.database import report_damage
 from roll.journal.salvage import copy_readable
 from roll.tracking.directory import JOURNAL, METRICS
+from roll.watch.encoding import encode
 from roll.watch.index import SampleIndex
 from roll.watch.metrics import MetricColumns
 from roll.watch.summary import JournalSummary
@@ -34,6 +36,8 @@ from roll.watch.texts import TextDecoder
 
 SILENT_S = 60.0
 """Seconds without a record after which a run without an end is silent."""
+_QUIET_S = 10.0
+"""The page of a silent run shows for how long, to this accuracy."""
 _BEGIN_S = 10.0
 """Longest time that a request waits for the first rows in the index, on a machine that is busy."""
 _SLICE_S = 0.25
@@ -182,6 +186,12 @@ class RunView:
             "index": _index_state(self.index, self._texts_done, self.error),
             "salvaged": self.salvaged,
         }
+
+    def stamp(self) -> str:
+        """Changes whenever the run has written something, and when its state is another one."""
+        state = self.state()
+        quiet = state["quiet_s"] // _QUIET_S if state["state"] == "silent" else 0
+        return f"{zlib.crc32(encode({**state, 'quiet_s': quiet})):08x}"
 
     def _state_name(self, changed: float) -> str:
         if self.error is not None and self.index is None and not self.position:

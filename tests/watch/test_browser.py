@@ -183,7 +183,7 @@ def test_a_newcomer_gets_from_the_overview_of_a_broken_run_to_an_example(visit: 
     finding.get_by_role("link", name=f"samples of step {BREAKS_AT}").click()
     visit.wait("samples")
     assert page.url.endswith(f"#/run/broken/samples?domain=units&step={BREAKS_AT}")
-    assert page.locator("#total").inner_text() == "16 attempts matching"
+    page.locator("#total", has_text="16 attempts matching").wait_for()
     page.locator(".trow").first.click()
     visit.wait("sample")
     assert figure(page, "Reward").startswith("0")

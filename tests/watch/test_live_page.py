@@ -23,6 +23,24 @@ _HIDE = """(state) => {
   Object.defineProperty(document, "visibilityState", { configurable: true, get: () => state });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
+_GROW = """async () => {
+  const { lineChart } = await import("/assets/chart.js");
+  const { bandChart } = await import("/assets/bands.js");
+  const figures = [lineChart({ title: "line" }), bandChart({ title: "bands" })];
+  document.body.prepend(...figures.map(({ node }) => node));
+  const show = async (count) => {
+    const points = Array.from({ length: count }, (_, x) => ({ x, y: x % 7, low: 0, high: 8 }));
+    const options = { domain: [0, 99] };
+    figures[0].update(() => [[{ name: "a", tone: "tone0", points }], { ...options, range: [0, 9] }]);
+    const series = [{ name: "b", tone: "tone1", values: points.map(({ y }) => y) }];
+    figures[1].update(() => [points.map(({ x }) => x), series, options]);
+    await new Promise((done) => setTimeout(done, 300));
+    return figures.flatMap(({ node }) => [...node.querySelectorAll(".data path")]);
+  };
+  const before = await show(70);
+  const after = await show(75);
+  return [before.length, after.length, before.map((path, index) => path === after[index])];
+}"""
 _COUNT_CHANGES = """() => {
   window.changes = 0;
   const count = (records) => (window.changes += records.length);
@@ -99,6 +117,15 @@ def test_a_figure_out_of_view_is_not_drawn_until_it_is_scrolled_into_view(browse
         phase.locator("path").first.wait_for(state="attached")
         run.end()
         visit.close()
+
+
+def test_of_a_curve_that_grows_only_the_last_piece_is_drawn_again(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    visit.page.wait_for_selector("path.line")
+    before, after, kept = visit.page.evaluate(_GROW)
+    assert before == after == 9, "three pieces each of a band, a line and an area"
+    assert kept == [True, True, False] * 3
+    visit.close()
 
 
 def test_a_page_that_asks_for_what_is_new_shows_all(browser: Any, tmp_path: Path) -> None:

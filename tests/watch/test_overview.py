@@ -125,6 +125,22 @@ def test_the_overview_tells_notices_once(tmp_path: Path) -> None:
     assert second["notices"][0]["ended"]["text"] == "it rose" and second["state"]["notices"] == 0
 
 
+def test_an_answer_that_is_still_right_is_not_sent_again(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "run")
+    run.step(1, run.group(attempt()))
+    run.journal.flush()
+    with serving(tmp_path) as client:
+        first = client.json("/api/runs/run/overview?points=500")
+        address = f"/api/runs/run/overview?points=500&cursor={first['cursor']}"
+        again = client.json(address)
+        assert again == {"cursor": first["cursor"], "position": first["position"], "unchanged": True}
+        run.group(attempt())
+        run.journal.flush()
+        newer = client.json(address)
+        assert newer["numbers"]["attempts"] == 2 and newer["cursor"] != first["cursor"]
+        run.close()
+
+
 def contents(summary: JournalSummary) -> dict[str, Any]:
     names = ("position", "domains", "num_trained", "num_failures", "num_notices", "last_notice", "end")
     return {name: getattr(summary, name) for name in names} | {"notices": summary.notices()}

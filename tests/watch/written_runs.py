@@ -149,15 +149,20 @@ def write_broken_run(directory: Path, num_steps: int = 40) -> None:
     """Two domains that the model learns; from one step on the verifier of `units` rejects every right answer."""
     run, draw = WrittenRun(directory, num_steps), random.Random(5)
     for step in range(1, num_steps + 1):
-        groups = [[_attempt(draw, domain, step) for _ in range(4)] for domain in ("sums", "units") for _ in range(4)]
+        groups = [_group(draw, domain, step) for domain in ("sums", "units") for _ in range(4)]
         phases = {"time/wait": 1.5, "time/update": 0.8, "time/publish": 0.2, "time/step": 2.6}
         run.train(groups, **phases, **{"speed/tokens_per_s": 400.0 + 2 * step, "staleness/mean": 0.25})
     run.end()
 
 
-def _attempt(draw: random.Random, domain: str, step: int) -> Attempt:
-    solved = draw.random() < min(0.85, 0.35 + 0.02 * step)
-    number, right = draw.randrange(2, 9), "km" if domain == "units" else ""
+def _group(draw: random.Random, domain: str, step: int) -> list[Attempt]:
+    """Four attempts at the same task."""
+    number = draw.randrange(2, 9)
+    return [_attempt(domain, step, number, solved=draw.random() < min(0.85, 0.35 + 0.02 * step)) for _ in range(4)]
+
+
+def _attempt(domain: str, step: int, number: int, *, solved: bool) -> Attempt:
+    right = "km" if domain == "units" else ""
     answer = f"{number} {right}".strip()
     response = answer if solved else f"{number + 1} {right}".strip()
     broken = domain == "units" and step >= BREAKS_AT

@@ -5,6 +5,8 @@ import { extent } from "./axis.js";
 import { duration, number } from "./format.js";
 import { Frame } from "./frame.js";
 
+const PIECE = 32;
+
 /** A figure with `update(make)`; `make()` is called once the figure is in view, and returns [xs, series, options].
  * A series is { name, tone, values }, with one value per x. */
 export function bandChart(settings) {
@@ -25,7 +27,9 @@ export function bandChart(settings) {
       draw: (layer, toX, toY) =>
         shown.forEach((each, index) =>
           layer.append(
-            picture("path", { class: `area ${each.tone}`, d: area(xs, sums[index - 1], sums[index], toX, toY) }),
+            ...areas(xs, sums[index - 1], sums[index], toX, toY).map((d) =>
+              picture("path", { class: `area ${each.tone}`, d }),
+            ),
           ),
         ),
       rows: (index) => readRows(shown, sums, index, format),
@@ -53,24 +57,29 @@ function readRows(shown, sums, index, format) {
     .reverse();
 }
 
-/** The area between two sums, as steps around each x, so that a step with much time is as wide as any other. */
-function area(xs, below, above, toX, toY) {
+/** The areas between two sums, as steps around each x, so that a step with much time is as wide as any other.
+ * They are in pieces that meet at whole pixels: of a figure that grows, only the last piece is painted again. */
+function areas(xs, below, above, toX, toY) {
   const half = xs.length > 1 ? (toX(xs.at(-1)) - toX(xs[0])) / (xs.length - 1) / 2 : 20;
-  const edge = (sum, index) => {
-    const y = toY(sum ? sum[index] : 0).toFixed(1);
-    const left = Math.max(toX(xs[0]), toX(xs[index]) - half);
-    const right = Math.min(toX(xs.at(-1)), toX(xs[index]) + half);
-    return xs.length > 1 ? [left, right, y] : [toX(xs[0]), toX(xs[0]) + half, y];
-  };
-  const upper = xs.flatMap((_, index) => {
-    const [left, right, y] = edge(above, index);
-    return [`${left.toFixed(1)},${y}`, `${right.toFixed(1)},${y}`];
-  });
-  const lower = xs
-    .flatMap((_, index) => {
-      const [left, right, y] = edge(below, index);
-      return [`${left.toFixed(1)},${y}`, `${right.toFixed(1)},${y}`];
-    })
-    .reverse();
-  return `M${[...upper, ...lower].join("L")}Z`;
+  const [start, end] = [toX(xs[0]), xs.length > 1 ? toX(xs.at(-1)) : toX(xs[0]) + half];
+  const edge = (index) => Math.round(Math.min(end, Math.max(start, toX(xs[index]) - half)));
+  const paths = [];
+  for (let first = 0; first < xs.length; first += PIECE) {
+    const last = Math.min(xs.length, first + PIECE);
+    const upper = [];
+    const lower = [];
+    for (let index = first; index < last; index += 1) {
+      const left = edge(index);
+      const right = index + 1 < xs.length ? edge(index + 1) : Math.round(end);
+      const [top, bottom] = [tenth(toY(above[index])), tenth(toY(below ? below[index] : 0))];
+      upper.push(`${left},${top}`, `${right},${top}`);
+      lower.push(`${left},${bottom}`, `${right},${bottom}`);
+    }
+    paths.push(`M${[...upper, ...lower.reverse()].join("L")}Z`);
+  }
+  return paths;
+}
+
+function tenth(value) {
+  return Math.round(10 * value) / 10;
 }

@@ -1,5 +1,7 @@
 // Where a curve jumps: the step from which its level differs from before by far more than its noise.
 
+import { extent } from "./axis.js";
+
 const WINDOW = 10;
 const LEAST = 4;
 const SIGNIFICANT = 5;
@@ -11,50 +13,67 @@ const BETTER = 0.6;
 export function findJump(values) {
   const ys = values.map(({ y }) => y);
   if (ys.length < 2 * LEAST) return null;
-  const range = spread(ys);
-  const least = LARGE * Math.max(range, ...ys.map(Math.abs));
-  const noise = Math.max(noiseOf(ys), 0.02 * range);
+  const [low, high] = extent(ys);
+  const least = LARGE * Math.max(high - low, Math.abs(low), Math.abs(high));
+  const noise = Math.max(noiseOf(ys), 0.02 * (high - low));
+  const level = mean(ys);
+  const sums = new Sums(ys.map((y) => y - level));
   let best = null;
   for (let index = LEAST; index <= ys.length - LEAST && noise > 0; index += 1) {
-    const before = ys.slice(Math.max(0, index - WINDOW), index);
-    const after = ys.slice(index, index + WINDOW);
-    const change = Math.abs(mean(after) - mean(before));
-    const score = change / (noise * Math.sqrt(1 / before.length + 1 / after.length));
-    const residual = aroundMean(before) + aroundMean(after);
-    const line = aroundLine([...before, ...after]);
-    if (score < SIGNIFICANT || change < least || residual > BETTER * line || best?.ratio < residual / line) continue;
-    best = { index, x: values[index].x, before: mean(before), after: mean(after), ratio: residual / line };
+    const [first, end] = [Math.max(0, index - WINDOW), Math.min(ys.length, index + WINDOW)];
+    const [before, after] = [sums.mean(first, index), sums.mean(index, end)];
+    const change = Math.abs(after - before);
+    const score = change / (noise * Math.sqrt(1 / (index - first) + 1 / (end - index)));
+    if (score < SIGNIFICANT || change < least) continue;
+    const residual = sums.aroundMean(first, index) + sums.aroundMean(index, end);
+    const ratio = residual / sums.aroundLine(first, end);
+    if (ratio > BETTER || best?.ratio < ratio) continue;
+    best = { index, x: values[index].x, first, end, ratio };
   }
-  return best;
+  if (best === null) return null;
+  const { index, x, first, end } = best;
+  return { index, x, before: mean(ys.slice(first, index)), after: mean(ys.slice(index, end)) };
+}
+
+/** Sums over windows of a curve whose mean is zero, each in constant time. */
+class Sums {
+  constructor(ys) {
+    this.ys = new Float64Array(ys.length + 1);
+    this.squares = new Float64Array(ys.length + 1);
+    this.products = new Float64Array(ys.length + 1);
+    ys.forEach((y, index) => {
+      this.ys[index + 1] = this.ys[index] + y;
+      this.squares[index + 1] = this.squares[index] + y * y;
+      this.products[index + 1] = this.products[index] + index * y;
+    });
+  }
+
+  mean(first, end) {
+    return (this.ys[end] - this.ys[first]) / (end - first);
+  }
+
+  /** Sum of squares around the mean. */
+  aroundMean(first, end) {
+    const sum = this.ys[end] - this.ys[first];
+    return Math.max(0, this.squares[end] - this.squares[first] - (sum * sum) / (end - first));
+  }
+
+  /** Sum of squares around the straight line that fits best. */
+  aroundLine(first, end) {
+    const length = end - first;
+    const middle = (first + end - 1) / 2;
+    const products = this.products[end] - this.products[first] - middle * (this.ys[end] - this.ys[first]);
+    const squares = (length * (length * length - 1)) / 12;
+    return this.aroundMean(first, end) - products ** 2 / squares;
+  }
 }
 
 /** Standard deviation of the noise, from the differences of adjacent points. */
 function noiseOf(ys) {
-  const differences = ys.slice(1).map((y, index) => Math.abs(y - ys[index]));
-  differences.sort((a, b) => a - b);
+  const differences = new Float64Array(ys.length - 1);
+  for (let index = 1; index < ys.length; index += 1) differences[index - 1] = Math.abs(ys[index] - ys[index - 1]);
+  differences.sort();
   return differences[differences.length >> 1] / 0.954;
-}
-
-/** Sum of squares around the mean. */
-function aroundMean(ys) {
-  const level = mean(ys);
-  return ys.reduce((sum, y) => sum + (y - level) ** 2, 0);
-}
-
-/** Sum of squares around the straight line that fits best. */
-function aroundLine(ys) {
-  const middle = (ys.length - 1) / 2;
-  const level = mean(ys);
-  let [products, squares] = [0, 0];
-  ys.forEach((y, index) => {
-    products += (index - middle) * (y - level);
-    squares += (index - middle) ** 2;
-  });
-  return aroundMean(ys) - products ** 2 / squares;
-}
-
-function spread(ys) {
-  return Math.max(...ys) - Math.min(...ys);
 }
 
 function mean(ys) {

@@ -39,6 +39,16 @@ export function redraw(node, key, build) {
   replace(node, build());
 }
 
+/** Give `node` the children of `fresh`; those that are equal stay, and are not painted again. */
+export function patch(node, fresh) {
+  const [before, after] = [[...node.childNodes], [...fresh.childNodes]];
+  after.forEach((child, index) => {
+    if (index >= before.length) node.append(child);
+    else if (!before[index].isEqualNode(child)) before[index].replaceWith(child);
+  });
+  before.slice(after.length).forEach((child) => child.remove());
+}
+
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;

@@ -1,6 +1,7 @@
 // Numbers, times and durations as text.
 
 const NONE = "–";
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
 /** Four significant digits at most; a dash for a value that does not exist. */
 export function number(value) {
@@ -13,7 +14,7 @@ export function number(value) {
 
 /** A whole number with separators. */
 export function count(value) {
-  return value === null || value === undefined ? NONE : Math.round(value).toLocaleString("en-US");
+  return value === null || value === undefined ? NONE : WHOLE.format(Math.round(value));
 }
 
 /** A number with its sign. */

@@ -1,6 +1,6 @@
 // The frame of a chart: axes, a cursor that charts with the same x axis share, a readout, and links from its points.
 
-import { element, picture, redraw, replace } from "./dom.js";
+import { element, patch, picture, redraw, replace } from "./dom.js";
 import { label, marks, nearest, scale, settle } from "./axis.js";
 import { drawInView, drawNow } from "./in_view.js";
 
@@ -97,8 +97,7 @@ export class Frame {
     model.draw(layer, this.toX, this.toY);
     const key = JSON.stringify([width, x, y, model.xName, model.summary, model.lines]);
     if (key === this.#axesKey) {
-      this.layer.replaceWith(layer);
-      this.layer = layer;
+      patch(this.layer, layer);
       return;
     }
     [this.#axesKey, this.layer] = [key, layer];

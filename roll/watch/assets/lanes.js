@@ -78,7 +78,7 @@ function drawLanes(svg, width, answer, readout) {
   const rows = lanes.map((lane, index) =>
     oneLane(lane, MARGIN.top + index * LANE, { toX, activities, from, width, readout }),
   );
-  replace(svg, rows, stepMarks(answer, toX, height), timeAxis(from, to, toX, height));
+  replace(svg, rows, stepMarks(answer, toX, height, width), timeAxis(from, to, toX, height, width));
 }
 
 function oneLane(lane, y, { toX, activities, from, width, readout }) {
@@ -108,21 +108,24 @@ function oneLane(lane, y, { toX, activities, from, width, readout }) {
 }
 
 /** A line where each step starts; its number where there is room. */
-function stepMarks({ steps, window: { from, to } }, toX, height) {
+function stepMarks({ steps, window: { from, to } }, toX, height, width) {
   let free = MARGIN.left;
   return steps
     .filter(({ start }) => start >= from && start <= to)
     .map(({ step, start }) => {
       const x = toX(start);
       const line = picture("line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top - 4, y2: height - MARGIN.bottom });
-      if (x < free) return line;
+      if (x < free || (x + LABEL > width && free > width - LABEL)) return line;
       free = x + LABEL;
-      return [line, picture("text", { x: x + 2, y: MARGIN.top - 7 }, `step ${step}`)];
+      const place = x + LABEL > width ? { x: width, "text-anchor": "end" } : { x: x + 2 };
+      return [line, picture("text", { ...place, y: MARGIN.top - 7 }, `step ${step}`)];
     });
 }
 
-function timeAxis(from, to, toX, height) {
-  return marks(0, to - from, 8).map((value) =>
-    picture("text", { x: toX(from + value), y: height - 6, "text-anchor": "middle" }, duration(value)),
-  );
+function timeAxis(from, to, toX, height, width) {
+  return marks(0, to - from, 8).map((value) => {
+    const x = toX(from + value);
+    const place = x + LABEL / 2 > width ? { x: width, "text-anchor": "end" } : { x, "text-anchor": "middle" };
+    return picture("text", { ...place, y: height - 6 }, duration(value));
+  });
 }

@@ -23,8 +23,9 @@ const PAGES = [
   { key: "r", page: "runs", name: "Runs" },
 ];
 const ABOUT_RUNS = new Set(["runs", "compare"]);
-/** Pause between two requests for changes. */
+/** Pause between two requests for changes: by a page whose answer has them, and by one that then asks for its rows. */
 const POLL_MS = 1500;
+const STATE_MS = 1000;
 /** The same if there is no such run, or no access. */
 const REFUSED_MS = 10_000;
 
@@ -131,7 +132,7 @@ function listen(run) {
 }
 
 /** Ask for changes after a pause, unless the page is hidden. */
-function plan(pause = POLL_MS) {
+function plan(pause) {
   clearTimeout(shell.timer);
   if (document.visibilityState === "visible") shell.timer = setTimeout(poll, pause);
 }
@@ -141,7 +142,7 @@ async function poll() {
   if (shell.busy) return;
   shell.busy = true;
   const { shown, view, following: run } = shell;
-  let pause = POLL_MS;
+  let pause = view?.poll ? POLL_MS : STATE_MS;
   try {
     const state = await (view?.poll ? view.poll() : get(run === null ? "runs" : ofRun(run, "state")));
     if (run === shell.following) {

@@ -15,7 +15,7 @@ export function noticeList(notices, address) {
   );
 }
 
-function oneNotice({ time, step, kind, level, text, domain, attempts, ended }, address) {
+function oneNotice({ time, step, title, level, text, domain, attempts, ended }, address) {
   const links = [];
   if (step)
     links.push(
@@ -25,7 +25,7 @@ function oneNotice({ time, step, kind, level, text, domain, attempts, ended }, a
     const [group] = name.split(".");
     links.push(link(address("samples", [], { group }), `example ${name}`));
   }
-  const head = element("span", { class: "kind" }, kind.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase());
+  const head = element("span", { class: "kind" }, title);
   const steps = ended ? `steps ${step} to ${ended.step}` : `step ${step}`;
   const about = [step ? steps : null, domain, clock(time)].filter((part) => part).join(", ");
   return element(

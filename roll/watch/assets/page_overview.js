@@ -18,7 +18,8 @@ const SMOOTHING = [
   ["15", "15 points"],
 ];
 const FEW = 3;
-const POINTS = 500;
+/** A figure has about 450 pixels. */
+const POINTS = 300;
 const PHASES = new Set(["wait", "score", "update", "publish", "validate", "checkpoint"]);
 const SMALL = [
   { title: "Tokens per second", names: [["speed/tokens_per_s", "tokens/s"]] },
@@ -113,6 +114,7 @@ export async function show(root, page) {
   parts.top.append(element("h1", {}, "Overview"), tools(page));
   const poll = async () => {
     const newer = await page.api("overview", { points: POINTS, cursor: shown.answer?.cursor });
+    if (newer.unchanged) return shown.answer.state;
     if (page.current()) take(shown, newer, page);
     return newer.state;
   };

@@ -90,7 +90,7 @@ function facts({ sample, advantage, group_mean: mean, mismatch }, page) {
       ],
       ["Ended", clock(sample.ended)],
     ]),
-    sample.reason ? message("bad", sample.reason) : null,
+    sample.reason ? message(sample.status === "truncated" ? "warn" : "bad", sample.reason) : null,
   );
 }
 

@@ -62,13 +62,13 @@ const COLUMNS = [
   },
   {
     title: "Comment",
-    width: 100,
-    grow: 1.4,
+    width: 160,
+    grow: 2,
     help: "Of the reward function, on why the reward is what it is.",
     cell: ({ comment }) => snippet(comment || null),
   },
-  { title: "Prompt", width: 110, grow: 2, cell: ({ prompt }) => snippet(prompt) },
-  { title: "Response", width: 120, grow: 2.4, cell: ({ response }) => snippet(response) },
+  { title: "Prompt", width: 80, grow: 2, cell: ({ prompt }) => snippet(prompt) },
+  { title: "Response", width: 90, grow: 2.4, cell: ({ response }) => snippet(response) },
 ];
 
 export async function show(root, page) {

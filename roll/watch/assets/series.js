@@ -1,13 +1,18 @@
 // Series that grow: an answer with the points since an earlier one is joined to it.
 
-/** The series of both answers; `newer.from` is the index of its first point, which replaces those from there on. */
+/** The series of both answers; `newer.from` is the index of its first point, which replaces those from there on.
+ * The lists of `older` are extended, not copied. */
 export function joinSeries(older, newer) {
   if (!older || newer.from === 0) return newer;
+  const length = newer.from + newer.step.length;
   const join = (before, after) => {
     if (before === null && after === null) return null;
-    const kept = before ? before.slice(0, newer.from) : [];
+    const kept = before ?? [];
+    if (kept.length > newer.from) kept.length = newer.from;
     while (kept.length < newer.from) kept.push(null);
-    return kept.concat(after ?? newer.step.map(() => null));
+    if (after) kept.push(...after);
+    while (kept.length < length) kept.push(null);
+    return kept;
   };
   const series = {};
   for (const [name, points] of Object.entries(newer.series)) {

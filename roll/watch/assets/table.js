@@ -42,6 +42,8 @@ export class Table {
       this.empty,
     );
     this.head.style.gridTemplateColumns = this.#template();
+    const least = this.columns.reduce((sum, { width = 80 }) => sum + width, 0);
+    this.node.style.setProperty("--least", `${least}px`);
     this.node.addEventListener("scroll", () => this.#draw(), { passive: true });
     new ResizeObserver(() => this.#draw()).observe(this.node);
   }

@@ -13,6 +13,7 @@ from roll.tracking.glossary import describe
 from roll.tracking.notices.catalogue import CATALOGUE
 from roll.tracking.notices.monitor import Notice, NoticeMonitor, build_detectors
 
+RECORDED = Path(__file__).with_name("recorded.json")
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
@@ -87,3 +88,14 @@ def test_real_runs_that_became_worse_have_notices() -> None:
         "frozen_lake_control": [(7, "length_growth"), (12, "validation_fall")],
         "mbpp_control": [(18, "reward_collapse"), (18, "validation_fall")],
     }
+
+
+@pytest.mark.parametrize(
+    ("run", "notice"), [("stale", (95, "sampler_mismatch")), ("hot", (32, "entropy_collapse"))], ids=["stale", "hot"]
+)
+def test_real_runs_on_a_cpu_that_went_wrong_have_their_notice(run: str, notice: tuple[int, str]) -> None:
+    """Recorded: `stale` trained on tokens one step old at a rate of 2e-3, `hot` on sums of digits at one of 0.03."""
+    columns: dict[str, list[float | None]] = json.loads(RECORDED.read_text(encoding="utf-8"))[run]
+    length = len(columns["reward/mean"])
+    steps = [{"step": step + 1} | {name: values[step] for name, values in columns.items()} for step in range(length)]
+    assert [(each.step, each.kind) for each in watch(steps)] == [notice]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from roll.cluster.pending import PendingCall
@@ -168,6 +168,41 @@ class Replaceable(Protocol):
 
     async def replace(self, rank: int) -> None:
         """Returns once the new worker is ready; raises what keeps it from starting."""
+
+
+@runtime_checkable
+class ElasticCluster(Protocol):
+    """A cluster of which not every rank has a worker: workers join under free ranks, and leave."""
+
+    @property
+    def size(self) -> int:
+        """Most workers."""
+        ...
+
+    @property
+    def absent(self) -> Set[int]:
+        """Ranks without a worker. Calls on them raise `WorkerDied`."""
+        ...
+
+    async def add(self, rank: int) -> None:
+        """Start a worker under a rank without one; raises `NoRoom` if no node has room, or why it cannot join."""
+
+    async def remove(self, rank: int, *, refused: bool = False) -> None:
+        """End a worker and free its devices. No worker is added on the node of a `refused` one any more."""
+
+    async def draining(self) -> Set[int]:
+        """Ranks whose nodes are about to leave."""
+        ...
+
+    def node(self, rank: int) -> str:
+        """The node of a worker, as `address:port`; empty if it is not known."""
+        ...
+
+
+def present_ranks(cluster: Cluster[Any]) -> list[int]:
+    """The ranks that have a worker."""
+    absent = cluster.absent if isinstance(cluster, ElasticCluster) else ()
+    return [rank for rank in range(cluster.size) if rank not in absent]
 
 
 @runtime_checkable

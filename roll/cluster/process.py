@@ -3,7 +3,7 @@
 | call | waits for | woken by |
 |---|---|---|
 | `ProcessWorker.start` | the process and its worker | the first reply; the process's death |
-| `ProcessCluster.start` | all of its workers | their starts; `start_timeout_s` |
+| `ProcessCluster.start` | all of its workers | their starts; `start_timeout_s`; too many deaths |
 | `ProcessWorker.call` | the reply to this call; calls run concurrently | the reply; the process's death |
 | `ProcessWorker.responds` | a turn of the process's event loop | its reply; the timeout; the process's death |
 | `ProcessCluster.at` | its turn (one call per worker), then the reply | the reply; the timeout; the process's death |
@@ -24,7 +24,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Generic
@@ -34,6 +35,7 @@ from roll.cluster.handle import Cluster, Method, P, R, W, build_worker
 from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process_state import describe_exit
 from roll.cluster.process_tree import signal_on_parent_death
+from roll.cluster.replacement import FirstStart, Replacement, ReplacementReports
 from roll.errors import WorkerDied
 from roll.tracking.startup import StartProgress
 from roll.types import Spec
@@ -198,8 +200,7 @@ class ProcessCluster(Cluster[W]):
         self._workers: list[ProcessWorker[W] | None] = [None] * size
         self._locks = [asyncio.Lock() for _ in range(size)]
         self._starts = PendingStarts()
-        self.on_replaced: Callable[[str, str, float], None] = lambda worker, reason, seconds: None
-        """Callback after a worker was replaced: its name, why the one before it ended, and the time of the start."""
+        self.replaced = ReplacementReports()
 
     @property
     def size(self) -> int:
@@ -215,10 +216,14 @@ class ProcessCluster(Cluster[W]):
         calls = [call for worker in self._workers if worker is not None for call in worker.pending_calls()]
         return [*calls, *self._starts.pending_calls()]
 
-    async def start(self) -> None:
+    async def start(self, first: FirstStart | None = None) -> None:
         """Start all workers; raises what keeps one from starting."""
-        progress = StartProgress(f"processes of {self.name}", self.size)
-        await asyncio.gather(*(progress.track(self._ensure_started(rank)) for rank in range(self.size)))
+        progress, first = StartProgress(f"processes of {self.name}", self.size), first or FirstStart()
+        starts = [
+            first.run(partial(self._ensure_started, rank), f"{self.name} {rank}", self.replaced)
+            for rank in range(self.size)
+        ]
+        await asyncio.gather(*map(progress.track, starts))
 
     async def stop(self) -> None:
         for worker in self._workers:
@@ -260,7 +265,8 @@ class ProcessCluster(Cluster[W]):
             with self._starts.record(f"{self.name} {rank}"):
                 worker = self._workers[rank] = await self._start_worker(rank)
             if before is not None:
-                self.on_replaced(worker.name, before.exit_reason, time.monotonic() - began)
+                seconds = time.monotonic() - began
+                self.replaced.add(Replacement(worker=worker.name, reason=before.exit_reason, seconds=seconds))
         return worker
 
     async def _start_worker(self, rank: int) -> ProcessWorker[W]:

@@ -49,7 +49,7 @@ class Buffer:
         admit()        waits for a free slot                  woken by release(), drop()
         put(group)     never waits
         drop(i)        never waits; its replacement is a new admission at the tail
-        take(n)        waits until n groups may leave         woken by put(), drop()
+        take(n)        waits until n groups may leave         woken by put(), drop(), admit()
         release(n)     never waits
     """
 
@@ -72,6 +72,9 @@ class Buffer:
         self._slots: dict[int, Slot] = {}  # by ticket, in order of admission
         self._next_ticket = first_ticket
         self._freed, self._filled = asyncio.Event(), asyncio.Event()
+        self.due: Sequence[int] = ()
+        """Tickets of the oldest untrained groups, as many as a step waits for; empty if none waits, or if fewer are in
+        flight. Replaced, never changed."""
 
     def resize(self, *, num_slots: int, redundant: int) -> None:
         """Change the number of slots, with `redundant` ones on top; groups in flight keep theirs.
@@ -110,6 +113,7 @@ class Buffer:
         self._free -= 1
         birth = serving()
         self._slots[ticket] = Slot(ticket, birth.step)
+        self._filled.set()  # `due` changes
         return ticket, birth
 
     async def put(self, group: Group) -> None:
@@ -132,8 +136,12 @@ class Buffer:
         are served would start too old.
         """
         while (selection := self._select(num_groups, step)) is None:
+            new = [slot.ticket for slot in self._slots.values() if slot.uses == 0]
+            num_needed = num_groups - (len(self._slots) - len(new))
+            self.due = new[:num_needed] if len(new) >= num_needed else ()
             self._filled.clear()
             await self._filled.wait()
+        self.due = ()
         reused = [slot for slot in self._slots.values() if slot.uses > 0]
         taken = [*reused, *selection.taken]
         for slot in taken:

@@ -2,7 +2,7 @@
 
 | call | waits for | woken by |
 |---|---|---|
-| `start` | every process and its imports | their answers; the timeout |
+| `start` | every process and its imports | their answers; the timeout; too many deaths |
 | `make` | a start slot, then a process, then the environment's start | an environment that has started or failed |
 | `step` | the environment's result | the result; the process's death; cancellation |
 | `close` | the same, at most `grace_s` | the same |
@@ -18,7 +18,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,6 +27,7 @@ from roll.cluster.handle import Cluster, Replaceable
 from roll.cluster.member import ClusterMember
 from roll.cluster.pending import PendingCall, PendingStarts
 from roll.cluster.process import ProcessWorker
+from roll.cluster.replacement import FirstStart, Replacement, ReplacementReports
 from roll.data.tools import ParsedResponse, Tool
 from roll.envs.base import Env, StepResult
 from roll.envs.worker import EnvWorker
@@ -67,6 +69,7 @@ class EnvWorkerLimits:
 
     start_timeout_s: float = 300.0
     """For a process to start."""
+    first_start: FirstStart = field(default_factory=FirstStart)
     grace_s: float = 10.0
     """For a process to respond, and for an environment to close."""
     memory_bytes: int | None = None
@@ -102,8 +105,7 @@ class EnvPool:
         self.limits = limits or EnvWorkerLimits()
         self.num_replaced = 0
         """Processes that died, were killed, or grew too large."""
-        self.on_replaced: Callable[[str, str, float], None] = lambda worker, reason, seconds: None
-        """As in `ProcessCluster`."""
+        self.replaced = ReplacementReports()
         self._num_reported = 0
         self._names, self._start_worker = tuple(names), start_worker
         self._starts = StartLimiter(start_limit, limit_s)
@@ -134,7 +136,9 @@ class EnvPool:
     async def start(self) -> None:
         ranks = range(len(self._workers))
         progress = StartProgress(f"processes of {_NAME}", len(ranks))
-        await asyncio.gather(*(progress.track(self._worker(rank)) for rank in ranks))
+        first = self.limits.first_start
+        starts = [first.run(partial(self._worker, rank), f"{_NAME} {rank}", self.replaced) for rank in ranks]
+        await asyncio.gather(*map(progress.track, starts))
         if self.limits.memory_bytes is not None:
             self.spawn(self._watch_memory(self.limits.memory_bytes))
 
@@ -211,7 +215,8 @@ class EnvPool:
                 with self._pending_starts.record(f"{_NAME} {rank}"):
                     worker = self._workers[rank] = _Worker(await self._start_process(rank))
                 if before is not None:
-                    self.on_replaced(f"{_NAME} {rank}", before.process.exit_reason, time.monotonic() - began)
+                    reason, seconds = before.process.exit_reason, time.monotonic() - began
+                    self.replaced.add(Replacement(worker=f"{_NAME} {rank}", reason=reason, seconds=seconds))
             return worker
 
     async def _start_process(self, rank: int) -> EnvProcess:

@@ -21,6 +21,8 @@ class SavedAttempt:
     """The turns of an unfinished attempt."""
     num_failed: int = 0
     """Attempts that had failed."""
+    stopped: tuple[int, ...] = ()
+    """Sampled tokens of the attempts that had been stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

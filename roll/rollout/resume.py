@@ -12,10 +12,13 @@ from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from roll.algorithms.credit import AlgorithmState
+from roll.checkpoint import read_state
 from roll.data.mixture import Draw, Mixture
 from roll.errors import ConfigError, RunStopped
 from roll.journal.events import (
@@ -36,7 +39,7 @@ from roll.rollout.episode.runner import SavedTurn
 from roll.rollout.inflight import DrawState, InflightGroup, SavedAttempt, SchedulerState, return_draw
 from roll.serving.dispatch import Sampled
 from roll.serving.policies import ServedVersion
-from roll.types import Trajectory
+from roll.types import Status, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +49,18 @@ class CheckpointState:
     step: int
     journal: int
     """Position in the journal up to which `scheduler` contains all events."""
+    began: float = 0.0
+    """Time of the journal's first event, by which it is recognised; 0 in checkpoints that do not have it."""
     scheduler: SchedulerState
     algorithm: Mapping[str, AlgorithmState]
     """By policy."""
     metrics: Mapping[str, float]
     """Metrics of the step, as far as they are finite."""
+
+
+def read_checkpoint(path: Path) -> CheckpointState:
+    """The state in the folder of a checkpoint."""
+    return msgspec.convert(read_state(path), CheckpointState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +89,7 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader, *, ex
     Tasks stay quarantined that were quarantined after the checkpoint. With `exact`, a run repeats these failures as
     well, since the order of its tasks may not depend on the restart.
     """
-    if saved.journal > (last := journal.position()):
-        raise ConfigError(
-            f"{journal.path}: ends at event {last}, before event {saved.journal} that the checkpoint contains; "
-            f"it is an older copy, or its {journal.path.name}-wal is missing: put the file back"
-        )
+    check_same_run(saved, journal)
     mixture.restore(saved.scheduler.mixture)
     step_of = _valid_versions(journal, saved.step)
     replay = _Replay(mixture, saved.scheduler, step_of)
@@ -113,6 +119,21 @@ def resume_from(saved: CheckpointState, mixture: Mixture, journal: Reader, *, ex
         algorithm=saved.algorithm,
         metrics=saved.metrics,
     )
+
+
+def check_same_run(saved: CheckpointState, journal: Reader) -> None:
+    """Raise `ConfigError` unless the journal has all that the checkpoint is based on."""
+    last, began = journal.position(), journal.began()
+    if saved.began and began and saved.began != began:
+        raise ConfigError(
+            f"{journal.path}: the checkpoint of step {saved.step} is of another run than this journal; put the "
+            "checkpoints and the journal of one run back; nothing was changed"
+        )
+    if saved.journal > last:
+        raise ConfigError(
+            f"{journal.path}: ends at event {last}, before event {saved.journal} that the checkpoint contains; "
+            f"it is an older copy, or its {journal.path.name}-wal is missing: put the file back"
+        )
 
 
 def _valid_versions(journal: Reader, step: int) -> dict[int, int]:
@@ -208,6 +229,8 @@ def _saved_attempts(ticket: int, journal: Reader, valid: Container[int], *, trai
 
 
 def _add_stored(attempt: SavedAttempt, stored: StoredTrajectory, valid: Container[int]) -> SavedAttempt:
+    if stored.status is Status.ABORTED:
+        return replace(attempt, stopped=(*attempt.stopped, stored.num_tokens))
     if not stored.status.valid:
         return replace(attempt, num_failed=attempt.num_failed + 1)
     if stored.trajectory is None:

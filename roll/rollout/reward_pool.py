@@ -2,7 +2,7 @@
 
 | call | waits for | woken by |
 |---|---|---|
-| `start` | every process | their first answer |
+| `start` | every process | their first answer; too many deaths |
 | `score` | a free worker, the reward's start in it, its answer | the answer; the time limits; the worker's death |
 | `stop` | calls in flight, the stop of every reward | their answers, or their time limits |
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from roll.cluster.pending import PendingCall
 from roll.cluster.process import ProcessCluster, TimedOut
+from roll.cluster.replacement import FirstStart
 from roll.errors import WorkerDied
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
@@ -54,7 +55,7 @@ class RewardPool:
             self._free.put_nowait(rank)
 
     async def start(self) -> None:
-        await self.workers.start()
+        await self.workers.start(FirstStart(max_deaths=self.max_retries, setting="rewards.max_retries"))
 
     def record_activity(self, journal: Journal) -> None:
         """From now on, record in the journal what each worker is doing."""

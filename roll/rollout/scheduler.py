@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from roll.algorithms.user_code import call
 from roll.data.mixture import Draw, Mixture
-from roll.engines.base import Output
 from roll.errors import RunStopped
 from roll.journal.events import (
     AttemptRetried,
@@ -19,14 +18,13 @@ from roll.journal.events import (
     GroupFiltered,
     GroupReady,
     GroupStale,
-    ReplayDiverged,
     TaskQuarantined,
 )
-from roll.journal.records import Chunk
 from roll.journal.store import Journal
 from roll.registry import FILTERS
 from roll.rollout.buffer import Buffer
-from roll.rollout.episode.runner import Attempt, EpisodeRunner
+from roll.rollout.early_stop import EarlyStop
+from roll.rollout.episode.runner import Attempt, EpisodeRunner, SavedTurn
 from roll.rollout.inflight import (
     InflightGroup,
     InflightGroupState,
@@ -35,9 +33,12 @@ from roll.rollout.inflight import (
     draw_state,
     return_draw,
 )
+from roll.rollout.selection import Slot, choose_kept
+from roll.rollout.siblings import JournalRecorder, SiblingRace
 from roll.rollout.source import TaskSource
+from roll.rollout.statistics import compare_stopped
 from roll.serving.policies import ServedVersion
-from roll.types import Group, Spec, Status, Trajectory, record
+from roll.types import Group, Spec, Status, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Scheduler:
     """Returns the version that is served now."""
     notice: Callable[[str], None] | None = None
     """Callback for a notice about the first failed attempt: if all fail, the run ends much later."""
+    early_stop: EarlyStop | None = None
+    """Stops the longest attempts of a step that waits; None: every attempt runs to its end."""
     returned: deque[Draw] = field(default_factory=deque[Draw])
     """Draws that are admitted before any other: replacements of groups, and the tasks of stale groups."""
     failures: dict[Status, int] = field(default_factory=dict[Status, int])
@@ -103,9 +106,9 @@ class Scheduler:
 
         Admits until steps can train on `num_groups` groups, each counted once per use; replaced groups do not count.
         """
-        kept = [group for group in inflight if self._restore_kept(group)]
+        num_kept = self._restore_kept(inflight)
         new = [group for group in inflight if group.uses == 0]
-        num_missing = num_groups // self.config.reuse + self.config.num_kept - len(kept)
+        num_missing = num_groups // self.config.reuse + self.config.num_kept - num_kept
         num_missing += self.config.redundant_groups - len(new)
         async with asyncio.TaskGroup() as tasks:
             for group in new:
@@ -126,6 +129,7 @@ class Scheduler:
         """Drop groups that are part of published weights; a resumed run trains on those in `kept` again."""
         for group in groups:
             inflight = self._inflight.pop(group.id)
+            self._forget_lengths(group.id)
             if group.id in kept:
                 self._inflight[group.id] = replace(inflight, uses=inflight.uses + 1)
 
@@ -133,6 +137,7 @@ class Scheduler:
         """Stop groups that are too old to be trained on; their tasks are drawn again before any other."""
         for ticket in tickets:
             group = self._inflight.pop(ticket)
+            self._forget_lengths(ticket)
             if (task := self._tasks.pop(ticket, None)) is not None:
                 task.cancel()
             reason = f"admitted at version {group.birth.version}; other groups completed first"
@@ -170,19 +175,40 @@ class Scheduler:
         self.num_filtered = self.num_stale = 0
         return counts
 
-    def _restore_kept(self, inflight: InflightGroup) -> bool:
-        """Restore a group that a step has trained on, for its next use; False if it has none.
+    def describe_stops(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Metrics of the stopped attempts of groups that are trained now; empty if none is ever stopped."""
+        return {} if self.early_stop is None else compare_stopped(groups, self.early_stop.take_stopped(groups))
 
-        A group with pruned tokens, or with as many uses as a lower `reuse` allows, is replaced by a new one.
+    def _forget_lengths(self, ticket: int) -> None:
+        if self.early_stop is not None:
+            self.early_stop.forget(ticket)
+
+    def _restore_kept(self, inflight: Sequence[InflightGroup]) -> int:
+        """Restore groups that a step has trained on, for their next use; returns their number.
+
+        A group with pruned tokens, or with as many uses as a lower `reuse` allows, is replaced by a new one. Fewer
+        groups per step than before have room for fewer of them: the same are preferred as after a step.
         """
+        usable = {
+            each.ticket: Slot(each.ticket, each.birth.step, group, each.uses)
+            for each in inflight
+            if 0 < each.uses < self.config.reuse and (group := self._complete_group(each)) is not None
+        }
+        kept = {slot.ticket for slot in choose_kept([*usable.values()], self.config.num_kept, self.config.reuse)}
+        for each in inflight:
+            if each.ticket in kept:
+                slot = usable[each.ticket]
+                self.buffer.restore(slot.ticket, slot.born, group=slot.group, uses=slot.uses)
+                self._inflight[each.ticket] = each
+        return len(kept)
+
+    def _complete_group(self, inflight: InflightGroup) -> Group | None:
+        """The group of its saved attempts; None if one is missing."""
         trajectories = [each.trajectory for _, each in sorted(inflight.attempts.items())]
-        complete = [trajectory for trajectory in trajectories if trajectory is not None]
-        if not 0 < inflight.uses < self.config.reuse or len(complete) != self.config.group_size:
-            return False
-        group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(complete))
-        self.buffer.restore(inflight.ticket, inflight.birth.step, group=group, uses=inflight.uses)
-        self._inflight[inflight.ticket] = inflight
-        return True
+        complete = tuple(trajectory for trajectory in trajectories if trajectory is not None)
+        if len(complete) != self.config.group_size:
+            return None
+        return Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=complete)
 
     def _start(self, tasks: asyncio.TaskGroup, inflight: InflightGroup) -> None:
         self._inflight[inflight.ticket] = inflight
@@ -226,7 +252,7 @@ class Scheduler:
     async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
         """The first valid trajectories, in sibling order; or the reason why too few can be valid."""
         num_needed, num_spare = self.config.group_size, self.config.redundant_siblings
-        race = _SiblingRace(partial(self._run_sibling, inflight), num_needed, num_spare)
+        race = SiblingRace(partial(self._run_sibling, inflight), num_needed, num_spare)
         create_task, numbers = asyncio.get_running_loop().create_task, range(num_needed + num_spare)
         siblings = [create_task(race.enter(number)) for number in numbers]
         try:
@@ -237,29 +263,49 @@ class Scheduler:
 
     async def _run_sibling(self, inflight: InflightGroup, sibling: int) -> Trajectory:
         """A valid trajectory, or the failed one of the last retry."""
-        tries, draw = self.config.max_retries + 1, inflight.draw
         saved = inflight.attempts.get(sibling, _NOTHING_SAVED)
-        if saved.trajectory is not None:
-            return saved.trajectory
-        for retry in range(min(saved.num_failed, tries - 1), tries):
-            number = draw.attempt * tries + retry
-            attempt = Attempt(
-                task=draw.task,
-                sibling=sibling,
-                number=number,
-                purpose=f"train+{draw.returned}" if draw.returned else "train",
-                order=inflight.ticket,
-                seed=self.config.seed,
-                saved_turns=saved.turns if retry == saved.num_failed else (),
-                recorder=_JournalRecorder(journal=self.journal, group=inflight.ticket, sibling=sibling, attempt=number),
-            )
-            trajectory = await self.sources[draw.source].attempt(self.runner, attempt)
+        num_failed, num_stopped = min(saved.num_failed, self.config.max_retries), len(saved.stopped)
+        if self.early_stop is not None:
+            self.early_stop.add_stopped(inflight.ticket, *saved.stopped)
+        trajectory = saved.trajectory
+        turns = saved.turns if saved.num_failed <= self.config.max_retries else ()
+        while trajectory is None or not trajectory.status.valid:
+            attempt = self._attempt(inflight, sibling, num_failed + num_stopped, turns, may_stop=not num_stopped)
+            trajectory, turns = await self.sources[inflight.draw.source].attempt(self.runner, attempt), ()
             self._record_trajectory(inflight.ticket, trajectory)
             status, reason = trajectory.status, trajectory.reason
-            if status.valid or retry == self.config.max_retries:
+            if status is Status.ABORTED and self.early_stop is not None:
+                num_stopped += 1
+                self.early_stop.add_stopped(inflight.ticket, trajectory.num_sampled)
+            elif not status.valid:
+                num_failed += 1
+            if num_failed > self.config.max_retries:
                 return trajectory
-            self.journal.record(AttemptRetried(group=inflight.ticket, sibling=sibling, status=status, reason=reason))
-        raise AssertionError("the last retry returns")
+            if not status.valid:
+                self.journal.record(
+                    AttemptRetried(group=inflight.ticket, sibling=sibling, status=status, reason=reason)
+                )
+        if self.early_stop is not None:
+            self.early_stop.add_ended(inflight.ticket, sibling, trajectory.num_sampled)
+        return trajectory
+
+    def _attempt(
+        self, inflight: InflightGroup, sibling: int, number: int, turns: Sequence[SavedTurn], *, may_stop: bool
+    ) -> Attempt:
+        """The attempt after `number` others of this sibling, which begins with the saved `turns`."""
+        draw, stop = inflight.draw, self.early_stop if may_stop else None
+        number += draw.attempt * (self.config.max_retries + 1 + (self.early_stop is not None))
+        return Attempt(
+            task=draw.task,
+            sibling=sibling,
+            number=number,
+            purpose=f"train+{draw.returned}" if draw.returned else "train",
+            order=inflight.ticket,
+            seed=self.config.seed,
+            saved_turns=tuple(turns),
+            recorder=JournalRecorder(journal=self.journal, group=inflight.ticket, sibling=sibling, attempt=number),
+            stop_reason=None if stop is None else partial(stop.reason, inflight.ticket),
+        )
 
     def _filter_reason(self, group: Group) -> str:
         """Why a filter drops this group; empty if none does."""
@@ -300,7 +346,8 @@ class Scheduler:
             self.notice(f"{what}: {num_failed} groups of it in a row failed, the last with: {reason}")
 
     def _record_trajectory(self, ticket: int, trajectory: Trajectory) -> None:
-        if not trajectory.status.valid:
+        stopped = trajectory.status is Status.ABORTED and self.early_stop is not None
+        if not trajectory.status.valid and not stopped:
             self.failures[trajectory.status] = self.failures.get(trajectory.status, 0) + 1
             if self.notice is not None and not self._noticed:
                 self._noticed = True
@@ -312,72 +359,12 @@ class Scheduler:
     async def _replace(self, inflight: InflightGroup) -> None:
         """Let a new group of the same source join at the tail, so that shares hold over trained groups."""
         del self._inflight[inflight.ticket]
+        self._forget_lengths(inflight.ticket)
         self._tasks.pop(inflight.ticket, None)
         self.mixture.forgo(inflight.draw)
         self.returned.append(self.mixture.draw())
         await self.buffer.drop(inflight.ticket)
         self._replaced.release()
-
-
-class _SiblingRace:
-    """Decides when enough siblings of a group are valid, or can no longer be."""
-
-    def __init__(self, run: Callable[[int], Awaitable[Trajectory]], num_needed: int, num_spare: int) -> None:
-        """`run` makes one attempt as the sibling of this number."""
-        self.result: asyncio.Future[list[Trajectory] | str] = asyncio.get_running_loop().create_future()
-        """The first valid trajectories in sibling order, or the reason why there are too few."""
-        self._run, self._num_needed, self._num_spare = run, num_needed, num_spare
-        self._valid: list[Trajectory] = []
-
-    async def enter(self, sibling: int) -> None:
-        """Run one sibling and count its trajectory."""
-        try:
-            self._count(await self._run(sibling))
-        except asyncio.CancelledError:
-            self.result.cancel()
-            raise
-        except Exception as error:  # noqa: BLE001 - any error ends the group's wait
-            if not self.result.done():
-                self.result.set_exception(error)
-
-    def _count(self, trajectory: Trajectory) -> None:
-        if self.result.done():
-            return
-        if trajectory.status.valid:
-            self._valid.append(trajectory)
-            if len(self._valid) == self._num_needed:
-                self.result.set_result(sorted(self._valid, key=lambda each: each.sibling))
-        elif self._num_spare:
-            self._num_spare -= 1
-        else:
-            self.result.set_result(trajectory.reason)
-
-
-@record
-class _JournalRecorder:
-    """Records the progress of an unfinished attempt in the journal."""
-
-    journal: Journal
-    group: int
-    sibling: int
-    attempt: int
-
-    def record_output(self, turn: int, checksum: int, output: Output) -> None:
-        self.journal.record_progress(
-            Chunk(
-                group=self.group,
-                sibling=self.sibling,
-                attempt=self.attempt,
-                turn=turn,
-                context=checksum,
-                ids=output.ids,
-                logprobs=output.logprobs,
-                version=output.version,
-            )
-        )
-
-    def record_divergence(self, turn: int) -> None:
-        self.journal.record(ReplayDiverged(group=self.group, sibling=self.sibling, turn=turn))
 
 
 _NOTHING_SAVED = SavedAttempt()

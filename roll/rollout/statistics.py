@@ -77,6 +77,31 @@ def compare(trained: Sequence[Group], waiting: Sequence[Group]) -> dict[str, flo
     return metrics
 
 
+def compare_stopped(trained: Sequence[Group], stopped: Mapping[int, Sequence[int]]) -> dict[str, float]:
+    """Compare trained attempts with those that were stopped in their place; `stopped` has their tokens, by group.
+
+    A stopped attempt has no reward: those of its group stand for it.
+    """
+    numbers = [num_tokens for tokens in stopped.values() for num_tokens in tokens]
+    metrics = {"stopped/attempts": float(len(numbers)), "stopped/tokens": float(sum(numbers))}
+    if not numbers:
+        return metrics
+    attempts = [each for group in trained for each in group.trajectories]
+    affected = {group.id: group.trajectories for group in trained if group.id in stopped}
+    rewards = [float(np.mean([each.reward for each in affected[id]])) for id, tokens in stopped.items() for _ in tokens]
+    domains = [affected[id][0].task.domain for id, tokens in stopped.items() for _ in tokens]
+    sides = {
+        "length": (np.mean([each.num_sampled for each in attempts]), np.mean(numbers)),
+        "reward": (np.mean([each.reward for each in attempts]), np.mean(rewards)),
+    }
+    for name in sorted({each.task.domain for each in attempts}):
+        share = np.mean([each.task.domain == name for each in attempts])
+        sides[f"share/{name}"] = (share, np.mean([domain == name for domain in domains]))
+    for name, (trains, stops) in sides.items():
+        metrics |= {f"stopped/{name}": float(stops), f"bias/stopped/{name}": float(trains - stops)}
+    return metrics
+
+
 def mean_advantages(groups: Sequence[Group], batch: Batch) -> dict[int, dict[int, float | None]]:
     """By group and sibling, the mean advantage of the attempt's sampled tokens; `batch` is made of `groups`."""
     owners: list[tuple[int, int]] = []  # of the batch's trajectories, in the order of `collate`

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+
+from roll.journal.records import IDLE
+from roll.journal.store import Activity
 
 
 @dataclass(slots=True)
@@ -44,6 +48,49 @@ class IdleTime:
             self.set(rank, idle=True, now=now)
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+
+class GeneratorActivities:
+    """What every generator of one router does, as spans of the journal and as idle time."""
+
+    def __init__(self, reasons: IdleReasons, busy: Callable[[int], bool], absent: Collection[int]) -> None:
+        """`busy` tells whether a generator has requests, by rank; `absent` is read whenever something changes."""
+        self._reasons, self._busy, self._absent = reasons, busy, absent
+        self._activities: Sequence[Activity] = ()
+        self._recording_soon = False
+        self.held = True
+        """Whether a change of version is the reason why generators are idle."""
+        self.idle_time = IdleTime()
+
+    def start(self, activities: Sequence[Activity]) -> None:
+        """Record in these from now on, by rank."""
+        self._activities = activities
+        self._reasons.subscribe(self._record_idle_soon)
+
+    def record(self, rank: int) -> None:
+        """Record what this generator does now."""
+        busy, absent = self._busy(rank), rank in self._absent
+        self.idle_time.set(rank, idle=not busy and not absent, now=asyncio.get_running_loop().time())
+        if not self._activities:
+            return
+        if absent:
+            self._activities[rank].close()
+            return
+        reason = "version change" if self.held else self._reasons.reason()
+        self._activities[rank].enter("generate" if busy else IDLE + reason)
+
+    def record_idle(self) -> None:
+        """Record the reason of every idle generator."""
+        self._recording_soon = False
+        for rank in range(len(self._activities)):
+            if not self._busy(rank):
+                self.record(rank)
+
+    def _record_idle_soon(self) -> None:
+        """Record idle reasons once per pass of the event loop, however often they change in it."""
+        if not self._recording_soon:
+            self._recording_soon = True
+            asyncio.get_running_loop().call_soon(self.record_idle)
 
 
 class IdleReasons:

@@ -13,6 +13,7 @@ import numpy as np
 
 from roll.engines.base import Output, Request
 from roll.errors import EngineFailed
+from roll.serving.speeds import GeneratorSpeeds
 from roll.types import Finish, record
 
 if TYPE_CHECKING:
@@ -31,12 +32,29 @@ _START, _SHRINK = 64, 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """Limit on the requests of one generator; the rest stay in the router's queue, free to go to any generator."""
+    """Limit on the requests of one generator; the rest stay in the router's queue, free to go to any generator.
+
+    Also how they are shared out.
+    """
 
     limit: int | None = None
     """None: no limit."""
     adaptive: bool = False
     """Additive increase, multiplicative decrease: up by one per `limit` finished requests, down after a preemption."""
+    by_speed: bool = True
+    """Share outstanding tokens out by the measured speeds of generators; otherwise equally."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Timeouts of the router, in seconds, and the limit on retries."""
+
+    request_s: float = 600.0
+    """Between two outputs of a request, before it is sent to another generator."""
+    call_s: float = 600.0
+    """For a control call to a generator; past it the run stops."""
+    max_redispatches: int = 3
+    """How often one request is sent to another generator after a timeout before it fails."""
 
 
 class LoadBalancer:
@@ -51,7 +69,8 @@ class LoadBalancer:
         self.unavailable: set[int] = set()
         """Ranks that are being replaced; they get no requests."""
         self._num_preempted = [0] * size
-        self._heap: list[tuple[int, int]] = []  # may hold outdated entries, which `_least` drops
+        self._speeds = GeneratorSpeeds(size) if concurrency.by_speed and size > 1 else None
+        self._heap: list[tuple[float, int]] = []  # may hold outdated entries, which `_least` drops
         self._touched = set(range(size))  # ranks without a current entry
         self._homes: OrderedDict[str, int] = OrderedDict()
 
@@ -63,7 +82,7 @@ class LoadBalancer:
         home = self._homes.get(family) if family else None
         if least is None or home is None or home == avoid or not self._free(home):
             return least
-        return home if self.tokens[home] <= self.tokens[least] + prompt else least
+        return home if self._cost(home) <= self._cost(least, prompt) else least
 
     def add_request(self, rank: int, tokens: int, family: str) -> None:
         """A request with up to `tokens` tokens to sample was sent to `rank`."""
@@ -97,9 +116,24 @@ class LoadBalancer:
             self.limits[rank] = max(1.0, limit * _SHRINK)
         self._num_preempted[rank] = num_preempted
 
+    def record_outputs(self, rank: int, *, tokens: int, outputs: int, num_requests: int, now: float) -> None:
+        """A generator that had `num_requests` requests has returned outputs."""
+        if self._speeds is not None and self._speeds.record(
+            rank, tokens=tokens, outputs=outputs, num_requests=num_requests, now=now
+        ):
+            self._touched.update(range(len(self.tokens)))
+
+    def _cost(self, rank: int, more: int = 0) -> float:
+        """Outstanding tokens of a generator, in the time that those of mean speed need for them."""
+        return (self.tokens[rank] + more) / (1.0 if self._speeds is None else self._speeds.weights[rank])
+
     def mark_ready(self, rank: int) -> None:
-        """A replaced generator can be chosen again."""
+        """A generator that was replaced or has joined can be chosen."""
         self.unavailable.discard(rank)
+        self._num_preempted[rank] = 0
+        if self._speeds is not None:
+            self._speeds.forget(rank)
+            self._touched.update(range(len(self.tokens)))
         self._touched.add(rank)
 
     def _free(self, rank: int) -> bool:
@@ -112,28 +146,30 @@ class LoadBalancer:
         """Push a heap entry for every changed generator that has room."""
         for rank in self._touched:
             if self._free(rank):
-                heapq.heappush(self._heap, (self.tokens[rank], rank))
+                heapq.heappush(self._heap, (self._cost(rank), rank))
         self._touched.clear()
         if len(self._heap) > 64 + 8 * len(self.tokens):
-            self._heap = [(tokens, rank) for rank, tokens in enumerate(self.tokens) if self._free(rank)]
+            self._heap = [(self._cost(rank), rank) for rank in range(len(self.tokens)) if self._free(rank)]
             heapq.heapify(self._heap)
 
     def _least(self, avoid: int | None) -> int | None:
-        """The rank with room and the fewest outstanding tokens; `avoid` only if there is no other generator."""
+        """The rank with room and the least outstanding work; `avoid` only if there is no other generator."""
         self._catch_up()
-        skipped: tuple[int, int] | None = None
+        skipped: tuple[float, int] | None = None
         least: int | None = None
         while self._heap and least is None:
-            tokens, rank = self._heap[0]
-            if tokens != self.tokens[rank] or not self._free(rank):
+            cost, rank = self._heap[0]
+            if cost != self._cost(rank) or not self._free(rank):
                 heapq.heappop(self._heap)
             elif rank == avoid and len(self.tokens) > 1:
                 skipped = heapq.heappop(self._heap)
             else:
                 least = rank
-        if skipped is not None:
-            heapq.heappush(self._heap, skipped)
-        return least
+        if skipped is None:
+            return least
+        heapq.heappush(self._heap, skipped)
+        alone = len(self.unavailable) == len(self.tokens) - 1
+        return skipped[1] if alone else least
 
 
 OnOutput = Callable[[Output], int | None]

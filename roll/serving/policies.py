@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from roll.serving.counts import GenerationCounts
+from roll.serving.elastic import ElasticGenerators
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 
@@ -50,9 +51,8 @@ class Routers:
     def drain_idle_s(self, now: float) -> float:
         """Mean seconds per generator without any request, since the last call."""
         routers = self.by_policy.values()
-        return sum(router.idle_time.drain(now) for router in routers) / sum(
-            len(router.balancer.num_requests) for router in routers
-        )
+        idle_s = sum(router.activities.idle_time.drain(now) for router in routers)
+        return idle_s / max(1, sum(len(router.balancer.num_requests) - len(router.absent) for router in routers))
 
     @property
     def counts(self) -> GenerationCounts:
@@ -73,6 +73,13 @@ class Publishers:
     """The publishers of all policies, which share one version number."""
 
     by_policy: Mapping[str, Publisher]
+    elastic: ElasticGenerators | None = None
+    """Adds and removes generators; None: their number is constant."""
+
+    async def run(self) -> None:
+        """Add and remove generators until cancelled."""
+        if self.elastic is not None:
+            await self.elastic.run()
 
     @property
     def version(self) -> int:

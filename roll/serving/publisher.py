@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from roll.cluster.handle import Cluster
 from roll.engines.base import Generator, Offloadable, Probeable, Trainer
 from roll.errors import NodeLost, RollError, RunStopped, StateLost, WorkerDied
 from roll.journal.events import GeneratorReplaced, RequestsResumed, WeightsPublished
 from roll.journal.store import Journal
-from roll.serving.canary import Canary, describe_version
+from roll.serving.canary import Canary, CanaryScores, describe_version
 from roll.serving.device_sharing import DeviceSharing
 from roll.serving.node_wait import NodeWait
 from roll.serving.recovery import RecoveringCluster
@@ -68,7 +70,9 @@ class Publisher:
     """None: a dead generator ends the run."""
     _digests: dict[int, Digest] = field(default_factory=dict[int, Digest])
     """Digests by published version, to name the version that a faulty generator holds."""
-    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _scores: CanaryScores = field(default_factory=dict[tuple[int, ...], torch.Tensor])
+    """The trainer's logprobs of the canary with the served version; it may hold another one by now."""
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a generator is between two versions."""
     _num_failed: int = 0
     _last_tried: int = -1
@@ -81,7 +85,7 @@ class Publisher:
 
     async def publish(self, step: int) -> None:
         """Serve the weights of step `step`. Rewards and environments keep running meanwhile."""
-        async with self._changing:
+        async with self.changing:
             try:
                 await self._publish(step)
                 self._interrupted = None
@@ -101,12 +105,12 @@ class Publisher:
         began = time.monotonic()
         replacement.notice(f"generator {rank} is being replaced, its requests go to others or wait: {died.what}")
         if self.transport.concurrent:
-            async with self._changing:  # every version needs all generators
+            async with self.changing:  # every version needs all generators
                 await self._start_replacement(replacement, rank)
                 await self._give_weights(rank)
         else:
             await self._start_replacement(replacement, rank)
-            async with self._changing:
+            async with self.changing:
                 await self._give_weights(rank)
         seconds = time.monotonic() - began
         self.journal.record(GeneratorReplaced(generator=rank, version=self.version, reason=died.what, seconds=seconds))
@@ -114,10 +118,13 @@ class Publisher:
 
     async def _start_replacement(self, replacement: ReplacementPolicy, rank: int) -> None:
         wait = NodeWait(journal=self.journal, timeout_s=replacement.node_timeout_s, notice=replacement.notice)
-        name, size = f"generator {rank}", self.generators.size
+        size, unavailable = self.generators.size, self.router.balancer.unavailable
         needed = size if replacement.min_workers is None else replacement.min_workers
-        unavailable = self.router.balancer.unavailable
-        await wait.start(name, lambda: replacement.replace(rank), enough=lambda: size - len(unavailable) >= needed)
+
+        def enough() -> bool:
+            return size - len(unavailable) >= needed
+
+        await wait.start(f"generator {rank}", lambda: replacement.replace(rank), enough=enough)
         await self.generators.at(rank, Generator.start)
 
     async def _give_weights(self, rank: int) -> None:
@@ -126,7 +133,7 @@ class Publisher:
         elif self.transport.concurrent:
             await self._publish_to_replacement(rank)
         else:
-            await self._catch_up(rank)
+            await self.catch_up(rank)
 
     async def _publish_to_replacement(self, rank: int) -> None:
         """Publish to all generators the interrupted step, or else the served one again."""
@@ -140,12 +147,21 @@ class Publisher:
             self._interrupted = None
             self._completed.set()
 
-    async def _catch_up(self, rank: int) -> None:
-        """Give one generator the served weights; the others keep running."""
+    @property
+    def attested(self) -> str:
+        """Digest of the served version; empty before this process has published one."""
+        return self._describe(self._digests[self.version]) if self.version in self._digests else ""
+
+    async def catch_up(self, rank: int) -> None:
+        """Give one generator the served weights and check them; the others keep running. Needs `changing`."""
+        version, sent, canary = self.version, self._digests[self.version], self.canary
         await self.generators.at(rank, Generator.pause)
-        received = await self.generators.at(rank, Generator.receive, self.version)
-        self._attest(self.version, self._digests[self.version], {rank: received})
-        await self.generators.at(rank, Generator.resume, self.version)
+        received = await self.generators.at(rank, Generator.receive, version)
+        self._attest(version, sent, {rank: received})
+        if canary is not None and self._scores:
+            output = await self.generators.at(rank, Probeable.probe, canary.ids, canary.num_new)
+            canary.check({rank: output}, self._scores, version=version, dtypes=sent.sums, policy=self.policy)
+        await self.generators.at(rank, Generator.resume, version)
         self.router.mark_ready(rank)
 
     async def _publish(self, step: int, *, joined: int | None = None) -> None:
@@ -166,10 +182,11 @@ class Publisher:
             outputs = await self.router.each(
                 lambda rank: self.generators.at(rank, Probeable.probe, canary.ids, canary.num_new)
             )
-            await canary.check(self.trainers, outputs, version=version, dtypes=sent.sums, policy=self.policy)
+            self._scores = await canary.score(self.trainers, outputs.values())
+            canary.check(outputs, self._scores, version=version, dtypes=sent.sums, policy=self.policy)
             clock.lap("canary")
-        digest = f"{self.policy} {_text(sent)}" if self.policy else _text(sent)
-        self.journal.record(WeightsPublished(version=version, step=step, digest=digest, seconds=clock.laps))
+        event = WeightsPublished(version=version, step=step, digest=self._describe(sent), seconds=clock.laps)
+        self.journal.record(event)
         self.journal.flush(durable=True)
         self.version = version
         self.step_of[version] = step
@@ -292,6 +309,9 @@ class Publisher:
 
         await self.router.each(check, "pause")
         return dead
+
+    def _describe(self, digest: Digest) -> str:
+        return f"{self.policy} {_text(digest)}" if self.policy else _text(digest)
 
     def _attest(self, version: int, sent: Digest, received: Mapping[int, Digest]) -> None:
         """Raise `RunStopped` unless every generator holds the weights that the trainer sent."""

@@ -9,35 +9,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
-from roll.cluster.handle import Cluster, Killable
+from roll.cluster.handle import Cluster, Killable, present_ranks
 from roll.engines.base import Generator, HasStatistics, Output, Request
 from roll.errors import EngineFailed, RunStopped, WorkerDied
-from roll.journal.records import IDLE
-from roll.journal.store import Activity
-from roll.serving.counts import GenerationCounts, IdleReasons, IdleTime
-from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, VersionRows
+from roll.serving.counts import GenerationCounts, GeneratorActivities, IdleReasons
+from roll.serving.dispatch import Concurrency, LoadBalancer, OnOutput, Pending, Sampled, Timeouts, VersionRows
 from roll.serving.liveness import Liveness
 from roll.types import Finish
 
 T = TypeVar("T")
 ReplaceGenerator = Callable[[int, WorkerDied], Awaitable[None]]
 _ABORT = Finish.ABORT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """Timeouts of the router, in seconds, and the limit on retries."""
-
-    request_s: float = 600.0
-    """Between two outputs of a request, before it is sent to another generator."""
-    call_s: float = 600.0
-    """For a control call to a generator; past it the run stops."""
-    max_redispatches: int = 3
-    """How often one request is sent to another generator after a timeout before it fails."""
 
 
 class Router:
@@ -72,18 +58,18 @@ class Router:
         """Nothing is dispatched before the first `release`, which sets the served version."""
         self._work, self._returned, self._sending = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self.counts, self.idle_reasons = GenerationCounts(), idle_reasons or IdleReasons()
-        self._recording_soon, self.idle_time = False, IdleTime()
+        self.absent = set(range(generators.size)) - set(present_ranks(generators))
+        """Ranks without a generator, under which one may join."""
+        self._joined, self._leaving = [asyncio.Event() for _ in range(generators.size)], set[int]()
+        for rank in present_ranks(generators):
+            self._joined[rank].set()
+        self.balancer.unavailable |= self.absent
+        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent)
         self.shutting_down = False
         """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
-        self._activities: Sequence[Activity] = ()
         self.replace_generator: ReplaceGenerator | None = None
         """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
         ends the run. None: a dead generator ends the run."""
-
-    def record_activities(self, activities: Sequence[Activity]) -> None:
-        """Record what each generator does, by rank, from now on."""
-        self._activities = activities
-        self.idle_reasons.subscribe(self._record_idle_soon)
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -137,8 +123,8 @@ class Router:
 
     async def hold(self) -> None:
         """Stop dispatch and take all requests back from the generators."""
-        self._held = True
-        self._record_idle()
+        self._held = self.activities.held = True
+        self.activities.record_idle()
         async with self._sending:  # a request submitted after the abort would never return
             await self.each(lambda rank: self._generators.at(rank, Generator.pause), "pause")
             await self.each(lambda rank: self._generators.at(rank, Generator.abort, None), "abort")
@@ -151,12 +137,41 @@ class Router:
             for item in list(self._in_flight.values()):
                 self._redispatch(item, "the change of version")
 
+    async def withdraw(self, rank: int) -> tuple[int, int]:
+        """Take all requests back from a generator that leaves; their number, and that of their tokens so far.
+
+        They continue on other generators with these tokens. If the generator dies meanwhile, so do they.
+        """
+        self.balancer.unavailable.add(rank)
+        self._leaving.add(rank)
+        items = [item for item in self._in_flight.values() if item.rank == rank]
+        async with self._sending:
+            await self._control(self._generators.at(rank, Generator.pause), f"pause on generator {rank}")
+            await self._control(self._generators.at(rank, Generator.abort), f"abort on generator {rank}")
+        try:
+            async with asyncio.timeout(self._timeouts.request_s):
+                while self.balancer.num_requests[rank]:
+                    self._returned.clear()
+                    await self._returned.wait()
+        except TimeoutError:
+            for item in [item for item in items if item.rank == rank]:
+                self._redispatch(item, "its leave")
+        self._end(rank)
+        return len(items), sum(item.num_tokens for item in items)
+
+    def _end(self, rank: int) -> None:
+        """A generator has left."""
+        self._leaving.discard(rank)
+        self.absent.add(rank)
+        self._joined[rank].clear()
+        self.activities.record(rank)
+
     async def release(self, version: int) -> tuple[int, int]:
         """Resume every generator at this version; numbers of continued requests and of tokens to prefill for them."""
         resumed = [item for item in self._pending.values() if item.num_tokens]
         await self.each(lambda rank: self._generators.at(rank, Generator.resume, version), "resume")
-        self._held = False
-        self._record_idle()
+        self._held = self.activities.held = False
+        self.activities.record_idle()
         self._work.set()
         return len(resumed), sum(len(item.request.ids) + item.num_tokens for item in resumed)
 
@@ -180,9 +195,11 @@ class Router:
         return {rank: results[rank] for rank in sorted(results)}
 
     def mark_ready(self, rank: int) -> None:
-        """A replaced generator gets requests from now on."""
+        """A generator that was replaced or has joined gets requests from now on."""
+        self.absent.discard(rank)
+        self._joined[rank].set()
         self.balancer.mark_ready(rank)
-        self._record_activity(rank)
+        self.activities.record(rank)
         self._work.set()
 
     async def _dispatch(self) -> None:
@@ -220,7 +237,7 @@ class Router:
             self.balancer.add_request(rank, item.num_left, request.family)
             shares.setdefault(rank, []).append(item)
         for rank in shares:
-            self._record_activity(rank)
+            self.activities.record(rank)
         await asyncio.gather(*(self._submit(rank, share) for rank, share in shares.items()))
 
     async def _submit(self, rank: int, share: Sequence[Pending]) -> None:
@@ -239,6 +256,7 @@ class Router:
 
     async def _collect(self, rank: int) -> None:
         while True:
+            await self._joined[rank].wait()
             try:
                 await self._collect_once(rank)
             except WorkerDied as error:
@@ -248,7 +266,9 @@ class Router:
         """Process the next outputs of one generator."""
         poll = self._generators.at(rank, Generator.events, self._max_wait_s)
         outputs = await (poll if self._liveness is None else self._liveness.track(rank, poll))
-        now = _now()
+        now, num_requests = _now(), self.balancer.num_requests[rank]
+        num_tokens = sum(len(output.ids) for output in outputs)
+        self.balancer.record_outputs(rank, tokens=num_tokens, outputs=len(outputs), num_requests=num_requests, now=now)
         for output in outputs:
             item = self._in_flight.get(output.id)
             if item is None:
@@ -274,7 +294,9 @@ class Router:
             self._drop(item)
             self.counts.redispatched += 1
             self._queue(item)
-        while rank in self.balancer.unavailable:
+        if rank in self._leaving:
+            self._end(rank)
+        while rank in self.balancer.unavailable and rank not in self.absent:
             try:
                 await self.replace_generator(rank, error)
             except WorkerDied as again:
@@ -347,32 +369,13 @@ class Router:
         del self._in_flight[item.name]
         self.balancer.remove_request(rank, item.num_left, ended=ended)
         if not self.balancer.num_requests[rank]:
-            self._record_activity(rank)
-        if not self._in_flight:
+            self.activities.record(rank)
             self._returned.set()
         if self._waiting:
             self._work.set()
 
-    def _record_activity(self, rank: int) -> None:
-        """Record what this generator does now."""
-        busy = bool(self.balancer.num_requests[rank])
-        self.idle_time.set(rank, idle=not busy, now=asyncio.get_running_loop().time())
-        if not self._activities:
-            return
-        reason = "version change" if self._held else self.idle_reasons.reason()
-        self._activities[rank].enter("generate" if busy else IDLE + reason)
-
-    def _record_idle_soon(self) -> None:
-        """Record idle reasons once per pass of the event loop, however often they change in it."""
-        if not self._recording_soon:
-            self._recording_soon = True
-            asyncio.get_running_loop().call_soon(self._record_idle)
-
-    def _record_idle(self) -> None:
-        self._recording_soon = False
-        for rank in range(len(self._activities)):
-            if not self.balancer.num_requests[rank]:
-                self._record_activity(rank)
+    def _busy(self, rank: int) -> bool:
+        return bool(self.balancer.num_requests[rank])
 
     async def _control(self, call: Awaitable[object], name: str) -> None:
         """Await a control call; raises `RunStopped` past `Timeouts.call_s`."""

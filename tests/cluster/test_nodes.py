@@ -14,15 +14,21 @@ from typing import Any
 
 import pytest
 
+from roll.cluster.process_tree import end_processes, find_process_tree
 from roll.cluster.ray.environment import start_repeatedly
 from roll.journal.events import (
     ControllerRestarted,
+    GeneratorJoined,
+    GeneratorLeft,
+    GeneratorRefused,
     GeneratorReplaced,
     NodeAwaited,
+    WeightsPublished,
     WeightsUpdated,
     WorkerMoved,
     WorkerReplaced,
 )
+from roll.report.verify import describe_violations, verify
 from tests.cluster.test_faults import of_session
 from tests.cluster.test_launch import free_port, parent
 from tests.cluster.test_ray_runs import RUN, Process, steps_of, wait_for
@@ -51,10 +57,10 @@ def loss(tokens):
 """
 
 
-def repeat(start: Callable[[], Any]) -> Any:
+def repeat(start: Callable[[], Any], clean_up: Callable[[], None] = lambda: None) -> Any:
     """The result of `start`; Ray gives up after 30 s, which a busy machine may exceed."""
     results: list[Any] = []
-    start_repeatedly(lambda: results.append(start()), lambda: None, timeout_s=300)
+    start_repeatedly(lambda: results.append(start()), clean_up, timeout_s=300)
     return results[0]
 
 
@@ -62,17 +68,24 @@ class Nodes:
     """A Ray cluster of several nodes on this machine; its head has no room for workers."""
 
     def __init__(self) -> None:
+        from ray._common.utils import get_ray_address_file
         from ray.cluster_utils import Cluster
 
+        # `Cluster` writes there too, and a machine on which no other cluster has run lacks the folder.
+        Path(get_ray_address_file(None)).parent.mkdir(exist_ok=True)
         self.folder = tempfile.mkdtemp(prefix="roll-nodes-", dir="/tmp")
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": self.folder}
-        self._cluster: Any = repeat(lambda: Cluster(initialize_head=True, head_node_args=head))
+        self._cluster: Any = repeat(
+            lambda: Cluster(initialize_head=True, head_node_args=head),
+            lambda: end_processes(find_process_tree(self.folder), grace_s=0.0),  # of the head that was too slow
+        )
         self.address = str(self._cluster.address)
         self._nodes: dict[int, Any] = {}
 
-    def add(self, num_cpus: int) -> int:
+    def add(self, num_cpus: int, **settings: Any) -> int:
         """Add a node; the pid of its raylet."""
-        node = repeat(lambda: self._cluster.add_node(num_cpus=num_cpus, object_store_memory=100 * 2**20))
+        settings |= {"num_cpus": num_cpus, "object_store_memory": 100 * 2**20}
+        node = repeat(lambda: self._cluster.add_node(**settings))
         (raylet,) = node.all_processes["raylet"]
         self._nodes[raylet.process.pid] = node
         return raylet.process.pid
@@ -203,6 +216,43 @@ def test_a_run_goes_on_with_fewer_generators_until_a_node_comes_back_and_stops_i
             "start another node, then `roll resume` the run"
         )
         assert "the run waits 3 s for one (ray.node_timeout_s)" in run.log()
+
+
+@pytest.mark.faults
+def test_generators_of_new_nodes_join_a_running_job_those_of_another_build_do_not_and_nothing_is_lost(
+    nodes: Nodes, file: Path
+) -> None:
+    shutil.copytree(ROOT / "roll", file.parent / "other/roll")
+    (file.parent / "other/roll/planted.py").open("a").write("# another release\n")
+    nodes.add(2)
+    settings = ("actor_infer={workers: 1, max_workers: 2}", "rollout.max_seq_len=48", "rollout.max_new_tokens=36")
+    with running(file, "elastic", *settings, f"ray.address={nodes.address}") as run:
+        wait_for(run, run.trained)
+        other = nodes.add(1, env_vars={"PYTHONPATH": str(file.parent / "other")})
+        wait_for(run, lambda: bool(run.events(GeneratorRefused)))
+        (refused,) = run.events(GeneratorRefused)
+        assert " has roll 0" in refused.reason and "the run has roll" not in refused.reason
+        nodes.kill(other)
+        spot = nodes.add(1)
+        wait_for(run, lambda: bool(run.events(GeneratorJoined)))
+        (joined,) = run.events(GeneratorJoined)
+        steps = steps_of(run)
+        wait_for(run, lambda: steps_of(run) > steps + 3)
+        nodes.drain(spot)
+        wait_for(run, lambda: bool(run.events(GeneratorLeft)))
+        assert run.events(GeneratorLeft)[0].reason == "its node is being drained"
+        steps = steps_of(run)
+        wait_for(run, lambda: steps_of(run) > steps + 3)
+        command = [sys.executable, "-m", "roll.cli", "generators", str(run.directory), "2"]
+        assert "2 generators are wanted" in subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+        nodes.add(1)
+        wait_for(run, lambda: len(run.events(GeneratorJoined)) == 2)
+        assert not run.events(GeneratorReplaced)
+        run.process.send_signal(signal.SIGINT)
+        assert finished(run)[0] in (0, 130)
+    verification = verify(run.directory)
+    assert not verification.violations, list(describe_violations(verification))
+    assert joined.digest in {event.digest for event in run.events(WeightsPublished)} and joined.seconds > 0
 
 
 FAILING = """\

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from roll.cluster.process import ProcessCluster, TimedOut
+from roll.cluster.replacement import FirstStart, Replacement
 from roll.errors import RewardFailed, WorkerDied
 from roll.types import Spec
 
@@ -281,20 +282,18 @@ class StopsAtItsFirstStart:
         return os.getpid()
 
 
-def test_a_worker_that_is_stopped_while_it_starts_is_killed_and_the_next_call_starts_another(tmp_path: Path) -> None:
+def test_a_worker_that_is_stopped_while_it_starts_is_killed_and_replaced(tmp_path: Path) -> None:
     spec = Spec(f"{__name__}:StopsAtItsFirstStart", {"folder": str(tmp_path)})
-    replaced: list[tuple[str, str]] = []
+    replaced: list[Replacement] = []
 
     async def use() -> None:
         cluster = ProcessCluster[StopsAtItsFirstStart](spec, 1, name="worker", start_timeout_s=20)
-        cluster.on_replaced = lambda worker, reason, seconds: replaced.append((worker, reason))
         try:
-            with pytest.raises(WorkerDied, match="worker 0: did not start within 20 s; its process was killed"):
-                await cluster.start()
+            await cluster.start(FirstStart(max_deaths=1, setting="some.key"))
             stopped = int((tmp_path / "pid").read_text())
             assert not Path(f"/proc/{stopped}").exists()
             pid = await cluster.at(0, StopsAtItsFirstStart.answer)
-            assert replaced == [], "there was none before it"
+            cluster.replaced.send_to(replaced.append)
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(WorkerDied):
                 await cluster.at(0, StopsAtItsFirstStart.answer)
@@ -303,5 +302,6 @@ def test_a_worker_that_is_stopped_while_it_starts_is_killed_and_the_next_call_st
             await cluster.stop()
 
     asyncio.run(use())
-    ((worker, reason),) = replaced
-    assert worker == "worker 0" and "was killed by SIGKILL" in reason
+    assert [each.worker for each in replaced] == ["worker 0", "worker 0"]
+    assert replaced[0].reason == "worker 0: did not start within 20 s; its process was killed"
+    assert "was killed by SIGKILL" in replaced[1].reason

@@ -178,8 +178,8 @@ class Process:
         return self.process.returncode, said.splitlines()
 
 
-def wait_for(run: Process, reached: Callable[[], bool], seconds: float = 300.0) -> None:
-    """Wait for a condition while the run goes on."""
+def wait_for(run: Process, reached: Callable[[], bool], seconds: float = 600.0) -> None:
+    """Wait for a condition while the run goes on. Workers of a run alone may take `ray.start_timeout_s` to start."""
     deadline = time.monotonic() + seconds
     while not reached():
         assert run.process.poll() is None, run.process.stderr and run.process.stderr.read()

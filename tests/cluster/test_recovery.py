@@ -1,6 +1,7 @@
 """Lost trainers and other models are replaced within a run on Ray, and the run ends with the same weights."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -86,10 +87,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def train(folder: Path, name: str, *changes: str) -> None:
+def train(folder: Path, name: str, *changes: str, overwrite: bool = False) -> None:
     loaded = load(folder / "run.yaml", [f"directory={folder}", f"name={name}", "steps=6", "executor=ray", *changes])
     preflight(loaded)
-    commands.train(loaded, overwrite=False)
+    commands.train(loaded, overwrite=overwrite)
 
 
 @contextmanager
@@ -249,16 +250,29 @@ def test_a_killed_critic_is_replaced(ray_address: str, folder: Path) -> None:
     assert weights(folder, "critic") == weights(folder, "ppo")
 
 
-def test_a_killed_reference_is_replaced(ray_address: str, folder: Path) -> None:
-    changes = ("deterministic=true", "algorithm={recipe: grpo, kl: {coefficient: 0.1}}", "reference.workers=2")
-    train(folder, "kl", *changes)
-    with killed("idle", log="reference/logs/reference-1.log"):
+@pytest.mark.parametrize(
+    ("role", "changes"),
+    [
+        ("reference", ("algorithm={recipe: grpo, kl: {coefficient: 0.1}}", "reference.workers=2")),
+        pytest.param("teacher", ("algorithm=opd", "teacher={path: whole/model, workers: 2}"), marks=pytest.mark.faults),
+        pytest.param("reward_model", ("reward_model={path: scorer, workers: 2}",), marks=pytest.mark.faults),
+    ],
+)
+def test_a_killed_model_that_is_not_trained_is_replaced(
+    whole: str, folder: Path, role: str, changes: tuple[str, ...]
+) -> None:
+    if role == "reward_model":
+        train(folder, "values", "algorithm=ppo", "checkpoint.every=6")
+        shutil.copytree(folder / "values/model", folder / "scorer")
+        shutil.copytree(folder / "values/checkpoints/step-6/critic", folder / "scorer", dirs_exist_ok=True)
+    train(folder, "quiet", "deterministic=true", *changes, overwrite=True)
+    with killed("idle", log=f"{role}/logs/{role}-1.log"):
         Path("pid-0").touch()
-        train(folder, "reference", *changes)
-    (event,) = events(folder, "reference", WorkerReplaced)
-    assert event.worker == "reference 1" and event.num_updates == 0
-    assert untimed(folder / "reference") == untimed(folder / "kl")
-    assert weights(folder, "reference") == weights(folder, "kl")
+        train(folder, role, "deterministic=true", *changes)
+    (event,) = events(folder, role, WorkerReplaced)
+    assert event.worker == f"{role} 1" and event.num_updates == 0
+    assert untimed(folder / role) == untimed(folder / "quiet")
+    assert weights(folder, role) == weights(folder, "quiet")
 
 
 @pytest.fixture(scope="module")

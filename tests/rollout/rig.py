@@ -27,6 +27,7 @@ from roll.pipelines.loop import Loop, LoopSchedule
 from roll.pipelines.ratio import build_ratio_recorder
 from roll.pipelines.reference_models import AuxiliaryModels
 from roll.rollout.buffer import Buffer
+from roll.rollout.early_stop import EarlyStop
 from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
@@ -88,6 +89,7 @@ class Setting:
     reuse: int = 1
     priority: Priority = "age"
     keep_steps: int | None = None
+    stop_quantile: float | None = None
     adapted: Rollout | None = None
     """Its `adapt` has the bounds of a controller, if there is one."""
 
@@ -148,6 +150,10 @@ class Rig:
             ),
             serving=Publishers({"": self.publisher}).serving,
         )
+        if setting.stop_quantile is not None:
+            self.scheduler.early_stop = EarlyStop(
+                quantile=setting.stop_quantile, group_size=GROUP_SIZE, due=lambda: self.buffer.due
+            )
         self.metrics: dict[int, Mapping[str, float]] = {}
         self.asked_to_stop = False
         checkpointer = self.checkpointer = Checkpointer(

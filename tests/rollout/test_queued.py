@@ -9,8 +9,8 @@ import pytest
 
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Generator
-from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled
-from roll.serving.router import Router, Timeouts
+from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled, Timeouts
+from roll.serving.router import Router
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.engines import GeneratorSpeed, SimGenerator
 from roll.sim.workload import Constant

@@ -121,6 +121,23 @@ def test_a_crash_between_two_uses_neither_loses_nor_adds_one(
     assert broken.violations > 0 and "was trained in step" in broken.examples[0]
 
 
+@pytest.mark.parametrize("redundant", [0, 1])
+def test_a_run_resumed_with_fewer_groups_per_step_keeps_as_many_as_fit(redundant: int, tmp_path: Path) -> None:
+    first = Rig(tmp_path, reusing(3, 2, checkpoint_every=4), Hashing(stop_at=5))
+    with closing(first), pytest.raises(RunStopped, match="died"):
+        asyncio.run(first.run())
+    smaller = reusing(3, 2, groups_per_step=3, num_slots=3, redundant_groups=redundant)
+    with closing(Rig(tmp_path, smaller)) as rig:
+        restored = asyncio.run(rig.resume())
+        kept = {group.ticket: group.uses for group in restored if group.uses}
+        assert sorted(kept.values()) == [1, 1, 2, 2], "a step of 3 groups has room for two of them"
+        batch = next(event.groups for event in rig.events(StepStarted) if len(event.groups) == 3)
+        assert {group: kept[group] for group in batch if group in kept} == {
+            group: number for group, number in kept.items() if number == 1
+        }, "those with the fewest uses"
+        assert max(map(len, uses(rig).values())) == 3
+
+
 def test_staleness_is_counted_once_per_use_and_tokens_once(tmp_path: Path) -> None:
     with closing(Rig(tmp_path, reusing(2, 1, steps=4))) as rig:
         rig.journal.record(RunStarted(config_digest=""))

@@ -264,7 +264,8 @@ def test_the_tolerance_depends_on_the_dtype(kind: str, read: float, served: floa
         generators = InlineCluster[Generator]([FakeGenerator(), Rounded(read, served)])
         await generators.each(Generator.pause)
         outputs = dict(enumerate(await generators.each(Probeable.probe, CANARY.ids, CANARY.num_new)))
-        return await CANARY.check(trainers, outputs, version=5, dtypes={kind})
+        scores = await CANARY.score(trainers, outputs.values())
+        return CANARY.check(outputs, scores, version=5, dtypes={kind})
 
     if fault is None:
         assert asyncio.run(check()) == pytest.approx(max(read, served), rel=1e-3)

@@ -13,8 +13,8 @@ from roll.cluster.inline import InlineCluster
 from roll.engines.base import Output, Request
 from roll.engines.fake import FakeGenerator
 from roll.errors import EngineFailed
-from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled, VersionRows
-from roll.serving.router import Router, Timeouts
+from roll.serving.dispatch import Concurrency, LoadBalancer, Sampled, Timeouts, VersionRows
+from roll.serving.router import Router
 from roll.types import Finish
 from tests.engines.models import request
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import hashlib
 import importlib
 import inspect
 import os
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import roll
 from roll.allocator import keep_freed_memory
 from roll.cluster.handle import build_worker
 from roll.cluster.ray.keeping import Lease
@@ -89,6 +91,10 @@ class WorkerActor:
         self._taken_up = usable = self._started and not self._failed and identity == self._identity
         return (os.getpid(), socket.gethostname(), _node_id()) if usable else None
 
+    async def build_name(self) -> str:
+        """The version of this process's library, which has to be the controller's where a worker joins a run."""
+        return build_name()
+
     async def prepare(self, setup: ProcessSetup, module: str) -> None:
         """Import the module of a worker that `build` may build later."""
         _set_environment(setup)
@@ -143,6 +149,14 @@ class WorkerActor:
             return pack(CallResult(False, error)).compact
         except TypeError:
             return pack(CallResult(False, RuntimeError(f"{self._name}: {type(error).__name__}: {error}"))).compact
+
+
+def build_name() -> str:
+    """The version of the library with a digest of its sources."""
+    digest, folder = hashlib.sha256(), Path(roll.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return f"{roll.__version__} ({digest.hexdigest()[:8]})"
 
 
 def _node_id() -> str:

@@ -21,10 +21,10 @@ from typing import Any
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks
+from roll.cluster.handle import Cluster, Method, P, R, W, gather_ranks, present_ranks
 from roll.cluster.pending import PendingCall
 from roll.cluster.process_state import is_stopped, logged_process, signal_named
-from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot
+from roll.cluster.ray.actor import STACKS, ProcessSetup, WorkerActor, WorkerSlot, build_name
 from roll.cluster.ray.config import RayConfig
 from roll.cluster.ray.connection import ray, store
 from roll.cluster.ray.death import describe_death
@@ -52,9 +52,14 @@ class RayCluster(Cluster[W]):
     ) -> None:
         assert size > 0, "a cluster has at least one worker"
         self.role, self.config, self.python = role, config, python
-        self._spec, self._size, self._nodes = worker, size, nodes
+        self._spec, self._size, self._nodes = worker, config.most.get(role, size), nodes
+        self.absent = set(range(size, self._size))
+        """Ranks without a worker, under which others join."""
+        self._library = build_name() if role in config.most else ""
+        """The controller's, before anybody changes its files; workers that join need the same one."""
         self._slots = list(config.slots.get(role) or (WorkerSlot(),) * size)
         nodes.slots |= {f"{role} {rank}": slot for rank, slot in enumerate(self._slots)}
+        self._slots += self._slots[:1] * len(self.absent)
         self._node_of = [slot.node for slot in self._slots]
         """Node of each worker; empty if it is not known yet."""
         self._actors: list[Any] = []
@@ -103,9 +108,13 @@ class RayCluster(Cluster[W]):
         identities, logs = zip(*((self._identity(rank), self.log(rank)) for rank in range(self.size)), strict=True)
         known = await take_up(living or {}, identities, logs, together=together)
         self.taken_up = {rank: worker.seconds for rank, worker in known.items()}
-        self._actors = [known[rank].actor if rank in known else self._actor(rank) for rank in range(self.size)]
+        self._actors = [
+            known[rank].actor if rank in known else None if rank in self.absent else self._actor(rank)
+            for rank in range(self.size)
+        ]
         self._processes = [(0, "")] * self.size
-        progress, began = StartProgress(f"processes of {self.role}", self.size), time.monotonic()
+        ranks, began = present_ranks(self), time.monotonic()
+        progress = StartProgress(f"processes of {self.role}", len(ranks))
 
         async def start(rank: int) -> None:
             if rank in known:
@@ -114,15 +123,21 @@ class RayCluster(Cluster[W]):
             self._processes[rank] = await self._build(rank)
             self.started[rank] = time.monotonic() - began
 
-        await asyncio.gather(*(progress.track(start(rank)) for rank in range(self.size)))
+        await asyncio.gather(*(progress.track(start(rank)) for rank in ranks))
 
     def _identity(self, rank: int) -> str:
-        return "" if self._kept is None else f"{self._kept.identity} {self.size} {self.python} {self._slots[rank]}"
+        """Of the worker that the controller starts under a rank; one that joined later is not taken up."""
+        return (
+            ""
+            if self._kept is None or rank in self.absent
+            else f"{self._kept.identity} {self.size} {self.python} {self._slots[rank]}"
+        )
 
     def renew(self) -> None:
         """Tell workers that outlive their controller that it is alive; may be called in any thread."""
         for actor in (*self._actors, *chain(*self._spares.values())) if self._kept is not None else ():
-            renew(actor)
+            if actor is not None:
+                renew(actor)
 
     async def replace(self, rank: int) -> None:
         """Start a new worker under the rank of a dead one; it appends to the same log.
@@ -133,6 +148,51 @@ class RayCluster(Cluster[W]):
         ray.kill(self._actors[rank])  # in case it still runs
         async with self._nodes.place(self._location(rank)) as slot:
             await self._start_again(rank, slot)
+
+    async def add(self, rank: int) -> None:
+        """Start a worker under an absent rank; raises `NoRoom`, or `WorkerDied` where its library is another one."""
+        name = f"{self.role} {rank}"
+        self._check_running(next(iter(present_ranks(self)), 0))
+        async with self._nodes.place_new(name, self._slots[rank]) as slot:
+            self._slots[rank], self._node_of[rank] = slot, slot.node
+            self._actors[rank] = self._actor(rank)
+            self.absent.discard(rank)
+            await self._check_build(rank)
+            self._processes[rank] = await self._build(rank)
+
+    async def remove(self, rank: int, *, refused: bool = False) -> None:
+        """End a worker and free its devices; no worker is added on the node of a `refused` one any more."""
+        if rank in self.absent:
+            return
+        self.absent.add(rank)
+        self.kill_worker(rank, "left the run")
+        if refused:
+            self._nodes.refused.add(self._node_of[rank])
+        self._nodes.slots.pop(f"{self.role} {rank}", None)
+        self._named_calls.pop(rank, None)
+        self._actors[rank], self._processes[rank], self._node_of[rank] = None, (0, ""), ""
+
+    async def draining(self) -> set[int]:
+        """Ranks of workers on nodes that are being drained."""
+        nodes = await self._nodes.draining()
+        return {rank for rank in present_ranks(self) if self._node_of[rank] in nodes}
+
+    def node(self, rank: int) -> str:
+        """The node of a worker, as `address:port`; empty if it has none."""
+        return self._nodes.describe(self._node_of[rank])
+
+    async def _check_build(self, rank: int) -> None:
+        try:
+            async with asyncio.timeout(self.config.start_timeout_s):
+                theirs = await self._actors[rank].build_name.remote()
+        except TimeoutError:
+            raise WorkerDied(f"{self.role} {rank}: did not start within {self.config.start_timeout_s:g} s") from None
+        except RayTaskError:  # an older release cannot even answer
+            theirs = "another release"
+        except RayError as error:
+            raise WorkerDied(f"{self.role} {rank}: {describe_death(error, 0, 'its start', self.log(rank))}") from None
+        if theirs != self._library:
+            raise WorkerDied(f"{self.role} {rank}: {self.node(rank)} has roll {theirs}, the run has {self._library}")
 
     async def restart(self, worker: Spec) -> None:
         """Start all workers again, built from `worker`, or none if one has no room."""
@@ -166,6 +226,8 @@ class RayCluster(Cluster[W]):
 
     async def leave(self, nodes: set[str]) -> None:
         """Kill the workers on nodes that are being drained and for which another node has room."""
+        if self.role in self.config.most:
+            return  # they leave with their requests
         for rank, node in enumerate(self._node_of):
             if node in nodes and await self._nodes.plan_move(self._location(rank)):
                 self.kill_worker(rank, "is on a node that is being drained")
@@ -200,14 +262,14 @@ class RayCluster(Cluster[W]):
     def stopped(self, rank: int) -> bool:
         """Whether a signal or a debugger has stopped a worker's process; False for one on another machine."""
         pid, host = self._process(rank)
-        return host == socket.gethostname() and is_stopped(pid)
+        return rank not in self.absent and host == socket.gethostname() and is_stopped(pid)
 
     def kill(self) -> None:
         """End every worker at once."""
         actors, self._actors = [*self._actors, *chain(*self._spares.values())], []
         self._spares.clear()
         if ray.is_initialized():
-            for actor in actors:
+            for actor in filter(None, actors):
                 ray.kill(actor)
 
     def fail(self, reason: str) -> None:
@@ -218,7 +280,7 @@ class RayCluster(Cluster[W]):
 
     async def each(self, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> list[R]:
         arguments = await store(pack((args, kwargs)))
-        return await gather_ranks(self._call(rank, method, arguments) for rank in range(self.size))
+        return await gather_ranks(self._call(rank, method, arguments) for rank in present_ranks(self))
 
     async def at(self, rank: int, method: Method[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._call(rank, method, await store(pack((args, kwargs))))
@@ -243,6 +305,8 @@ class RayCluster(Cluster[W]):
     def _check_running(self, rank: int) -> None:
         if not self._actors:
             raise WorkerDied(f"{self.role} {rank}: is not running; start the cluster first")
+        if self._actors[rank] is None:
+            raise WorkerDied(f"{self.role} {rank}: has left the run")
         if self._failure is not None:
             raise ClusterLost(self._failure)
 

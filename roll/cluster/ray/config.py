@@ -30,6 +30,8 @@ class RayConfig:
     """Seconds between two checks that Ray is still reachable."""
     slots: Mapping[str, Sequence[WorkerSlot]] = field(default_factory=dict[str, Sequence[WorkerSlot]])
     """Slot of each rank, by role; Ray places the workers of other roles."""
+    most: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Most workers of each role whose workers join and leave while it runs."""
     scratch: Path | None = None
     """Prefix of files that workers share at run time. Deleted at the end, unless it is the directory itself, which has
     the logs, and a worker died."""

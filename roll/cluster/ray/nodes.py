@@ -70,6 +70,9 @@ class Nodes:
         """Workers that start on each node and may not have its CPU yet."""
         self._failures: Counter[tuple[str, str]] = Counter()
         """By worker and node."""
+        self.refused: set[str] = set()
+        """Nodes on which no worker is added: one that started there could not join."""
+        self._choosing = asyncio.Lock()
         self._addresses: dict[str, str] = {}
         """Address of each node seen so far, by id."""
 
@@ -110,6 +113,25 @@ class Nodes:
             before, after = (self._addresses.get(node, node) for node in (location.node, slot.node))
             self.on_move(Move(worker=location.worker, before=before, after=after, reason=reason))
 
+    @asynccontextmanager
+    async def place_new(self, worker: str, like: WorkerSlot) -> AsyncGenerator[WorkerSlot]:
+        """The slot of a worker that joins, with as many devices as `like`; raises `NoRoom` if no node has room."""
+        async with self._choosing:  # the next one has to see that this slot is taken
+            nodes = [node for node in await self._list() or () if node.id not in self.refused]
+            slot = await self._choose(WorkerLocation(worker=worker, slot=like, node=""), nodes)
+            if slot is None:
+                raise NoRoom(f"{worker}: no node has {_describe_room(like)}")
+            self.slots[worker] = slot
+        self._starting[slot.node] += 1
+        try:
+            yield slot
+        finally:
+            self._starting[slot.node] -= 1
+
+    def describe(self, node: str) -> str:
+        """A node as `address:port`, by Ray's id."""
+        return self._addresses.get(node, node)
+
     async def _place(self, location: WorkerLocation, *, failed: bool) -> tuple[WorkerSlot, str]:
         """The slot of a replacement, and why it is on another node; empty if it is not."""
         node, nodes = location.node, await self._list()
@@ -131,15 +153,16 @@ class Nodes:
             return slot, reason
         if not lost:
             return location.slot, ""
-        num = len(location.slot.visible or ())
-        needed = f"{num} free devices and a free CPU" if num else "a free CPU"
-        raise NoRoom(
-            f"{location.worker}: its node {self._addresses.get(node, node)} {lost}, and no other node has {needed}"
-        )
+        needed = _describe_room(location.slot)
+        raise NoRoom(f"{location.worker}: its node {self.describe(node)} {lost}, and no other node has {needed}")
 
     async def _choose(self, location: WorkerLocation, nodes: Sequence[NodeState]) -> WorkerSlot | None:
         """A slot on another usable node with room; None if there is none."""
-        if (shared := self._moved.get(location.slot)) and not await self._unusable(shared.node, nodes):
+        if (
+            location.node
+            and (shared := self._moved.get(location.slot))
+            and not await self._unusable(shared.node, nodes)
+        ):
             return shared
         others = [node for node in nodes if node.id != location.node and not node.draining]
         planned = Counter(slot.node for slot in self._planned.values())
@@ -155,7 +178,7 @@ class Nodes:
         if not location.slot.visible:
             return replace(location.slot, node=node.id)
         slots = [*self.slots.values(), *self._planned.values()]
-        used = {device for slot in slots if slot.node == node.id for device in slot.visible or ()}
+        used = {device for slot in slots if slot.node in ("", node.id) for device in slot.visible or ()}
         free = [device for device in range(node.num_gpus) if device not in used]
         num = len(location.slot.visible)
         return WorkerSlot(node=node.id, visible=tuple(free[:num])) if len(free) >= num else None
@@ -173,6 +196,11 @@ class Nodes:
         nodes = await asyncio.to_thread(_list_nodes)
         self._addresses |= {node.id: node.address for node in nodes}
         return nodes
+
+
+def _describe_room(slot: WorkerSlot) -> str:
+    num = len(slot.visible or ())
+    return f"{num} free devices and a free CPU" if num else "a free CPU"
 
 
 def _list_nodes() -> list[NodeState]:

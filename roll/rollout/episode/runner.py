@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple, Protocol
@@ -19,7 +19,7 @@ from roll.data.tools import Tool
 from roll.engines.base import Output, Request
 from roll.engines.native.sampling import NoiseKeys
 from roll.envs.base import Env, StepResult
-from roll.errors import ConfigError, EngineFailed, EnvFailed, RolloutError, blame
+from roll.errors import AttemptStopped, ConfigError, EngineFailed, EnvFailed, RolloutError, blame
 from roll.rollout.episode.conversation import AgentConversations, SegmentBreaks
 from roll.rollout.episode.turns import CutShort, take_turns
 from roll.serving.counts import WaitCounter
@@ -27,7 +27,11 @@ from roll.serving.dispatch import OnOutput, Sampled
 from roll.serving.router import Router
 from roll.types import Finish, Message, Sampling, Status, Task, Trajectory, record
 
-_STATUS_OF: dict[type[RolloutError], Status] = {EnvFailed: Status.ENV_FAILED, EngineFailed: Status.ENGINE_FAILED}
+_STATUS_OF: dict[type[RolloutError], Status] = {
+    EnvFailed: Status.ENV_FAILED,
+    EngineFailed: Status.ENGINE_FAILED,
+    AttemptStopped: Status.ABORTED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,9 @@ class Attempt:
     saved_turns: tuple[SavedTurn, ...] = ()
     """Turns sampled before a restart; they are replayed without sampling while their contexts recur."""
     recorder: ProgressRecorder | None = None
+    stop_reason: Callable[[int], str] | None = None
+    """Returns why the attempt is stopped after a number of sampled tokens, or an empty string; None: it is never
+    stopped. Attempts of agent programs run to their end."""
 
 
 class SavedProgress:
@@ -187,6 +194,7 @@ class _PolicyResponder:
         "_responded_s",
         "_runner",
         "_sampled",
+        "_stopped",
         "_text",
         "_where",
         "conversations",
@@ -200,6 +208,7 @@ class _PolicyResponder:
         )
         self._text, self._sampled = "", _NOTHING_SAMPLED
         self._began_s = self._responded_s = 0.0
+        self._stopped = ""
 
     @property
     def finish(self) -> Finish:
@@ -216,15 +225,37 @@ class _PolicyResponder:
         if room <= 0:
             raise CutShort("the context is full")
         self._began_s = time.perf_counter()
+        so_far = self._progress.so_far(turn, point.checksum)
         self._sampled = await router.sample(
             _request(attempt, turn, point.context, limits, room),
             order=attempt.order,
-            so_far=self._progress.so_far(turn, point.checksum),
-            on_output=self._progress.on_output(turn, point.checksum),
+            so_far=so_far,
+            on_output=self._on_output(turn, point.checksum, 0 if so_far is None else len(so_far.ids)),
         )
         self._responded_s = time.perf_counter()
         self._text = self._runner.template.decode(self._sampled.ids)
+        if self._stopped:
+            self.observe(turn, StepResult(done=True))
+            raise AttemptStopped(self._stopped)
         return self._text
+
+    def _on_output(self, turn: int, checksum: int, num_saved: int) -> OnOutput | None:
+        """Callback that records the parts of a response, and ends it where the attempt is stopped."""
+        record_output, stop_reason = self._progress.on_output(turn, checksum), self._attempt.stop_reason
+        if stop_reason is None:
+            return record_output
+        num_tokens = self.conversations.num_sampled + num_saved
+
+        def on_output(output: Output) -> int | None:
+            nonlocal num_tokens
+            if record_output is not None:
+                record_output(output)
+            num_tokens += len(output.ids)
+            if output.finish in (None, Finish.ABORT):
+                self._stopped = stop_reason(num_tokens)
+            return len(output.ids) if self._stopped else None
+
+        return on_output
 
     def observe(self, turn: int, result: StepResult) -> None:
         spent_s = self._responded_s - self._began_s, time.perf_counter() - self._responded_s

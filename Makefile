@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 # Without cached bytecode every process of a run or a test compiles roll again, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang setup-trainers test-trainers test-trainers-sweeps check docs site pictures notebook bench clean
+.PHONY: setup demo programs test test-sweeps test-all test-faults test-chaos setup-engines test-engines setup-sglang test-sglang setup-trainers test-trainers test-trainers-sweeps check docs site pictures watch-pictures notebook bench clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -52,14 +52,14 @@ CACHE := .pytest_cache
 
 # One representative of every kind of test. The sweeps (oracles, hostile inputs, whole trainings) are in test-sweeps.
 test: $(VENV)/.dev programs
-	$(PYTEST) -m "not sweep and not chaos and not faults"
+	$(PYTEST) -m "not sweep and not chaos and not faults" --durations=20 $(call again,$(BIN),$(CACHE))
 
 test-sweeps: $(VENV)/.dev programs
 	$(PYTEST) -m sweep
 
 # One run: warm starts, Ray clusters and process groups that several tests use are made once.
 test-all: $(VENV)/.dev programs
-	$(PYTEST) -m "not chaos and not faults" $(call again,$(BIN),$(CACHE))
+	$(PYTEST) -m "not chaos and not faults" --durations=30 $(call again,$(BIN),$(CACHE))
 
 # The longer ones of the runs that lose processes, nodes or Ray itself.
 test-faults: $(VENV)/.dev
@@ -149,6 +149,10 @@ site: $(VENV)/.dev
 # Pictures of the page docs/concepts.md, from a run of half a minute.
 pictures: $(VENV)/.dev
 	$(BIN)/python -m docs.pictures
+
+# Pictures of the page docs/watch.md, in Chromium, from two runs of a few minutes.
+watch-pictures: $(VENV)/.dev programs
+	$(BIN)/python -m docs.watch_pictures
 
 # The outputs of docs/notebook.ipynb.
 notebook: $(VENV)/.dev

@@ -60,12 +60,15 @@ class BigModelWorker(RankWorker):
 
     _baseline = 0
 
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self._libc = ctypes.CDLL(None)
+        self._libc.mallopt(_M_MMAP_THRESHOLD, 2**20)  # otherwise glibc keeps freed tensors for later ones
+
     async def rest(self) -> None:
-        """Return freed memory to the system, also from here on; later measurements begin from what is left."""
+        """Return freed memory to the system; later measurements begin from what is left."""
         gc.collect()
-        library = ctypes.CDLL(None)
-        library.mallopt(_M_MMAP_THRESHOLD, 2**20)  # otherwise glibc keeps freed tensors for later ones
-        library.malloc_trim(0)
+        self._libc.malloc_trim(0)
         self._baseline = _status("VmRSS")
 
     async def load(self, case: BigModel) -> Measured:

@@ -8,6 +8,7 @@ from typing import Any
 from roll import registry
 from roll.algorithms.recipe import Objective
 from roll.conformance import laws
+from roll.conformance.preferences import check_preference_loss
 from roll.types import Spec
 
 LOSSES = (
@@ -76,6 +77,14 @@ SHAPINGS = (
     Spec("format"),
     Spec("format", {"penalty": 0.25}),
 )
+PREFERENCE_LOSSES = (
+    *map(Spec, registry.PREFERENCE_LOSSES.targets),
+    *(Spec(name, {"beta": 0.7, "per_token": True}) for name in ("dpo", "cdpo", "ipo", "apo_zero", "apo_down")),
+    Spec("cdpo", {"noise": 0.3, "beta": 2.0}),
+    Spec("orpo", {"beta": 1.5}),
+    Spec("simpo", {"beta": 5.0, "margin": 0.2}),
+    Spec("kto", {"beta": 0.6, "desirable_weight": 1.3, "undesirable_weight": 0.4}),
+)
 _KINDS: tuple[tuple[str, tuple[Spec, ...], Callable[..., list[str]]], ...] = (
     ("loss", LOSSES, laws.check_loss),
     ("correction", CORRECTIONS, laws.check_correction),
@@ -92,6 +101,8 @@ def check_all(**options: Any) -> Iterator[tuple[str, list[str]]]:
         for call in calls:
             extra = {} if kind == "estimator" else options  # estimators take no batches
             yield f"{kind} {describe(call)}", check(call.name, **call.kwargs, **extra)
+    for call in PREFERENCE_LOSSES:
+        yield f"preference loss {describe(call)}", check_preference_loss(call.name, **call.kwargs)
     for objective in OBJECTIVES:
         yield describe_objective(objective), laws.check_objective(objective, **options)
 

@@ -39,6 +39,12 @@ CATALOGUE = {
         goal="at most 1.25 times",
         needs_gpu=True,
     ),
+    "gpu_fp8": Benchmark(
+        run="benchmarks.gpu_fp8:run",
+        about="seconds per update with products in fp8 on one GPU, against 16 bits, for two shapes",
+        goal="faster for 1.5 billion parameters; cosine of gradients above 0.99",
+        needs_gpu=True,
+    ),
     "models": Benchmark(
         run="benchmarks.models:run",
         about="families of models that pass: logits, gradients, training, files and generation as in `transformers`",
@@ -62,6 +68,11 @@ CATALOGUE = {
     "learn_frozen_lake": Benchmark(
         run="benchmarks.learn_frozen_lake:run",
         about="gain in success on 300 unseen FrozenLake maps, for two seeds and a control with permuted rewards",
+        goal="at least 0.2 for each seed; control below 0.05",
+    ),
+    "learn_preferences": Benchmark(
+        run="benchmarks.learn_preferences:run",
+        about="held-out accuracy on sums gained by `roll dpo`, for two seeds and a control with randomly swapped pairs",
         goal="at least 0.2 for each seed; control below 0.05",
     ),
     "learn_sokoban": Benchmark(
@@ -209,6 +220,11 @@ CATALOGUE = {
         about="steps per virtual hour with `rollout.adapt` while lengths triple, against the best fixed ratio",
         goal="at least 0.95 times",
     ),
+    "paper": Benchmark(
+        run="benchmarks.papers.command:run",
+        about="claims of the ROLL Flash paper that its experiments show here; `roll bench paper` lists the experiments",
+        goal="none: what is not shown, and why, is in `docs/papers.md`",
+    ),
     "scaling": Benchmark(
         run="benchmarks.scaling:run",
         about="seconds to simulate one hour of 64 generators; the number of generators that one controller can serve",
@@ -277,6 +293,12 @@ CATALOGUE = {
         run="benchmarks.gpu_results:asynchronous",
         about="steps per minute of the same run with `max_staleness: 1`, against the synchronous run",
         goal="at least 1.3 times, accuracy within 0.01",
+        needs_gpu=True,
+    ),
+    "gpu_tail": Benchmark(
+        run="benchmarks.gpu_results:tail",
+        about="trained tokens per second of the run on GSM8K where no step waits for its longest responses",
+        goal="none: shows what partial responses and redundant groups give, with held-out accuracy",
         needs_gpu=True,
     ),
     "gpu_code": Benchmark(

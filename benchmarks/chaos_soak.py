@@ -1,7 +1,12 @@
-"""One run in which processes of every kind fail at random times; a fault may come before the recovery from the last."""
+"""One run in which processes of every kind fail at random times; a fault may come before the recovery from the last.
+
+`ROLL_SOAK_FAULTS` is the number of faults, and `ROLL_SOAK_SETTINGS` has overrides of the run's file, as in a shell.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -29,8 +34,10 @@ SETTINGS = (
 
 def run() -> Result:
     """The number of violations."""
+    num_faults = int(os.environ.get("ROLL_SOAK_FAULTS", str(NUM_FAULTS)))
+    more = tuple(shlex.split(os.environ.get("ROLL_SOAK_SETTINGS", "")))
     with tempfile.TemporaryDirectory() as folder:
-        report, violations = soak(Path(folder) / "soak", KINDS, SETTINGS, NUM_FAULTS)
+        report, violations = soak(Path(folder) / "soak", KINDS, (*SETTINGS, *more), num_faults)
     observed = chaos.observe("async", "soak", report, violations)
     chaos.save({"async soak": observed}, FILE)
     return Result(
@@ -41,6 +48,7 @@ def run() -> Result:
         bound=1.0,
         details={
             "faults": len(report.faults),
+            "settings": more,
             "violations": violations[:20],
             "steps": observed.steps,
             "seconds": observed.seconds,

@@ -2,7 +2,8 @@
 
 Two workloads with random weights: the shape of Qwen3-0.6B with 256 responses of 512 tokens, and a model of 1.5 billion
 parameters with 512 responses of log-normal lengths (median 250, at most 512). Each engine runs in its own process,
-three times after a warm-up; the best counts.
+three times after a warm-up; the best counts. `python -m benchmarks.gpu_generate vllm-fp8 small` measures vLLM with
+weights in eight bits alone.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from roll.engines.native.model_spec import ModelSpec
 from roll.engines.native.paged_generator import PagedGenerator
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.types import Sampling
-from roll.weights.channel import Shared
+from roll.weights.channel import Channel, Mailbox, Shared
 from roll.weights.huggingface import write_model
+from roll.weights.quantization import send_quantised
 
 SHARE, TOKENS_PER_S = 0.55, 60_000
 """Goals: share of the byte bound for the first workload, tokens per second for the second."""
@@ -130,6 +132,9 @@ def _measure_apart(engine: str, workload: str) -> float:
 async def measure(engine: Generator, workload: Workload) -> list[float]:
     """Tokens per second of each repetition after the first."""
     await engine.start()
+    if isinstance(engine, VllmGenerator) and engine.settings.quantization is not None:
+        await engine.pause()
+        await engine.receive(0)
     await engine.resume(0)
     rates: list[float] = []
     for _ in range(REPEATS + 1):
@@ -148,7 +153,7 @@ async def measure(engine: Generator, workload: Workload) -> list[float]:
 
 
 def build(engine: str, workload: Workload, folder: Path) -> Any:
-    """The engine with random weights."""
+    """The engine `native`, `vllm`, `vllm-fp8` or `vllm-int8` with random weights."""
     config = qwen3(**workload.changes)
     most = workload.prompt + max(workload.lengths)
     numbers: dict[str, Any] = {
@@ -167,13 +172,24 @@ def build(engine: str, workload: Workload, folder: Path) -> Any:
             **numbers, progress_interval=64, kv_cache_gib=None, device=torch.device("cuda"), dtype=torch.bfloat16
         )
         return PagedGenerator(decoder, settings, Shared())
-    write_model(folder, config, {name: each.bfloat16().cpu() for name, each in decoder.named_tensors()})
+    tensors = {name: each.bfloat16().cpu() for name, each in decoder.named_tensors()}
+    write_model(folder, config, tensors)
     del decoder
     torch.cuda.empty_cache()
-    settings = VllmSettings(
-        **numbers, progress_interval=64, stream_interval=16, kv_cache_gib=30, dtype="bfloat16", per_request_seed=False
-    )
-    return VllmGenerator(ModelSpec(model=Model(path=str(folder))), settings, Shared())
+    backend, _, quantization = engine.partition("-")
+    if backend != "vllm" or quantization not in ("", "fp8", "int8"):
+        raise SystemExit(f"engine: unknown (got {engine!r}); choose native, vllm, vllm-fp8 or vllm-int8")
+    numbers |= {
+        "progress_interval": 64,
+        "stream_interval": 16,
+        "kv_cache_gib": 30,
+        "quantization": quantization or None,
+    }
+    settings = VllmSettings(**numbers, dtype="bfloat16", per_request_seed=False)
+    channel: Channel = Mailbox() if quantization else Shared()
+    if settings.quantization is not None:
+        send_quantised(channel, tensors.items(), settings.quantization, version=0)
+    return VllmGenerator(ModelSpec(model=Model(path=str(folder))), settings, channel)
 
 
 def main(engine: str, name: str) -> None:

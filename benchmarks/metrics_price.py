@@ -88,10 +88,12 @@ def run() -> Result:
             "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
             "reader_cpu_s_per_s": round(reader_cpu(windows), 4),
+            "server_cpu_s_per_s": round(reader_cpu(windows, server=True), 4),
             "own_core_with_s": round(own_core[0], 4),
             "own_core_without_s": round(own_core[1], 4),
             "own_core_ratio": round(own_core[0] / own_core[1], 4),
             "own_core_reader_cpu_s_per_s": round(reader_cpu(apart), 4),
+            "own_core_server_cpu_s_per_s": round(reader_cpu(apart, server=True), 4),
             "with_s": [round(each.mean_s, 4) for each in observed],
             "without_s": [round(each.mean_s, 4) for each in windows if not each.observed],
         },
@@ -107,8 +109,10 @@ class Window:
         self.scrapes_s: list[float] = []
         self.steps_s: list[float] = []
         """Seconds of each step within the window."""
+        self.server_cpu_s = 0.0
+        """CPU seconds of `roll watch`."""
         self.reader_cpu_s = 0.0
-        """CPU seconds of `roll watch` and the browser."""
+        """CPU seconds of `roll watch`, the browser and the fetches."""
 
     @property
     def mean_s(self) -> float:
@@ -121,10 +125,11 @@ def seconds_per_step(windows: list[Window], *, observed: bool) -> float:
     return statistics.mean(seconds for each in windows if each.observed == observed for seconds in each.steps_s)
 
 
-def reader_cpu(windows: list[Window]) -> float:
-    """CPU seconds per second of `roll watch`, the browser and the fetches, while the run is observed."""
+def reader_cpu(windows: list[Window], *, server: bool = False) -> float:
+    """CPU seconds per second of `roll watch`, the browser and the fetches, or of `roll watch`, while they observe."""
     observed = [window for window in windows if window.observed]
-    return sum(each.reader_cpu_s for each in observed) / sum(each.ended - each.began for each in observed)
+    spent_s = sum(each.server_cpu_s if server else each.reader_cpu_s for each in observed)
+    return spent_s / sum(each.ended - each.began for each in observed)
 
 
 def measure(folder: Path, *, rounds: int, window_s: float, page: bool, shared: bool) -> list[Window]:
@@ -137,16 +142,15 @@ def measure(folder: Path, *, rounds: int, window_s: float, page: bool, shared: b
         first, *_, last = sorted(stack.enter_context(_restored_cores()))
         os.sched_setaffinity(0, {first, last} if shared else {last})
         url, trained = stack.enter_context(_training(folder, {first, last} if shared else {first}))
-        show: Callable[[bool], None] = (
-            stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: None
-        )
+        show: Callable[[bool], int] = stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: 0
         for _ in range(rounds):
             for observed in _PATTERN:
-                show(observed)
+                server = show(observed)
                 window = Window(observed=observed)
-                before = _cpu_s(os.getpid()) - _cpu_s(trained)
+                before, server_before = _cpu_s(os.getpid()) - _cpu_s(trained), _cpu_s(server)
                 _fill(window, url, window_s)
                 window.reader_cpu_s = _cpu_s(os.getpid()) - _cpu_s(trained) - before
+                window.server_cpu_s = _cpu_s(server) - server_before
                 windows.append(window)
     times = [entry.time for entry in read_events(folder / "runs" / "scraped", WeightsPublished)]
     for window in windows:
@@ -187,19 +191,20 @@ def _fill(window: Window, url: str, window_s: float) -> None:
 
 
 @contextmanager
-def _page(directory: Path) -> Iterator[Callable[[bool], None]]:
-    """A function that opens and closes the page of a run; while it is closed, its server is stopped."""
+def _page(directory: Path) -> Iterator[Callable[[bool], int]]:
+    """A function that opens and closes the page of a run and returns the pid of its server, stopped while closed."""
     command = [sys.executable, "-m", "roll", "watch", str(directory), "--no-open"]
     with open_tab() as tab, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         link = server.stdout.readline().strip()
         tab.goto(link)
 
-        def show(on: bool) -> None:
+        def show(on: bool) -> int:
             tab.goto("about:blank")
             server.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
             if on:
                 tab.goto(f"{link.partition('?')[0]}#/run/{directory.name}/overview")
+            return server.pid
 
         try:
             yield show

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import pickle
 import shutil
@@ -47,6 +48,11 @@ class RankWorker:
 
     async def drop(self, name: str) -> None:
         del self.engines[name]
+        gc.collect()  # of cycles with process groups, each of which has threads
+
+    async def num_threads(self) -> int:
+        """Threads of the process, also those that Python does not know."""
+        return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _serve(worker: RankWorker, wire: Connection) -> None:

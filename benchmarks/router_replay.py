@@ -61,7 +61,7 @@ def measure(name: str, **changes: Any) -> dict[str, float]:
 
 
 def _gap(batch: Batch, logprobs: torch.Tensor) -> torch.Tensor:
-    return (logprobs - batch.sampler_logprobs).abs()[batch.trained]
+    return (logprobs.cpu() - batch.sampler_logprobs).abs()[batch.trained]
 
 
 def _trainer(model_spec: ModelSpec) -> NativeTrainer:
@@ -70,7 +70,7 @@ def _trainer(model_spec: ModelSpec) -> NativeTrainer:
         total_steps=1,
         tokens_per_microbatch=4096,
         sampling=Sampling(),
-        device=torch.device("cpu"),
+        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
         precision=Precision(dtype=torch.bfloat16),
     )
     return NativeTrainer(build(model_spec), settings, Mailbox())

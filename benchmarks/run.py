@@ -8,14 +8,23 @@ import typer
 
 from benchmarks import page
 from benchmarks.catalogue import BENCHMARKS, CATALOGUE
+from benchmarks.papers import command
+from roll.errors import ConfigError
 
-ALL = "all"
+ALL, PAPER = "all", "paper"
 PAGE = Path("docs/benchmarks.md")
 
 
-def main(name: str | None) -> None:
-    """Run the benchmark `name` and print one JSON object as the last line; None lists all, "all" runs all."""
-    if name is None:
+def main(name: str | None, experiment: str | None = None) -> None:
+    """Run the benchmark `name` and print one JSON object as the last line; None lists all, "all" runs all.
+
+    "paper" runs one `experiment` of the papers, or lists them.
+    """
+    if name == PAPER:
+        command.main(experiment)
+    elif experiment is not None:
+        raise ConfigError(f"roll bench: only {PAPER} has experiments (got {name} {experiment}); leave out {experiment}")
+    elif name is None:
         _list()
     elif name == ALL:
         _run_all(PAGE)

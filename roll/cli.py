@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 import roll
 from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
 from roll.commands.chaos.command import chaos
 from roll.commands.compare import compare
+from roll.commands.generators import generators
 from roll.commands.listing import names
 from roll.commands.options import (
     HANG_TIMEOUT_S,
@@ -30,6 +30,7 @@ from roll.commands.options import (
     Overwrite,
     Restarts,
     Resume,
+    RunCommand,
     Source,
     Supervise,
 )
@@ -54,33 +55,6 @@ app = typer.Typer(
 imports = typer.Typer(help="Convert a configuration of another project into a run file.", no_args_is_help=True)
 app.add_typer(imports, name="import")
 app.add_typer(audits, name="audit")
-
-
-class _RunCommand(TyperCommand):
-    """A command with overrides; its error about an unknown option says how to write a key of the file."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption":  # its module depends on the version of typer
-                _add_override(error, words)
-            raise
-
-
-def _add_override(error: Any, arguments: list[str]) -> None:
-    """Add to an error about the option `--steps` that `steps=5` is the way to write it, if there is such a key."""
-    from roll.config.knobs import knobs
-
-    name = error.option_name.lstrip("-").replace("-", "_")
-    keys = [knob.key for knob in knobs() if f".{knob.key}".endswith(f".{name}") and ".N." not in knob.key]
-    if name not in keys and len(keys) != 1:
-        return
-    values = " ".join(arguments).partition(error.option_name)[2].replace("=", " ").split()
-    value = values[0] if values and not values[0].startswith("--") else "..."
-    error.message += f"; write {name if name in keys else keys[0]}={value}"
-    error.possibilities = None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -112,7 +86,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-@app.command(cls=_RunCommand)
+@app.command(cls=RunCommand)
 def train(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
@@ -146,7 +120,7 @@ def train(  # noqa: PLR0913 - one parameter per option
         _run(lambda: commands.train(loaded, **options, supervised=supervised).finished)
 
 
-@app.command(cls=_RunCommand)
+@app.command(cls=RunCommand)
 def resume(
     directory: Directory,
     overrides: Overrides = None,
@@ -157,6 +131,11 @@ def resume(
 ) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     supervised = None
+    if directory.resolve().name.endswith("-dpo"):
+        from roll.commands import dpo as preferences
+
+        if preferences.is_dpo(directory):
+            return _run(lambda: preferences.resume(directory, overrides or [], plain=not (source or supervise)))
     if supervise:
         from roll.commands.supervise import supervise_existing
 
@@ -167,7 +146,7 @@ def resume(
         _run(lambda: commands.resume(directory, overrides or [], source=source, supervised=supervised).finished)
 
 
-@app.command(cls=_RunCommand)
+@app.command(cls=RunCommand)
 def check(
     path: File,
     overrides: Overrides = None,
@@ -193,7 +172,7 @@ def check(
     typer.echo("\n".join(lines).rstrip())
 
 
-@app.command("explain", cls=_RunCommand)
+@app.command("explain", cls=RunCommand)
 def describe(
     path: File,
     overrides: Overrides = None,
@@ -210,7 +189,7 @@ def describe(
     typer.echo(msgspec.json.encode(explanation).decode() if as_json else format_explanation(explanation))
 
 
-@app.command("eval", cls=_RunCommand)
+@app.command("eval", cls=RunCommand)
 def evaluate(
     path: File,
     overrides: Overrides = None,
@@ -223,7 +202,7 @@ def evaluate(
     run_evaluation(loaded, output=output)
 
 
-@app.command(cls=_RunCommand)
+@app.command(cls=RunCommand)
 def rollout(
     path: File,
     overrides: Overrides = None,
@@ -241,13 +220,24 @@ def rollout(
     attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output)
 
 
-@app.command(cls=_RunCommand)
+@app.command(cls=RunCommand)
 def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Fine-tune a model on the answers of its tasks (warm start)."""
     loaded = _load_checked(path, overrides)
     from roll.commands.sft import sft as run_sft
 
     _run(lambda: run_sft(loaded, overwrite=overwrite))
+
+
+@app.command(cls=RunCommand)
+def dpo(path: File, overrides: Overrides = None, overwrite: Overwrite = False, resume: Resume = False) -> None:
+    """Train a model on preferences: pairs of responses, or single ones with a label."""
+    if overwrite and resume:
+        raise ConfigError("roll dpo: --overwrite deletes the run that --resume continues; leave one of them out")
+    loaded = _load_checked(path, overrides)
+    from roll.commands.dpo import dpo as run_dpo
+
+    _run(lambda: run_dpo(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()))
 
 
 @app.command()
@@ -303,12 +293,12 @@ def play(
     playing.play(env, options or [], seed=seed, keyboard=sys.stdin, echo=typer.echo)
 
 
-for _command in (samples, timeline, compare, report, verify, watch):
+for _command in (samples, timeline, compare, report, verify, watch, generators):
     app.command()(_command)
-app.command(cls=_RunCommand)(chaos)
-app.command(cls=_RunCommand)(plan)
+app.command(cls=RunCommand)(chaos)
+app.command(cls=RunCommand)(plan)
 app.command("list")(names)
-audits.command(cls=_RunCommand)(rewards)
+audits.command(cls=RunCommand)(rewards)
 
 
 @app.command()
@@ -354,9 +344,8 @@ def import_roll(
 
 @app.command()
 def bench(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Name of the benchmark (default: list all).")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Benchmark (default: list all).")] = None,
+    experiment: Annotated[str | None, typer.Argument(help="For `paper`: its experiment (default: list all).")] = None,
 ) -> None:
     """Run a benchmark; the last line of its output is one JSON object."""
     root = Path(__file__).parents[1]
@@ -366,7 +355,7 @@ def bench(
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))  # for children
     from benchmarks import run
 
-    run.main(name)
+    run.main(name, experiment)
 
 
 def _load_checked(path: Path, overrides: list[str] | None, *, files: bool = True) -> LoadedRun:

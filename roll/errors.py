@@ -84,6 +84,10 @@ class EngineFailed(RolloutError):
     """The inference engine refused or lost the request."""
 
 
+class AttemptStopped(RolloutError):
+    """The run stopped the attempt before its end, and samples another one."""
+
+
 class RunStopped(RollError):
     """The run cannot continue. Nothing on disk is lost; the message has the reason and how to continue."""
 

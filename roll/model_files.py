@@ -44,6 +44,11 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
         )
     if isinstance(infer, VllmInfer) and infer.router_replay and not _has_experts(Path(run.model.path or "")):
         yield "actor_infer.router_replay", "the model has no experts; leave it out"
+    if isinstance(infer, VllmInfer) and infer.quantization is not None and _takes_hf(run):
+        yield (
+            "actor_infer.quantization",
+            "only models of the engine native are quantised (Llama, Mistral, Qwen2, Qwen3, SmolLM2); leave it out",
+        )
     losses = getattr(run.actor_train, "router_losses", None)
     if losses is not None and losses.enabled and not _has_experts(Path(run.model.path or "")):
         yield "actor_train.router_losses", "the model has no experts; leave it out"

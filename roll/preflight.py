@@ -20,7 +20,20 @@ from roll.config.load import LoadedRun
 from roll.config.schema import Checkpoint, Run, TaskSourceConfig
 from roll.config.section import SpecConfig
 from roll.errors import ConfigError, did_you_mean
-from roll.registry import CALLBACKS, DATASETS, ENVS, OPTIMIZERS, PARTS, REWARDS, SCRIPTED_AGENTS, SINKS, TOOLS, Table
+from roll.registry import (
+    CALLBACKS,
+    DATASETS,
+    ENVS,
+    OPTIMIZERS,
+    PARTS,
+    PREFERENCE_DATASETS,
+    PREFERENCE_LOSSES,
+    REWARDS,
+    SCRIPTED_AGENTS,
+    SINKS,
+    TOOLS,
+    Table,
+)
 
 _STEP_METRICS = (
     *("reward/mean", "reward/std", "reward/model", "reward/masked", "reward/spans"),
@@ -75,6 +88,7 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     yield from _parts("algorithm", run.algorithm)
     if run.sft.scripted_agent is not None:
         yield "sft.scripted_agent", SCRIPTED_AGENTS, run.sft.scripted_agent
+    yield from _preference_functions(run)
     yield from _observers(run)
     yield from _optimizers(run)
     for key, source in _sources(run):
@@ -96,11 +110,28 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
 def _optimizers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     """The user's own optimizers."""
     sections = {"actor_train": run.actor_train, "critic": run.critic, "sft": run.sft}
+    sections |= {} if run.dpo is None else {"dpo": run.dpo}
     sections |= {f"policies.{index}": policy for index, policy in enumerate(run.policies)}
     for key, section in sections.items():
         custom = None if section.optimizer is None else section.optimizer.custom
         if custom is not None:
             yield f"{key}.optimizer", OPTIMIZERS, SpecConfig.model_validate({"kind": custom.name, **custom.kwargs})
+
+
+def _preference_functions(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
+    """The loss and the datasets of preference optimisation."""
+    if run.dpo is not None:
+        yield "dpo.loss", PREFERENCE_LOSSES, run.dpo.loss
+    for key, data in _preference_files(run):
+        yield key, PREFERENCE_DATASETS, data
+
+
+def _preference_files(run: Run) -> Iterator[tuple[str, SpecConfig]]:
+    """The data of preference optimisation."""
+    if run.dpo is not None:
+        yield "dpo.data", run.dpo.data
+    if run.dpo is not None and run.dpo.held_out is not None:
+        yield "dpo.held_out", run.dpo.held_out
 
 
 def _observers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
@@ -170,10 +201,14 @@ def _is_reward_part(best: str) -> bool:
 
 def _prefixes(run: Run) -> Iterator[str]:
     yield from _OPEN_PREFIXES
+    if run.dpo is not None:
+        yield "preference/"
     for source in run.tasks:
         yield from (f"domain/{source.name}/reward/", f"env/{source.name}/")
     for policy in run.policies:
         yield f"policy/{policy.name}/"
+    if run.rollout.stop_quantile is not None:
+        yield from ("stopped/", "bias/stopped/")
 
 
 def _validation_metrics(run: Run) -> Iterator[str]:
@@ -192,6 +227,9 @@ def _file_faults(run: Run) -> Iterator[tuple[str, str]]:
     yield from model_files.weight_faults(run)
     yield from model_files.adapter_faults(run)
     yield from _stop_faults(run)
+    for key, data in _preference_files(run):
+        if fault := _data_fault(data):
+            yield key, fault
     for key, source in _sources(run):
         if source.data is not None and (fault := _data_fault(source.data)):
             yield f"{key}.data", fault

@@ -18,6 +18,7 @@ PASSED = "passed_"
 """Start of the name of a module with an object that a caller of `roll.train` passed."""
 _CALLS = {
     "loss": "f(tokens, **arguments)",
+    "preference loss": "f(pairs, **arguments)",
     "advantage": "f(batch, **arguments)",
     "reward": "f(task, response, **arguments)",
     "environment": "Class(task, **arguments)",
@@ -179,6 +180,9 @@ LOSSES = _functions(
     "clipped policy_gradient sequence_clipped geometric_clipped cispo truncated_importance topr raft kimi sapo "
     "decoupled squared_value",
 )
+PREFERENCE_LOSSES = _functions(
+    "preference loss", "roll.algorithms.preferences", "dpo cdpo ipo apo_zero apo_down orpo simpo kto"
+)
 CORRECTIONS = _functions("correction", "roll.algorithms.correction", "truncate mask reject")
 ESTIMATORS = _functions("estimator of KL", "roll.algorithms.kl", "k1 k2 k3")
 AGGREGATIONS = _functions(
@@ -199,6 +203,11 @@ DATASETS: Table[Any] = Table(
     hf="roll.data.tasks:hf",
     arithmetic="roll.data.arithmetic:sums",
     seeds="roll.data.tasks:seeds",
+)
+PREFERENCE_DATASETS: Table[Any] = Table(
+    "preference dataset",
+    jsonl="roll.data.preferences:jsonl",
+    arithmetic="roll.data.arithmetic:answer_pairs",
 )
 REWARDS: Table[Any] = Table(
     "reward",
@@ -287,6 +296,8 @@ TABLES: dict[str, Table[Any]] = {
     "datasets": DATASETS,
     "advantages": ADVANTAGES,
     "losses": LOSSES,
+    "preference_losses": PREFERENCE_LOSSES,
+    "preference_datasets": PREFERENCE_DATASETS,
     "aggregations": AGGREGATIONS,
     "corrections": CORRECTIONS,
     "estimators": ESTIMATORS,

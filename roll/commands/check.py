@@ -17,6 +17,7 @@ from roll.config.schema import Run
 from roll.config.sources import TaskSourceConfig
 from roll.data.dataset import read_tasks, rows_at_start
 from roll.data.messages import message_text
+from roll.data.preference_rows import read_preferences, useful
 from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
 from roll.data.templates import Template, encode_prompt, load_tokenizer
@@ -43,8 +44,21 @@ def check_data(run: Run, *, all_rows: bool = False) -> None:
     alphabet, template = "" if run.model.shape is None else run.model.shape.alphabet, _template_of(run)
     local = [source for source in sources if not _on_hub(source)]
     faults = dict.fromkeys(line for source in local for line in _faults(source, num_rows, alphabet, template))
+    faults |= dict.fromkeys(_preference_faults(run, num_rows))
     if faults:
         raise ConfigError("\n".join(faults))
+
+
+def _preference_faults(run: Run, num_rows: int) -> Iterator[str]:
+    """Faulty rows of preferences, unless the run drops them; lengths are known only with a tokenizer."""
+    sections = () if run.dpo is None else (("dpo.data", run.dpo.data), ("dpo.held_out", run.dpo.held_out))
+    for key, data in sections:
+        if run.dpo is None or data is None:
+            continue
+        try:
+            useful(run.dpo, read_preferences(key, data, run.dpo.ratings, first=num_rows))
+        except ConfigError as error:
+            yield from str(error).splitlines()
 
 
 def _template_of(run: Run) -> Template | None:

@@ -39,7 +39,7 @@ from roll.pipelines.mirror import mirroring
 from roll.pipelines.model_folder import policy_folder
 from roll.preflight import importable, preflight
 from roll.rollout.inflight import InflightGroup
-from roll.rollout.resume import resume_from
+from roll.rollout.resume import check_same_run, read_checkpoint, resume_from
 from roll.rollout.source import TaskSource, check_environments
 from roll.tracking.callbacks import Callbacks, OnStep
 from roll.tracking.curve import curve_from
@@ -154,14 +154,17 @@ def _resume(
     checkpoints = Checkpoints(path / "checkpoints", keep=1)
     if of_sft and checkpoints.latest() is None:
         raise ConfigError(f"{path}: an SFT run, which has no checkpoints; repeat it with `roll sft ... --overwrite`")
-    if _finished(loaded.run, directory):
-        preflight(_from_checkpoint(loaded, path, checkpoints.latest()))
+    if has_ended(directory, loaded.run.steps):
+        preflight(from_checkpoint(loaded, path, checkpoints.latest()))
         typer.echo(f"{path}: all {loaded.run.steps} steps are done already; to train more, add steps=")
         return _read_result(loaded.run, directory, loaded.run.steps)
     if directory.journal.is_file():
         check_intact(directory.journal)
     newest = newest_checkpoint(loaded.run, path)
-    loaded = _from_checkpoint(loaded, path, newest and newest.path)
+    if newest is not None and directory.journal.is_file():
+        with closing(Reader(directory.journal)) as journal:
+            check_same_run(read_checkpoint(newest.path), journal)
+    loaded = from_checkpoint(loaded, path, newest and newest.path)
     preflight(loaded)
     if newest is not None:
         check_saved_optimizers(loaded.run, newest.path)
@@ -285,16 +288,16 @@ def _recording(directory: RunDirectory, data: Data, monitor: Monitor) -> Generat
             yield journal
 
 
-def _finished(run: Run, directory: RunDirectory) -> bool:
-    """Whether the run has ended, including its export."""
+def has_ended(directory: RunDirectory, steps: int) -> bool:
+    """Whether a run of this many steps has ended, including its export."""
     if not directory.journal.is_file():
         return False
     with closing(Reader(directory.journal)) as reader:
         ended = [entry.event for entry in reader.events(RunEnded)]
-    return bool(ended) and ended[-1].reason == "finished" and ended[-1].step >= run.steps
+    return bool(ended) and ended[-1].reason == "finished" and ended[-1].step >= steps
 
 
-def _from_checkpoint(loaded: LoadedRun, path: Path, newest: Path | None) -> LoadedRun:
+def from_checkpoint(loaded: LoadedRun, path: Path, newest: Path | None) -> LoadedRun:
     """The run with its newest checkpoint as model and its saved initial weights as reference.
 
     The model that it started from may no longer exist.

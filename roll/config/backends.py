@@ -11,6 +11,7 @@ from roll.config.algorithm import Algorithm
 from roll.config.deepspeed import DeepspeedTrain
 from roll.config.devices import num_devices
 from roll.config.lora import Lora
+from roll.config.quantization import READ_SAMPLER, Quantization
 from roll.config.roles import (
     AuxiliaryModelConfig,
     Critic,
@@ -24,9 +25,6 @@ from roll.config.roles import (
     backend_tag,
 )
 from roll.config.router_losses import RouterLosses
-
-_READ_SAMPLER = ("topr", "decoupled")
-"""Losses that read the sampler's logprobs."""
 
 
 class FsdpTrain(RoleConfig):
@@ -157,6 +155,9 @@ class VllmInfer(GeneratorConfig):
     """Whether it can free its GPU memory between two steps, for a trainer on the same GPU."""
     router_replay: bool = False
     """Record the experts that vLLM chooses for each token of a mixture of experts, and train with the same ones."""
+    quantization: Quantization | None = None
+    """Quantise the weights of the layers at every publication, and compute with them in eight bits; needs
+    `algorithm.correction`. `fp8` is for GPUs that have it (Ada, Hopper and newer)."""
 
     @property
     def group(self) -> int:
@@ -167,6 +168,15 @@ class VllmInfer(GeneratorConfig):
     def _no_context_parallelism(self) -> VllmInfer:
         if self.parallel.cp > 1:
             raise ValueError(f"parallel.cp ({self.parallel.cp}): vllm does not divide sequences; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _quantised_on_one_device(self) -> VllmInfer:
+        if self.quantization is not None and self.parallel.tp > 1:
+            raise ValueError(
+                f"quantization ({self.quantization}): quantised weights are not divided; set parallel.tp to 1 "
+                f"(got {self.parallel.tp}), or leave it out"
+            )
         return self
 
 
@@ -305,7 +315,7 @@ def _logprob_reader(algorithm: Algorithm) -> str:
     """The key of the algorithm that reads the sampler's logprobs; empty if none does."""
     if algorithm.correction is not None:
         return "algorithm.correction"
-    if algorithm.loss.kind in _READ_SAMPLER:
+    if algorithm.loss.kind in READ_SAMPLER:
         return f"algorithm.loss ({algorithm.loss.kind})"
     if "old_logprobs" not in algorithm.all_needs:  # otherwise the trainer's logprobs replace the sampler's
         if algorithm.kl is not None:

@@ -166,11 +166,30 @@ class NativeTrain(RoleConfig):
     """Recompute the inside of each layer in the backward pass: less memory, a third more work."""
     float32_compute: bool = False
     """With `dtype` bfloat16, round only the weights and compute in float32: closer to the sampler, slower."""
+    fp8_products: Literal["none", "gradients", "all"] = "none"
+    """Products of large projections in 8 bits instead of those of `dtype` bfloat16: those for `gradients` of their
+    inputs, or `all`, which adds the forward pass. Changes gradients, and `all` logprobs too; see docs/engines.md."""
     optimizer: Optimizer = Optimizer()
     router_losses: RouterLosses = RouterLosses()
     """Load-balancing loss and z-loss of a mixture of experts."""
     lora: Lora | None = None
     """Train LoRA adapters; None: train the whole model."""
+
+    @model_validator(mode="after")
+    def _fp8_products_exist(self) -> NativeTrain:
+        if self.fp8_products == "none":
+            return self
+        if self.dtype != "bfloat16":
+            raise ValueError(
+                f"fp8_products: needs dtype bfloat16 (got {self.dtype}); set it, or leave fp8_products out"
+            )
+        if self.float32_compute:
+            raise ValueError("fp8_products: float32_compute computes in 32 bits; leave one of the two out")
+        if self.lora is not None:
+            raise ValueError("fp8_products: products with adapters have 16 bits; leave fp8_products or lora out")
+        if self.devices == "cpu":
+            raise ValueError("fp8_products: needs a GPU (got devices cpu); leave it out, or choose a GPU")
+        return self
 
     @model_validator(mode="after")
     def _weights_are_rounded(self) -> NativeTrain:
@@ -224,7 +243,11 @@ class GeneratorConfig(RoleConfig):
     """Settings of generators of any backend."""
 
     min_workers: int | None = Field(default=None, gt=0)
-    """Fewest generators with which the run continues while no node has room for those of a lost node. None: all."""
+    """Fewest generators with which the run continues while no node has room for those of a lost node, and below which
+    none leaves. None: all that the run starts with."""
+    max_workers: int | None = Field(default=None, gt=0)
+    """Most generators: others join the running job when nodes have room, and `roll generators` adds and removes them.
+    Only with `weight_sync.transport: disk`. None: their number is constant."""
 
 
 class NativeInfer(GeneratorConfig):
@@ -288,6 +311,23 @@ def check_transport(executor: str, transport: str, roles: Mapping[str, RoleConfi
                 f"weight_sync.transport (ipc): is for one GPU, and {role}.devices is {device_text(section.devices)}; "
                 "choose nccl, gloo or disk"
             )
+
+
+def check_elastic(executor: str, transport: str, infer: RoleConfig, ray: Ray, num_policies: int) -> None:
+    """Raise ValueError if generators cannot join and leave, and `max_workers` says that they do."""
+    if not isinstance(infer, GeneratorConfig) or (most := infer.max_workers) is None:
+        return
+    key, known = f"actor_infer.max_workers ({most})", infer.workers or num_devices(infer.devices)
+    if executor == "inline":
+        raise ValueError(f"{key}: {_INLINE_ONLY}")
+    if known is not None and most < infer.num_workers:
+        raise ValueError(f"{key}: the run starts with {infer.num_workers} generators; raise it, or lower workers")
+    if transport != "disk":
+        raise ValueError(f"{key}: none can join a {transport} broadcast; set weight_sync.transport to disk")
+    if num_policies:
+        raise ValueError(f"{key}: generators of several policies neither join nor leave; leave it out")
+    if not ray.max_replacements:
+        raise ValueError(f"{key}: with ray.max_replacements 0 the first lost generator ends the run; raise that")
 
 
 def _check_fewest(executor: str, transport: str, infer: RoleConfig, fewest: int) -> None:

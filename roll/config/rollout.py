@@ -67,7 +67,8 @@ class Rollout(Section):
     stop: tuple[str, ...] = ()
     """Tokens that end a response, in addition to those of the template, the tokenizer and generation_config.json."""
     max_retries: int = Field(default=2, ge=0)
-    """Retries of a failed attempt before its group is dropped and replaced."""
+    """Retries of a failed attempt before its group is dropped and replaced. As many processes of an environment worker
+    may die before its first start has succeeded."""
     max_failed_groups: int = Field(default=16, ge=0)
     """Consecutive dropped groups before the run stops: this many failures have a systematic cause."""
     quarantine_after: int = Field(default=3, ge=0)
@@ -78,6 +79,9 @@ class Rollout(Section):
     """Extra groups in flight beyond those that staleness allows; the first to complete are trained on."""
     redundant_siblings: int = Field(default=0, ge=0)
     """Extra attempts per group beyond `group_size`; the first valid ones are trained on."""
+    stop_quantile: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the attempts that a step waits for: once it has ended, longer running ones are stopped and sampled
+    again, each at most once. Favours short responses; `bias/stopped/*` say how much. None: no attempt is stopped."""
     concurrency: Annotated[int, Field(gt=0)] | Literal["adaptive"] | None = None
     """Most requests in flight per generator; `adaptive` sets it by how often memory runs out. None: no limit."""
     request_timeout_s: float = Field(default=600.0, gt=0)
@@ -117,6 +121,17 @@ class Rollout(Section):
     def max_age(self) -> int:
         """Most steps between the weights that sample a token and a step that trains on it."""
         return math.ceil(self.staleness_bounds[1])
+
+    @model_validator(mode="after")
+    def _some_are_stopped(self) -> Rollout:
+        number = self.new_groups_per_step * self.group_size
+        if self.stop_quantile is not None and math.ceil(self.stop_quantile * number) == number:
+            most = math.floor(1000 * (number - 1) / number) / 1000
+            raise ValueError(
+                f"stop_quantile ({self.stop_quantile:g}): none of the {number} new attempts of a step is beyond it; "
+                f"lower it to at most {most:g}, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _reuse_fits(self) -> Rollout:

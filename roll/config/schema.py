@@ -20,6 +20,8 @@ from roll.config.model import Shape as Shape
 from roll.config.monitoring import LoggingConfig, MetricsConfig
 from roll.config.notices import NoticeKind
 from roll.config.policies import Policy, check_policies
+from roll.config.preferences import Dpo, check_dpo
+from roll.config.quantization import check_quantization
 from roll.config.roles import (
     ROLES,
     Critic,
@@ -32,6 +34,7 @@ from roll.config.roles import (
     RoleConfig,
     Teacher,
     WeightSync,
+    check_elastic,
     check_placement,
     check_transport,
 )
@@ -51,7 +54,8 @@ class Rewards(Section):
     start_timeout_s: float = Field(default=300.0, gt=0)
     """Seconds to start a reward in a process: its import, and the `start` method of a class that has one."""
     max_retries: int = Field(default=2, ge=0)
-    """Retries of a score after an infrastructure failure: its process died, or a sandbox or service failed."""
+    """Retries of a score after an infrastructure failure: its process died, or a sandbox or service failed. As many
+    processes may die in place of a worker before its first start has succeeded."""
     audit: int = Field(default=8, ge=0)
     """Tasks per source on which the start of a run tries references and known cheats on built-in rewards; 0: none."""
 
@@ -183,6 +187,7 @@ class Run(Section):
     metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
     sft: Sft = Sft()
+    dpo: Dpo | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -253,12 +258,16 @@ class Run(Section):
         check_placement(self.executor, roles, self.ray)
         actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
         check_transport(self.executor, self.weight_sync.transport, actor)
+        check_elastic(self.executor, self.weight_sync.transport, self.actor_infer, self.ray, len(self.policies))
         check_ranks(self.executor, roles)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
         check_dtypes(self.actor_train.dtype, self.actor_infer, self.actor_train.lora)
+        check_quantization(self.actor_infer, self.actor_train, self.algorithm, self.actor_train.lora)
         check_logprobs(self.actor_infer, self.algorithm, self.rollout.staleness_bounds[1])
         check_reuse(self.rollout, self.algorithm)
+        if self.dpo is not None:
+            check_dpo(self.dpo, adapters=self.actor_train.lora is not None, reference_path=self.reference.path)
         check_adapt(self.rollout, self.steps, deterministic=self.deterministic)
         if self.actor_train.lora is not None:
             parallel = getattr(self.actor_train, "parallel", None)
@@ -332,6 +341,8 @@ class Run(Section):
                 f" needs rollout.max_staleness {rollout.reuse - 1} (got {rollout.max_staleness}): above it timing "
                 f"decides which weights sample a token; set one of the two to {rollout.reuse - 1} or false",
             )
+        if rollout.stop_quantile is not None:
+            faults.append(": with rollout.stop_quantile timing decides which attempts are stopped; leave it out")
         if rollout.env_timeout_s is not None:
             faults.append(": with rollout.env_timeout_s timing decides what fails; leave it out")
         if rollout.concurrency == "adaptive":

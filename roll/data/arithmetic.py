@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 
+from roll.data.preferences import Preference
 from roll.errors import ConfigError, UnknownName
 from roll.types import Message, Task
 
@@ -47,6 +48,24 @@ def sums(
     return [_addition(left, right, width=width, reverse=reverse) for left, right in pairs]
 
 
+def answer_pairs(
+    split: str = "train", digits: int = 2, pad: bool = False, wrong: int = 1, seed: int = 0
+) -> list[Preference]:
+    """The additions of `sums`, each with `wrong` pairs: the right answer is chosen, one with a wrong digit rejected."""
+    if wrong < 1:
+        raise ConfigError(f"arithmetic: wrong must be 1 or more (got {wrong}); it is the number of pairs per problem")
+    draw = random.Random(f"wrong {seed}")
+    return [
+        Preference(
+            where=f"arithmetic {task.id}",
+            messages=task.messages,
+            replies=(Message("assistant", task.answer), Message("assistant", _wrong_answer(task.answer, draw))),
+        )
+        for task in sums(split=split, digits=digits, pad=pad, seed=seed)
+        for _ in range(wrong)
+    ]
+
+
 def held_out(number: int) -> bool:
     """Whether `number` is held out of all training problems."""
     digest = hashlib.blake2b(f"operand-{number}".encode(), digest_size=8).digest()
@@ -61,3 +80,10 @@ def _addition(left: int, right: int, *, width: int, reverse: bool) -> Task:
         messages=(Message("user", f"{left:0{width}d}+{right:0{width}d}="),),
         answer=answer[::-1] if reverse else answer,
     )
+
+
+def _wrong_answer(answer: str, draw: random.Random) -> str:
+    """The answer with another digit at one place."""
+    position = draw.randrange(len(answer))
+    digit = (int(answer[position]) + draw.randrange(1, 10)) % 10
+    return f"{answer[:position]}{digit}{answer[position + 1 :]}"

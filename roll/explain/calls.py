@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roll.config.section import SpecConfig
-from roll.registry import PARTS
+from roll.registry import PARTS, Table
 
 
 def describe(part: str, section: SpecConfig) -> str:
@@ -12,9 +14,14 @@ def describe(part: str, section: SpecConfig) -> str:
     `part` is the key of the algorithm that names it. Only the call as written if the function cannot be found or does
     not take these arguments.
     """
-    if PARTS[part].faults(section.kind, section.kwargs):
+    return describe_call(PARTS[part], section)
+
+
+def describe_call(table: Table[Any], section: SpecConfig) -> str:
+    """The same for a function of this table."""
+    if table.faults(section.kind, section.kwargs):
         return format_call(section)
-    signature = PARTS[part].signature(section.kind)
+    signature = table.signature(section.kind)
     arguments = {**signature.defaults, **{name: repr(value) for name, value in section.kwargs.items()}}
     summary = signature.summary.replace("`", "").rstrip(".")
     return f"{_format(section.kind, arguments)}: {summary}" if summary else _format(section.kind, arguments)

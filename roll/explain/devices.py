@@ -27,7 +27,8 @@ def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
     train, infer = run.actor_train, run.actor_infer
     rows = {
         "actor_train": f"{train.backend} on {_device(train.devices, run.executor)}",
-        "actor_infer": f"{infer.backend} on {_device(infer.devices, run.executor)}, {infer.max_num_seqs} sequences",
+        "actor_infer": f"{infer.backend} on {_device(infer.devices, run.executor)}, {infer.max_num_seqs} sequences"
+        f"{_quantisation(infer)}",
     }
     if run.executor == "inline":
         return [
@@ -67,10 +68,18 @@ def _in_workers(text: str, section: Any) -> str:
 
 def _workers(section: Any) -> str:
     if section.workers is None and section.devices == "all":
-        return "one process per device" if section.group == 1 else f"one process per {section.group} devices"
+        number = "one process per device" if section.group == 1 else f"one process per {section.group} devices"
+        return f"{number}{_joining(section)}"
     if section.workers is None and section.devices == "auto" and isinstance(section, _SEVERAL):
-        return "processes of the planner's choice"
-    return count(section.num_workers, "process")
+        return f"processes of the planner's choice{_joining(section)}"
+    return f"{count(section.num_workers, 'process')}{_joining(section)}"
+
+
+def _joining(section: Any) -> str:
+    most = getattr(section, "max_workers", None)
+    return (
+        "" if most is None else f" (others join and leave; at most {most}, at least {section.min_workers or 'these'})"
+    )
 
 
 def _cluster(run: Run, cluster: str | None = None) -> str:
@@ -86,6 +95,12 @@ def _parameters(run: Run) -> str:
     if run.actor_train.lora is not None:
         return "the generator has its own copy of the model, and gets new adapters between two decode steps"
     return "the generator has its own copy of the parameters, updated between two decode steps"
+
+
+def _quantisation(infer: Any) -> str:
+    """What is quantised; empty if nothing is."""
+    kind = getattr(infer, "quantization", None)
+    return f"; weights of the layers in {kind}, quantised and attested at every publication" if kind else ""
 
 
 def _rewards(run: Run) -> str:

@@ -36,6 +36,9 @@ def redundancy_rows(rollout: Rollout) -> Iterator[tuple[str, str]]:
         started = f"{rollout.group_size + rollout.redundant_siblings} attempts per task are started"
         first = f"the first {rollout.group_size} valid ones are trained on, which favours short responses"
         yield "redundancy", f"{started}; {first}"
+    if rollout.stop_quantile is not None:
+        share = f"once {rollout.stop_quantile:.0%} of the attempts that a step waits for have ended"
+        yield "early stop", f"{share}, longer ones are stopped and sampled again, which favours short responses"
     if rollout.concurrency == "adaptive":
         yield "concurrency", "as many requests per generator as fit its memory"
     elif rollout.concurrency is not None:

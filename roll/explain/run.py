@@ -16,6 +16,7 @@ from roll.config.turns import turn_warnings
 from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
 from roll.explain.placement import format_placement, placement_of
+from roll.explain.preferences import preference_rows
 from roll.explain.records import Explanation, Paragraph, Row, StepSize
 from roll.explain.rollout import oldest_age, redundancy_rows, sequence_rows, staleness_rows
 from roll.explain.tasks import responses_text, sampling_text, task_rows
@@ -60,6 +61,7 @@ def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
         ("Devices", device_rows(run, cluster)),
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
+        *([("Preferences", preference_rows(run.dpo))] if run.dpo is not None else []),
         ("Tasks", task_rows(run)),
         ("Results", _results(run)),
     ]
@@ -135,6 +137,7 @@ def _step(run: Run, step: StepSize) -> list[tuple[str, str]]:
         ("sampled from", sampling_text(rollout.temperature, rollout.top_p, rollout.top_k)),
         ("optimizer", f"{count(step.updates, 'step')} per batch; {_optimizer(run)}"),
         *_adapters(run),
+        *_fp8(run),
         (
             "micro-batches",
             f"of at most {step.tokens_per_microbatch} tokens: {step.max_microbatches} if every attempt has "
@@ -142,6 +145,19 @@ def _step(run: Run, step: StepSize) -> list[tuple[str, str]]:
             "the split does not change gradients",
         ),
     ]
+
+
+def _fp8(run: Run) -> list[tuple[str, str]]:
+    products = getattr(run.actor_train, "fp8_products", "none")
+    if products == "none":
+        return []
+    kept = "logprobs, weights and samples do not change"
+    changed = {
+        "gradients": f"gradients of inputs of large projections are rounded to 8 bits; {kept}",
+        "all": "large projections and gradients of their inputs are rounded to 8 bits: the trainer's logprobs and "
+        "gradients change, published weights and samples do not; sampler_mismatch includes the difference",
+    }
+    return [("fp8 products", changed[products])]
 
 
 def _adapters(run: Run) -> list[tuple[str, str]]:

@@ -235,6 +235,41 @@ class GeneratorReplaced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorJoined(Event):
+    """A generator joined the running job and serves."""
+
+    generator: int
+    node: str
+    """`address:port`; empty if it is not known."""
+    version: int
+    digest: str
+    """Digest of this version that it attested before it served, as in `WeightsPublished`."""
+    seconds: float
+    """From the start of its process until it served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorLeft(Event):
+    """A generator left the running job; its requests continue on others."""
+
+    generator: int
+    reason: str
+    num_requests: int
+    """Requests that it was working on."""
+    num_tokens: int
+    """Tokens of these requests so far, which are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorRefused(Event):
+    """A generator could not join; the run continues without it. `node` is as in `GeneratorJoined`."""
+
+    generator: int
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReplaced(Event):
     """A trainer, another model, or a worker of rewards or environments died, and a new process has its state."""
 

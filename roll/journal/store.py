@@ -21,7 +21,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from roll.errors import ConfigError, RunStopped
+from roll.errors import ConfigError, RunStopped, one_line
 from roll.journal.batch import PruneBodies, StoreTrajectory, SyncToDisk
 from roll.journal.database import connect, report_damage
 from roll.journal.events import KINDS, Event, TrajectoryEnded
@@ -58,10 +58,15 @@ class Reader:
         """Id of the last event."""
         return max(self._number(f"SELECT COALESCE(MAX(id), 0) FROM {table}") for table in ("events", "trajectories"))
 
+    def began(self) -> float:
+        """Time of the first event, which no two journals share; 0 without events."""
+        self._catch_up()
+        return next((row[0] for row in self._fetch("SELECT time FROM events ORDER BY id LIMIT 1", {})), 0.0)
+
     def damage(self) -> list[str]:
         """Faults that SQLite finds in the file; empty if it is intact."""
         try:
-            lines = [str(row[0]) for row in self._connection.execute("PRAGMA quick_check").fetchall()]
+            lines = [one_line(str(row[0])) for row in self._connection.execute("PRAGMA quick_check").fetchall()]
         except sqlite3.DatabaseError as error:
             return [str(error)]
         return [] if lines == ["ok"] else lines

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from roll.algorithms.credit import AlgorithmState
-from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, read_state, write_atomically, write_state
+from roll.checkpoint import Checkpoints, IntactCheckpoint, WriteFailed, write_atomically, write_state
 from roll.cluster.handle import Cluster
 from roll.engines.base import AsyncSaver, Trainer
 from roll.errors import ConfigError, RollError, StateLost
@@ -24,7 +24,7 @@ from roll.journal.events import CheckpointSaved
 from roll.journal.store import Journal
 from roll.pipelines.model_folder import policy_folder, trainer_folders, write_companions
 from roll.rollout.inflight import SchedulerState
-from roll.rollout.resume import CheckpointState
+from roll.rollout.resume import CheckpointState, read_checkpoint
 from roll.serving.recovery import RecoveringCluster
 from roll.tracking.log import announce
 
@@ -87,6 +87,7 @@ class Checkpointer:
         state = CheckpointState(
             step=step,
             journal=self.journal.position(),  # that of `scheduler`: nothing may be awaited before this
+            began=self.journal.began(),
             scheduler=scheduler,
             algorithm=dict(algorithm),
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
@@ -169,8 +170,7 @@ class Checkpointer:
     async def restore(self, checkpoint: IntactCheckpoint | None = None) -> CheckpointState:
         """Load a checkpoint, by default the newest intact one, and rename damaged newer ones; the rest of its state."""
         self.checkpoints.recover()
-        checkpoint = checkpoint or self.checkpoints.newest_intact()
-        if checkpoint is None:
+        if (checkpoint := checkpoint or self.checkpoints.newest_intact()) is None:
             raise ConfigError(
                 f"{self.directory}: no checkpoint to resume from; start again with `roll train ... --overwrite`"
             )
@@ -178,7 +178,7 @@ class Checkpointer:
         for note in checkpoint.notes:
             announce(note, logging.WARNING)
         announce(f"restoring the state of {path.name}")
-        state = msgspec.convert(read_state(path), CheckpointState)
+        state = read_checkpoint(path)
         self.checkpoints.pinned = state.step if self._recovering(path) else None  # new processes are built from it
         for folder, trainers in trainer_folders(path, self.trainers, self.critic).items():
             await trainers.each(Trainer.load, folder)

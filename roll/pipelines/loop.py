@@ -85,7 +85,7 @@ class Loop:
         num_groups = (self.schedule.steps - start) * self.schedule.groups_per_step
         try:
             async with asyncio.TaskGroup() as background:  # if one fails, the run fails
-                tasks = [background.create_task(self.routers.run())]  # first: they replace generators that fail
+                tasks = [background.create_task(each.run()) for each in (self.routers, self.publishers)]  # they recover
                 try:
                     await self.publishers.publish(start)  # before the first admission, which records the served version
                     tasks.append(background.create_task(self.scheduler.run(num_groups, inflight)))
@@ -116,7 +116,7 @@ class Loop:
             groups = taken.groups
             self.scheduler.abandon(taken.late)
             meter.log(describe(groups, step=step, step_of=self.publishers.step_of, num_reused=taken.num_reused))
-            meter.log(compare(groups, self.buffer.ready()))
+            meter.log(compare(groups, self.buffer.ready()) | self.scheduler.describe_stops(groups))
             self.journal.record(StepStarted(step=step, groups=tuple(group.id for group in groups)))
             meter.log(self.inspect(step, groups))
             self.journal.flush(durable=True)

@@ -43,6 +43,8 @@ class RoleFacts:
     """Whether its optimizer has two moments per parameter."""
     weight_bytes: int = _FP32
     """Bytes per parameter in computation."""
+    quantised: bool = False
+    """Whether the layers' weights have one byte each and a scale per row."""
     master_bytes: int = 0
     """Bytes per parameter of a master copy in higher precision; 0 without one."""
     tokens: int = 0
@@ -223,6 +225,7 @@ def _generation(section: NativeInfer | VllmInfer | SglangInfer, trainer: Any, *,
         "kv_bytes": None if section.kv_cache_gib is None else int(section.kv_cache_gib * GIB),
         "gpu_memory_utilization": section.gpu_memory_utilization,
         "offload": section.offload,
+        "quantised": section.quantization is not None,
         "movable": ("kv", "weights") if section.offload else (),
     }
 

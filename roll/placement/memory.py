@@ -4,6 +4,7 @@
 |---|---|---|
 | weights | all | parameters x bytes, divided among the devices that share them |
 | gradients, optimizer | trainers | 4 and, for AdamW, 8 bytes per trained parameter, divided likewise |
+| of these, quantised | vLLM with `quantization` | 1 per parameter of the layers, in place of 2 or 4 |
 | of these, master weights | deepspeed | 4 bytes per parameter in the optimizer; what `zero_stage` divides |
 | of megatron | trainers | those of the fullest pipeline stage: `roll/placement/stages.py` |
 | adapters | actors with adapters | 4 bytes per parameter; the model under them has no gradient and no master copy |
@@ -37,6 +38,8 @@ _HEAD = 8
 """Bytes per weight of the output layer in the fused operation: rounded weight, gradient and its accumulator."""
 _LAYER = 8
 """Bytes per weight of a layer that is recomputed in the backward pass, likewise."""
+_QUANTISED = 1
+"""Bytes per weight of a quantised layer; scales are negligible."""
 _PAGE = 64
 """Tokens per page of the native generator in 16 bits; each sequence has one more."""
 _ALIGN = 16
@@ -256,6 +259,8 @@ def _megatron_shares(facts: RunFacts, role: RoleFacts, num: int) -> Iterator[Sha
 def _generator(facts: RunFacts, role: RoleFacts, model: Architecture, memory: int) -> tuple[float, float]:
     """Bytes of weights and of the KV cache."""
     weights = 0.0 if facts.shared else (model.parameters + role.adapters) * role.weight_bytes / role.tp
+    if role.quantised:
+        weights -= model.layers * model.layer_parameters * (role.weight_bytes - _QUANTISED)
     if role.backend == "native":
         paged = role.weight_bytes == 2
         span = (-(-facts.max_seq_len // _PAGE) + 1) * _PAGE if paged else -(-facts.max_seq_len // _ALIGN) * _ALIGN

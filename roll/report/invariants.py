@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from roll.journal.events import (
     CheckpointSaved,
     Event,
+    GeneratorJoined,
+    GeneratorLeft,
     GroupAdmitted,
     GroupFailed,
     GroupFiltered,
@@ -26,6 +28,7 @@ from roll.journal.events import (
 )
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory
 from roll.report.outcomes import OutcomeTracker, SampleOutcome
+from roll.types import Status
 
 _EXAMPLES = 5
 """Most violations of one invariant that are described."""
@@ -69,6 +72,8 @@ class RunBounds:
     redundant_siblings: int = 0
     reuse: int = 1
     """Most steps that train on a group."""
+    stops: bool = False
+    """Whether long attempts are stopped."""
     in_order: bool = True
     """Whether groups are trained in the order of their admission."""
 
@@ -78,8 +83,7 @@ class JournalChecks:
 
     def __init__(self, bounds: RunBounds) -> None:
         self.bounds, self.outcomes = bounds, OutcomeTracker()
-        times = "once" if bounds.reuse == 1 else f"{bounds.reuse} times"
-        self.once = Invariant(f"groups are trained at most {times}", "groups")
+        self.once = Invariant(f"groups are trained at most {_times(bounds.reuse)}", "groups")
         self.settled = Invariant("groups are trained, or dropped with a reason", "groups")
         self.complete = Invariant("trained groups are complete", "groups")
         self.versions = Invariant("versions grow, and steps go back only by a rollback", "versions")
@@ -88,6 +92,8 @@ class JournalChecks:
         self.age = Invariant("trained tokens are within the staleness bound", "tokens")
         self.sampled = Invariant("tokens were sampled by published versions", "tokens")
         self.progress = Invariant("trained groups leave no progress behind", "groups")
+        self.stops = Invariant("attempts are stopped at most once", "attempts")
+        self.joins = Invariant("generators that join attest the served version", "changes")
         self.steps_of: dict[int, list[int]] = {}
         """Groups of steps that count, with these steps."""
         self.publications: list[tuple[int, int]] = []
@@ -98,17 +104,24 @@ class JournalChecks:
         """The last step that was taken."""
         self.checkpoint: CheckpointSaved | None = None
         """The last one that no rollback undid."""
-        self.num_processes = 0
+        self.began = 0.0
+        """Time of the first event, which no two journals share."""
+        self.num_processes = self._trained = 0
         self.ended: RunEnded | None = None
         """The end of the last process; None if it runs or was killed."""
         self.rolled_back = False
-        self._trained = 0
         self._published: dict[str, tuple[int, int]] = {}
         """Version and step of the last publication, by policy."""
         self._published_at: dict[int, int] = {}
         """Event id of the first publication of each version."""
         self._siblings: dict[int, list[int]] = {}
         """Siblings of trained groups."""
+        self._digests: dict[int, str] = {}
+        """By published version; the last policy's."""
+        self._stopped: set[tuple[int, int]] = set()
+        """Groups and siblings of stopped attempts."""
+        self._joined: set[int] = set()
+        """Generators that joined and have not left."""
 
     @property
     def published_step(self) -> int:
@@ -118,12 +131,12 @@ class JournalChecks:
     def invariants(self) -> list[Invariant]:
         return [
             self.once, self.settled, self.complete, self.versions, self.steps, self.order, self.age, self.sampled,
-            self.progress,
+            self.progress, self.stops, self.joins,
         ]  # fmt: skip
 
     def apply(self, entry: JournalEntry[Event]) -> None:
         """Check one event; events come in order."""
-        event = entry.event
+        event, self.began = entry.event, self.began or entry.time
         match event:
             case GroupAdmitted(group=group):
                 self.settled.require(group not in self.admitted, f"group {group} was admitted twice")
@@ -154,6 +167,10 @@ class JournalChecks:
             name = f"attempt {stored.group}.{stored.sibling}"
             for version, num_tokens in stored.versions.items():
                 self._check_version(version, num_tokens, name, stored.id)
+            if stored.status is Status.ABORTED:
+                again = (stored.group, stored.sibling) in self._stopped
+                self.stops.check(self.bounds.stops and not again, f"{name} was stopped{' again' * again}")
+                self._stopped.add((stored.group, stored.sibling))
             total = sum(stored.versions.values())
             self.sampled.require(
                 total == stored.num_tokens, f"{name} has {stored.num_tokens} tokens, {total} by version"
@@ -232,6 +249,7 @@ class JournalChecks:
         self.order.check(step <= trained, f"version {version} of step {step} was published when {self._stage()}")
         self._published[policy] = max(version, last_version), step
         self._published_at.setdefault(version, id)
+        self._digests[version] = event.digest
         self.publications.append((id, step))
 
     def _roll_back(self, to_step: int) -> None:
@@ -249,16 +267,33 @@ class JournalChecks:
             case RunStarted():
                 self.num_processes += 1
                 self.ended = None
+                self._joined.clear()
             case RunEnded(step=step):
                 self.ended = event
                 self.steps.require(
                     step == self.started, f"the run ended after step {step}, and step {self.started} ran"
                 )
+            case GeneratorJoined() | GeneratorLeft():
+                self._change_generators(event)
             case CheckpointSaved(step=step):
                 self.order.check(step <= self.published_step, f"step {step} was saved when {self._stage()}")
                 self.checkpoint = event
             case _:
                 pass
+
+    def _change_generators(self, event: GeneratorJoined | GeneratorLeft) -> None:
+        name = f"generator {event.generator}"
+        if isinstance(event, GeneratorLeft):
+            self.joins.check(bool(event.reason), f"{name} left without a reason")
+            self._joined.discard(event.generator)
+            return
+        published = self._digests.get(event.version)
+        self.joins.check(
+            published == event.digest,
+            f"{name} joined with digest {event.digest} of version {event.version}, which was published as {published}",
+        )
+        self.joins.require(event.generator not in self._joined, f"{name} joined twice")
+        self._joined.add(event.generator)
 
     def _check_version(self, version: int, num_tokens: int, name: str, id: int | None = None) -> None:
         published = self._published_at.get(version)
@@ -284,6 +319,10 @@ class JournalChecks:
 
     def _stage(self) -> str:
         return f"step {self.started} was taken, {self._trained} trained, {self.published_step} published"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _list(steps: Sequence[int]) -> str:

@@ -57,6 +57,7 @@ def verify(directory: Path, overrides: Sequence[str] = ()) -> Verification:
         redundant_groups=rollout.redundancy_bounds[1],
         redundant_siblings=rollout.redundant_siblings,
         reuse=rollout.reuse,
+        stops=rollout.stop_quantile is not None,
         in_order=rollout.priority == "age",
     )
     return verify_journal(directory, bounds)
@@ -202,6 +203,7 @@ def _check_checkpoints(
             invariant.check(False, state)
             continue
         at, groups = state.get("journal", 0), state.get("scheduler", {}).get("groups", ())
+        invariant.require(state.get("began", checks.began) == checks.began, f"{name} is of another run")
         invariant.check(at <= last_id, f"{name} names position {at} of the journal, which ends at {last_id}")
         invariant.require(state.get("step") == step, f"{name} has the state of step {state.get('step')}")
         published = checks.published_before(at)

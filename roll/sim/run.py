@@ -21,8 +21,8 @@ from roll.engines.base import Generator, Trainer
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.loop import Loop
-from roll.serving.dispatch import Concurrency
-from roll.serving.router import Router, Timeouts
+from roll.serving.dispatch import Concurrency, Timeouts
+from roll.serving.router import Router
 from roll.sim.batched import BatchedGenerator, DecodeSpeed
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.engines import CallCost, GeneratorSpeed, RemoteCluster, SimGenerator, SimTrainer
@@ -62,6 +62,8 @@ class SimulationConfig:
     """Arguments of `SimEnv`, except its turns; with `kind`, all arguments of another environment."""
     rollout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Other settings of the section `rollout`."""
+    source: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other settings of the source of tasks, such as filters."""
     seed: int = 0
     max_wait_s: float = 3600.0
     """Longest wait of the router per call for events of a generator."""
@@ -227,6 +229,7 @@ def _config(setting: SimulationConfig) -> Run:
                 "name": "sim",
                 "data": {"kind": "seeds", "count": num_tasks},
                 "env": {**({} if "kind" in setting.env else sim_env), **setting.env},
+                **setting.source,
             }
         ],
         "rollout": {

@@ -74,6 +74,14 @@ GLOSSARY: dict[str, str] = {
     "bias/length": "Mean length of the attempts trained on minus that of the waiting ones, in tokens.",
     "bias/reward": "Mean reward of the attempts trained on minus that of the waiting ones.",
     "bias/share/*": "This domain's fraction of the attempts trained on minus its fraction of the waiting ones.",
+    "stopped/attempts": "Attempts stopped by `rollout.stop_quantile` in the groups of this step.",
+    "stopped/tokens": "Sampled tokens of these stopped attempts, which are lost.",
+    "stopped/length": "Mean number of tokens after which attempts were stopped; they would have become longer.",
+    "stopped/reward": "Mean reward of the trained attempts at the tasks of stopped ones, which have none.",
+    "stopped/share/*": "Fraction of the stopped attempts that belong to this domain, 0 to 1.",
+    "bias/stopped/length": "Mean length of the attempts trained on minus that of the stopped ones, in tokens.",
+    "bias/stopped/reward": "Mean reward of the attempts trained on minus that at the tasks of stopped ones.",
+    "bias/stopped/share/*": "This domain's fraction of the attempts trained on minus its fraction of the stopped ones.",
     "stale/groups": "Groups that became too old to train on since the last step; their tasks are attempted again.",
     "reuse/groups": "Groups of this step that an earlier step has trained on as well.",
     "adapt/max_staleness": "The staleness that `rollout.adapt` allows after this step.",
@@ -107,6 +115,14 @@ GLOSSARY: dict[str, str] = {
     "sft/turns": "Number of responses that this step of supervised fine-tuning trained on.",
     "sft/tokens": "Number of tokens in these responses.",
     "sft/accuracy": "Fraction of the held-out tasks solved by greedy decoding during supervised fine-tuning, 0 to 1.",
+    "preference/loss": "Mean preference loss over the pairs or responses of this step, before its update.",
+    "preference/accuracy": "Fraction of pairs whose chosen response has the larger log-ratio to the reference, or "
+    "without one the larger logprob per token; of labelled responses, the fraction on the right side of the baseline.",
+    "preference/chosen": "Mean log-ratio of chosen or desirable responses; logprob per token without a reference.",
+    "preference/rejected": "The same of rejected or undesirable responses.",
+    "preference/margin": "Difference of these two means.",
+    "preference/held_out_loss": "Mean preference loss on held-out preferences.",
+    "preference/held_out_accuracy": "`preference/accuracy` on held-out preferences.",
 }
 """Meaning by metric name; `*` matches any text."""
 

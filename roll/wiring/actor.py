@@ -22,8 +22,10 @@ from roll.engines.base import Generator, Trainer
 from roll.engines.deepspeed.ranks import ZeroLayout
 from roll.engines.fsdp.ranks import ParallelLayout
 from roll.engines.megatron.ranks import MegatronLayout
-from roll.engines.native.build import WorkerContext, configure_torch, generator_of
+from roll.engines.native import fp8
+from roll.engines.native.build import WorkerContext, generator_of, training_device
 from roll.engines.native.decoder import Decoder
+from roll.engines.native.fp8 import Fp8
 from roll.engines.native.generator import NativeGeneratorSettings
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
@@ -44,7 +46,7 @@ class EngineSpecs:
 
     model_spec: ModelSpec
     training: NativeTrainerSettings
-    """Its part for the forward pass also applies to models that are not trained."""
+    """Settings of the actor."""
     context: WorkerContext
     """Context of the trainer's workers, and by default of the other models'."""
     scratch: Path | None = None
@@ -53,6 +55,11 @@ class EngineSpecs:
     """Whether this is SFT, which needs no other models."""
     policy: str = ""
     """Name of the policy; empty in a run with one."""
+
+    @property
+    def other_models(self) -> NativeTrainerSettings:
+        """Settings of models besides the actor: those of its forward pass, without products in fp8."""
+        return replace(self.training, precision=replace(self.training.precision, fp8=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +84,11 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
             dtype=None if run.actor_train.dtype == "float32" else torch.bfloat16,
             checkpointing=run.actor_train.activation_checkpointing,
             exact=getattr(run.actor_train, "float32_compute", False),
+            fp8=_fp8(getattr(run.actor_train, "fp8_products", "none")),
         ),
         base=run.model.path,
         router_losses=getattr(run.actor_train, "router_losses", RouterLosses()),
+        quantization=getattr(run.actor_infer, "quantization", None),
     )
     model_spec = ModelSpec(
         model=run.model,
@@ -87,15 +96,21 @@ def build_engine_specs(run: Run, optimizer: Optimizer, total_steps: int, *, supe
         engine=engine_for(run.model, run.rollout.max_seq_len),
         replays_experts=isinstance(run.actor_infer, VllmInfer) and run.actor_infer.router_replay,
     )
+    if training.precision.fp8 is not None:
+        fp8.check_model(architecture(run.model), model_spec.engine)
     if (lora := run.actor_train.lora) is not None:
         model_spec = replace(model_spec, lora=lora, frozen=training.precision.dtype or torch.float32)
     context = worker_context(run, "actor_train")
     return EngineSpecs(model_spec=model_spec, training=training, context=context, supervised=supervised)
 
 
+def _fp8(products: str) -> Fp8 | None:
+    return None if products == "none" else Fp8(forward=products == "all")
+
+
 def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
     """The actor in this process."""
-    device = configure_torch(specs.context)
+    device = training_device(specs.training, specs.context)
     decoder = build(specs.model_spec, device)
     shared = run.shares_module
     channel = Shared() if shared else Mailbox()
@@ -269,6 +284,14 @@ def vllm_settings(run: Run, section: VllmInfer) -> VllmSettings:
     )
 
 
+def without_quantization(run: Run) -> Run:
+    """The run with a generator that computes with the weights as they are, for SFT and evaluation."""
+    infer = run.actor_infer
+    if not isinstance(infer, VllmInfer) or infer.quantization is None:
+        return run
+    return run.model_copy(update={"actor_infer": infer.model_copy(update={"quantization": None})})
+
+
 def sglang_settings(run: Run, section: SglangInfer) -> SglangSettings:
     """Settings of SGLang."""
     passed = section.model_dump(exclude={"backend", "dtype", *GeneratorConfig.model_fields})
@@ -283,5 +306,6 @@ def build_canary(run: Run) -> Canary | None:
     """The canary that checks every version before it is served; None if switched off."""
     if not run.weight_sync.canary:
         return None
-    vocab, exact = architecture(run.model).vocab_size, run.actor_train.dtype == "float32"
+    exact = run.actor_train.dtype == "float32" and getattr(run.actor_infer, "quantization", None) is None
+    vocab = architecture(run.model).vocab_size
     return canary_for(vocab=vocab, max_seq_len=run.rollout.max_seq_len, exact=exact)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from roll.cluster.handle import Cluster, Executor, TakesUp
+from roll.cluster.handle import Cluster, Executor, TakesUp, present_ranks
 from roll.cluster.inline import InlineExecutor
 from roll.cluster.ray.actor import WorkerSlot
 from roll.cluster.ray.environment import set_ray_environment
@@ -29,9 +29,9 @@ from roll.pipelines.reference_models import AuxiliaryModels
 from roll.placement.records import Inventory, Placement
 from roll.serving.canary import Canary
 from roll.serving.counts import IdleReasons
-from roll.serving.dispatch import Concurrency
+from roll.serving.dispatch import Concurrency, Timeouts
 from roll.serving.policies import Routers
-from roll.serving.router import Router, Timeouts
+from roll.serving.router import Router
 from roll.tracking.startup import StartProgress
 from roll.weights.channel import Transport
 from roll.wiring.actor import (
@@ -42,6 +42,7 @@ from roll.wiring.actor import (
     build_workers,
     is_sharded,
     place_actor,
+    without_quantization,
     worker_context,
     worker_role,
 )
@@ -141,8 +142,9 @@ class Roles:
 
 
 async def _start_engines(cluster: Cluster[Any], start: Callable[[Any], Awaitable[None]], role: str) -> None:
-    progress = StartProgress(f"engines of {role}", cluster.size)
-    await asyncio.gather(*(progress.track(cluster.at(rank, start)) for rank in range(cluster.size)))
+    ranks = present_ranks(cluster)
+    progress = StartProgress(f"engines of {role}", len(ranks))
+    await asyncio.gather(*(progress.track(cluster.at(rank, start)) for rank in ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +170,10 @@ def build_roles(
 ) -> Roles:
     """The engines of a run, not yet started.
 
-    `supervised` leaves out the algorithm's other models. Without `paths`, files of processes are kept only if one of
-    them died. Without a `placement`, it is planned for the available devices.
+    `supervised` leaves out quantisation and the algorithm's other models. Without `paths`, files of processes are
+    kept only if one of them died. Without a `placement`, it is planned for the available devices.
     """
+    run = without_quantization(run) if supervised else run
     tokenizers = {name: _load_checked_tokenizer(each) for name, each in per_policy_runs(run).items()}
     first = next(iter(tokenizers.values()))
     for name, tokenizer in tokenizers.items():
@@ -260,7 +263,9 @@ def build_router(run: Run, generators: Cluster[Generator], idle_reasons: IdleRea
     return Router(
         generators,
         timeouts=Timeouts(request_s=run.rollout.request_timeout_s),
-        concurrency=Concurrency(limit=None if limit == "adaptive" else limit, adaptive=limit == "adaptive"),
+        concurrency=Concurrency(
+            limit=None if limit == "adaptive" else limit, adaptive=limit == "adaptive", by_speed=not run.deterministic
+        ),
         with_logprobs=getattr(run.actor_infer, "logprobs", True),
         idle_reasons=idle_reasons,
     )
@@ -281,7 +286,7 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
 
     def frozen(role: str, section: AuxiliaryModelConfig, model_spec: ModelSpec) -> Cluster[Any]:
         context = specs.context if section.devices == "auto" else worker_context(run, role)
-        kwargs = {"model_spec": model_spec, "settings": specs.training, "context": context}
+        kwargs = {"model_spec": model_spec, "settings": specs.other_models, "context": context}
         ranked = _ranked(run, role, section)
         return build_workers("logprob_model", kwargs, ranked, role=role, executor=executor, scratch=specs.scratch)
 
@@ -313,7 +318,7 @@ def build_tokenizer(model: Model) -> Any:
 def _critic(run: Run, model_spec: ModelSpec, specs: EngineSpecs, executor: Executor) -> Cluster[Trainer]:
     """A trainer over the actor's initial model, or another, with a value head initialised to 0."""
     total_steps = run.steps * run.algorithm.num_updates
-    settings = replace(specs.training, optimizer=run.critic.optimizer, total_steps=total_steps)
+    settings = replace(specs.other_models, optimizer=run.critic.optimizer, total_steps=total_steps)
     kwargs = {"model_spec": model_spec, "settings": settings, "context": specs.context}
     section = _ranked(run, "critic", run.critic)
     return build_workers("trainer", kwargs, section, role="critic", executor=executor, scratch=specs.scratch)
@@ -362,6 +367,7 @@ def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tup
         logging=log_settings(run),
         scratch=folder if paths is None else weights,
         kept=None if paths is None or paths.kept is None else _kept(run, paths.kept, placement),
+        most={} if run.actor_infer.max_workers is None else {"actor_infer": run.actor_infer.max_workers},
         slots={
             worker_role(each.role, policy): [
                 WorkerSlot(node=nodes[worker.node].id if worker.pinned else "", visible=worker.visible)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from roll.cluster.handle import Cluster, Replaceable
+from roll.cluster.handle import Cluster, ElasticCluster, Replaceable
 from roll.cluster.move import Move, MovesWorkers
 from roll.config.schema import Run
 from roll.engines.base import Generator
 from roll.journal.events import WorkerMoved
 from roll.journal.store import Journal
-from roll.serving.publisher import ReplacementPolicy
+from roll.serving.elastic import ElasticBounds, ElasticGenerators
+from roll.serving.publisher import Publisher, ReplacementPolicy
 from roll.serving.recovery import RecoveringCluster, RecoveryPolicy
+from roll.tracking.wanted import read_wanted
 from roll.wiring.models import Roles
 
 
@@ -27,7 +30,38 @@ def replacement_policy(
         max_replacements=run.ray.max_replacements,
         notice=notice,
         node_timeout_s=run.ray.node_timeout_s,
-        min_workers=run.actor_infer.min_workers,
+        min_workers=fewest_generators(run, generators),
+    )
+
+
+def fewest_generators(run: Run, generators: Cluster[Generator]) -> int | None:
+    """The number below which no generator leaves; None: all."""
+    if isinstance(generators, ElasticCluster) and run.actor_infer.min_workers is None:
+        return generators.size - len(generators.absent)
+    return run.actor_infer.min_workers
+
+
+def build_elastic(
+    run: Run, publisher: Publisher, directory: Path, notice: Callable[[str], None]
+) -> ElasticGenerators | None:
+    """What adds generators to a run and removes them; None if their number is constant."""
+    pool = publisher.generators
+    if run.actor_infer.max_workers is None or not isinstance(pool, ElasticCluster):
+        return None
+    initial = pool.size - len(pool.absent)
+    return ElasticGenerators(
+        pool=pool,
+        publisher=publisher,
+        bounds=ElasticBounds(
+            fewest=min(fewest_generators(run, publisher.generators) or initial, initial),
+            most=pool.size,
+            initial=initial if run.ray.address is None else pool.size,
+            start_timeout_s=run.ray.start_timeout_s,
+        ),
+        requests=partial(read_wanted, directory),
+        confirm=lambda request: request.write(directory),
+        journal=publisher.journal,
+        notice=notice,
     )
 
 

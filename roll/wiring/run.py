@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,9 +18,7 @@ from roll.cluster.pending import HasPendingCalls, describe_pending, stopped_work
 from roll.config.algorithm import Algorithm
 from roll.config.backends import RANKED
 from roll.config.schema import Run, TaskSourceConfig
-from roll.config.turns import turn_limit
 from roll.data.templates import Template
-from roll.errors import ConfigError
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
 from roll.pipelines.checkpointer import Checkpointer
@@ -30,12 +27,9 @@ from roll.pipelines.learner import Learner, Learners
 from roll.pipelines.loop import Loop, LoopSchedule
 from roll.pipelines.ratio import build_ratio_recorder
 from roll.report.held_out import HELD_OUT, save_attempts
-from roll.rollout.buffer import Buffer
-from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.demonstration import Demonstrator
-from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
+from roll.rollout.episode.runner import EpisodeRunner
 from roll.rollout.resume import ResumeState
-from roll.rollout.scheduler import Scheduler, SchedulerConfig
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers
@@ -48,14 +42,14 @@ from roll.tracking.phases import PhaseWatch
 from roll.tracking.progress import Progress, Reporter
 from roll.tracking.sinks import JsonLines, Sink, Swanlab, TensorBoard, Wandb
 from roll.types import Sampling
-from roll.wiring.actor import sampling_of
 from roll.wiring.data import Data
 from roll.wiring.hacks import build_hack_detector
 from roll.wiring.models import PolicyEngines, Roles
 from roll.wiring.notices import build_notice_recorder
 from roll.wiring.placing import build_device_sharing
 from roll.wiring.proxy import connect_proxy
-from roll.wiring.recovery import recover_models, replacement_policy
+from roll.wiring.recovery import build_elastic, recover_models, replacement_policy
+from roll.wiring.rollout import build_scheduler, episode_limits
 
 P = ParamSpec("P")
 
@@ -95,7 +89,7 @@ def build_watch(run: Run, roles: Roles, data: Data) -> PhaseWatch:
 def build_validator(run: Run, roles: Roles, sources: Sequence[TaskSource]) -> Validator:
     """The validator on `sources`, with the sampling of the section `validation`."""
     limits = replace(
-        _limits(run, roles.template),
+        episode_limits(run, roles.template),
         sampling=Sampling(temperature=run.validation.temperature),
         max_new_tokens=run.validation.max_new_tokens or run.rollout.max_new_tokens,
     )
@@ -109,7 +103,7 @@ def build_demonstrator(run: Run, template: Template) -> Demonstrator | None:
     """The scripted agent that plays tasks for SFT, if the run has one."""
     if run.sft.scripted_agent is None:
         return None
-    limits = _limits(run, template)
+    limits = episode_limits(run, template)
     return Demonstrator(
         agent=run.sft.scripted_agent.spec,
         template=template,
@@ -212,59 +206,13 @@ def _recipe(algorithm: Algorithm) -> Recipe:
     )
 
 
-def build_scheduler(
-    run: Run, roles: Roles, data: Data, services: RunServices, publishers: Publishers, resume: ResumeState | None
-) -> Scheduler:
-    """The scheduler, with the buffer that bounds staleness."""
-    limits = _limits(run, roles.template)
-    return Scheduler(
-        mixture=data.mixture,
-        sources={source.name: source for source in data.sources},
-        runner=EpisodeRunner(
-            router=roles.first.router,
-            template=roles.template,
-            limits=limits,
-            router_by_agent=roles.router_by_agent,
-            segment_breaks=SegmentBreaks(notice=services.reporter.note),
-            limits_by_domain={
-                name: replace(limits, sampling=each.sampling, max_new_tokens=each.max_new_tokens)
-                for name, each in data.settings.items()
-            },
-        ),
-        buffer=Buffer(
-            num_slots=run.rollout.num_slots,
-            first_ticket=services.journal.last_group() + 1,
-            redundant=run.rollout.redundancy_bounds[1],
-            max_age=run.rollout.max_age,
-            reuse=run.rollout.reuse,
-            priority=run.rollout.priority,
-        ),
-        journal=services.journal,
-        config=SchedulerConfig(
-            group_size=run.rollout.group_size,
-            max_retries=run.rollout.max_retries,
-            max_failed_groups=run.rollout.max_failed_groups,
-            max_filtered_groups=run.rollout.max_filtered_groups,
-            filters=tuple(each.spec for each in run.algorithm.filters),
-            filters_by_domain={name: each.filters for name, each in data.settings.items()},
-            redundant_groups=run.rollout.redundancy_bounds[1],
-            redundant_siblings=run.rollout.redundant_siblings,
-            reuse=run.rollout.reuse,
-            num_kept=run.rollout.groups_per_step - run.rollout.new_groups_per_step,
-            in_order=run.deterministic,
-            seed=run.seed,
-        ),
-        serving=publishers.serving,
-        notice=services.reporter.note,
-        returned=deque(() if resume is None else resume.returned),
-    )
-
-
 def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume: ResumeState | None = None) -> Loop:
     """The reinforcement learning loop with all its parts, fresh or continued from `resume`."""
     publishers = build_publishers(run, roles, services, resume)
     recover_models(run, roles, services.journal, services.reporter.note)
-    scheduler = build_scheduler(run, roles, data, services, publishers, resume)
+    scheduler = build_scheduler(run, roles, data, services.journal, services.reporter.note, publishers.serving)
+    if resume is not None:
+        scheduler.returned.extend(resume.returned)
     meter, phase_observers = Meter(), (_record_activities(roles, services.journal), services.watch.enter)
     meter.on_phase = partial(_each, phase_observers)
     data.rewards.record_activity(services.journal)
@@ -326,7 +274,8 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
         )
         if replacement is not None:
             policy.router.replace_generator = publishers[name].replace_generator
-    return Publishers(publishers)
+    first, directory = next(iter(publishers.values())), services.checkpointer.directory
+    return Publishers(publishers, build_elastic(run, first, directory, services.reporter.note))
 
 
 def build_learners(
@@ -362,8 +311,8 @@ def _record_activities(roles: Roles, journal: Journal) -> Callable[[str], None]:
     for policy in roles.policies.values():  # generators are numbered across policies
         ranks = range(policy.generators.size)
         activities = [Activity(journal, f"generator-{len(generators) + rank}") for rank in ranks]
-        policy.router.record_activities(activities)
-        generators += activities
+        policy.router.activities.start(activities)
+        generators += [each for rank, each in enumerate(activities) if rank not in policy.router.absent]
     for activity in (*generators, trainer):
         activity.enter(f"{IDLE}the start")
     idle_reasons = {"wait": "groups", "validate": "validation", "": "the controller"}
@@ -372,19 +321,3 @@ def _record_activities(roles: Roles, journal: Journal) -> Callable[[str], None]:
         trainer.enter(IDLE + idle_reasons[phase] if phase in idle_reasons else phase)
 
     return on_phase
-
-
-def _limits(run: Run, template: Template) -> EpisodeLimits:
-    known = template.tokenizer.get_vocab()
-    if unknown := [token for token in run.rollout.stop if token not in known]:
-        raise ConfigError(f"rollout.stop: the tokenizer has no token {unknown[0]!r}; name tokens, not text")
-    return EpisodeLimits(
-        sampling=sampling_of(run),
-        max_seq_len=run.rollout.max_seq_len,
-        max_new_tokens=run.rollout.max_new_tokens,
-        max_turns=turn_limit(run),
-        env_timeout_s=run.rollout.env_timeout_s,
-        drop_oldest=run.rollout.context_policy == "drop_oldest",
-        per_turn=run.rollout.segment_per == "turn",
-        stop=template.eos_ids | {known[token] for token in run.rollout.stop},
-    )

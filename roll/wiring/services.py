@@ -12,6 +12,7 @@ from typing import Any
 
 from roll.cluster.handle import Executor
 from roll.cluster.process import ProcessCluster
+from roll.cluster.replacement import FirstStart, Replacement
 from roll.config.load import LoadedRun
 from roll.config.reward import Reward
 from roll.config.schema import Rewards, Run
@@ -51,6 +52,7 @@ def build_environments(run: Run, executor: Executor | None = None) -> Environmen
         start_worker=start_worker,
         limits=EnvWorkerLimits(
             start_timeout_s=envs.start_timeout_s,
+            first_start=FirstStart(max_deaths=run.rollout.max_retries, setting="rollout.max_retries"),
             grace_s=envs.grace_s,
             memory_bytes=None if envs.memory_mb is None else envs.memory_mb * 2**20,
         ),
@@ -74,18 +76,19 @@ def build_reward_service(rewards: Rewards) -> RewardService:
 
 @contextmanager
 def record_replacements(journal: Journal, rewards: RewardService, envs: Environments) -> Generator[None]:
-    """Record in the journal which reward and environment workers are replaced inside this block, and why."""
+    """Record in the journal which reward and environment workers are replaced, and why, up to the end of this block."""
     pools: list[ProcessCluster[LocalRewards] | EnvPool] = []
     pools += [rewards.workers] if isinstance(rewards, RewardPool) else []
     pools += [envs] if isinstance(envs, EnvPool) else []
     recording = True
 
-    def record(worker: str, reason: str, seconds: float) -> None:
+    def record(each: Replacement) -> None:
         if recording:
-            journal.record(WorkerReplaced(worker=worker, reason=reason, seconds=seconds, num_updates=0))
+            event = WorkerReplaced(worker=each.worker, reason=each.reason, seconds=each.seconds, num_updates=0)
+            journal.record(event)
 
     for pool in pools:
-        pool.on_replaced = record
+        pool.replaced.send_to(record)
     try:
         yield
     finally:

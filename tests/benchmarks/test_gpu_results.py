@@ -15,7 +15,14 @@ from roll.config.load import load
 LINES = [
     {"step": 0, "validation/accuracy": 0.5},
     *(
-        {"step": step, "reward/mean": 0.1 * step, "length/mean": 9.0, "time/step": 2.0, "sampler_mismatch/mean": 0.001}
+        {
+            "step": step,
+            "reward/mean": 0.1 * step,
+            "length/mean": 9.0,
+            "time/step": 2.0,
+            "speed/tokens_per_s": 100.0 * step,
+            "sampler_mismatch/mean": 0.001,
+        }
         for step in range(1, 6)
     ),
     {"step": 5, "validation/accuracy": 0.75},
@@ -31,12 +38,13 @@ def test_the_file_of_every_experiment_loads_with_its_overrides(name: str) -> Non
     experiment = EXPERIMENTS[name]
     run = load(Path(experiment.example), list(experiment.overrides)).run
     assert run.validation.tasks and run.steps % run.validation.every == 0
-    assert (run.rollout.max_staleness == 1) == name.startswith("gsm8k_async")
+    assert (run.rollout.max_staleness == 1) == (name.startswith("gsm8k_async") or name == "gsm8k_partial")
 
 
 def test_a_curve_has_its_gain_and_the_time_of_a_step() -> None:
     assert curve().gain == 0.25
     assert (curve().step_s, curve().rewards[-1], curve().validation) == (2.0, 0.5, {0: 0.5, 5: 0.75})
+    assert curve().tokens_per_s == 450  # of the fourth and fifth step
 
 
 def test_a_finished_run_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,5 +70,6 @@ def test_the_recorded_gain_on_gsm8k_is_what_the_benchmark_page_says() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_every_result_is_skipped_with_a_reason() -> None:
-    for run in (gpu_results.gsm8k, gpu_results.asynchronous, gpu_results.code, gpu_results.agent, gpu_results.recipes):
+    results = (gpu_results.gsm8k, gpu_results.asynchronous, gpu_results.tail, gpu_results.code, gpu_results.agent)
+    for run in (*results, gpu_results.recipes):
         assert run().skipped == "no GPU is visible"

@@ -16,11 +16,11 @@ def test_the_price_is_a_mean_over_steps_so_that_a_slow_step_per_scrape_counts() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "shared"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("page", "shared"), [(False, False), pytest.param(True, True, marks=pytest.mark.sweep)])
 def test_windows_with_and_without_observers_are_measured_in_one_run(tmp_path: Path, page: bool, shared: bool) -> None:
     if page and shutil.which("chromium") is None:
         pytest.skip("needs chromium: make programs")
-    windows = measure(tmp_path, rounds=1, window_s=3.0, page=page, shared=shared)
+    windows = measure(tmp_path, rounds=1, window_s=8.0, page=page, shared=shared)
     assert [(each.observed, bool(each.scrapes_s)) for each in windows] == [
         *((True, True), (False, False), (False, False), (True, True))
     ]

@@ -104,6 +104,16 @@ def test_an_older_copy_of_the_journal_is_refused(roll: Callable, made: Path, fol
     assert (made / "journal.db").read_bytes() == (folder / "old.db").read_bytes()
 
 
+def test_checkpoints_of_another_run_are_refused(roll: Callable, made: Path) -> None:
+    with closing(sqlite3.connect(made / "journal.db")) as connection, connection:
+        connection.execute("UPDATE events SET time = time - 1 WHERE id = 1")  # now it is the journal of another run
+    before = contents(made)
+    line = roll("resume", "runs/tiny", "steps=5").fault(2)
+    assert line.startswith("runs/tiny/journal.db: the checkpoint of step 4 is of another run")
+    assert contents(made) == before
+    assert "checkpoints match the journal: step-4 is of another run" in roll("verify", "runs/tiny").out
+
+
 PAGE = 16 * 1024
 
 

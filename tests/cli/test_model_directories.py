@@ -322,6 +322,12 @@ def test_router_replay_needs_experts(folder: Path) -> None:
     assert said in both(folder, "actor_infer={backend: vllm, router_replay: true}")
 
 
+def test_models_of_the_engine_hf_are_not_quantised(folder: Path) -> None:
+    said = "actor_infer.quantization: only models of the engine native are quantised"
+    quantised = "actor_infer={backend: vllm, quantization: int8}"
+    assert said in both(folder, "model.engine=hf", "algorithm.correction=truncate", quantised)
+
+
 def test_losses_of_routers_need_experts(folder: Path) -> None:
     said = "actor_train.router_losses: the model has no experts; leave it out"
     assert said in both(folder, "actor_train.router_losses.balance=0.1")

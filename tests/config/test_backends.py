@@ -106,3 +106,32 @@ def test_a_resumed_run_with_another_trainer_drops_the_keys_that_it_lacks(tmp_pat
     assert isinstance(back, FsdpTrain) and not back.offload
     with pytest.raises(ConfigError, match=r"unknown key 'actor_train\.zero_stage'"):
         load(tmp_path / "saved.yaml", ["actor_train.backend=fsdp2", "actor_train.zero_stage=3"], resumed=True)
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "fault"),
+    [
+        ("{}", [], r"int8\): tokens come from another .* set algorithm.correction to truncate"),
+        ("{}", ["actor_train.lora={rank: 4}"], r"int8\): adapters are served with unquantised models; remove"),
+        ("{parallel: {tp: 2}}", [], r"int8\): quantised weights are not divided; set parallel.tp to 1 \(got 2\)"),
+        (
+            "{}",
+            ["executor=ray", "actor_train={backend: megatron}", "algorithm={recipe: grpo, correction: truncate}"],
+            r"int8\): backend megatron publishes no quantised weights; set actor_train.backend to native or fsdp2",
+        ),
+    ],
+)
+def test_quantised_generation_refuses_what_it_does_not_support(
+    section: str, changes: list[str], fault: str, tmp_path: Path
+) -> None:
+    section = section.replace("{", "{backend: vllm, quantization: int8, ", 1)
+    with pytest.raises(ConfigError, match=rf"actor_infer.*quantization \({fault}"):
+        infer(tmp_path, section, *changes)
+
+
+@pytest.mark.parametrize("algorithm", ["{recipe: grpo, correction: mask}", "topr"])
+def test_quantised_generation_takes_a_correction_or_a_loss_that_reads_the_sampler(
+    algorithm: str, tmp_path: Path
+) -> None:
+    found = infer(tmp_path, "{backend: vllm, quantization: fp8}", f"algorithm={algorithm}")
+    assert isinstance(found, VllmInfer) and found.quantization == "fp8"

@@ -16,7 +16,7 @@ validation:
   tasks: [{name: held, data: {kind: arithmetic, split: held_out}, reward: exact}]
 rollout: {max_seq_len: 512}
 """
-LATER = ("adapt/", "filtered/", "stale/", "failed/", "speed/", "envs/", "segments/", "proxy/", "sft/")
+LATER = ("adapt/", "filtered/", "stale/", "failed/", "speed/", "envs/", "segments/", "proxy/", "sft/", "preference/")
 """Counted or measured only after a step's checkpoint, or in another command."""
 
 
@@ -70,6 +70,7 @@ def test_every_metric_of_the_glossary_is_known_or_measured_too_late(tmp_path: Pa
     name = pattern.replace("pass@*", "pass@2").replace("policy/*", "policy/x/reward/mean").replace("*", domain)
     policies = "policies=[{name: x, agents: [x]}, {name: o, agents: [o]}]" if name.startswith("policy/") else "seed=0"
     reuse = ("rollout.reuse=2", "rollout.max_staleness=1", "algorithm.correction=truncate")
+    reuse = (*reuse, "rollout.stop_quantile=0.9")
     fault_text = fault(tmp_path, name, "validation.samples=2", "validation.temperature=1", policies, *reuse)
     late = pattern.startswith(LATER) or pattern in ("time/checkpoint", "time/step", "time/*")
     assert bool(fault_text) == late, fault_text

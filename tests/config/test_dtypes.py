@@ -46,8 +46,19 @@ def test_vllm_uses_the_dtype_of_the_trainer(dtype: str, tmp_path: Path) -> None:
             "float32_compute: dtype is float32 already; leave it out, or set dtype to bfloat16",
         ),
         ("{float32_compute: true, dtype: bfloat16, lora: {}}", "float32_compute: the model under adapters has 16 bits"),
+        ("{fp8_products: gradients}", r"fp8_products: needs dtype bfloat16 \(got float32\)"),
+        ("{fp8_products: gradients, dtype: bfloat16, lora: {}}", "fp8_products: products with adapters have 16 bits"),
+        ("{fp8_products: gradients, dtype: bfloat16, devices: cpu}", r"fp8_products: needs a GPU \(got devices cpu\)"),
+        (
+            "{fp8_products: gradients, dtype: bfloat16, float32_compute: true}",
+            "fp8_products: float32_compute computes in 32",
+        ),
+        (
+            "{fp8_products: gradients, dtype: bfloat16}\ndeterministic: true",
+            "deterministic: tokens of backend vllm depend",
+        ),
     ],
 )
-def test_float32_compute_without_effect_is_an_error(given: str, fault: str, tmp_path: Path) -> None:
+def test_a_precision_without_effect_is_an_error(given: str, fault: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=fault):
         loaded(tmp_path, f"actor_train: {given}\nactor_infer: {{backend: vllm}}\n")

@@ -54,4 +54,5 @@ def test_the_keys_reach_the_pool_of_environments(tmp_path: Path) -> None:
     )
     assert isinstance(pool, EnvPool)
     assert (pool.limits.memory_bytes, pool.limits.grace_s, pool.limits.start_timeout_s) == (100 * 2**20, 3.0, 7.0)
+    assert (pool.limits.first_start.max_deaths, pool.limits.first_start.setting) == (2, "rollout.max_retries")
     assert isinstance(build_environments(run(tmp_path)), InlineEnvs)

@@ -35,6 +35,22 @@ rollout: {max_seq_len: 512}
             ["executor=ray", "actor_infer={workers: 2, min_workers: 1}", "weight_sync.transport=gloo"],
             "actor_infer.min_workers (1): gloo needs all generators; set weight_sync.transport to disk",
         ),
+        (
+            ["actor_infer.max_workers=2"],
+            "actor_infer.max_workers (2): with executor inline every role is",
+        ),
+        (
+            ["executor=ray", "actor_infer={workers: 3, max_workers: 2}"],
+            "actor_infer.max_workers (2): the run starts with 3 generators; raise it, or lower workers",
+        ),
+        (
+            ["executor=ray", "actor_infer.max_workers=2", "weight_sync.transport=gloo"],
+            "actor_infer.max_workers (2): none can join a gloo broadcast; set weight_sync.transport to disk",
+        ),
+        (
+            ["executor=ray", "actor_infer.max_workers=2", "ray.max_replacements=0"],
+            "actor_infer.max_workers (2): with ray.max_replacements 0 the first lost generator ends the run",
+        ),
         (["executor=ray", "ray.address=ray://a:1"], "ray.address (ray://a:1): start the run on a machine of the"),
     ],
 )

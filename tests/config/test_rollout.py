@@ -23,6 +23,15 @@ def test_reuse_needs_a_correction_a_divisor_and_enough_staleness(tmp_path: Path)
     assert "max_staleness is 0.5; raise that to 1, or lower reuse" in line
 
 
+def test_a_quantile_leaves_some_attempts_to_stop_and_no_deterministic_run(tmp_path: Path) -> None:
+    four = ("rollout.groups_per_step=2", "rollout.group_size=2")
+    assert run(tmp_path, *four, "rollout.stop_quantile=0.75").rollout.stop_quantile == 0.75
+    (line,) = faults(tmp_path, GOOD, *four, "rollout.stop_quantile=0.8")
+    assert "stop_quantile (0.8): none of the 4 new attempts of a step is beyond it; lower it to at most 0.75" in line
+    (line,) = faults(tmp_path, GOOD, *four, "rollout.stop_quantile=0.5", "deterministic=true")
+    assert "with rollout.stop_quantile timing decides which attempts are stopped; leave it out" in line
+
+
 @pytest.mark.parametrize(
     ("reuse", "staleness", "slots"),
     [(1, 0, 8), (1, 0.5, 12), (1, 2, 24), (2, 1, 8), (2, 1.5, 10), (2, 3, 16), (4, 3, 8)],

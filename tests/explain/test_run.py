@@ -108,6 +108,13 @@ def test_a_reward_is_said_to_be_added_to_those_of_an_environment(tmp_path: Path)
     assert text.count("rewarded by exact") == 2 and text.count("added to the") == 1  # `sums` has a single turn
 
 
+@pytest.mark.parametrize(("products", "said"), [("gradients", "; logprobs, weights and"), ("all", "sampler_mismatch")])
+def test_what_products_in_8_bits_change_is_said(products: str, said: str, tmp_path: Path) -> None:
+    text = page(tmp_path, f"actor_train={{dtype: bfloat16, fp8_products: {products}}}")
+    assert said in text.partition("fp8 products")[2].partition("micro-batches")[0]
+    assert "fp8 products" not in page(tmp_path)
+
+
 def test_the_sampling_distribution_is_explained(tmp_path: Path) -> None:
     text = page(tmp_path, "rollout.temperature=0.7", "rollout.top_k=5", "rollout.top_p=0.9")
     cut = "cut to the 5 most likely tokens and the smallest set of tokens with 0.9 of the probability"
@@ -142,6 +149,8 @@ def test_processes_and_devices_are_explained(tmp_path: Path) -> None:
         "runs/demo/logs/<role>-<rank>.log",
     ):
         assert words in text
+    quantised = page(tmp_path, "algorithm.correction=truncate", "actor_infer={backend: vllm, quantization: int8}")
+    assert "256 sequences; weights of the layers in int8, quantised and attested at every publication" in quantised
     sharded = page(tmp_path, *ray[:1], "algorithm=ppo", "actor_train={backend: megatron}", "critic.sharded=true")
     assert "critic megatron on the trainer's device, in 1 process" in sharded
     assert "the cluster at auto" in page(tmp_path, "executor=ray", "ray.address=auto", "rollout.max_staleness=1")
@@ -274,6 +283,7 @@ def test_the_split_of_an_attempt_into_sequences_is_explained(tmp_path: Path, ove
     [
         ("redundant_groups=2", "redundancy 2 extra groups in flight; the first to complete are"),
         ("redundant_siblings=3", "redundancy 11 attempts per task are started; the first 8 valid ones are trained"),
+        ("stop_quantile=0.9", "early stop once 90% of the attempts that a step waits for have ended, longer ones are"),
         ("concurrency=adaptive", "concurrency as many requests per generator as fit its memory"),
         ("concurrency=12", "concurrency at most 12 requests per generator at once"),
     ],

@@ -93,6 +93,17 @@ def test_vllm_takes_its_configured_fraction_of_a_gpu(tmp_path: Path) -> None:
     assert taken == pytest.approx(0.5 * 139 * 2**30, rel=1e-6)
 
 
+def test_quantised_layers_take_one_byte_per_weight(tmp_path: Path) -> None:
+    # A layer has 1024 x 128 x (16 + 2 x 8) weights for queries, keys and values, 2048 x 1024 for the output, three
+    # times 1024 x 3072 in the feed-forward part, and two norms: 15,730,688. There are 28 layers.
+    changes = [SMALL, "actor_train.devices=[0]", "algorithm.correction=truncate"]
+    plain, quantised = (
+        share(plan_of(tmp_path, "2xH200", *changes, f"{VLLM}, devices: [1]{more}}}"), "actor_infer", "weights")
+        for more in ("", ", quantization: fp8")
+    )
+    assert plain - quantised == 28 * 15_730_688
+
+
 def test_nothing_is_offloaded_if_everything_fits(tmp_path: Path) -> None:
     shared = plan_of(tmp_path, "1xH200", SMALL, f"{VLLM}, devices: [0], gpu_memory_utilization: 0.4, offload: true}}")
     assert shared.offloads == ()

@@ -43,6 +43,7 @@ from roll.weights.channel import Channel, Shared
 from roll.weights.digest import Digest, combine, digest
 from roll.weights.huggingface import TensorFiles
 from roll.weights.optimizer_state import OptimizerState, share_of
+from roll.weights.quantization import send_quantised
 
 
 class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
@@ -70,18 +71,23 @@ class FsdpTrainer(FsdpLogprobModel, NativeTrainer):
             return await super().update(batch, objective)
 
     async def send(self, version: int) -> Digest:
-        """Rank 0 sends, one tensor at a time; the digest covers all ranks."""
+        """Rank 0 sends, one tensor at a time; the digest covers all ranks, or what rank 0 has quantised."""
         dtype, decoder = self.settings.precision.dtype or torch.float32, self.decoder
         adapted = decoder.lora is not None
         tensors = decoder.named_tensors(adapters=adapted, dtype=None if adapted else dtype)
         with self.ranks.blame_peers("a publication"):
-            if self.ranks.rank == 0:
+            quantised = Digest({})
+            if self.ranks.rank == 0 and (kind := self.settings.quantization) is not None:
+                quantised = send_quantised(self.channel, tensors, kind, version=version)
+            elif self.ranks.rank == 0:
                 self.channel.send(tensors, version=version)
             for _ in tensors:  # all ranks have to gather every tensor, including those that the channel did not read
                 pass
             if decoder.lora is not None:
                 adapters = as_served(decoder.local_parts(adapters=True), decoder.lora.scale, dtype)
                 return combine([self._frozen_digest(), self._combine(digest(part for _, part in adapters))])
+            if self.settings.quantization is not None:
+                return self._combine(quantised)
             return self._combine(digest(part for _, part in decoder.local_parts(dtype=dtype)))
 
     async def save(self, path: Path, *, resumable: bool = True, wait: bool = True) -> None:

@@ -212,8 +212,6 @@ def write_state(directory: Path, state: dict[str, Any]) -> None:
 def read_state(directory: Path) -> dict[str, Any]:
     """Read the state that `write_state` wrote."""
     path = directory / "state.json"
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such file; resume from another checkpoint")
     content = _load(path)
     if content.get("format") != FORMAT:
         raise ConfigError(
@@ -227,6 +225,8 @@ def read_state(directory: Path) -> dict[str, Any]:
 def _load(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:  # also if a running process has just removed it
+        raise ConfigError(f"{path}: no such file; resume from another checkpoint") from None
     except ValueError as error:  # invalid JSON or UTF-8
         raise ConfigError(f"{path}: not JSON ({error}); resume from another checkpoint") from None
     if not isinstance(content, dict):

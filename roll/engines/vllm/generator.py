@@ -300,18 +300,19 @@ def _pack_layers(model: Any) -> None:
 def attest(worker: Any) -> Digest:
     """Digest of the parameters of a vLLM worker, without those that another worker counts too."""
     rank: int = _vllm("distributed").get_tensor_model_parallel_rank()
+    on_cpu: bool = _vllm("platforms").current_platform.is_cpu()
     with torch.inference_mode():
-        return digest(_counted(worker.get_model(), rank))
+        return digest(_counted(worker.get_model(), rank, on_cpu))
 
 
-def _counted(model: Any, rank: int) -> Iterator[torch.Tensor]:
+def _counted(model: Any, rank: int, on_cpu: bool) -> Iterator[torch.Tensor]:
     """Every parameter as its kernel reads it, or the part of it that this rank counts."""
     seen: set[int] = set()
     for module in model.modules():
         if repeats_projection(module):
             continue
         if is_quantised_layer(module):
-            yield from attested_parts(module)
+            yield from attested_parts(module, packed=on_cpu)
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in seen or (rank > 0 and not _is_sharded(module, name)):

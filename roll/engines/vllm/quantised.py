@@ -71,9 +71,8 @@ def is_quantised_layer(module: Any) -> bool:
     return getattr(module, "scheme", None) is not None and hasattr(module, "weight_scale")
 
 
-def attested_parts(module: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a quantised layer computes with."""
-    packed = module.weight is None or module.weight_scale.device.type == "cpu"  # some kernels keep what they packed
+def attested_parts(module: Any, *, packed: bool) -> Iterator[torch.Tensor]:
+    """The tensors that a quantised layer computes with; `packed`: its kernel keeps the weight in a layout of its own."""
     yield _unpack(module) if packed else module.weight
     yield module.weight_scale
     if module.bias is not None:

@@ -131,11 +131,15 @@ def resume(
 ) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     supervised = None
-    if directory.resolve().name.endswith("-dpo"):
-        from roll.commands import dpo as preferences
+    if directory.resolve().name.endswith(("-dpo", "-distill")):
+        from roll.commands import offline
+        from roll.commands.distill import DISTILL
+        from roll.commands.dpo import DPO
 
-        if preferences.is_dpo(directory):
-            return _run(lambda: preferences.resume(directory, overrides or [], plain=not (source or supervise)))
+        for command in (DPO, DISTILL):
+            if offline.owns(command, directory):
+                plain, changes = not (source or supervise), overrides or []
+                return _run(lambda: offline.continue_directory(command, directory, changes, plain=plain))
     if supervise:
         from roll.commands.supervise import supervise_existing
 
@@ -238,6 +242,26 @@ def dpo(path: File, overrides: Overrides = None, overwrite: Overwrite = False, r
     from roll.commands.dpo import dpo as run_dpo
 
     _run(lambda: run_dpo(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()))
+
+
+@app.command(cls=RunCommand)
+def distill(
+    path: File,
+    overrides: Overrides = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    store: Annotated[bool, typer.Option("--store", help="Only write the teacher's logprobs to distill.store.")] = False,
+) -> None:
+    """Train a student on the distributions of a teacher, live or stored."""
+    if overwrite and resume:
+        raise ConfigError("roll distill: --overwrite deletes the run that --resume continues; leave one of them out")
+    loaded = _load_checked(path, overrides)
+    from roll.commands import distill as commands
+
+    if store:
+        commands.store(loaded, overwrite=overwrite)
+    else:
+        _run(lambda: commands.distill(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()))
 
 
 @app.command()

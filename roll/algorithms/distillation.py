@@ -1,4 +1,4 @@
-"""The loss of distillation: a divergence from the teacher per trained token, mixed with the loss of supervised learning.
+"""The loss of distillation: a divergence from the teacher per trained token, mixed with that of supervised learning.
 
 A temperature divides the logits of both models, and its square multiplies the divergence: gradients of logits then have
 the same scale at any temperature.
@@ -52,6 +52,15 @@ def trained_indices(batch: Batch, rows: Sequence[int]) -> Tensor:
     """Indices among the trained tokens of the batch: those of these rows, in order."""
     index, positions = batch.trained.cumsum(0) - 1, torch.as_tensor(batch.positions(rows))
     return index[positions][batch.trained[positions]]
+
+
+def join_tokens(parts: Sequence[TeacherTokens], order: Sequence[Tensor]) -> TeacherTokens:
+    """The parts as one on the host, sorted by the indices of their tokens."""
+    by_name = {name: [getattr(part, name) for part in parts] for name in ("ids", "logprobs", "hidden")}
+    index = torch.cat(list(order)).argsort()
+    return TeacherTokens(
+        **{name: None if rows[0] is None else torch.cat(rows).cpu()[index] for name, rows in by_name.items()}
+    )
 
 
 def class_logprobs(logits: Tensor, temperature: float, ids: Tensor | None = None) -> Tensor:

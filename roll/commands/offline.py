@@ -167,11 +167,6 @@ def _run(
     with closing(build_metrics_server(run, directory.path.name, steps)) as server:
         work = partial(_train, command, run, directory, (origin, checkpoint), (interrupt, server))
         finished = run_to_end(work, directory, interrupt, run)
-    if finished < steps:
-        announce(f"interrupted after step {finished} of {steps}; resume with `roll resume {directory.path}`")
-    else:
-        texts = [f"{finished} steps", *command.describe_result(directory)]
-        announce(f"{command.section}: {', '.join(texts)}; the model is in {directory.path / 'model'}")
     return finished >= steps
 
 
@@ -225,6 +220,7 @@ async def _train(
         _record_start(file, journal, None if state is None else step)
         finished = await loop.run(step)
         await _end(run, loop, finished)
+    _announce_result(command, directory, finished, run.steps)
     return finished
 
 
@@ -240,6 +236,14 @@ async def _end(run: Run, loop: OfflineLoop, finished: int) -> None:
     if finished == run.steps:
         await loop.checkpointer.export()
     loop.journal.record(RunEnded(step=finished, reason="finished" if finished == run.steps else "interrupted"))
+
+
+def _announce_result(command: OfflineCommand, directory: RunDirectory, finished: int, steps: int) -> None:
+    if finished < steps:
+        announce(f"interrupted after step {finished} of {steps}; resume with `roll resume {directory.path}`")
+        return
+    texts = [f"{finished} steps", *command.describe_result(directory)]
+    announce(f"{command.section}: {', '.join(texts)}; the model is in {directory.path / 'model'}")
 
 
 def first_and_last(directory: RunDirectory, names: dict[str, str]) -> list[str]:

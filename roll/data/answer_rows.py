@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from roll.data.chat_rows import chat_row
+from roll.data.tasks import Seeds
 from roll.data.templates import Template
 from roll.data.tools import parse_tools
 from roll.errors import ConfigError
@@ -40,15 +41,29 @@ class AnswerEncoder:
         return row
 
     def _pair(self, task: Task, where: str) -> IdRow:
-        if not isinstance(task.answer, str):
-            raise ConfigError(f"{where}: its answer is not text (got {task.answer!r}); {self.purpose} trains on text")
+        if fault := answer_fault(task, self.purpose):
+            raise ConfigError(fault)
         prompt = self.template.open(task.messages, where=where).tolist()
-        return [prompt, self.template.answer(task.answer, where=where).tolist()]
+        return [prompt, self.template.answer(str(task.answer), where=where).tolist()]
 
     def _chat(self, task: Task, reply: Message, where: str) -> IdRow:
         tools = parse_tools(task.metadata.get("tools") or ())
         messages = (*task.messages, reply)
         return [*chat_row(self.template, messages, every=self.every_turn, where=where, tools=tools)]
+
+
+def answer_fault(task: Task, purpose: str) -> str:
+    """Why no row can be made from a task; empty if one can."""
+    if task.reply is not None or isinstance(task.answer, str):
+        return ""
+    return f"task {task.id!r}: its answer is not text (got {task.answer!r}); {purpose} trains on text"
+
+
+def seeds_fault(name: str, tasks: Sequence[Task]) -> str:
+    """Why a source has no answers at all; empty if it may have some."""
+    if not isinstance(tasks, Seeds):
+        return ""
+    return f"tasks: source {name!r}: its environment writes the tasks, which have no answers; set distill.tasks"
 
 
 def digest_rows(rows: Iterable[IdRow]) -> str:

@@ -52,7 +52,7 @@ class StoreHeader:
 
 
 class StoreWriter:
-    """Writes a store next to its path; `finish` moves it there, complete and on disk."""
+    """Writes a store next to its path; `finish` moves it there, complete and on disk, in place of an earlier one."""
 
     def __init__(self, path: Path, header: StoreHeader) -> None:
         self._path, self._header = path, header
@@ -84,6 +84,8 @@ class StoreWriter:
         text = json.dumps({"format": _FORMAT, **asdict(self._header)}, indent=1)
         (self._directory / _HEADER).write_text(text, encoding="utf-8")
         write_checksums(self._directory)
+        if self._path.exists():
+            shutil.rmtree(self._path)
         self._directory.rename(self._path)
 
 
@@ -123,24 +125,36 @@ def read_header(path: Path) -> StoreHeader:
 
 def check_header(path: Path, header: StoreHeader, expected: StoreHeader) -> None:
     """Raise `ConfigError` unless the store fits the run; fields that `expected` leaves empty are not compared."""
-    for what, mine, theirs in (
-        ("tokenizer", header.tokenizer, expected.tokenizer),
-        ("teacher than teacher.path", header.teacher_digest, expected.teacher_digest or header.teacher_digest),
-    ):
-        if mine != theirs:
-            raise ConfigError(f"distill.store: {path}: was stored with another {what}; {_REMEDY}")
+    if header.tokenizer != expected.tokenizer:
+        raise ConfigError(tokenizer_fault(path))
+    if expected.teacher_digest and header.teacher_digest != expected.teacher_digest:
+        raise ConfigError(f"distill.store: {path}: was stored with another teacher than teacher.path; {_REMEDY}")
     for name, digest in expected.rows.items():
         if header.rows.get(name) != digest:
             source = "validation.tasks" if name == "held_out" else "tasks"
             raise ConfigError(f"distill.store: {path}: has other rows than {source} of the run; {_REMEDY}")
     if header.vocab > expected.vocab:
-        raise ConfigError(f"distill.store: {path}: covers {header.vocab} tokens (the model: {expected.vocab}); {_REMEDY}")
+        raise ConfigError(
+            f"distill.store: {path}: covers {header.vocab} tokens (the model: {expected.vocab}); {_REMEDY}"
+        )
     for key, stored, value in (
         ("top_k", header.top_k, expected.top_k),
         ("temperature", header.temperature, expected.temperature),
     ):
         if stored != value:
             raise ConfigError(f"distill.{key}: {value:g}, and {path} was stored with {stored:g}; change one of the two")
+
+
+def tokenizer_fault(path: Path) -> str:
+    """The error about a store whose tokens are not those of the model."""
+    return f"distill.store: {path}: was stored with another tokenizer than the model's; {_REMEDY}"
+
+
+def top_k_fault(top_k: int | None, vocab: int) -> str:
+    """Why the loss cannot read so many tokens; empty if it can."""
+    if top_k is None or top_k <= vocab:
+        return ""
+    return f"distill.top_k: the vocabulary has {vocab} tokens (got {top_k}); lower it"
 
 
 def digest_vocabulary(tokens: Mapping[str, int]) -> str:

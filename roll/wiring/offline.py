@@ -1,4 +1,4 @@
-"""Builds what preference optimisation and distillation share: the run whose engines they need, and parts of the loop."""
+"""Builds what preference optimisation and distillation share: the run with their engines, and parts of the loop."""
 
 from __future__ import annotations
 

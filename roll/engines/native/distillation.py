@@ -21,6 +21,7 @@ from roll.algorithms.distillation import (
     Distillation,
     TeacherTokens,
     distillation_rows,
+    join_tokens,
     most_likely,
     trained_indices,
 )
@@ -165,12 +166,3 @@ def logits_of(states: Tensor, layer: OutputLayer) -> Tensor:
     wide = states.element_size() >= 4 and states.dtype == layer.weight.dtype
     logits = F.linear(states, layer.weight) if wide else wide_logits(states, layer.weight)
     return cap_logits(logits, layer.cap)
-
-
-def join_tokens(parts: Sequence[TeacherTokens], order: Sequence[Tensor]) -> TeacherTokens:
-    """The parts as one on the host, sorted by the indices of their tokens."""
-    by_name = {name: [getattr(part, name) for part in parts] for name in ("ids", "logprobs", "hidden")}
-    index = torch.cat(list(order)).argsort()
-    return TeacherTokens(
-        **{name: None if rows[0] is None else torch.cat(rows).cpu()[index] for name, rows in by_name.items()}
-    )

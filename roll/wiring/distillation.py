@@ -38,7 +38,7 @@ from roll.wiring.models import Roles
 from roll.wiring.offline import build_parts, build_schedule, offline_run
 from roll.wiring.run import RunServices
 
-SETS = ("training", "held_out")
+SETS: tuple[str, ...] = ("training", "held_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,8 @@ def row_loss(
 
 def _by_formula(case: DistillationCase, objective: Distillation, formula: str) -> tuple[float, Floats]:
     """The mean loss over the trained tokens, and its gradient, logit by logit."""
-    ids, student, teacher = case.batch.ids.tolist(), numbers(case.student), numbers(case.teacher)
+    ids: list[int] = case.batch.ids.numpy().tolist()
+    student, teacher = numbers(case.student), numbers(case.teacher)
     total, gradient = 0.0, np.zeros_like(student)
     positions = _trained_positions(case.batch)
     for position in positions:
@@ -135,7 +136,7 @@ def _by_formula(case: DistillationCase, objective: Distillation, formula: str) -
 
 
 def _trained_positions(batch: Batch) -> list[int]:
-    trained: list[bool] = batch.trained.tolist()
+    trained: list[bool] = batch.trained.numpy().tolist()
     return [position for position, mark in enumerate(trained) if mark]
 
 
@@ -167,11 +168,23 @@ def _jensen_shannon(p: Sequence[Number], q: Sequence[Number], *, weight: float =
     return weight * _kl(p, middle) + (1 - weight) * _kl(q, middle)
 
 
+def _reverse_kl(p: Sequence[Number], q: Sequence[Number]) -> Number:
+    return _kl(q, p)
+
+
+def _skewed_forward_kl(p: Sequence[Number], q: Sequence[Number], *, skew: float = 0.1) -> Number:
+    return _kl(p, _mix(p, q, skew))
+
+
+def _skewed_reverse_kl(p: Sequence[Number], q: Sequence[Number], *, skew: float = 0.1) -> Number:
+    return _kl(q, _mix(q, p, skew))
+
+
 FORMULAS: dict[str, Callable[..., Number]] = {
     "forward_kl": _kl,
-    "reverse_kl": lambda p, q: _kl(q, p),
+    "reverse_kl": _reverse_kl,
     "jensen_shannon": _jensen_shannon,
-    "skewed_forward_kl": lambda p, q, skew=0.1: _kl(p, _mix(p, q, skew)),
-    "skewed_reverse_kl": lambda p, q, skew=0.1: _kl(q, _mix(q, p, skew)),
+    "skewed_forward_kl": _skewed_forward_kl,
+    "skewed_reverse_kl": _skewed_reverse_kl,
 }
 """Formulas of divergences from the teacher's probabilities and the student's, by name."""

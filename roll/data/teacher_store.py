@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roll.checksums import find_damage, read_checksum, write_checksums
 from roll.data.answer_rows import IdRow, digest_rows
@@ -178,6 +177,5 @@ def describe_rows(sets: Mapping[str, Sequence[IdRow]]) -> dict[str, dict[str, An
     }
 
 
-def _create(path: Path, shape: tuple[int, int], kind: Any) -> NDArray[Any]:
-    create: Any = np.lib.format.open_memmap
-    return create(path, mode="w+", dtype=kind, shape=shape)
+def _create(path: Path, shape: tuple[int, int], kind: Any) -> np.memmap[Any, Any]:
+    return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)

@@ -102,5 +102,8 @@ class DistillLoop(OfflineLoop):
             batch, tokens = await self.held_out.batch(indices)
             losses = await self.student.at(0, Distiller.distillation_losses, batch, tokens, self.objective)
             total, num_tokens = total + losses.double().sum(1), num_tokens + losses.shape[1]
-        means = zip(_NAMES, (total / num_tokens).tolist(), strict=True) if num_tokens else ()
-        return {f"distillation/held_out_{name}": value for name, value in means}
+        if not num_tokens:
+            return {}
+        return {
+            f"distillation/held_out_{name}": float(each) / num_tokens for name, each in zip(_NAMES, total, strict=True)
+        }

@@ -88,7 +88,7 @@ class SftLoop:
     async def rows(self, draw: Draw) -> Sequence[Row]:
         """The task's chat, its prompt and answer, or the demonstrator's play."""
         if self.demonstrator is None:
-            return [self.encoder.row(draw.task)]
+            return [[*self.encoder.row(draw.task)]]
         return await self.demonstrator.rows(draw.task, self.sources[draw.source].env)
 
     async def accuracy(self, step: int) -> float:

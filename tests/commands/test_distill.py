@@ -147,7 +147,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory, teacher: str) -> Path:
         ({"distill": {"top_k": 5}}, r"distill\.top_k: 5, and .*logits was stored with 4"),
         ({"distill": {"temperature": 2.0}}, r"distill\.temperature: 2, and .*logits was stored with 1"),
         ({"distill": {"top_k": 17}}, r"distill\.top_k: the vocabulary has 16 tokens \(got 17\); lower it"),
-        ({"tasks": [{"name": "sums", "data": "arithmetic", "reward": "exact"}]}, "has other rows than tasks of the run"),
+        (
+            {"tasks": [{"name": "sums", "data": "arithmetic", "reward": "exact"}]},
+            "has other rows than tasks of the run",
+        ),
         ({"validation": {}}, r"has other rows than validation\.tasks of the run"),
         ({"model": model_of(alphabet=ALPHABET + "x")}, "was stored with another tokenizer than the model's"),
     ],
@@ -218,7 +221,10 @@ def test_a_teacher_that_does_not_fit_is_refused(tmp_path: Path, teacher: str):
     ("changed", "message"),
     [
         ({"distill": {"store": "x"}}, "store: holds the most likely tokens alone; set top_k"),
-        ({"executor": "ray", "actor_train": {"backend": "fsdp2"}, "deterministic": False}, "only backend native distils"),
+        (
+            {"executor": "ray", "actor_train": {"backend": "fsdp2"}, "deterministic": False},
+            "only backend native distils",
+        ),
         (
             {"executor": "ray", "teacher": {"path": "x", "sharded": True}, "deterministic": False},
             r"its teacher is not sharded \(got teacher\.sharded\)",

@@ -216,14 +216,14 @@ def rollout(  # noqa: PLR0913 - one parameter per option
     min_reward: Annotated[
         float | None, typer.Option("--min-reward", help="Keep the attempts with at least this reward.")
     ] = None,
-    best: Annotated[int | None, typer.Option("--best", help="Keep the best so many of each task.", min=1)] = None,
+    best: Annotated[int | None, typer.Option("--best", help="Attempts to keep per task: the best ones.", min=1)] = None,
 ) -> None:
     """Attempt tasks with the model or an agent, without training; prints transcripts and a summary."""
     loaded = _load_checked(path, overrides)
-    from roll.commands.rollout import Selection
+    from roll.commands.rollout import AttemptFilter
     from roll.commands.rollout import rollout as attempt_tasks
 
-    selection = Selection(min_reward=min_reward, best=best)
+    selection = AttemptFilter(min_reward=min_reward, best=best)
     attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output, selection=selection)
 
 

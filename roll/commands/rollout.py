@@ -38,7 +38,7 @@ MakeAttempt: TypeAlias = Callable[[TaskSource, Attempt], Awaitable[Transcript]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class AttemptFilter:
     """Which attempts to keep."""
 
     min_reward: float | None = None
@@ -51,33 +51,32 @@ class Selection:
         if self.min_reward is None and self.best is None:
             return list(transcripts)
         least = float("-inf") if self.min_reward is None else self.min_reward
-        kept = [each for each in transcripts if each.reward is not None and each.reward >= least]
+        eligible = [each for each in transcripts if each.reward is not None and each.reward >= least]
         if self.best is None:
-            return kept
-        ranked = sorted(kept, key=lambda each: (-(each.reward or 0.0), each.attempt))
-        ranks, chosen = Counter[str](), set[int]()
-        for each in ranked:
+            return eligible
+        ranks, best = Counter[str](), set[int]()
+        for each in sorted(eligible, key=lambda each: (-(each.reward or 0.0), each.attempt)):
             ranks[each.task.id] += 1
             if ranks[each.task.id] <= self.best:
-                chosen.add(id(each))
-        return [each for each in kept if id(each) in chosen]
+                best.add(id(each))
+        return [each for each in eligible if id(each) in best]
 
 
 def rollout(
-    loaded: LoadedRun, *, tasks: str | None, num: int, agent: str, output: Path | None, selection: Selection
+    loaded: LoadedRun, *, tasks: str | None, num: int, agent: str, output: Path | None, selection: AttemptFilter
 ) -> None:
     """Attempt `num` tasks of a source, the first if `tasks` is None; print or write the transcripts and a summary."""
     config = _choose_source(loaded, tasks)
     if output is not None:
         check_output(output)
     transcripts = asyncio.run(_attempt_tasks(loaded.run, config, agent, num))
-    kept = selection.select(transcripts)
+    selected = selection.select(transcripts)
     if output is None:
-        for transcript in kept:
+        for transcript in selected:
             typer.echo(_format(transcript))
     else:
-        write_rows(output, [_row(config.name, each) for each in kept])
-        count = f"{len(transcripts)}" if len(kept) == len(transcripts) else f"{len(kept)} of {len(transcripts)}"
+        write_rows(output, [_row(config.name, each) for each in selected])
+        count = f"{len(transcripts)}" if len(selected) == len(transcripts) else f"{len(selected)} of {len(transcripts)}"
         typer.echo(f"{count} attempts: {output}")
     typer.echo(_summary(transcripts))
 

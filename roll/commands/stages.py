@@ -1,4 +1,4 @@
-"""`roll run`: stages of post-training one after another, each in a process of its own."""
+"""`roll run`: stages of post-training one after another, one process each."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def _steps(loaded: LoadedStages) -> list[_Step]:
     for index, stage in enumerate(loaded.stages.stages):
         directory = base / f"{stage.name}{SUFFIXES[stage.command]}"
         models = [step for step in steps.values() if step.stage.trains]
-        chosen = {"file": None, "previous": models[-1] if models else None}
-        source = chosen[stage.model] if stage.model in chosen else steps[stage.model]
+        defaults = {"file": None, "previous": models[-1] if models else None}
+        source = defaults[stage.model] if stage.model in defaults else steps[stage.model]
         model = None if source is None else str(source.output)
         inherited = () if model is None else (f"model={json.dumps({'path': model})}",)
         names = (f"directory={json.dumps(str(base))}", f"name={json.dumps(stage.name)}")
@@ -126,8 +126,8 @@ def _options(stage: Stage, directory: Path) -> tuple[str, ...]:
         "min-reward": stage.min_reward,
         "best": stage.best,
     }
-    given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
-    return (*(word for pair in given for word in pair), "--output", str(directory / SAMPLES))
+    pairs = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
+    return (*(word for pair in pairs for word in pair), "--output", str(directory / SAMPLES))
 
 
 def _check(steps: Sequence[_Step], first: str | None) -> None:
@@ -161,15 +161,15 @@ def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str, *, r
             raise ConfigError(f"{step.output}: the result of stage {name} is gone; add --from {name} to repeat it")
         typer.echo(f"{title}: {name} is finished: {step.output}")
         return
-    begun = {"digest": step.digest, "finished": False, "seconds": 0.0 if record is None else record["seconds"]}
-    records[name] = begun
+    current = {"digest": step.digest, "finished": False, "seconds": 0.0 if record is None else record["seconds"]}
+    records[name] = current
     _write_records(base, records)
     command = _command(step, repeat=repeat, begun=record is not None)
     typer.echo(f"{title}: {name}: {shlex.join(['roll', *command])}")
     start = time.monotonic()
     code = _run_child(command)
-    begun["seconds"] = round(begun["seconds"] + time.monotonic() - start, 1)
-    begun["finished"] = code == 0
+    current["seconds"] = round(current["seconds"] + time.monotonic() - start, 1)
+    current["finished"] = code == 0
     _write_records(base, records)
     if code != 0:
         what = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -221,8 +221,8 @@ def _read_records(base: Path, steps: Sequence[_Step], first: str | None) -> dict
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not the state of `roll run` ({error}); remove {base}, or change name=") from None
     names = [step.stage.name for step in steps]
-    kept = names if first is None else names[: names.index(first)]
-    return {name: records[name] for name in kept if name in records}
+    names = names if first is None else names[: names.index(first)]
+    return {name: records[name] for name in names if name in records}
 
 
 def _write_records(base: Path, records: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The file of `roll run`: stages of post-training, each a command with a run file of its own."""
+"""The file of `roll run`: stages of post-training, one command and one run file each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stage(Section):
     min_reward: float | None = None
     """For `rollout`: keep the attempts with at least this reward; None: all that are valid."""
     best: int | None = Field(default=None, gt=0)
-    """For `rollout`: keep so many attempts of each task, those with the highest rewards; None: all."""
+    """For `rollout`: most attempts to keep per task, those with the highest rewards; None: all."""
 
     @property
     def trains(self) -> bool:
@@ -103,12 +103,13 @@ def load_stages(path: Path) -> LoadedStages:
     """The stages in a file. Raises all faults at once."""
     text = read_text(path)
     document = parse(text, str(path))
-    if not isinstance(document.tree, dict) or "stages" not in document.tree:
-        hint = "; this is a run file, for `roll train`" if "model" in (document.tree or ()) else ""
+    tree = cast("dict[str, Any]", document.tree) if isinstance(document.tree, dict) else {}
+    if "stages" not in tree:
+        hint = "; this is a run file, for `roll train`" if "model" in tree else ""
         raise ConfigError(f"{path}: missing key 'stages'; give a file with stages{hint}")
     stages: Stages | None = None
     try:
-        stages = Stages.model_validate_json(json.dumps(document.tree))
+        stages = Stages.model_validate_json(json.dumps(tree))
     except ValidationError as error:
         document.faults += [_fault(document, each) for each in error.errors(include_url=False)]
     if stages is not None:
@@ -154,5 +155,5 @@ def _fault(document: Document, error: ErrorDetails) -> Fault:
             text = error["msg"].removeprefix("Value error, ")
             return Fault(key, document.where(f"{key}.{text.partition(':')[0]}"), f"{key}.{text}")
         case _:
-            got = describe_value(cast(Any, error["input"]))
+            got = describe_value(error["input"])
             return Fault(key, document.where(key), f"{key}: {expected_value(error)} (got {got})")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.config.load import load
 from roll.config.stages import load_stages
 from roll.errors import ConfigError
 
@@ -68,3 +69,13 @@ def test_a_run_file_is_named_as_such(tmp_path: Path) -> None:
     path = stages_file(tmp_path, "model: {path: x}\n")
     with pytest.raises(ConfigError, match="missing key 'stages'; give a file with stages; this is a run file"):
         load_stages(path)
+
+
+def test_every_example_of_stages_is_valid() -> None:
+    paths = sorted((Path(__file__).parents[2] / "examples" / "stages").glob("*.yaml"))
+    assert paths
+    for path in paths:
+        for stage in load_stages(path).stages.stages:
+            load(
+                path.parent / stage.file, stage.overrides({f"{name}.{kind}": "x" for name, kind in stage.references()})
+            )

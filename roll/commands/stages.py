@@ -161,14 +161,15 @@ def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str, *, r
             raise ConfigError(f"{step.output}: the result of stage {name} is gone; add --from {name} to repeat it")
         typer.echo(f"{title}: {name} is finished: {step.output}")
         return
-    current = {"digest": step.digest, "finished": False, "seconds": 0.0 if record is None else record["seconds"]}
+    before_s = 0.0 if record is None else float(record["seconds"])
+    current = {"digest": step.digest, "finished": False, "seconds": before_s}
     records[name] = current
     _write_records(base, records)
     command = _command(step, repeat=repeat, begun=record is not None)
     typer.echo(f"{title}: {name}: {shlex.join(['roll', *command])}")
     start = time.monotonic()
     code = _run_child(command)
-    current["seconds"] = round(current["seconds"] + time.monotonic() - start, 1)
+    current["seconds"] = round(before_s + time.monotonic() - start, 1)
     current["finished"] = code == 0
     _write_records(base, records)
     if code != 0:

@@ -103,7 +103,7 @@ def load_stages(path: Path) -> LoadedStages:
     """The stages in a file. Raises all faults at once."""
     text = read_text(path)
     document = parse(text, str(path))
-    tree = cast("dict[str, Any]", document.tree) if isinstance(document.tree, dict) else {}
+    tree: dict[str, Any] = cast("dict[str, Any]", document.tree) if isinstance(document.tree, dict) else {}
     if "stages" not in tree:
         hint = "; this is a run file, for `roll train`" if "model" in tree else ""
         raise ConfigError(f"{path}: missing key 'stages'; give a file with stages{hint}")

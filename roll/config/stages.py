@@ -103,7 +103,8 @@ def load_stages(path: Path) -> LoadedStages:
     """The stages in a file. Raises all faults at once."""
     text = read_text(path)
     document = parse(text, str(path))
-    tree: dict[str, Any] = cast("dict[str, Any]", document.tree) if isinstance(document.tree, dict) else {}
+    top: Any = document.tree
+    tree = cast("dict[str, Any]", top) if isinstance(top, dict) else {}
     if "stages" not in tree:
         hint = "; this is a run file, for `roll train`" if "model" in tree else ""
         raise ConfigError(f"{path}: missing key 'stages'; give a file with stages{hint}")

@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from roll.cli import app, main
+from roll.commands.distill import DISTILL
+from roll.commands.dpo import DPO
 from roll.commands.sft import SUFFIX as SFT_SUFFIX
 from roll.commands.stages import STATE, SUFFIXES
 from roll.journal.events import RunStarted
 from roll.journal.store import Reader
 from roll.tracking.sinks import read_lines
-from roll.wiring.preferences import SUFFIX as DPO_SUFFIX
 from tests.cli.conftest import TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,11 @@ def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_directories_are_those_of_the_commands() -> None:
-    assert (SUFFIXES["sft"], SUFFIXES["dpo"]) == (SFT_SUFFIX, DPO_SUFFIX)
+    assert SUFFIXES["sft"] == SFT_SUFFIX
+    assert {command.section: SUFFIXES[command.section] for command in (DPO, DISTILL)} == {
+        "dpo": "-dpo",
+        "distill": "-distill",
+    }
 
 
 def test_the_help_names_the_options() -> None:

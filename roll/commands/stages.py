@@ -139,10 +139,9 @@ def _check(steps: Sequence[_Step], first: str | None) -> None:
     for step in steps:
         try:
             loaded = load(step.file, step.overrides)
-            if step.stage.command == "dpo" and loaded.run.dpo is None:
-                raise ConfigError(f"{step.file}: dpo: missing section; `roll dpo` needs its data")
-            if step.stage.command == "distill" and loaded.run.distill is None:
-                raise ConfigError(f"{step.file}: distill: missing section; `roll distill` needs its settings")
+            command = step.stage.command
+            if command in ("dpo", "distill") and getattr(loaded.run, command) is None:
+                raise ConfigError(f"{step.file}: {command}: missing section; `roll {command}` needs it")
             alone = step.model is None and not any(step.stage.references())
             preflight(loaded, files=alone, models=alone)
         except ConfigError as error:

@@ -86,13 +86,10 @@ class Loop:
         try:
             async with asyncio.TaskGroup() as background:  # if one fails, the run fails
                 tasks = [background.create_task(each.run()) for each in (self.routers, self.publishers)]  # they recover
-                try:
-                    await self.publishers.publish(start)  # before the first admission, which records the served version
-                    tasks.append(background.create_task(self.scheduler.run(num_groups, inflight)))
-                    finished = await self.train(start)
-                    await self.checkpointer.finish()
-                finally:
-                    self.scheduler.runner.begin_shutdown()
+                await self.publishers.publish(start)  # before the first admission, which records the served version
+                tasks.append(background.create_task(self.scheduler.run(num_groups, inflight)))
+                finished = await self.train(start)
+                await self.checkpointer.finish()
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:

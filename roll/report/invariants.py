@@ -69,7 +69,6 @@ class RunBounds:
     max_age: int
     """Most steps between the weights that sampled a token and the step that trains on it."""
     redundant_groups: int = 0
-    redundant_siblings: int = 0
     reuse: int = 1
     """Most steps that train on a group."""
     stops: bool = False
@@ -109,7 +108,6 @@ class JournalChecks:
         self.num_processes = self._trained = 0
         self.ended: RunEnded | None = None
         """The end of the last process; None if it runs or was killed."""
-        self.rolled_back = False
         self._published: dict[str, tuple[int, int]] = {}
         """Version and step of the last publication, by policy."""
         self._published_at: dict[int, int] = {}
@@ -254,7 +252,6 @@ class JournalChecks:
 
     def _roll_back(self, to_step: int) -> None:
         self.steps.require(to_step <= self.started, f"a rollback to step {to_step} follows step {self.started}")
-        self.rolled_back = True
         self.started, self._trained = to_step, min(self._trained, to_step)
         self._published = {policy: (version, min(step, to_step)) for policy, (version, step) in self._published.items()}
         counting = {group: [step for step in steps if step <= to_step] for group, steps in self.steps_of.items()}

@@ -221,33 +221,28 @@ class Scheduler:
 
         Its rewards are observed and its replacement is drawn in one go: a resumed run repeats that from one event.
         """
-        try:
-            trajectories = await self._collect_siblings(inflight)
-            if before is not None:
-                await asyncio.wait([before])
-            if isinstance(trajectories, str):
-                self._record_failed(inflight, trajectories)
-                await self._replace(inflight)
-                return
-            self._num_failed_in_a_row = 0
-            group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
-            rewards = () if inflight.observed else tuple([trajectory.reward for trajectory in trajectories])
-            if rewards:
-                self.mixture.observe(inflight.draw, rewards)
-                self._inflight[inflight.ticket] = replace(inflight, observed=True)
-            if reason := self._filter_reason(group):
-                self._record_filtered(inflight.ticket, reason, rewards)
-                await self._replace(inflight)
-                return
-            self._num_filtered_in_a_row = 0
-            chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
-            self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen), rewards=rewards))
-            self._tasks.pop(inflight.ticket, None)
-            await self.buffer.put(group)
-        except Exception:
-            await asyncio.sleep(0)  # siblings cancelled just now still count as aborted
-            self.runner.begin_shutdown()  # before the error reaches the other groups
-            raise
+        trajectories = await self._collect_siblings(inflight)
+        if before is not None:
+            await asyncio.wait([before])
+        if isinstance(trajectories, str):
+            self._record_failed(inflight, trajectories)
+            await self._replace(inflight)
+            return
+        self._num_failed_in_a_row = 0
+        group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
+        rewards = () if inflight.observed else tuple([trajectory.reward for trajectory in trajectories])
+        if rewards:
+            self.mixture.observe(inflight.draw, rewards)
+            self._inflight[inflight.ticket] = replace(inflight, observed=True)
+        if reason := self._filter_reason(group):
+            self._record_filtered(inflight.ticket, reason, rewards)
+            await self._replace(inflight)
+            return
+        self._num_filtered_in_a_row = 0
+        chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
+        self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen), rewards=rewards))
+        self._tasks.pop(inflight.ticket, None)
+        await self.buffer.put(group)
 
     async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
         """The first valid trajectories, in sibling order; or the reason why too few can be valid."""

@@ -149,7 +149,6 @@ def _violations(path: Path) -> list[str]:
         group_size=GROUP_SIZE,
         max_age=3,
         redundant_groups=3,
-        redundant_siblings=1,
         reuse=2,
         in_order=False,
     )

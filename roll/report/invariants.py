@@ -71,6 +71,8 @@ class RunBounds:
     redundant_groups: int = 0
     reuse: int = 1
     """Most steps that train on a group."""
+    num_replayed: int = 0
+    """Most groups of a step that earlier ones have trained on."""
     stops: bool = False
     """Whether long attempts are stopped."""
     in_order: bool = True
@@ -227,6 +229,7 @@ class JournalChecks:
         needed = self.bounds.groups_per_step
         self.complete.require(number == needed, f"step {step} has {number} of {needed} groups")
         self.started = step
+        num_again = sum(bool(self.steps_of.get(group)) for group in event.groups)
         for group in event.groups:
             before, outcome = self.steps_of.get(group, []), self.outcomes.outcome_of(group)
             again = len(before) < self.bounds.reuse and step not in before
@@ -237,6 +240,9 @@ class JournalChecks:
                 self.outcomes.ended_at(group) is not None, f"step {step}: group {group} was not complete"
             )
             self.steps_of[group] = [*before, step]
+        self.once.require(
+            num_again <= self.bounds.num_replayed, f"step {step} has {num_again} groups that were trained on before"
+        )
 
     def _publish(self, id: int, event: WeightsPublished) -> None:
         policy, version, step = _policy_of(event), event.version, event.step

@@ -56,6 +56,7 @@ def verify(directory: Path, overrides: Sequence[str] = ()) -> Verification:
         max_age=rollout.max_age,
         redundant_groups=rollout.redundancy_bounds[1],
         reuse=rollout.reuse,
+        num_replayed=rollout.num_replayed,
         stops=rollout.stop_quantile is not None,
         in_order=rollout.priority == "age",
     )

@@ -150,6 +150,7 @@ def _violations(path: Path) -> list[str]:
         max_age=3,
         redundant_groups=3,
         reuse=2,
+        num_replayed=GROUPS // 2,
         in_order=False,
     )
     invariants = verify_journal(path, bounds).invariants

@@ -213,6 +213,7 @@ def test_a_resumed_run_stops_no_attempt_a_second_time(reuse: int, redundant: int
         max_age=2,
         redundant_groups=redundant,
         reuse=reuse,
+        num_replayed=8 - 8 // reuse,
         stops=True,
     )
     assert _violations(tmp_path, bounds) == []

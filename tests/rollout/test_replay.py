@@ -86,10 +86,15 @@ def test_a_crash_between_two_uses_changes_no_choice(priority: Priority, tmp_path
         rig.journal.record(RunStarted(config_digest=""))
         with pytest.raises(RunStopped, match="died"):
             asyncio.run(rig.run())
+        before = {group: [step for step in steps if step <= 4] for group, steps in uses(rig).items()}
     with closing(Rig(tmp_path / "broken", setting, final)) as rig:
         rig.journal.record(RunStarted(config_digest="", resumed_from=4))
         restored = asyncio.run(rig.resume())
-        assert min(group.last for group in restored if group.uses) < 4, "some were used before the last step"
+        trained = [group for group in restored if group.uses]
+        assert min(each.last for each in trained) < 4, "some were used before the last step"
+        for group in trained:
+            assert (group.uses, group.last) == (len(before[group.ticket]), before[group.ticket][-1])
+            assert [each.trajectory is not None for each in group.attempts.values()] == [True] * GROUP_SIZE
         assert sorted(uses(rig).values()) == expected
         assert final.weights == whole.weights
         rig.journal.record(RunEnded(step=STEPS, reason="finished"))

@@ -179,8 +179,8 @@ class Loop:
         """Report the step and prune old trajectories from the journal."""
         self.report(step, metrics)
         if self.schedule.keep_steps is not None:
-            saved = max(self.checkpointer.checkpoints.steps(), default=step)
-            self.journal.prune(min(step - self.schedule.keep_steps, self.buffer.oldest_use(saved) or step))
+            oldest = self.buffer.oldest_use(self.checkpointer.resume_step() or step)
+            self.journal.prune(min(step - self.schedule.keep_steps, oldest or step))
 
     def _account(self, step: int) -> None:
         """Record the tokens generated since the last call."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.config.load import LoadedRun, dump
 from roll.config.schema import Run
+from roll.data.answer_rows import AnswerEncoder
 from roll.errors import ConfigError
 from roll.journal.store import Journal
 from roll.monitoring.server import MetricsServer
@@ -81,12 +82,15 @@ async def _sft(
             batch_size=run.sft.batch_size,
             validate_every=run.sft.validate_every,
             stop_at=run.sft.stop_at_accuracy,
-            max_seq_len=run.rollout.max_seq_len,
-            all_turns=run.sft.target == "all",
+            encoder=AnswerEncoder(
+                template=roles.template,
+                max_seq_len=run.rollout.max_seq_len,
+                every_turn=run.sft.target == "all",
+                purpose="SFT",
+            ),
             mixture=data.mixture,
             sources={source.name: source for source in data.sources},
             demonstrator=build_demonstrator(run, roles.template),
-            template=roles.template,
             trainers=roles.first.trainers,
             publisher=build_publisher(roles.first, journal),
             router=roles.first.router,

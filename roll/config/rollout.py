@@ -107,7 +107,7 @@ class Rollout(Section):
 
     @property
     def replay_steps(self) -> int:
-        """Steps whose new groups are as many as a step replays: first uses come so many steps before the bound."""
+        """Steps between the latest first use of a group and the bound: their new groups are enough to replay."""
         return math.ceil(self.num_replayed / self.new_groups_per_step)
 
     @property

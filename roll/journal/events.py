@@ -358,8 +358,6 @@ class ValidationFinished(Event):
     version: int
     metrics: dict[str, float | None]
     """None for a number that was not finite."""
-    num_tokens: int = 0
-    """Tokens sampled for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,8 +64,6 @@ class Checkpointer:
     """The save in progress."""
     _filled: bool = False
     """Whether all files of the save in progress are written, but not yet synced and renamed."""
-    _started: int | None = None
-    """Step of the last save that was started."""
     _failure: WriteFailed | None = None
     """Why the last checkpoint could not be written."""
 
@@ -77,10 +75,6 @@ class Checkpointer:
         if self._writing is not None and self._writing.done():
             self._writing.result()
         return (self.every > 0 and step % self.every == 0) or self.clock() - self._saved_s >= self.every_s
-
-    def resume_step(self) -> int | None:
-        """Step of the checkpoint that a run would resume from, or of the first one while it is written."""
-        return max(self.checkpoints.steps(), default=self._started)
 
     async def save(
         self,
@@ -98,7 +92,7 @@ class Checkpointer:
             algorithm=dict(algorithm),
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
-        self._saved_s, self._started = self.clock(), step
+        self._saved_s = self.clock()
         await self._await_write()
         copied, self._filled = asyncio.Event(), False
         self._writing = asyncio.create_task(self._write(state, copied, metrics.get(self.best)))

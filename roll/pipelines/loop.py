@@ -157,11 +157,7 @@ class Loop:
             _LOG.warning("step %d: %s", step, failures)
         metrics = summarise(results)
         self.meter.log(metrics)
-        num_tokens = sum(each.num_sampled for attempts in results.values() for each in attempts)
-        version = self.publishers.version
-        self.journal.record(
-            ValidationFinished(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens)
-        )
+        self.journal.record(ValidationFinished(step=step, version=self.publishers.version, metrics=dict(metrics)))
 
     def collect_metrics(self, step: int, began: float) -> dict[str, float]:
         """The metrics of a step that began at this time, up to now."""
@@ -179,7 +175,7 @@ class Loop:
         """Report the step and prune old trajectories from the journal."""
         self.report(step, metrics)
         if self.schedule.keep_steps is not None:
-            oldest = self.buffer.oldest_use(self.checkpointer.resume_step() or step)
+            oldest = self.buffer.oldest_use(self.checkpointer.checkpoints.resume_step() or step)
             self.journal.prune(min(step - self.schedule.keep_steps, oldest or step))
 
     def _account(self, step: int) -> None:

@@ -132,7 +132,7 @@ class Scheduler:
                 num_missing = 1
 
     def admit_more(self, num_groups: int) -> None:
-        """Admit so many groups more than `run` was given, as slots allow."""
+        """Admit `num_groups` more than `run` was given, as slots allow."""
         for _ in range(num_groups):
             self._replaced.release()
 

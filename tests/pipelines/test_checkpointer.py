@@ -114,14 +114,14 @@ def test_a_run_would_resume_from_the_first_checkpoint_already_while_it_is_writte
     async def run() -> None:
         trainer = Slow()
         checkpointer = build(tmp_path, trainer, journal)
-        assert checkpointer.resume_step() is None
+        assert checkpointer.checkpoints.resume_step() is None
         for step in (1, 2):
             trainer.go.clear()
             await checkpointer.save(step, EMPTY, {"": AlgorithmState()}, {})
-            assert checkpointer.resume_step() == 1, "step 2 is not complete"
+            assert checkpointer.checkpoints.resume_step() == 1, "step 2 is not complete"
             trainer.go.set()
             await checkpointer.finish()
-            assert checkpointer.resume_step() == step
+            assert checkpointer.checkpoints.resume_step() == step
 
     asyncio.run(run())
 

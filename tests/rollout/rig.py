@@ -110,6 +110,7 @@ class Rig:
         setting: Setting,
         trainer: FakeTrainer | None = None,
         make_engine: Callable[..., FakeGenerator] = FakeGenerator,
+        cluster: InlineCluster[Generator] | None = None,
     ) -> None:
         self.journal = Journal(path / "journal.db")
         self.trainer = trainer or FakeTrainer()
@@ -118,7 +119,7 @@ class Rig:
         ]
         # Ids 10 to 19, which the fake generator writes, are the digits.
         self.template = Template(character_tokenizer("+=()?!0123456789"))
-        trainers, generators = InlineCluster[Trainer]([self.trainer]), InlineCluster[Generator](self.engines)
+        trainers, generators = InlineCluster[Trainer]([self.trainer]), cluster or InlineCluster[Generator](self.engines)
         self.router = Router(generators, max_wait_s=0.1)
         self.buffer = Buffer(
             num_slots=setting.num_slots,

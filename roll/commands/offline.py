@@ -180,18 +180,8 @@ async def _train(
 ) -> int:
     """A fresh run with the path of its file as beginning, or a resumed one with its checkpoint."""
     (origin, checkpoint), (interrupt, server) = beginning, controls
-    monitor, run = server.start(), command.prepare(file)
-    roles = build_roles(
-        run,
-        run.actor_train.optimizer,
-        run.steps,
-        paths=RunPaths(directory=directory.path, resumed=origin is None),
-    )
-    tasks = build_data(run, run.tasks, roles.template, roles.executor)
-    examples = command.read(run, roles, tasks)
-    parts = OfflineParts(
-        run=run, directory=directory, resumed=origin is None, roles=roles, tasks=tasks, examples=examples
-    )
+    monitor, parts = server.start(), _build_parts(command, file, directory, resumed=origin is None)
+    run, roles, tasks = parts.run, parts.roles, parts.tasks
     async with AsyncExitStack() as stack:
         watch = monitor.watch = stack.enter_context(build_watch(run, roles, tasks))
         watch.enter("start")
@@ -222,6 +212,15 @@ async def _train(
         await _end(run, loop, finished)
     _announce_result(command, directory, finished, run.steps)
     return finished
+
+
+def _build_parts(command: OfflineCommand, file: Run, directory: RunDirectory, *, resumed: bool) -> OfflineParts:
+    run = command.prepare(file)
+    paths = RunPaths(directory=directory.path, resumed=resumed)
+    roles = build_roles(run, run.actor_train.optimizer, run.steps, paths=paths)
+    tasks = build_data(run, run.tasks, roles.template, roles.executor)
+    examples = command.read(run, roles, tasks)
+    return OfflineParts(run=run, directory=directory, resumed=resumed, roles=roles, tasks=tasks, examples=examples)
 
 
 def _record_start(file: Run, journal: Journal, resumed_from: int | None) -> None:

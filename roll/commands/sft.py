@@ -10,6 +10,7 @@ from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, 
 from roll.config.load import LoadedRun, dump
 from roll.config.schema import Run
 from roll.data.answer_rows import AnswerEncoder
+from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.journal.store import Journal
 from roll.monitoring.server import MetricsServer
@@ -82,12 +83,7 @@ async def _sft(
             batch_size=run.sft.batch_size,
             validate_every=run.sft.validate_every,
             stop_at=run.sft.stop_at_accuracy,
-            encoder=AnswerEncoder(
-                template=roles.template,
-                max_seq_len=run.rollout.max_seq_len,
-                every_turn=run.sft.target == "all",
-                purpose="SFT",
-            ),
+            encoder=_encoder(run, roles.template),
             mixture=data.mixture,
             sources={source.name: source for source in data.sources},
             demonstrator=build_demonstrator(run, roles.template),
@@ -104,6 +100,11 @@ async def _sft(
     _announce_result(directory, steps, path)
     if interrupt.requested:
         announce(f"interrupted after step {steps} of {run.sft.steps}; repeat it with `roll sft ... --overwrite`")
+
+
+def _encoder(run: Run, template: Template) -> AnswerEncoder:
+    every_turn = run.sft.target == "all"
+    return AnswerEncoder(template=template, max_seq_len=run.rollout.max_seq_len, every_turn=every_turn, purpose="SFT")
 
 
 def _announce_result(directory: RunDirectory, steps: int, model: Path) -> None:

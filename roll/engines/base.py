@@ -160,7 +160,7 @@ class OutputLayer:
     """Smooth limit of the absolute value of logits; None: there is none."""
 
 
-class Teacher(LogprobModel, Protocol):
+class TeacherModel(LogprobModel, Protocol):
     """A frozen model whose distributions a student learns."""
 
     async def output_layer(self) -> OutputLayer:

@@ -17,7 +17,7 @@ from roll.cluster.handle import Cluster
 from roll.data.answer_rows import IdRow
 from roll.data.collate import shards, supervised
 from roll.data.teacher_store import TeacherStore
-from roll.engines.base import Distiller, Teacher
+from roll.engines.base import Distiller, TeacherModel
 from roll.pipelines.offline import OfflineLoop, chunks, indices_of
 from roll.types import Batch
 
@@ -36,7 +36,7 @@ class TeacherSource(Protocol):
 class LiveTeacher:
     """Distributions that a model computes when they are used."""
 
-    cluster: Cluster[Teacher]
+    cluster: Cluster[TeacherModel]
     objective: Distillation
     top_k: int | None
     """Most likely tokens to send; None: hidden states, from which the student computes the whole distributions."""
@@ -45,9 +45,9 @@ class LiveTeacher:
         sharded = shards(batch, min(self.cluster.size, len(batch.lengths)))
         parts = [batch.select(rows) for rows in sharded]
         if self.top_k is None:
-            tokens = await self.cluster.scatter(Teacher.hidden_states, parts)
+            tokens = await self.cluster.scatter(TeacherModel.hidden_states, parts)
         else:
-            tokens = await self.cluster.scatter(Teacher.most_likely, parts, self.top_k, self.objective)
+            tokens = await self.cluster.scatter(TeacherModel.most_likely, parts, self.top_k, self.objective)
         return join_tokens(tokens, [trained_indices(batch, rows) for rows in sharded])
 
 

@@ -26,7 +26,7 @@ from roll.data.teacher_store import (
     top_k_fault,
 )
 from roll.data.templates import Template
-from roll.engines.base import Distiller, Teacher
+from roll.engines.base import Distiller, TeacherModel
 from roll.engines.native.model_spec import architecture
 from roll.errors import ConfigError
 from roll.pipelines.distill import DistillLoop, LiveTeacher, StoredTeacher, TaughtRows
@@ -166,7 +166,7 @@ async def build_taught_rows(run: Run, roles: Roles, rows: DistillRows) -> dict[s
     if path is None:
         live = build_live_teacher(run, roles, rows.objective)
         if live.top_k is None:
-            layer = await live.cluster.at(0, Teacher.output_layer)
+            layer = await live.cluster.at(0, TeacherModel.output_layer)
             await student_of(roles).at(0, Distiller.receive_teacher, layer)
         return {name: TaughtRows(rows=each, teacher=live) for name, each in rows.sets.items()}
     if not path.exists():

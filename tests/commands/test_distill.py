@@ -82,6 +82,7 @@ def store_of(folder: Path, **changed: Any) -> dict[str, Any]:
     return {"store": str(folder / "logits"), "top_k": 4, **changed}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, teacher: str):
     whole, halves, before = tmp_path / "whole", tmp_path / "halves", digest_model(Path(teacher))
     assert train(run_of(whole, teacher))
@@ -95,6 +96,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, teacher: str)
     assert digest_model(Path(teacher)) == before
 
 
+@pytest.mark.slow
 def test_stored_logprobs_train_the_same_student_as_a_live_teacher(tmp_path: Path, teacher: str):
     live, stored, again = tmp_path / "live", tmp_path / "stored", tmp_path / "again"
     section = {"divergence": "reverse_kl", "temperature": 2.0}
@@ -104,6 +106,7 @@ def test_stored_logprobs_train_the_same_student_as_a_live_teacher(tmp_path: Path
     assert equal(live, stored) and equal(live, again)
 
 
+@pytest.mark.slow
 def test_all_tokens_as_the_likeliest_train_as_hidden_states_do(tmp_path: Path, teacher: str):
     hidden, likeliest = tmp_path / "hidden", tmp_path / "likeliest"
     train(run_of(hidden, teacher, distill={"steps": 2}))

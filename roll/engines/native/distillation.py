@@ -37,7 +37,7 @@ LOGIT_BYTES = 256 * 2**20
 
 
 class NativeTeacher(NativeLogprobModel):
-    """`Teacher` over one decoder."""
+    """`TeacherModel` over one decoder."""
 
     async def output_layer(self) -> OutputLayer:
         weight = self.settings.precision.round_weight(self.decoder.head)

@@ -101,11 +101,11 @@ class _Likelihood(Function):
 
 def wide_logits(hidden: Tensor, head: Tensor) -> Tensor:
     """`wide_product` with gradients: those of logits are rounded to the dtype of `hidden`, that of `head` is not."""
-    result: Tensor = _WideLogits.apply(hidden, head)
+    result: Tensor = _WideProduct.apply(hidden, head)
     return result
 
 
-class _WideLogits(Function):
+class _WideProduct(Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor) -> Tensor:
         ctx.save_for_backward(hidden, head)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from roll.engines.base import OutputLayer
 from roll.engines.native.attention import Ragged
 from roll.engines.native.decoder import Decoder
 from roll.engines.native.distillation import DistillationTargets, NativeDistiller, NativeTeacher, chunked_losses
+from roll.engines.native.mixed import Precision
 from roll.engines.native.trainer import NativeTrainerSettings
 from roll.types import Batch, Sampling, Spec
 from roll.weights.channel import Shared
@@ -54,7 +56,7 @@ def logits_before(decoder: Decoder, batch: Batch) -> Tensor:
 
 
 def reference(student: Decoder, teacher: Decoder, batch: Batch, top_k: int | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The reverse KL at temperature 2 mixed with a quarter of the SFT loss, and the gradient of every parameter."""
+    """The reverse KL at temperature 2 mixed with a quarter of the SFT loss, each token by token, and all gradients."""
     student = copy.deepcopy(student)
     logits, goal = logits_before(student, batch), logits_before(teacher, batch).detach()
     common = min(logits.shape[-1], goal.shape[-1])
@@ -67,10 +69,10 @@ def reference(student: Decoder, teacher: Decoder, batch: Batch, top_k: int | Non
         )
     divergence = 4 * (q * (q.log() - p.log())).sum(-1)
     surprise = -logits.log_softmax(-1)[torch.arange(len(logits)), batch.ids[batch.trained]]
-    loss = (0.75 * divergence + 0.25 * surprise).mean()
-    loss.backward()
+    loss = 0.75 * divergence + 0.25 * surprise
+    loss.mean().backward()
     gradients = {name: each.grad for name, each in student.named_parameters() if each.grad is not None}
-    return torch.stack([loss, divergence.mean(), surprise.mean()]).detach(), gradients
+    return torch.stack([loss, divergence, surprise]).detach(), gradients
 
 
 def step(student: Decoder, teacher: Decoder, batch: Batch, top_k: int | None, budget: int) -> Any:
@@ -100,9 +102,9 @@ def test_a_step_is_that_of_the_formula_for_any_micro_batches(top_k: int | None, 
     untouched = [each.clone() for each in teacher.parameters()]
     expected, gradients = reference(student, teacher, batch, None if top_k == VOCAB else top_k)
     metrics, losses, changes = step(student, teacher, batch, top_k, budget)
-    torch.testing.assert_close(losses.mean(1).double(), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(losses.double(), expected, atol=1e-5, rtol=1e-5)
     reported = [metrics[f"loss/{name}"] for name in ("policy", "divergence", "surprise")]
-    assert reported == pytest.approx(expected.tolist(), abs=1e-5)
+    assert reported == pytest.approx(expected.mean(1).tolist(), abs=1e-5)
     assert set(gradients) == set(changes)
     for name, change in changes.items():
         torch.testing.assert_close(change, gradients[name].float(), atol=1e-5, rtol=1e-5, msg=name)
@@ -115,7 +117,7 @@ def test_models_with_different_numbers_of_rows_are_compared_on_the_common_ones(m
     expected, _ = reference(student, teacher, batch, None)
     for top_k in (None, VOCAB):
         losses = step(student, teacher, batch, top_k, 200)[1]
-        torch.testing.assert_close(losses.mean(1).double(), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(losses.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 class Largest(TorchDispatchMode):
@@ -160,3 +162,20 @@ def test_chunks_give_the_same_gradient_and_no_tensor_of_tokens_by_vocabulary(top
     assert whole[2] >= tokens * vocab > 8 * small[2]
     for one, other in zip(whole[:2], small[:2], strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_in_16_bits_the_losses_are_those_of_32_up_to_rounding():
+    batch, student, teacher = supervised(ROWS), decoder_of(0, 16), decoder_of(1, 24)
+    objective = Distillation(divergence=Spec("forward_kl"), vocab=VOCAB)
+
+    async def losses(precision: Precision) -> Tensor:
+        used = replace(settings(200), precision=precision)
+        trainer = NativeDistiller(copy.deepcopy(student), used, Shared())
+        await trainer.start()
+        tokens = await NativeTeacher(teacher, used).most_likely(batch, 5, objective)
+        assert (await trainer.distil(batch, tokens, objective))["loss/grad_norm"] > 0
+        return await trainer.distillation_losses(batch, tokens, objective)
+
+    wide, narrow = (asyncio.run(losses(Precision(dtype=dtype))) for dtype in (None, torch.bfloat16))
+    torch.testing.assert_close(wide, narrow, atol=0.1, rtol=0.1)
+    assert not torch.equal(wide, narrow)

@@ -343,11 +343,11 @@ class Run(Section):
             for key, number, reason in zeros
             if number
         ]
-        if rollout.max_staleness > rollout.reuse - 1:
+        if rollout.max_staleness > rollout.replay_steps:
             faults.insert(
                 0,
-                f" needs rollout.max_staleness {rollout.reuse - 1} (got {rollout.max_staleness}): above it timing "
-                f"decides which weights sample a token; set one of the two to {rollout.reuse - 1} or false",
+                f" needs rollout.max_staleness {rollout.replay_steps} (got {rollout.max_staleness}): above it timing "
+                f"decides which weights sample a token; set one of the two to {rollout.replay_steps} or false",
             )
         if rollout.stop_quantile is not None:
             faults.append(": with rollout.stop_quantile timing decides which attempts are stopped; leave it out")

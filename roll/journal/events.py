@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import roll.journal.lending  # noqa: F401 - its events are kinds too
+from roll.journal.event import Event
 from roll.types import Status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Base class of all events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

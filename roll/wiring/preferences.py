@@ -82,6 +82,7 @@ def preference_run(run: Run) -> Run:
         "reward_model": None,
     }
     result = without_quantization(run.model_copy(update=changed))
+    result = result.model_copy(update={"actor_infer": result.actor_infer.model_copy(update={"lend_factor": None})})
     assert sampling_of(result) == Sampling(), "logprobs are those of the whole distribution"
     return result
 

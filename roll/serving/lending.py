@@ -1,0 +1,75 @@
+"""Lends devices of the trainer to the generators on them while it waits.
+
+Such a generator gets the served version and attests it before it serves. When the trainer has its batch, it returns
+its requests with their tokens, which continue on other generators (`lent_devices.py`).
+
+| call | waits for | woken by |
+|---|---|---|
+| `run` | the trainer to wait, and the rule | a publication; the clock |
+| a move | the workers, then a publication in progress | the workers; the publisher |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from roll.errors import WorkerDied
+from roll.journal.lending import DevicesLent
+from roll.serving.lent_devices import LentDevices
+from roll.serving.publisher import Publisher
+
+_POLL_S = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class Lender:
+    """Lends devices while the trainer waits, requests queue, and the rule says that the moves pay."""
+
+    devices: LentDevices
+    publisher: Publisher
+    poll_s: float = _POLL_S
+
+    async def run(self) -> None:
+        """Lend devices until cancelled."""
+        while True:
+            await self.devices.waiting.wait()
+            if self._pays():
+                await self.lend()
+            await asyncio.sleep(self.poll_s)
+
+    def _pays(self) -> bool:
+        devices = self.devices
+        return not devices.serving and devices.router.num_waiting > 0 and devices.rule.pays(devices.waited_s)
+
+    async def lend(self) -> None:
+        """Move the trainer's parts away, and let the generators serve that attest the served version."""
+        devices, began = self.devices, _now()
+        async with devices.moving:
+            if not devices.waiting.is_set():
+                return
+            await devices.move("rollout")
+            if not devices.waiting.is_set():  # the batch is complete; the trainer's turn moves everything back
+                return
+            async with self.publisher.changing:
+                deaths = await asyncio.gather(*map(self._serve, devices.ranks))
+                version, digest = self.publisher.version, self.publisher.attested
+            for rank, died in zip(devices.ranks, deaths, strict=True):
+                if died is not None:
+                    await self.publisher.replace_generator(rank, died)
+            seconds = _now() - began
+            devices.rule.record_lend(seconds)
+            event = DevicesLent(generators=devices.ranks, version=version, digest=digest, seconds=seconds)
+            devices.journal.record(event)
+
+    async def _serve(self, rank: int) -> WorkerDied | None:
+        """Let a generator serve the served version, or return how it died."""
+        try:
+            await self.publisher.catch_up(rank)
+        except WorkerDied as died:
+            return died
+        return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -260,9 +260,7 @@ class Run(Section):
         actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
         check_transport(self.executor, self.weight_sync.transport, actor)
         check_elastic(self.executor, self.weight_sync.transport, self.actor_infer, self.ray, len(self.policies))
-        check_lending(
-            self.executor, self.weight_sync.transport, self.actor_infer, self.rollout, len(self.policies)
-        )
+        check_lending(self.executor, self.weight_sync.transport, self.actor_infer, self.rollout, len(self.policies))
         check_ranks(self.executor, roles)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))

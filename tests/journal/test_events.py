@@ -41,6 +41,7 @@ from roll.journal.events import (
     WorkerMoved,
     WorkerReplaced,
 )
+from roll.journal.lending import DevicesLent, DevicesReturned
 from roll.types import Status
 
 EVERY = [
@@ -79,6 +80,8 @@ EVERY = [
     GeneratorReplaced(generator=1, version=6, reason="actor_infer 1: its process ended during events"),
     GeneratorJoined(generator=2, node="10.0.0.3:1", version=6, digest="float32:12:34", seconds=9.5),
     GeneratorLeft(generator=2, reason="its node is being drained", num_requests=3, num_tokens=70),
+    DevicesLent(generators=(0, 1), version=6, digest="float32:12:34", seconds=2.5),
+    DevicesReturned(generators=(0, 1), num_requests=3, num_tokens=70, seconds=1.5),
     GeneratorRefused(generator=3, node="10.0.0.4:1", reason="it has roll 0.0.9, the run has 0.1.0"),
     WorkerReplaced(worker="critic 0", reason="critic 0: its process ended during update", seconds=9.5, num_updates=3),
     WorkerMoved(worker="actor_infer 1", before="10.0.0.1:1", after="10.0.0.2:1", reason="is lost"),

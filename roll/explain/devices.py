@@ -58,7 +58,7 @@ def _overlap(run: Run) -> str:
     if not run.rollout.max_staleness:
         return "generation and training alternate; several generators run in parallel"
     factor = run.actor_infer.lend_factor
-    lent = "" if factor is None else f"; its devices are lent while it waits over {factor:g} times the moves"
+    lent = "" if factor is None else f"; the trainer lends its devices in waits over {factor:g} times the moves"
     return f"generation continues during training{lent}"
 
 

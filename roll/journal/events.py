@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import roll.journal.lending  # noqa: F401 - its events are kinds too
-from roll.journal.event import Event
+from roll.journal.event import Event as Event
+from roll.journal.lending import DevicesLent as DevicesLent
+from roll.journal.lending import DevicesReturned as DevicesReturned
 from roll.types import Status
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from roll.journal.events import (
     CheckpointSaved,
+    DevicesLent,
     Event,
     GeneratorJoined,
     GeneratorLeft,
@@ -26,7 +27,6 @@ from roll.journal.events import (
     WeightsPublished,
     WeightsUpdated,
 )
-from roll.journal.lending import DevicesLent
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory
 from roll.report.outcomes import OutcomeTracker, SampleOutcome
 from roll.types import Status

@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 
 from roll.errors import WorkerDied
-from roll.journal.lending import DevicesLent
+from roll.journal.events import DevicesLent
 from roll.serving.lent_devices import LentDevices
 from roll.serving.publisher import Publisher
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from roll.errors import WorkerDied
-from roll.journal.lending import DevicesReturned
+from roll.journal.events import DevicesReturned
 from roll.journal.store import Journal
 from roll.placement.records import Phase
 from roll.serving.device_sharing import DeviceSharing

@@ -9,7 +9,7 @@ from roll.placement.records import CPU, Inventory, Node, Offload, Placement, Rol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSharing:
-    """The first generators share devices with the trainer, one each; the others have devices of their own."""
+    """The first generators share devices with the trainer, one each; the others have separate devices."""
 
     num_generators: int
     move_s: float
@@ -18,7 +18,7 @@ class TimeSharing:
     """As `actor_infer.lend_factor`; None: no generator serves while the trainer works."""
 
     def placement(self, num_generators: int) -> Placement:
-        """The placement of a run with so many generators."""
+        """The placement of a run with this number of generators."""
         trainer = _worker(0, tuple(range(self.num_generators)))
         generators = tuple(_worker(rank, (rank,)) for rank in range(num_generators))
         return Placement(

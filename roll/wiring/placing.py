@@ -11,11 +11,11 @@ from roll.cluster.handle import Cluster
 from roll.cluster.ray.environment import set_ray_environment
 from roll.config.schema import Run
 from roll.explain.placement import count_modules, local_inventory
+from roll.journal.store import Journal
 from roll.placement.facts import facts_of
 from roll.placement.machine import ray_inventory
 from roll.placement.planner import num_needed, plan_devices
 from roll.placement.records import Inventory, Node, Placement
-from roll.journal.store import Journal
 from roll.serving.device_sharing import DeviceSharing
 from roll.serving.lending_rule import LendingRule
 from roll.serving.lent_devices import LentDevices

@@ -10,6 +10,8 @@ from roll.journal.events import (
     AttemptRetried,
     CheckpointSaved,
     ControllerRestarted,
+    DevicesLent,
+    DevicesReturned,
     Event,
     GeneratorJoined,
     GeneratorLeft,
@@ -41,7 +43,6 @@ from roll.journal.events import (
     WorkerMoved,
     WorkerReplaced,
 )
-from roll.journal.lending import DevicesLent, DevicesReturned
 from roll.types import Status
 
 EVERY = [

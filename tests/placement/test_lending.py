@@ -17,7 +17,7 @@ from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.explain.devices import device_rows
 from roll.explain.placement import placement_report
-from roll.journal.lending import DevicesLent, DevicesReturned
+from roll.journal.events import DevicesLent, DevicesReturned
 from roll.journal.store import Journal
 from roll.pipelines.interrupt import Interrupt
 from roll.placement.facts import facts_of
@@ -164,5 +164,5 @@ def test_a_device_that_is_too_small_even_in_turns_is_an_error(tmp_path: Path) ->
 
 def test_the_explanation_says_when_devices_are_lent(tmp_path: Path) -> None:
     rows = dict(device_rows(lending_plan(tmp_path, "actor_infer={devices: 0-1, lend_factor: 2}")))
-    lent = "its devices are lent while it waits over 2 times the moves"
+    lent = "the trainer lends its devices in waits over 2 times the moves"
     assert rows["overlap"] == f"generation continues during training; {lent}"

@@ -18,8 +18,7 @@ import yaml
 from benchmarks.crash_points import MODES, RUN, STEPS, train
 from roll.checkpoint import Checkpoints
 from roll.errors import ConfigError
-from roll.journal.events import GeneratorJoined, GeneratorLeft
-from roll.journal.lending import DevicesLent
+from roll.journal.events import DevicesLent, GeneratorJoined, GeneratorLeft
 from roll.journal.store import Journal
 from roll.report.verify import Verification, verify
 

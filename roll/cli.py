@@ -37,6 +37,7 @@ from roll.commands.options import (
 from roll.commands.plan import plan
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.stages import run as run_stages
 from roll.commands.timeline import timeline
 from roll.commands.verify import verify
 from roll.commands.watch import watch
@@ -203,7 +204,7 @@ def evaluate(
 
 
 @app.command(cls=RunCommand)
-def rollout(
+def rollout(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
     tasks: Annotated[str | None, typer.Option("--tasks", help="Name of the task source (default: the first).")] = None,
@@ -212,12 +213,18 @@ def rollout(
         str, typer.Option("--agent", help="model, random, a player by name, or package.module:agent.")
     ] = "model",
     output: Annotated[Path | None, typer.Option("--output", help="Write the transcripts to this file.")] = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Keep the attempts with at least this reward.")
+    ] = None,
+    best: Annotated[int | None, typer.Option("--best", help="Attempts to keep per task: the best ones.", min=1)] = None,
 ) -> None:
     """Attempt tasks with the model or an agent, without training; prints transcripts and a summary."""
     loaded = _load_checked(path, overrides)
+    from roll.commands.rollout import AttemptFilter
     from roll.commands.rollout import rollout as attempt_tasks
 
-    attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output)
+    selection = AttemptFilter(min_reward=min_reward, best=best)
+    attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output, selection=selection)
 
 
 @app.command(cls=RunCommand)
@@ -298,6 +305,7 @@ for _command in (samples, timeline, compare, report, verify, watch, generators):
 app.command(cls=RunCommand)(chaos)
 app.command(cls=RunCommand)(plan)
 app.command("list")(names)
+app.command("run")(run_stages)
 audits.command(cls=RunCommand)(rewards)
 
 

@@ -12,9 +12,10 @@ its requests with their tokens, which continue on other generators (`lent_device
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from roll.errors import WorkerDied
+from roll.errors import NodeLost, WorkerDied
 from roll.journal.events import DevicesLent
 from roll.serving.lent_devices import LentDevices
 from roll.serving.publisher import Publisher
@@ -28,6 +29,8 @@ class Lender:
 
     devices: LentDevices
     publisher: Publisher
+    notice: Callable[[str], None]
+    """Callback for user-facing notices."""
     poll_s: float = _POLL_S
 
     async def run(self) -> None:
@@ -40,7 +43,12 @@ class Lender:
 
     def _pays(self) -> bool:
         devices = self.devices
-        return not devices.serving and devices.router.num_waiting > 0 and devices.rule.pays(devices.waited_s)
+        return (
+            bool(devices.ranks)
+            and not devices.serving
+            and devices.router.num_waiting > 0
+            and devices.rule.pays(devices.waited_s)
+        )
 
     async def lend(self) -> None:
         """Move the trainer's parts away, and let the generators serve that attest the served version."""
@@ -56,11 +64,19 @@ class Lender:
                 version, digest = self.publisher.version, self.publisher.attested
             for rank, died in zip(devices.ranks, deaths, strict=True):
                 if died is not None:
-                    await self.publisher.replace_generator(rank, died)
+                    await self._replace(rank, died)
             seconds = _now() - began
             devices.rule.record_lend(seconds)
-            event = DevicesLent(generators=devices.ranks, version=version, digest=digest, seconds=seconds)
+            event = DevicesLent(generators=devices.serving, version=version, digest=digest, seconds=seconds)
             devices.journal.record(event)
+
+    async def _replace(self, rank: int, died: WorkerDied) -> None:
+        """Replace a generator that died. One whose node is lost leaves: the trainer cannot wait for another node."""
+        if not isinstance(died, NodeLost):
+            await self.publisher.replace_generator(rank, died)
+            return
+        self.devices.ranks = tuple(each for each in self.devices.ranks if each != rank)
+        self.notice(f"generator {rank}: its device is not lent any more, the run continues without it: {died.what}")
 
     async def _serve(self, rank: int) -> WorkerDied | None:
         """Let a generator serve the served version, or return how it died."""

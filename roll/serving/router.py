@@ -66,7 +66,7 @@ class Router:
         self.lent = set[int]()
         """Ranks that serve at times only: a dead one leaves, and is replaced when it is to serve again."""
         self.balancer.unavailable |= self.absent
-        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent)
+        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent, self.lent)
         self.shutting_down = False
         """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
         self.replace_generator: ReplaceGenerator | None = None

@@ -282,8 +282,9 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
             policy.router.replace_generator = publishers[name].replace_generator
     first, directory = next(iter(publishers.values())), services.checkpointer.directory
     devices = first.device_sharing
-    lender = Lender(devices=devices, publisher=first) if isinstance(devices, LentDevices) else None
-    return Publishers(publishers, build_elastic(run, first, directory, services.reporter.note), lender)
+    note = services.reporter.note
+    lender = Lender(devices=devices, publisher=first, notice=note) if isinstance(devices, LentDevices) else None
+    return Publishers(publishers, build_elastic(run, first, directory, note), lender)
 
 
 def build_learners(

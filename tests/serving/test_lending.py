@@ -5,15 +5,16 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roll.cluster.inline import InlineCluster
 from roll.engines.base import Part, Request, Trainer
 from roll.engines.fake import FakeTrainer
-from roll.errors import RunStopped
+from roll.errors import NodeLost, RunStopped, WorkerDied
 from roll.journal.events import DevicesLent, DevicesReturned, Event, WeightsPublished
-from roll.journal.store import Journal
+from roll.journal.store import Activity, Journal
 from roll.serving.canary import Canary
 from roll.serving.dispatch import Concurrency
 from roll.serving.lending import Lender
@@ -24,7 +25,7 @@ from roll.serving.router import Router
 from roll.sim.sharing import TimeSharing
 from roll.weights.digest import Digest
 from tests.engines.models import request
-from tests.serving.test_replacement import Mortal, Streaming, until
+from tests.serving.test_replacement import RESUME, Mortal, Streaming, until
 
 SIZE, LENT = 3, 1
 """Generators, of which the first share devices with the trainer."""
@@ -74,6 +75,14 @@ class Generators(Mortal):
     def __init__(self) -> None:
         super().__init__(SIZE)
         self._renew(range(SIZE))
+        self.lost = set[int]()
+        """Dead ranks whose nodes are lost."""
+
+    async def at(self, rank: int, method: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().at(rank, method, *args, **kwargs)
+        except WorkerDied as died:
+            raise NodeLost(died.what, RESUME) if rank in self.lost else died from None
 
     def _renew(self, ranks: Sequence[int], kind: type[Placed] = Placed) -> None:
         for rank in ranks:
@@ -115,7 +124,8 @@ class Scene:
             ),
         )
         self.router.replace_generator = self.publisher.replace_generator
-        self.lender = Lender(devices=self.devices, publisher=self.publisher, poll_s=0.001)
+        self.notices: list[str] = []
+        self.lender = Lender(devices=self.devices, publisher=self.publisher, notice=self.notices.append, poll_s=0.001)
         self._num_updates = 0
 
     @property
@@ -271,6 +281,40 @@ def test_a_generator_that_dies_on_lent_devices_loses_no_request_and_is_replaced_
             assert scene.cluster.replaced == [0] and scene.lent.received == [1]
             for one, reply in zip(asked, await sampling, strict=True):
                 assert reply.ids.tolist() == expected(one, 300)
+
+    asyncio.run(run())
+
+
+def test_a_device_of_a_lost_node_is_not_lent_any_more(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path) as scene:
+            asked, sampling = sample(scene, 8, 300)
+            await until(lambda: len(scene.lent.submitted) > 0)
+            scene.cluster.lost.add(0)
+            scene.cluster.dead.add(0)
+            await scene.update()
+            await until(lambda: bool(scene.notices))
+            for one, reply in zip(asked, await sampling, strict=True):
+                assert reply.ids.tolist() == expected(one, 300)
+            await scene.update()
+            (notice,) = scene.notices
+            assert notice.startswith("generator 0: its device is not lent any more") and not scene.cluster.replaced
+
+    asyncio.run(run())
+
+
+def test_a_generator_without_its_device_is_idle_because_of_the_trainer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_scene(tmp_path) as scene:
+            activities = [Activity(scene.journal, f"generator-{rank}") for rank in range(SIZE)]
+            scene.router.activities.start(activities)
+            await scene.devices.enter("update")
+            await scene.publisher.publish(1)
+            for activity in activities:
+                activity.close()
+            scene.journal.flush()
+            idle = {span.activity for span in scene.journal.spans() if span.worker == "generator-0"}
+            assert "idle: the trainer" in idle
 
     asyncio.run(run())
 

@@ -66,7 +66,8 @@ class Lender:
                 if died is not None:
                     await self._replace(rank, died)
             seconds = _now() - began
-            devices.rule.record_lend(seconds)
+            if not any(deaths):  # the start of a process says nothing about the next move
+                devices.rule.record_lend(seconds)
             event = DevicesLent(generators=devices.serving, version=version, digest=digest, seconds=seconds)
             devices.journal.record(event)
 

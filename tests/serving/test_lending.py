@@ -35,6 +35,13 @@ WEIGHTS: set[Part] = {"weights", "optimizer"}
 class Always(LendingRule):
     """Every wait is worth it."""
 
+    def __init__(self, factor: float) -> None:
+        super().__init__(factor)
+        self.lends_s: list[float] = []
+
+    def record_lend(self, seconds: float) -> None:
+        self.lends_s.append(seconds)
+
     def pays(self, waited_s: float) -> bool:
         return True
 
@@ -98,7 +105,7 @@ class Scene:
     """A trainer whose devices are lent after the first update."""
 
     def __init__(self, path: Path) -> None:
-        self.cluster, self.trainer = Generators(), FakeTrainer()
+        self.cluster, self.trainer, self.rule = Generators(), FakeTrainer(), Always(1.0)
         self.trainer.resident = set(WEIGHTS)
         self.router = Router(self.cluster, max_wait_s=0.05, concurrency=Concurrency(limit=2))
         self.router.lent |= set(range(LENT))
@@ -109,7 +116,7 @@ class Scene:
             clusters={"actor_train": trainers, "actor_infer": self.cluster},
             router=self.router,
             journal=self.journal,
-            rule=Always(1.0),
+            rule=self.rule,
             ranks=tuple(range(LENT)),
         )
         self.publisher = Publisher(
@@ -203,7 +210,7 @@ def test_a_generator_on_lent_devices_attests_the_served_version_before_it_serves
             await until(lambda: "submit" in scene.lent.calls)
             assert scene.lent.calls[2:5] == ["receive 1", "resume 1", "submit"]
             (event,) = scene.events(DevicesLent)
-            assert (event.generators, event.version) == ((0,), 1)
+            assert (event.generators, event.version) == ((0,), 1) and scene.rule.lends_s == [event.seconds]
             assert event.digest == scene.events(WeightsPublished)[-1].digest
             for one, reply in zip(asked, await sampling, strict=True):
                 assert reply.ids.tolist() == expected(one, 200) and set(reply.versions) == {1}
@@ -279,6 +286,7 @@ def test_a_generator_that_dies_on_lent_devices_loses_no_request_and_is_replaced_
             await scene.publisher.publish(1)
             await until(lambda: bool(scene.events(DevicesLent)))
             assert scene.cluster.replaced == [0] and scene.lent.received == [1]
+            assert not scene.rule.lends_s, "the start of a process is not the cost of a move"
             for one, reply in zip(asked, await sampling, strict=True):
                 assert reply.ids.tolist() == expected(one, 300)
 

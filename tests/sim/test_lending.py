@@ -3,6 +3,8 @@
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from roll.sim.engines import GeneratorSpeed
 from roll.sim.run import SimulationConfig, SimulationResult, simulate
 from roll.sim.sharing import TimeSharing
@@ -43,12 +45,14 @@ def test_lending_beats_idle_devices_and_generators_that_are_all_held_during_upda
     assert len(simulated(LENT).ends_s) == STEPS
 
 
+@pytest.mark.slow
 def test_no_token_is_past_the_bound_on_age_whether_devices_are_lent_or_not() -> None:
     tight = replace(SETTING, max_staleness=1.0, time_sharing=LENT)
     assert simulate(tight).max_token_staleness == 1
     assert simulated(LENT).max_token_staleness <= 2
 
 
+@pytest.mark.slow
 def test_moves_that_take_longer_than_the_waits_are_not_repeated() -> None:
     dear = simulated(replace(LENT, move_s=200.0))
     assert dear.ends_s[0] > 400, "the devices of the first wait have to be returned"

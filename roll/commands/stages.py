@@ -30,9 +30,9 @@ from roll.tracking.directory import lock_file
 
 STATE = "stages.json"
 SAMPLES = "samples.jsonl"
-SUFFIXES = {"sft": "-sft", "dpo": "-dpo", "train": "", "rollout": ""}
+SUFFIXES = {"sft": "-sft", "dpo": "-dpo", "distill": "-distill", "train": "", "rollout": ""}
 """What each command appends to the name of its run."""
-_RESUMABLE = ("train", "dpo")
+_RESUMABLE = ("train", "dpo", "distill")
 _FORMAT = 1
 
 
@@ -139,8 +139,9 @@ def _check(steps: Sequence[_Step], first: str | None) -> None:
     for step in steps:
         try:
             loaded = load(step.file, step.overrides)
-            if step.stage.command == "dpo" and loaded.run.dpo is None:
-                raise ConfigError(f"{step.file}: dpo: missing section; `roll dpo` needs its data")
+            command = step.stage.command
+            if command in ("dpo", "distill") and getattr(loaded.run, command) is None:
+                raise ConfigError(f"{step.file}: {command}: missing section; `roll {command}` needs it")
             alone = step.model is None and not any(step.stage.references())
             preflight(loaded, files=alone, models=alone)
         except ConfigError as error:

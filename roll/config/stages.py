@@ -27,7 +27,7 @@ class Stage(Section):
 
     name: str = Field(pattern=_NAME)
     """Name of the stage's directory, and in `{name.model}`."""
-    command: Literal["sft", "dpo", "train", "rollout"]
+    command: Literal["sft", "dpo", "distill", "train", "rollout"]
     """`rollout` attempts tasks and writes `{name.samples}`; the others train, and write `{name.model}`."""
     file: str = Field(min_length=1)
     """Run file, relative to the file of the stages."""

@@ -19,6 +19,7 @@ _CURVES = {
     "reward/mean": ("training reward", False),
     "preference/accuracy": ("training preferences", False),
     "sft/loss": ("training loss", False),
+    "distillation/loss": ("training loss", False),
 }
 """Metrics that show progress: their label, and whether few steps have them."""
 

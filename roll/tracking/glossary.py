@@ -123,6 +123,12 @@ GLOSSARY: dict[str, str] = {
     "preference/margin": "Difference of these two means.",
     "preference/held_out_loss": "Mean preference loss on held-out preferences.",
     "preference/held_out_accuracy": "`preference/accuracy` on held-out preferences.",
+    "distillation/loss": "Mean loss of distillation over the trained tokens of this step, before its update.",
+    "distillation/divergence": "Mean divergence from the teacher over these tokens, times the squared temperature.",
+    "distillation/surprise": "Mean negative logprob of these tokens, the loss of SFT, in nats.",
+    "distillation/held_out_loss": "`distillation/loss` on the answers of the tasks of validation.",
+    "distillation/held_out_divergence": "`distillation/divergence` on these answers.",
+    "distillation/held_out_surprise": "`distillation/surprise` on these answers.",
 }
 """Meaning by metric name; `*` matches any text."""
 

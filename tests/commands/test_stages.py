@@ -14,12 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from roll.cli import app, main
+from roll.commands.distill import DISTILL
+from roll.commands.dpo import DPO
 from roll.commands.sft import SUFFIX as SFT_SUFFIX
 from roll.commands.stages import STATE, SUFFIXES
 from roll.journal.events import RunStarted
 from roll.journal.store import Reader
 from roll.tracking.sinks import read_lines
-from roll.wiring.preferences import SUFFIX as DPO_SUFFIX
 from tests.cli.conftest import TEXT
 
 ROOT = Path(__file__).parents[2]
@@ -143,9 +144,12 @@ def test_all_faults_of_all_run_files_are_reported_before_the_first_stage(
     assert not (folder / "out").exists()
 
 
-def test_a_stage_of_preferences_needs_its_section(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    edit(folder / "stages.yaml", "  - name: tuned\n    command: sft", "  - name: tuned\n    command: dpo")
-    assert "stages.yaml:6: stage tuned: run.yaml: dpo: missing section" in refusal(capsys)
+@pytest.mark.parametrize("command", ["dpo", "distill"])
+def test_a_stage_with_a_section_of_its_own_needs_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    edit(folder / "stages.yaml", "  - name: tuned\n    command: sft", f"  - name: tuned\n    command: {command}")
+    assert f"stages.yaml:6: stage tuned: run.yaml: {command}: missing section" in refusal(capsys)
 
 
 def test_from_names_a_stage_that_exists_and_has_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +164,8 @@ def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_directories_are_those_of_the_commands() -> None:
-    assert (SUFFIXES["sft"], SUFFIXES["dpo"]) == (SFT_SUFFIX, DPO_SUFFIX)
+    assert SUFFIXES["sft"] == SFT_SUFFIX
+    assert [SUFFIXES[each.section] for each in (DPO, DISTILL)] == [f"-{each.section}" for each in (DPO, DISTILL)]
 
 
 def test_the_help_names_the_options() -> None:

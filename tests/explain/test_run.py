@@ -364,3 +364,13 @@ def test_training_starts_with_a_warning_about_stale_tokens_without_a_correction(
     assert uncorrected(run_of(tmp_path)) == ""
     assert uncorrected(run_of(tmp_path, stale, "algorithm.correction=truncate")) == ""
     assert uncorrected(run_of(tmp_path, stale, "algorithm=decoupled_ppo")) == ""
+
+
+def test_distillation_names_its_teacher_loss_and_rows(tmp_path: Path) -> None:
+    changes = ("distill={temperature: 2.0, sft_weight: 0.25, top_k: 8, store: logits}", "teacher={path: large}")
+    page = " ".join(explain(run_of(tmp_path, *changes)).split())
+    assert "its 8 likeliest tokens, and all others as one, read from logits" in page
+    assert "written first by the model (frozen, with weights of large)" in page
+    assert "0.75 x 2^2 x divergence at temperature 2 + 0.25 x SFT loss" in page
+    assert "answers of sums, guess; every row once per epoch" in page
+    assert "only the actor" in page  # `roll train` starts no teacher

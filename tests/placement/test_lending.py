@@ -32,6 +32,7 @@ from roll.weights.huggingface import read_tensors
 from roll.wiring.actor import build_canary, build_engine_specs, place_actor
 from roll.wiring.data import build_data
 from roll.wiring.models import PolicyEngines, Roles, build_router, build_tokenizer
+from roll.wiring.preferences import preference_run
 from roll.wiring.run import RunServices, build_checkpointer, build_loop, build_reporter
 from tests.placement.runs import SMALL, VLLM
 from tests.placement.runs import run_of as planned_run
@@ -160,6 +161,11 @@ def test_a_device_that_is_too_small_even_in_turns_is_an_error(tmp_path: Path) ->
     infer = f"{VLLM}, devices: 0-1, lend_factor: 2, gpu_memory_utilization: 0.97}}"
     with pytest.raises(ConfigError, match=r"^actor_infer\.devices: H200 0 has .* GiB and the rollout needs"):
         plan_devices(facts_of(lending_plan(tmp_path, infer)), parse_cluster("2xH200"))
+
+
+def test_a_run_on_preferences_samples_nothing_and_lends_nothing(tmp_path: Path) -> None:
+    run = run_of(tmp_path, f"{DEVICES}, lend_factor: 2}}", "dpo={data: {kind: json, path: pairs.jsonl}}")
+    assert run.actor_infer.lend_factor == 2 and preference_run(run).actor_infer.lend_factor is None
 
 
 def test_the_explanation_says_when_devices_are_lent(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-EVERY_S = 1.7
+EVERY_S = 1.6
 """Seconds between two looks at the run. A change must be in view within 2 s, reading and drawing included."""
 ALIVE_S = 15.0
 """Longest time without a line; a page that gets none for twice as long connects again."""

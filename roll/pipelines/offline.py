@@ -155,11 +155,7 @@ class OfflineLoop(FixedLoop):
             results = await self.validator.run(advance)
         metrics = summarise(results)
         self.meter.log(metrics)
-        num_tokens = sum(each.num_sampled for attempts in results.values() for each in attempts)
-        version = self.publishers.version
-        self.journal.record(
-            ValidationFinished(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens)
-        )
+        self.journal.record(ValidationFinished(step=step, version=self.publishers.version, metrics=dict(metrics)))
 
 
 def indices_of(step: int, schedule: OfflineSchedule, num_examples: int) -> list[int]:

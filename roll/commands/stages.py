@@ -30,9 +30,11 @@ from roll.tracking.directory import lock_file
 
 STATE = "stages.json"
 SAMPLES = "samples.jsonl"
-SUFFIXES = {"sft": "-sft", "dpo": "-dpo", "distill": "-distill", "train": "", "rollout": ""}
+SUFFIXES = {"sft": "-sft", "dpo": "-dpo", "distill": "-distill", "reward": "-reward", "train": "", "rollout": ""}
 """What each command appends to the name of its run."""
-_RESUMABLE = ("train", "dpo", "distill")
+_RESUMABLE = ("train", "dpo", "distill", "reward")
+_SECTIONS = {"dpo": "dpo", "distill": "distill", "reward": "reward_training"}
+"""The section of the run file that a command needs."""
 _FORMAT = 1
 
 
@@ -83,7 +85,7 @@ def run(
         page = write_summary(base, loaded.stages.name, finished)
     for row in summary_rows(finished):
         typer.echo("  ".join(row))
-    last = next((step for step in reversed(steps) if step.stage.trains), None)
+    last = next((step for step in reversed(steps) if step.stage.trains_policy), None)
     typer.echo(f"summary: {page}" + (f"; model: {last.output}" if last is not None else ""))
 
 
@@ -96,7 +98,7 @@ def _steps(loaded: LoadedStages) -> list[_Step]:
     outputs: dict[str, str] = {}
     for index, stage in enumerate(loaded.stages.stages):
         directory = base / f"{stage.name}{SUFFIXES[stage.command]}"
-        models = [step for step in steps.values() if step.stage.trains]
+        models = [step for step in steps.values() if step.stage.trains_policy]
         defaults = {"file": None, "previous": models[-1] if models else None}
         source = defaults[stage.model] if stage.model in defaults else steps[stage.model]
         model = None if source is None else str(source.output)
@@ -140,8 +142,9 @@ def _check(steps: Sequence[_Step], first: str | None) -> None:
         try:
             loaded = load(step.file, step.overrides)
             command = step.stage.command
-            if command in ("dpo", "distill") and getattr(loaded.run, command) is None:
-                raise ConfigError(f"{step.file}: {command}: missing section; `roll {command}` needs it")
+            section = _SECTIONS.get(command)
+            if section is not None and getattr(loaded.run, section) is None:
+                raise ConfigError(f"{step.file}: {section}: missing section; `roll {command}` needs it")
             alone = step.model is None and not any(step.stage.references())
             preflight(loaded, files=alone, models=alone)
         except ConfigError as error:

@@ -27,8 +27,9 @@ class Stage(Section):
 
     name: str = Field(pattern=_NAME)
     """Name of the stage's directory, and in `{name.model}`."""
-    command: Literal["sft", "dpo", "distill", "train", "rollout"]
-    """`rollout` attempts tasks and writes `{name.samples}`; the others train, and write `{name.model}`."""
+    command: Literal["sft", "dpo", "distill", "reward", "train", "rollout"]
+    """`rollout` attempts tasks and writes `{name.samples}`; the others train, and write `{name.model}`. That of `reward`
+    is a reward model, with which no stage begins by itself."""
     file: str = Field(min_length=1)
     """Run file, relative to the file of the stages."""
     model: str = "previous"
@@ -51,6 +52,11 @@ class Stage(Section):
     def trains(self) -> bool:
         """Whether the stage writes a model."""
         return self.command != "rollout"
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether a later stage may begin with its model."""
+        return self.trains and self.command != "reward"
 
     @model_validator(mode="after")
     def _check_command(self) -> Stage:
@@ -129,7 +135,7 @@ def _order_faults(stages: Stages) -> Iterator[tuple[str, str]]:
         if stage.name in earlier:
             yield f"{above}.name", f"two stages are named {stage.name!r}; rename one"
         if stage.model not in ("previous", "file"):
-            yield from ((f"{above}.model", fault) for fault in _reference_faults(earlier, stage.model, "model"))
+            yield from ((f"{above}.model", fault) for fault in _reference_faults(earlier, stage.model, "policy"))
         for name, kind in stage.references():
             yield from ((f"{above}.set", fault) for fault in _reference_faults(earlier, name, kind))
         earlier[stage.name] = stage
@@ -138,8 +144,11 @@ def _order_faults(stages: Stages) -> Iterator[tuple[str, str]]:
 def _reference_faults(earlier: Mapping[str, Stage], name: str, kind: str) -> Iterator[str]:
     if name not in earlier:
         yield f"no earlier stage is named {name!r}{did_you_mean(name, earlier) or '; name one above it'}"
-    elif kind != "directory" and earlier[name].trains != (kind == "model"):
-        yield f"stage {name!r} writes no {kind}, as its command is {earlier[name].command}; name another stage"
+        return
+    stage = earlier[name]
+    outputs = {"directory": True, "model": stage.trains, "policy": stage.trains_policy, "samples": not stage.trains}
+    if not outputs[kind]:
+        yield f"stage {name!r} writes no {kind}, as its command is {stage.command}; name another stage"
 
 
 def _fault(document: Document, error: ErrorDetails) -> Fault:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from roll.cli import app, main
 from roll.commands.distill import DISTILL
 from roll.commands.dpo import DPO
+from roll.commands.reward import REWARD
 from roll.commands.sft import SUFFIX as SFT_SUFFIX
 from roll.commands.stages import STATE, SUFFIXES
 from roll.journal.events import RunStarted
@@ -144,12 +145,14 @@ def test_all_faults_of_all_run_files_are_reported_before_the_first_stage(
     assert not (folder / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["dpo", "distill"])
+@pytest.mark.parametrize(
+    ("command", "section"), [("dpo", "dpo"), ("distill", "distill"), ("reward", "reward_training")]
+)
 def test_a_stage_with_a_section_of_its_own_needs_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: str
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, section: str
 ) -> None:
     edit(folder / "stages.yaml", "  - name: tuned\n    command: sft", f"  - name: tuned\n    command: {command}")
-    assert f"stages.yaml:6: stage tuned: run.yaml: {command}: missing section" in refusal(capsys)
+    assert f"stages.yaml:6: stage tuned: run.yaml: {section}: missing section" in refusal(capsys)
 
 
 def test_from_names_a_stage_that_exists_and_has_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +168,7 @@ def test_a_damaged_state_is_named(folder: Path, capsys: pytest.CaptureFixture[st
 
 def test_directories_are_those_of_the_commands() -> None:
     assert SUFFIXES["sft"] == SFT_SUFFIX
-    assert [SUFFIXES[each.section] for each in (DPO, DISTILL)] == [f"-{each.section}" for each in (DPO, DISTILL)]
+    assert all(SUFFIXES[command.name] == f"-{command.name}" for command in (DPO, DISTILL, REWARD))
 
 
 def test_the_help_names_the_options() -> None:

@@ -46,7 +46,7 @@ def test_references_become_paths_and_other_braces_stay(tmp_path: Path) -> None:
             "model: start",
             "model: samples",
             8,
-            "stages.2.model: stage 'samples' writes no model, as its command is roll",
+            "stages.2.model: stage 'samples' writes no policy, as its command is roll",
         ),
         ("{samples.samples}", "{start.samples}", 9, "stages.2.set: stage 'start' writes no samples"),
         ("{samples.samples}", "{tuned.model}", 9, "stages.2.set: no earlier stage is named 'tuned'"),
@@ -63,6 +63,13 @@ def test_a_fault_is_one_line_with_its_place(tmp_path: Path, old: str, new: str, 
     with pytest.raises(ConfigError) as caught:
         load_stages(path)
     assert any(each.startswith(f"{path}:{line}: {message}") for each in str(caught.value).splitlines())
+
+
+def test_a_reward_model_is_no_model_to_begin_with(tmp_path: Path) -> None:
+    text = VALID.replace("command: sft, file: run.yaml}", "command: reward, file: run.yaml}")
+    with pytest.raises(ConfigError, match=r"stages\.2\.model: stage 'start' writes no policy, as its command is reward"):
+        load_stages(stages_file(tmp_path, text))
+    load_stages(stages_file(tmp_path, text.replace("model: start", 'model: "file"')))
 
 
 def test_a_run_file_is_named_as_such(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def best_fault(run: Run) -> str:
     """Why this run never measures `checkpoint.best_metric`; empty if it does."""
     best = run.checkpoint.best_metric
     domains = [f"domain/{task.name}/{each}" for task in run.tasks for each in ("reward", "std", "groups", "uniform")]
-    reuse = ("reuse/groups",) if run.rollout.reuse > 1 else ()
+    reuse = ("reuse/groups", "reuse/usable") if run.rollout.reuse > 1 else ()
     known = [*_validation_metrics(run), *_STEP_METRICS, *domains, *reuse]
     valid = best in known or best.startswith(tuple(_prefixes(run))) or _is_reward_part(best)
     if valid or best == Checkpoint().best_metric:

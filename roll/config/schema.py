@@ -14,6 +14,7 @@ from roll.config.backends import Infer, Train, check_dtypes, check_logprobs, che
 from roll.config.distillation import Distill, check_distill
 from roll.config.envs import Envs, ProxyConfig
 from roll.config.interrupt import InterruptConfig
+from roll.config.lending import check_lending
 from roll.config.lora import check_lora
 from roll.config.model import SPECIAL_TOKENS as SPECIAL_TOKENS
 from roll.config.model import Model as Model
@@ -263,6 +264,7 @@ class Run(Section):
         actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
         check_transport(self.executor, self.weight_sync.transport, actor)
         check_elastic(self.executor, self.weight_sync.transport, self.actor_infer, self.ray, len(self.policies))
+        check_lending(self.executor, self.weight_sync.transport, self.actor_infer, self.rollout, len(self.policies))
         check_ranks(self.executor, roles)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
@@ -343,11 +345,11 @@ class Run(Section):
             for key, number, reason in zeros
             if number
         ]
-        if rollout.max_staleness > rollout.reuse - 1:
+        if rollout.max_staleness > rollout.replay_steps:
             faults.insert(
                 0,
-                f" needs rollout.max_staleness {rollout.reuse - 1} (got {rollout.max_staleness}): above it timing "
-                f"decides which weights sample a token; set one of the two to {rollout.reuse - 1} or false",
+                f" needs rollout.max_staleness {rollout.replay_steps} (got {rollout.max_staleness}): above it timing "
+                f"decides which weights sample a token; set one of the two to {rollout.replay_steps} or false",
             )
         if rollout.stop_quantile is not None:
             faults.append(": with rollout.stop_quantile timing decides which attempts are stopped; leave it out")

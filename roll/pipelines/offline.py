@@ -128,11 +128,7 @@ class OfflineLoop(ABC):
             results = await self.validator.run(advance)
         metrics = summarise(results)
         self.meter.log(metrics)
-        num_tokens = sum(each.num_sampled for attempts in results.values() for each in attempts)
-        version = self.publishers.version
-        self.journal.record(
-            ValidationFinished(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens)
-        )
+        self.journal.record(ValidationFinished(step=step, version=self.publishers.version, metrics=dict(metrics)))
 
     async def checkpoint(self, step: int, metrics: Mapping[str, float]) -> None:
         """Make this step durable: a resumed run continues from here."""

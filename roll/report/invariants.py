@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from roll.journal.events import (
     CheckpointSaved,
+    DevicesLent,
     Event,
     GeneratorJoined,
     GeneratorLeft,
@@ -69,9 +70,10 @@ class RunBounds:
     max_age: int
     """Most steps between the weights that sampled a token and the step that trains on it."""
     redundant_groups: int = 0
-    redundant_siblings: int = 0
     reuse: int = 1
     """Most steps that train on a group."""
+    num_replayed: int = 0
+    """Most groups of a step that earlier ones have trained on."""
     stops: bool = False
     """Whether long attempts are stopped."""
     in_order: bool = True
@@ -109,7 +111,6 @@ class JournalChecks:
         self.num_processes = self._trained = 0
         self.ended: RunEnded | None = None
         """The end of the last process; None if it runs or was killed."""
-        self.rolled_back = False
         self._published: dict[str, tuple[int, int]] = {}
         """Version and step of the last publication, by policy."""
         self._published_at: dict[int, int] = {}
@@ -229,6 +230,7 @@ class JournalChecks:
         needed = self.bounds.groups_per_step
         self.complete.require(number == needed, f"step {step} has {number} of {needed} groups")
         self.started = step
+        num_again = sum(bool(self.steps_of.get(group)) for group in event.groups)
         for group in event.groups:
             before, outcome = self.steps_of.get(group, []), self.outcomes.outcome_of(group)
             again = len(before) < self.bounds.reuse and step not in before
@@ -239,6 +241,9 @@ class JournalChecks:
                 self.outcomes.ended_at(group) is not None, f"step {step}: group {group} was not complete"
             )
             self.steps_of[group] = [*before, step]
+        self.once.require(
+            num_again <= self.bounds.num_replayed, f"step {step} has {num_again} groups that were trained on before"
+        )
 
     def _publish(self, id: int, event: WeightsPublished) -> None:
         policy, version, step = _policy_of(event), event.version, event.step
@@ -254,7 +259,6 @@ class JournalChecks:
 
     def _roll_back(self, to_step: int) -> None:
         self.steps.require(to_step <= self.started, f"a rollback to step {to_step} follows step {self.started}")
-        self.rolled_back = True
         self.started, self._trained = to_step, min(self._trained, to_step)
         self._published = {policy: (version, min(step, to_step)) for policy, (version, step) in self._published.items()}
         counting = {group: [step for step in steps if step <= to_step] for group, steps in self.steps_of.items()}
@@ -275,6 +279,8 @@ class JournalChecks:
                 )
             case GeneratorJoined() | GeneratorLeft():
                 self._change_generators(event)
+            case DevicesLent(generators=ranks, version=version, digest=digest):
+                self._check_join(f"generators {_list(ranks)}", version, digest)
             case CheckpointSaved(step=step):
                 self.order.check(step <= self.published_step, f"step {step} was saved when {self._stage()}")
                 self.checkpoint = event
@@ -287,13 +293,16 @@ class JournalChecks:
             self.joins.check(bool(event.reason), f"{name} left without a reason")
             self._joined.discard(event.generator)
             return
-        published = self._digests.get(event.version)
-        self.joins.check(
-            published == event.digest,
-            f"{name} joined with digest {event.digest} of version {event.version}, which was published as {published}",
-        )
+        self._check_join(name, event.version, event.digest)
         self.joins.require(event.generator not in self._joined, f"{name} joined twice")
         self._joined.add(event.generator)
+
+    def _check_join(self, name: str, version: int, digest: str) -> None:
+        published = self._digests.get(version)
+        self.joins.check(
+            published == digest,
+            f"{name} joined with digest {digest} of version {version}, which was published as {published}",
+        )
 
     def _check_version(self, version: int, num_tokens: int, name: str, id: int | None = None) -> None:
         published = self._published_at.get(version)

@@ -16,8 +16,10 @@ class GenerationCounts:
 
     tokens: int = 0
     """Sampled tokens, including those that were discarded later."""
-    aborted: int = 0
-    """Tokens among these of cancelled attempts and of late outputs."""
+    unrecorded: int = 0
+    """Tokens among these of attempts that are not in the journal."""
+    discarded: int = 0
+    """Tokens among these of late outputs, and after the end of their response."""
     late: int = 0
     """Outputs for requests that are no longer in flight."""
     bad: int = 0
@@ -53,9 +55,14 @@ class IdleTime:
 class GeneratorActivities:
     """What every generator of one router does, as spans of the journal and as idle time."""
 
-    def __init__(self, reasons: IdleReasons, busy: Callable[[int], bool], absent: Collection[int]) -> None:
-        """`busy` tells whether a generator has requests, by rank; `absent` is read whenever something changes."""
-        self._reasons, self._busy, self._absent = reasons, busy, absent
+    def __init__(
+        self, reasons: IdleReasons, busy: Callable[[int], bool], absent: Collection[int], lent: Collection[int]
+    ) -> None:
+        """`busy` tells whether a generator has requests, by rank; `absent` is read whenever something changes.
+
+        An absent one among `lent` has its device back later.
+        """
+        self._reasons, self._busy, self._absent, self._lent = reasons, busy, absent, lent
         self._activities: Sequence[Activity] = ()
         self._recording_soon = False
         self.held = True
@@ -72,6 +79,9 @@ class GeneratorActivities:
         busy, absent = self._busy(rank), rank in self._absent
         self.idle_time.set(rank, idle=not busy and not absent, now=asyncio.get_running_loop().time())
         if not self._activities:
+            return
+        if absent and rank in self._lent:
+            self._activities[rank].enter(f"{IDLE}the trainer")
             return
         if absent:
             self._activities[rank].close()

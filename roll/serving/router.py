@@ -63,10 +63,10 @@ class Router:
         self._joined, self._leaving = [asyncio.Event() for _ in range(generators.size)], set[int]()
         for rank in present_ranks(generators):
             self._joined[rank].set()
+        self.lent = set[int]()
+        """Ranks that serve at times only: a dead one leaves, and is replaced when it is to serve again."""
         self.balancer.unavailable |= self.absent
-        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent)
-        self.shutting_down = False
-        """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
+        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent, self.lent)
         self.replace_generator: ReplaceGenerator | None = None
         """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
         ends the run. None: a dead generator ends the run."""
@@ -82,9 +82,18 @@ class Router:
                 tasks.create_task(self._collect(rank))
 
     async def sample(
-        self, request: Request, *, order: int = 0, so_far: Sampled | None = None, on_output: OnOutput | None = None
+        self,
+        request: Request,
+        *,
+        order: int = 0,
+        so_far: Sampled | None = None,
+        on_output: OnOutput | None = None,
+        recorded: bool = True,
     ) -> Sampled:
-        """The response to a request, continued from `so_far`; lower orders go first. Cancelling aborts the request."""
+        """The response to a request, continued from `so_far`; lower orders go first. Cancelling aborts the request.
+
+        `recorded` tells whether `on_output` writes its tokens to the journal.
+        """
         assert request.id not in self._pending, f"request {request.id} is already in flight"
         num_before, loop = 0 if so_far is None else len(so_far.ids), asyncio.get_running_loop()
         item = Pending(
@@ -92,6 +101,7 @@ class Router:
             priority=(order, next(self._numbers)),
             future=loop.create_future(),
             on_output=on_output,
+            recorded=recorded,
             parts=[so_far] if so_far is not None and num_before else [],
             num_tokens=num_before,
             last_active=loop.time(),
@@ -102,22 +112,19 @@ class Router:
         self._wait_for_dispatch(item)
         try:
             return await item.future
-        except asyncio.CancelledError:  # also if the response is complete but not yet delivered
-            self.count_aborted(item.num_tokens - num_before)
-            raise
         finally:
             del self._pending[request.id]
             if item.rank is not None:  # cancelled while a generator works on it
                 self._abandon(item)
 
-    def count_aborted(self, num_tokens: int) -> None:
-        """Count the tokens of a cancelled attempt."""
-        if not self.shutting_down:
-            self.counts.aborted += num_tokens
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a generator with room."""
+        return len(self._waiting)
 
     def inflight_counts(self) -> dict[str, int]:
         """Numbers of attempts on generators, waiting for dispatch, for environments and for rewards; without zeros."""
-        counts = {"with generators": len(self._in_flight), "waiting to be dispatched": len(self._waiting)}
+        counts = {"with generators": len(self._in_flight), "waiting to be dispatched": self.num_waiting}
         counts |= {f"waiting for {name}": number for name, number in self.idle_reasons.counts().items()}
         return {state: number for state, number in counts.items() if number}
 
@@ -128,14 +135,7 @@ class Router:
         async with self._sending:  # a request submitted after the abort would never return
             await self.each(lambda rank: self._generators.at(rank, Generator.pause), "pause")
             await self.each(lambda rank: self._generators.at(rank, Generator.abort, None), "abort")
-        try:
-            async with asyncio.timeout(self._timeouts.request_s):
-                while self._in_flight:
-                    self._returned.clear()
-                    await self._returned.wait()
-        except TimeoutError:
-            for item in list(self._in_flight.values()):
-                self._redispatch(item, "the change of version")
+        await self._wait_until_returned(lambda: list(self._in_flight.values()), "the change of version")
 
     async def withdraw(self, rank: int) -> tuple[int, int]:
         """Take all requests back from a generator that leaves; their number, and that of their tokens so far.
@@ -148,16 +148,20 @@ class Router:
         async with self._sending:
             await self._control(self._generators.at(rank, Generator.pause), f"pause on generator {rank}")
             await self._control(self._generators.at(rank, Generator.abort), f"abort on generator {rank}")
+        await self._wait_until_returned(lambda: [item for item in items if item.rank == rank], "its leave")
+        self._end(rank)
+        return len(items), sum(item.num_tokens for item in items)
+
+    async def _wait_until_returned(self, remaining: Callable[[], list[Pending]], event: str) -> None:
+        """Wait until no request remains; after `Timeouts.request_s` those that do are redispatched."""
         try:
             async with asyncio.timeout(self._timeouts.request_s):
-                while self.balancer.num_requests[rank]:
+                while remaining():
                     self._returned.clear()
                     await self._returned.wait()
         except TimeoutError:
-            for item in [item for item in items if item.rank == rank]:
-                self._redispatch(item, "its leave")
-        self._end(rank)
-        return len(items), sum(item.num_tokens for item in items)
+            for item in remaining():
+                self._redispatch(item, event)
 
     def _end(self, rank: int) -> None:
         """A generator has left."""
@@ -274,7 +278,7 @@ class Router:
             if item is None:
                 self.counts.late += 1
                 self.counts.tokens += len(output.ids)
-                self.counts.aborted += len(output.ids)
+                self.counts.discarded += len(output.ids)
             elif fault := item.fault(output, with_logprobs=self._with_logprobs):
                 self.counts.bad += 1
                 self._abandon(item)
@@ -294,7 +298,7 @@ class Router:
             self._drop(item)
             self.counts.redispatched += 1
             self._queue(item)
-        if rank in self._leaving:
+        if rank in self._leaving | self.lent:
             self._end(rank)
         while rank in self.balancer.unavailable and rank not in self.absent:
             try:
@@ -309,7 +313,8 @@ class Router:
             kept = item.add(output, self._versions)
             num_kept = num_new if kept is None else kept
             self.counts.tokens += num_new
-            self.counts.aborted += num_new - num_kept
+            self.counts.discarded += num_new - num_kept
+            self.counts.unrecorded += 0 if item.recorded else num_kept
             self.balancer.add_progress(item.rank, num_kept)
             finish = finish if kept is None else Finish.STOP
         item.last_active = now
@@ -329,8 +334,7 @@ class Router:
         limit = self._timeouts.request_s
         while True:
             await asyncio.sleep(limit / 4)
-            timed_out = [item for item in self._in_flight.values() if _now() - item.last_active > limit]
-            for item in timed_out:
+            for item in [item for item in self._in_flight.values() if _now() - item.last_active > limit]:
                 self._redispatch(item, f"{limit:g} s")
 
     def _redispatch(self, item: Pending, waited: str) -> None:

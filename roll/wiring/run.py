@@ -32,6 +32,8 @@ from roll.rollout.episode.runner import EpisodeRunner
 from roll.rollout.resume import ResumeState
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
+from roll.serving.lending import Lender
+from roll.serving.lent_devices import LentDevices
 from roll.serving.policies import Publishers
 from roll.serving.publisher import Publisher
 from roll.tracking.callbacks import Callbacks, build_sinks
@@ -232,7 +234,6 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
             validate_every=run.validation.every,
             validate_at_start=run.validation.at_start,
             keep_steps=run.journal.keep_steps,
-            reuse=run.rollout.reuse > 1,
         ),
         scheduler=scheduler,
         buffer=scheduler.buffer,
@@ -264,10 +265,14 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
     publishers: dict[str, Publisher] = {}
     for name, policy in roles.policies.items():
         clusters = {"actor_train": policy.trainers, "actor_infer": policy.generators, **policy.models.by_role()}
-        replacement = replacement_policy(run, policy.generators, services.reporter.note)
+        sharing = build_device_sharing(
+            roles.placement, clusters, policy.router, services.journal, run.actor_infer.lend_factor
+        )
+        num_lent = len(policy.router.lent)
+        replacement = replacement_policy(run, policy.generators, services.reporter.note, num_lent=num_lent)
         publishers[name] = replace(
             build_publisher(policy, services.journal, name),
-            device_sharing=build_device_sharing(roles.placement, clusters, policy.router),
+            device_sharing=sharing,
             replacement=replacement,
             version=-1 if resume is None else resume.version,
             step_of={} if resume is None else dict(resume.step_of),
@@ -275,7 +280,10 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
         if replacement is not None:
             policy.router.replace_generator = publishers[name].replace_generator
     first, directory = next(iter(publishers.values())), services.checkpointer.directory
-    return Publishers(publishers, build_elastic(run, first, directory, services.reporter.note))
+    devices = first.device_sharing
+    note = services.reporter.note
+    lender = Lender(devices=devices, publisher=first, notice=note) if isinstance(devices, LentDevices) else None
+    return Publishers(publishers, build_elastic(run, first, directory, note), lender)
 
 
 def build_learners(

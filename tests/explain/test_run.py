@@ -293,6 +293,15 @@ def test_redundancy_and_concurrency_are_explained(tmp_path: Path, override: str,
     assert words.split()[0] not in page(tmp_path)
 
 
+def test_replay_is_explained_with_its_amounts_and_its_order(tmp_path: Path) -> None:
+    reuse = ("rollout.groups_per_step=8", "rollout.reuse=4", "rollout.max_staleness=3", "algorithm.correction=truncate")
+    uses = "a group is trained on in up to 4 steps, and"
+    assert f"{uses} 2 of 8 in a step are new; at its last use it is at most 3 updates old" in page(tmp_path, *reuse)
+    shares = page(tmp_path, *reuse, "rollout.replay=0.25", "rollout.priority=value")
+    assert f"{uses} 6 of 8 in a step are new, the others are replayed, first those of the widest spread; at" in shares
+    assert "floor(8 + 2 x 6) = 20 groups at once" in shares
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

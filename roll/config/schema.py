@@ -22,7 +22,7 @@ from roll.config.model import Shape as Shape
 from roll.config.monitoring import LoggingConfig, MetricsConfig
 from roll.config.notices import NoticeKind
 from roll.config.policies import Policy, check_policies
-from roll.config.preferences import Dpo, check_dpo
+from roll.config.preferences import Dpo, RewardTraining, check_dpo, check_reward_training
 from roll.config.quantization import check_quantization
 from roll.config.roles import (
     ROLES,
@@ -190,6 +190,7 @@ class Run(Section):
     logging: LoggingConfig = LoggingConfig()
     sft: Sft = Sft()
     dpo: Dpo | None = None
+    reward_training: RewardTraining | None = None
     distill: Distill | None = None
 
     @property
@@ -197,6 +198,11 @@ class Run(Section):
         """Inputs of the algorithm beyond the batch; includes a reward model if the file has one."""
         scored = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
         return self.algorithm.all_needs | scored
+
+    @property
+    def preference_sections(self) -> tuple[Dpo | RewardTraining, ...]:
+        """The sections of commands that train on preferences."""
+        return tuple(section for section in (self.dpo, self.reward_training) if section is not None)
 
     @property
     def num_actor_updates(self) -> int:
@@ -274,6 +280,8 @@ class Run(Section):
         check_reuse(self.rollout, self.algorithm)
         if self.dpo is not None:
             check_dpo(self.dpo, adapters=self.actor_train.lora is not None, reference_path=self.reference.path)
+        if self.reward_training is not None:
+            check_reward_training(self.reward_training, adapters=self.actor_train.lora is not None)
         if self.distill is not None:
             check_distill(self.distill, self.actor_train, self.teacher)
         check_adapt(self.rollout, self.steps, deterministic=self.deterministic)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -55,18 +56,25 @@ class ChangeStreams:
         if found.status != 200 or request.method == "HEAD":
             return web.Response(body=found.body, status=found.status, content_type="application/json")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson; charset=utf-8"})
-        await response.prepare(request)
-        await response.write(found.body + b"\n")
+        with suppress(ConnectionError):  # the page has left during a look
+            await response.prepare(request)
+            await response.write(found.body + b"\n")
+            await self._send_changes(request, response, look, found.cursor)
+        return response
+
+    async def _send_changes(
+        self, request: web.Request, response: web.StreamResponse, look: LookFn, cursor: str
+    ) -> None:
         sent = time.monotonic()
         while not await self._is_closed(request):
-            found = await look(found.cursor)
+            found = await look(cursor)
             if found.status != 200:
-                break  # the page asks again, and gets the reason as an answer
+                return  # the page asks again, and gets the reason as an answer
+            cursor = found.cursor
             silent = time.monotonic() - sent >= self._alive_s
             if silent or not found.unchanged:
                 await response.write(b"\n" if found.unchanged else found.body + b"\n")
                 sent = time.monotonic()
-        return response
 
     async def _is_closed(self, request: web.Request) -> bool:
         """Whether the page has left, or the server ends, before the next look."""

@@ -101,6 +101,29 @@ def test_nobody_looks_for_a_page_that_has_left() -> None:
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
 
 
+def test_a_page_that_leaves_during_a_look_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(Source):
+        released = asyncio.Event()
+
+        async def look(self, cursor: str) -> Look:
+            found = await super().look(cursor)
+            await (self.released.wait() if cursor else asyncio.sleep(0))
+            return found
+
+    async def run() -> None:
+        source = Slow("a", "b")
+        async with streaming(source, ChangeStreams(every_s=0.01)) as stream:
+            await stream.content.readline()
+            while len(source.asked) < 2:
+                await asyncio.sleep(0.01)
+            stream.close()
+            await asyncio.sleep(0.1)  # until the server has noticed
+            source.released.set()
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+    assert [record for record in caplog.records if record.name == "aiohttp.server"] == []
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunWriter]:
     run = RunWriter(tmp_path / "run")

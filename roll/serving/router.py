@@ -68,8 +68,7 @@ class Router:
         self.balancer.unavailable |= self.absent
         self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent, self.lent)
         self.replace_generator: ReplaceGenerator | None = None
-        """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
-        ends the run. None: a dead generator ends the run."""
+        """Replaces a dead generator and calls `mark_ready`, or raises; None: a dead generator ends the run."""
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""

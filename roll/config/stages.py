@@ -28,8 +28,8 @@ class Stage(Section):
     name: str = Field(pattern=_NAME)
     """Name of the stage's directory, and in `{name.model}`."""
     command: Literal["sft", "dpo", "distill", "reward", "train", "rollout"]
-    """`rollout` attempts tasks and writes `{name.samples}`; the others train, and write `{name.model}`. That of `reward`
-    is a reward model, with which no stage begins by itself."""
+    """`rollout` attempts tasks and writes `{name.samples}`; the others train, and write `{name.model}`. A stage after
+    `reward` does not begin with the reward model."""
     file: str = Field(min_length=1)
     """Run file, relative to the file of the stages."""
     model: str = "previous"

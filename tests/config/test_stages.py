@@ -67,7 +67,9 @@ def test_a_fault_is_one_line_with_its_place(tmp_path: Path, old: str, new: str, 
 
 def test_a_reward_model_is_no_model_to_begin_with(tmp_path: Path) -> None:
     text = VALID.replace("command: sft, file: run.yaml}", "command: reward, file: run.yaml}")
-    with pytest.raises(ConfigError, match=r"stages\.2\.model: stage 'start' writes no policy, as its command is reward"):
+    with pytest.raises(
+        ConfigError, match=r"stages\.2\.model: stage 'start' writes no policy, as its command is reward"
+    ):
         load_stages(stages_file(tmp_path, text))
     load_stages(stages_file(tmp_path, text.replace("model: start", 'model: "file"')))
 

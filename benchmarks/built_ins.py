@@ -8,6 +8,7 @@ from typing import Any
 from roll import registry
 from roll.algorithms.recipe import Objective
 from roll.conformance import laws
+from roll.conformance.divergences import check_divergence
 from roll.conformance.preferences import check_preference_loss
 from roll.types import Spec
 
@@ -85,6 +86,12 @@ PREFERENCE_LOSSES = (
     Spec("simpo", {"beta": 5.0, "margin": 0.2}),
     Spec("kto", {"beta": 0.6, "desirable_weight": 1.3, "undesirable_weight": 0.4}),
 )
+DIVERGENCES = (
+    *map(Spec, registry.DIVERGENCES.targets),
+    Spec("jensen_shannon", {"weight": 0.9}),
+    Spec("skewed_forward_kl", {"skew": 0.4}),
+    Spec("skewed_reverse_kl", {"skew": 0.7}),
+)
 _KINDS: tuple[tuple[str, tuple[Spec, ...], Callable[..., list[str]]], ...] = (
     ("loss", LOSSES, laws.check_loss),
     ("correction", CORRECTIONS, laws.check_correction),
@@ -103,6 +110,10 @@ def check_all(**options: Any) -> Iterator[tuple[str, list[str]]]:
             yield f"{kind} {describe(call)}", check(call.name, **call.kwargs, **extra)
     for call in PREFERENCE_LOSSES:
         yield f"preference loss {describe(call)}", check_preference_loss(call.name, **call.kwargs)
+    for call in DIVERGENCES:
+        for top_k in (None, 3):
+            faults = check_divergence(call.name, top_k=top_k, temperature=2.0, sft_weight=0.2, **call.kwargs)
+            yield f"divergence {describe(call)} of {'all' if top_k is None else top_k} tokens", faults
     for objective in OBJECTIVES:
         yield describe_objective(objective), laws.check_objective(objective, **options)
 

@@ -75,6 +75,11 @@ CATALOGUE = {
         about="held-out accuracy on sums gained by `roll dpo`, for two seeds and a control with randomly swapped pairs",
         goal="at least 0.2 for each seed; control below 0.05",
     ),
+    "learn_distill": Benchmark(
+        run="benchmarks.learn_distill:run",
+        about="held-out accuracy on sums that a student of `roll distill` lacks to its teacher, for two seeds",
+        goal="at most 0.05 for each seed; student of an untrained teacher below 0.05",
+    ),
     "learn_sokoban": Benchmark(
         run="benchmarks.learn_sokoban:run",
         about="the same on unseen Sokoban levels of 5 by 5 cells with one box",

@@ -22,7 +22,6 @@ import typer
 import yaml
 
 from benchmarks.result import Result
-from roll.report.ledger import read_ledger
 from roll.report.verify import describe_violations, verify
 from roll.tracking.progress import bar
 from roll.types import Score, Task
@@ -77,10 +76,9 @@ def run() -> Result:
     _FRESH.set_forkserver_preload(["roll.commands.train", "roll.cli"])
     faults: dict[str, list[str]] = {}
     num_points: dict[str, int] = {}
-    num_unaccounted: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         for mode in MODES:
-            num_points[mode], faults[mode], num_unaccounted[mode] = _try_all(Path(folder) / mode, mode)
+            num_points[mode], faults[mode] = _try_all(Path(folder) / mode, mode)
             typer.echo(f"{mode}: {num_points[mode]} points, {len(faults[mode])} violations")
     return Result(
         name="crash_points",
@@ -91,7 +89,6 @@ def run() -> Result:
         details={
             "points": num_points,
             "violations": {mode: each[:20] for mode, each in faults.items()},
-            "runs_with_unaccounted_tokens": num_unaccounted,
         },
     )
 
@@ -103,29 +100,26 @@ def score(task: Task, response: str) -> Score:
     return Score(sum(a == b for a, b in zip(response, str(task.answer), strict=False)) / 4)
 
 
-def _try_all(folder: Path, mode: str) -> tuple[int, list[str], int]:
-    """Number of points, violations, and number of runs whose ledger leaves tokens unaccounted."""
+def _try_all(folder: Path, mode: str) -> tuple[int, list[str]]:
+    """Number of points, and violations."""
     whole = folder / "whole"
     code, num_points = train(whole, mode, None)
     faults = [f"not killed: {fault}" for fault in violations(whole, code, None)]
     expected = weights(whole) if "deterministic=true" in MODES[mode] else None
-    num_unaccounted = 0
 
-    def try_point(point: int) -> tuple[list[str], bool]:
+    def try_point(point: int) -> list[str]:
         directory = folder / str(point)
         train(directory, mode, point)
         code, _ = train(directory, mode, None)
-        found = [f"point {point}: {fault}" for fault in violations(directory, code, expected)]
-        return found, code == 0 and read_ledger(directory / "runs/short").tokens.unaccounted != 0
+        return [f"point {point}: {fault}" for fault in violations(directory, code, expected)]
 
     with bar(num_points, f"{mode} crash points") as advance, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found, unaccounted in pool.map(try_point, range(1, num_points + 1)):
+        for found in pool.map(try_point, range(1, num_points + 1)):
             faults += found
             for fault in found:
                 typer.echo(f"{mode}: {fault}", err=True)
-            num_unaccounted += unaccounted
             advance(1)
-    return num_points, faults, num_unaccounted
+    return num_points, faults
 
 
 def train(folder: Path, mode: str, point: int | None) -> tuple[int, int]:

@@ -89,7 +89,7 @@ def write_step(journal: Journal, step: int) -> Iterator[float]:
     journal.record(AdvantagesAssigned(step=step, advantages=advantages))
     journal.record(WeightsUpdated(step=step, refused=False))
     journal.record(WeightsPublished(version=step, step=step, digest="torch.float32:0:0", seconds={"send": 0.1}))
-    journal.record(TokensGenerated(step=step, tokens=1000, aborted=0, late=0, bad=0, redispatched=0))
+    journal.record(TokensGenerated(step=step, tokens=1000, unrecorded=0, discarded=0, late=0, bad=0, redispatched=0))
 
 
 def attempt(task: Task, sibling: int, reward: float, version: int, random: np.random.Generator) -> Trajectory:

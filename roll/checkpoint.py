@@ -60,6 +60,8 @@ class Checkpoints:
         """Step of a checkpoint that is kept as well, because the run was resumed from it."""
         self.activity = ""
         """The file operation in progress, for warnings about slow storage."""
+        self._started: int | None = None
+        """Step of the last write that has begun."""
 
     def recover(self) -> None:
         """Remove the remains of an interrupted write. Only for the writing process, before it reads."""
@@ -75,7 +77,7 @@ class Checkpoints:
 
         A failed write leaves no trace and changes no earlier checkpoint. The highest score is the best.
         """
-        final = self.directory / f"step-{step}"
+        final, self._started = self.directory / f"step-{step}", step
         with as_write_failure(final):
             self.directory.mkdir(parents=True, exist_ok=True)
             self.recover()
@@ -99,6 +101,10 @@ class Checkpoints:
         """The steps of the checkpoints on disk, in order."""
         matches = [_STEP.fullmatch(path.name) for path in _entries(self.directory)]
         return sorted(int(match[1]) for match in matches if match)
+
+    def resume_step(self) -> int | None:
+        """Step of the checkpoint that a run would resume from, or of the first one while it is written."""
+        return max(self.steps(), default=self._started)
 
     def latest(self) -> Path | None:
         steps = self.steps()

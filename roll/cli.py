@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,10 @@ from roll.allocator import keep_freed_memory
 from roll.commands.audit import audits, rewards
 from roll.commands.chaos.command import chaos
 from roll.commands.compare import compare
+from roll.commands.entry import exit_unless_finished, load_checked
 from roll.commands.generators import generators
 from roll.commands.listing import names
+from roll.commands.offline_cli import command_of, distill, dpo
 from roll.commands.options import (
     HANG_TIMEOUT_S,
     RESTARTS,
@@ -37,13 +39,14 @@ from roll.commands.options import (
 from roll.commands.plan import plan
 from roll.commands.report import report
 from roll.commands.samples import samples
+from roll.commands.stages import run as run_stages
 from roll.commands.timeline import timeline
 from roll.commands.verify import verify
 from roll.commands.watch import watch
 from roll.errors import ConfigError, RunStopped, WorkerDied, escape_output
 
 if TYPE_CHECKING:
-    from roll.config.load import LoadedRun
+    pass
 
 app = typer.Typer(
     help="Reinforcement learning for large language models.",
@@ -117,7 +120,7 @@ def train(  # noqa: PLR0913 - one parameter per option
         preflight(loaded)
         from roll.commands import train as commands
 
-        _run(lambda: commands.train(loaded, **options, supervised=supervised).finished)
+        exit_unless_finished(lambda: commands.train(loaded, **options, supervised=supervised).finished)
 
 
 @app.command(cls=RunCommand)
@@ -131,11 +134,11 @@ def resume(
 ) -> None:
     """Resume a run from its newest checkpoint. Ctrl-C works as in `roll train`."""
     supervised = None
-    if directory.resolve().name.endswith("-dpo"):
-        from roll.commands import dpo as preferences
+    if (command := command_of(directory)) is not None:
+        from roll.commands.offline import continue_directory
 
-        if preferences.is_dpo(directory):
-            return _run(lambda: preferences.resume(directory, overrides or [], plain=not (source or supervise)))
+        plain, changes = not (source or supervise), overrides or []
+        return exit_unless_finished(lambda: continue_directory(command, directory, changes, plain=plain))
     if supervise:
         from roll.commands.supervise import supervise_existing
 
@@ -143,7 +146,9 @@ def resume(
     with supervised or nullcontext():
         from roll.commands import train as commands
 
-        _run(lambda: commands.resume(directory, overrides or [], source=source, supervised=supervised).finished)
+        exit_unless_finished(
+            lambda: commands.resume(directory, overrides or [], source=source, supervised=supervised).finished
+        )
 
 
 @app.command(cls=RunCommand)
@@ -156,7 +161,7 @@ def check(
     ] = False,
 ) -> None:
     """Report all errors in a file without starting anything. With --cluster, data and models need not exist here."""
-    loaded = _load_checked(path, overrides, files=cluster is None)
+    loaded = load_checked(path, overrides, files=cluster is None)
     from roll.commands.check import check_data
     from roll.explain.devices import device_summary
     from roll.explain.placement import format_placement, placement_of
@@ -180,7 +185,7 @@ def describe(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Explain a file in words, and its placement on the devices of this machine or of --cluster."""
-    run = _load_checked(path, overrides, files=False).run
+    run = load_checked(path, overrides, files=False).run
     import msgspec
 
     from roll.explain.run import explain_on, format_explanation
@@ -196,14 +201,14 @@ def evaluate(
     output: Annotated[Path | None, typer.Option("--output", help="Write the attempts to this file.")] = None,
 ) -> None:
     """Measure a model on the validation tasks without training it."""
-    loaded = _load_checked(path, overrides)
+    loaded = load_checked(path, overrides)
     from roll.commands.evaluate import evaluate as run_evaluation
 
     run_evaluation(loaded, output=output)
 
 
 @app.command(cls=RunCommand)
-def rollout(
+def rollout(  # noqa: PLR0913 - one parameter per option
     path: File,
     overrides: Overrides = None,
     tasks: Annotated[str | None, typer.Option("--tasks", help="Name of the task source (default: the first).")] = None,
@@ -212,32 +217,27 @@ def rollout(
         str, typer.Option("--agent", help="model, random, a player by name, or package.module:agent.")
     ] = "model",
     output: Annotated[Path | None, typer.Option("--output", help="Write the transcripts to this file.")] = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Keep the attempts with at least this reward.")
+    ] = None,
+    best: Annotated[int | None, typer.Option("--best", help="Attempts to keep per task: the best ones.", min=1)] = None,
 ) -> None:
     """Attempt tasks with the model or an agent, without training; prints transcripts and a summary."""
-    loaded = _load_checked(path, overrides)
+    loaded = load_checked(path, overrides)
+    from roll.commands.rollout import AttemptFilter
     from roll.commands.rollout import rollout as attempt_tasks
 
-    attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output)
+    selection = AttemptFilter(min_reward=min_reward, best=best)
+    attempt_tasks(loaded, tasks=tasks, num=num, agent=agent, output=output, selection=selection)
 
 
 @app.command(cls=RunCommand)
 def sft(path: File, overrides: Overrides = None, overwrite: Overwrite = False) -> None:
     """Fine-tune a model on the answers of its tasks (warm start)."""
-    loaded = _load_checked(path, overrides)
+    loaded = load_checked(path, overrides)
     from roll.commands.sft import sft as run_sft
 
-    _run(lambda: run_sft(loaded, overwrite=overwrite))
-
-
-@app.command(cls=RunCommand)
-def dpo(path: File, overrides: Overrides = None, overwrite: Overwrite = False, resume: Resume = False) -> None:
-    """Train a model on preferences: pairs of responses, or single ones with a label."""
-    if overwrite and resume:
-        raise ConfigError("roll dpo: --overwrite deletes the run that --resume continues; leave one of them out")
-    loaded = _load_checked(path, overrides)
-    from roll.commands.dpo import dpo as run_dpo
-
-    _run(lambda: run_dpo(loaded, overwrite=overwrite, resume=resume, overrides=overrides or ()))
+    exit_unless_finished(lambda: run_sft(loaded, overwrite=overwrite))
 
 
 @app.command()
@@ -296,8 +296,11 @@ def play(
 for _command in (samples, timeline, compare, report, verify, watch, generators):
     app.command()(_command)
 app.command(cls=RunCommand)(chaos)
+app.command(cls=RunCommand)(distill)
+app.command(cls=RunCommand)(dpo)
 app.command(cls=RunCommand)(plan)
 app.command("list")(names)
+app.command("run")(run_stages)
 audits.command(cls=RunCommand)(rewards)
 
 
@@ -356,28 +359,6 @@ def bench(
     from benchmarks import run
 
     run.main(name, experiment)
-
-
-def _load_checked(path: Path, overrides: list[str] | None, *, files: bool = True) -> LoadedRun:
-    """The run in `path`, checked as far as possible before its start."""
-    from roll.config.load import load
-    from roll.preflight import preflight
-
-    loaded = load(path, overrides or [])
-    preflight(loaded, files=files)
-    return loaded
-
-
-def _run(work: Callable[[], bool]) -> None:
-    """Call `work`, which returns whether it is finished; exit with the code of an interrupt if it is not."""
-    try:
-        finished = work()
-    except KeyboardInterrupt:
-        finished = False
-    if not finished:
-        from roll.pipelines.interrupt import INTERRUPTED
-
-        raise typer.Exit(INTERRUPTED)
 
 
 def _exit(message: str, code: int) -> None:

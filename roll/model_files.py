@@ -151,6 +151,14 @@ def vocabulary(model: Model) -> Mapping[str, int]:
     return _read_tokens(Path(model.path or ""))
 
 
+def num_embeddings(model: Model) -> int | None:
+    """Tokens of the output layer, which may exceed those of the tokenizer; None if config.json does not say."""
+    if model.shape is not None:
+        return len(vocabulary(model))
+    size = _model_values(model).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
 def _read_tokens(directory: Path) -> dict[str, int]:
     try:
         content: Any = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))

@@ -23,6 +23,7 @@ from roll.errors import ConfigError, did_you_mean
 from roll.registry import (
     CALLBACKS,
     DATASETS,
+    DIVERGENCES,
     ENVS,
     OPTIMIZERS,
     PARTS,
@@ -89,6 +90,8 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     if run.sft.scripted_agent is not None:
         yield "sft.scripted_agent", SCRIPTED_AGENTS, run.sft.scripted_agent
     yield from _preference_functions(run)
+    if run.distill is not None:
+        yield "distill.divergence", DIVERGENCES, run.distill.divergence
     yield from _observers(run)
     yield from _optimizers(run)
     for key, source in _sources(run):
@@ -111,6 +114,7 @@ def _optimizers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     """The user's own optimizers."""
     sections = {"actor_train": run.actor_train, "critic": run.critic, "sft": run.sft}
     sections |= {} if run.dpo is None else {"dpo": run.dpo}
+    sections |= {} if run.distill is None else {"distill": run.distill}
     sections |= {f"policies.{index}": policy for index, policy in enumerate(run.policies)}
     for key, section in sections.items():
         custom = None if section.optimizer is None else section.optimizer.custom
@@ -173,6 +177,7 @@ def _sources(run: Run) -> Iterator[tuple[str, TaskSourceConfig]]:
         ("tasks", run.tasks),
         ("validation.tasks", run.validation.tasks),
         ("sft.tasks", run.sft.tasks),
+        ("distill.tasks", () if run.distill is None else run.distill.tasks),
     ):
         for index, source in enumerate(sources):
             yield f"{above}.{index}", source
@@ -182,7 +187,7 @@ def best_fault(run: Run) -> str:
     """Why this run never measures `checkpoint.best_metric`; empty if it does."""
     best = run.checkpoint.best_metric
     domains = [f"domain/{task.name}/{each}" for task in run.tasks for each in ("reward", "std", "groups", "uniform")]
-    reuse = ("reuse/groups",) if run.rollout.reuse > 1 else ()
+    reuse = ("reuse/groups", "reuse/usable") if run.rollout.reuse > 1 else ()
     known = [*_validation_metrics(run), *_STEP_METRICS, *domains, *reuse]
     valid = best in known or best.startswith(tuple(_prefixes(run))) or _is_reward_part(best)
     if valid or best == Checkpoint().best_metric:
@@ -203,6 +208,8 @@ def _prefixes(run: Run) -> Iterator[str]:
     yield from _OPEN_PREFIXES
     if run.dpo is not None:
         yield "preference/"
+    if run.distill is not None:
+        yield "distillation/"
     for source in run.tasks:
         yield from (f"domain/{source.name}/reward/", f"env/{source.name}/")
     for policy in run.policies:

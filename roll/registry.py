@@ -19,6 +19,7 @@ PASSED = "passed_"
 _CALLS = {
     "loss": "f(tokens, **arguments)",
     "preference loss": "f(pairs, **arguments)",
+    "divergence": "f(student, teacher, **arguments)",
     "advantage": "f(batch, **arguments)",
     "reward": "f(task, response, **arguments)",
     "environment": "Class(task, **arguments)",
@@ -183,6 +184,12 @@ LOSSES = _functions(
 PREFERENCE_LOSSES = _functions(
     "preference loss", "roll.algorithms.preferences", "dpo cdpo ipo apo_zero apo_down orpo simpo kto"
 )
+DIVERGENCES = _functions(
+    "divergence",
+    "roll.algorithms.divergences",
+    "forward_kl reverse_kl jensen_shannon skewed_forward_kl skewed_reverse_kl",
+    supplied=2,
+)
 CORRECTIONS = _functions("correction", "roll.algorithms.correction", "truncate mask reject")
 ESTIMATORS = _functions("estimator of KL", "roll.algorithms.kl", "k1 k2 k3")
 AGGREGATIONS = _functions(
@@ -298,6 +305,7 @@ TABLES: dict[str, Table[Any]] = {
     "losses": LOSSES,
     "preference_losses": PREFERENCE_LOSSES,
     "preference_datasets": PREFERENCE_DATASETS,
+    "divergences": DIVERGENCES,
     "aggregations": AGGREGATIONS,
     "corrections": CORRECTIONS,
     "estimators": ESTIMATORS,

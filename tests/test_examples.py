@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CUSTOM = EXAMPLES / "custom" / "run.yaml"
-FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name not in ("rewards", "kubernetes"))
-"""Those that are runs; the others are rewards to be calibrated, and what Kubernetes reads."""
+FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name not in ("rewards", "kubernetes", "stages"))
+"""Those that are runs; the others are rewards to be calibrated, stages, and what Kubernetes reads."""
 SMALL = ["steps=2", "threads=1", "rollout.groups_per_step=4", "rollout.group_size=2", "validation.tasks.0.limit=4"]
 
 

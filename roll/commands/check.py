@@ -10,19 +10,22 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import filterfalse, islice
 from pathlib import Path
 
-from roll.config.schema import Run
+from roll.config.schema import Model, Run
 from roll.config.sources import TaskSourceConfig
+from roll.data.answer_rows import answer_fault, seeds_fault
 from roll.data.dataset import read_tasks, rows_at_start
 from roll.data.messages import message_text
 from roll.data.preference_rows import read_preferences, useful
 from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
+from roll.data.teacher_store import digest_vocabulary, read_header, tokenizer_fault, top_k_fault
 from roll.data.templates import Template, encode_prompt, load_tokenizer
 from roll.envs.guarded import unusable_reason, unusable_source
 from roll.errors import ConfigError
+from roll.model_files import num_embeddings, vocabulary
 from roll.rewards.base import RewardAdapter, task_faults
 from roll.rewards.result import RewardFault
 from roll.types import Spec, Task
@@ -40,11 +43,14 @@ def check_data(run: Run, *, all_rows: bool = False) -> None:
     renders every prompt that is read.
     """
     num_rows = sys.maxsize if all_rows else NUM_CHECKED
-    sources = (*run.tasks, *run.validation.tasks, *run.sft.tasks)
+    distilled = () if run.distill is None else run.distill.tasks
+    sources = (*run.tasks, *run.validation.tasks, *run.sft.tasks, *distilled)
     alphabet, template = "" if run.model.shape is None else run.model.shape.alphabet, _template_of(run)
     local = [source for source in sources if not _on_hub(source)]
     faults = dict.fromkeys(line for source in local for line in _faults(source, num_rows, alphabet, template))
     faults |= dict.fromkeys(_preference_faults(run, num_rows))
+    faults |= dict.fromkeys(_distillation_faults(run, num_rows))
+    faults.pop("", None)
     if faults:
         raise ConfigError("\n".join(faults))
 
@@ -59,6 +65,33 @@ def _preference_faults(run: Run, num_rows: int) -> Iterator[str]:
             useful(run.dpo, read_preferences(key, data, run.dpo.ratings, first=num_rows))
         except ConfigError as error:
             yield from str(error).splitlines()
+
+
+def _distillation_faults(run: Run, num_rows: int) -> Iterator[str]:
+    """Tasks without answers, a teacher with other tokens, and a damaged store or one of another model."""
+    if run.distill is None:
+        return
+    for source in filterfalse(_on_hub, run.distill.tasks or run.tasks):
+        try:
+            tasks = read_tasks(source, first=num_rows)
+        except ConfigError:
+            continue  # reported with the other faults of its data
+        yield seeds_fault(source.name, tasks) or next(
+            filter(None, (answer_fault(task, "distillation") for task in islice(rows_at_start(tasks), num_rows))), ""
+        )
+    models = [run.model, *([] if run.teacher is None else [Model(path=run.teacher.path)])]
+    tokens = [vocabulary(model) for model in models]
+    if all(tokens) and any(each != tokens[0] for each in tokens):
+        yield f"teacher.path: {models[-1].path}: its tokenizer differs from the model's; choose one with the same"
+    yield top_k_fault(run.distill.top_k, min(filter(None, map(num_embeddings, models)), default=sys.maxsize))
+    if run.distill.store is not None and Path(run.distill.store).exists():
+        try:
+            header = read_header(Path(run.distill.store))
+        except ConfigError as error:
+            yield str(error)
+            return
+        if tokens[0] and header.tokenizer != digest_vocabulary(tokens[0]):
+            yield tokenizer_fault(Path(run.distill.store))
 
 
 def _template_of(run: Run) -> Template | None:

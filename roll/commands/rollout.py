@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from roll.config.sources import TaskSourceConfig
 from roll.config.turns import turn_limit
 from roll.data.messages import message_entry
 from roll.errors import ConfigError, did_you_mean, root_cause
-from roll.report.attempts import write_rows
+from roll.report.attempts import check_output, write_rows
 from roll.rollout.episode.runner import Attempt
 from roll.rollout.episode.transcripts import Transcript, named_agent, random_agent, record_agent, record_policy
 from roll.rollout.source import TaskSource, check_environments
@@ -37,16 +37,47 @@ _MAX_INFLIGHT = 256
 MakeAttempt: TypeAlias = Callable[[TaskSource, Attempt], Awaitable[Transcript]]
 
 
-def rollout(loaded: LoadedRun, *, tasks: str | None, num: int, agent: str, output: Path | None) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFilter:
+    """Which attempts to keep."""
+
+    min_reward: float | None = None
+    """Least reward; None: any, and without reward too."""
+    best: int | None = None
+    """Attempts per task, those with the highest rewards, the earlier one among equals; None: all."""
+
+    def select(self, transcripts: Sequence[Transcript]) -> list[Transcript]:
+        """The attempts to keep, in their order."""
+        if self.min_reward is None and self.best is None:
+            return list(transcripts)
+        least = float("-inf") if self.min_reward is None else self.min_reward
+        eligible = [each for each in transcripts if each.reward is not None and each.reward >= least]
+        if self.best is None:
+            return eligible
+        ranks, best = Counter[str](), set[int]()
+        for each in sorted(eligible, key=lambda each: (-(each.reward or 0.0), each.attempt)):
+            ranks[each.task.id] += 1
+            if ranks[each.task.id] <= self.best:
+                best.add(id(each))
+        return [each for each in eligible if id(each) in best]
+
+
+def rollout(
+    loaded: LoadedRun, *, tasks: str | None, num: int, agent: str, output: Path | None, selection: AttemptFilter
+) -> None:
     """Attempt `num` tasks of a source, the first if `tasks` is None; print or write the transcripts and a summary."""
     config = _choose_source(loaded, tasks)
+    if output is not None:
+        check_output(output)
     transcripts = asyncio.run(_attempt_tasks(loaded.run, config, agent, num))
+    selected = selection.select(transcripts)
     if output is None:
-        for transcript in transcripts:
+        for transcript in selected:
             typer.echo(_format(transcript))
     else:
-        write_rows(output, [_row(config.name, each) for each in transcripts])
-        typer.echo(f"{len(transcripts)} attempts: {output}")
+        write_rows(output, [_row(config.name, each) for each in selected])
+        count = f"{len(transcripts)}" if len(selected) == len(transcripts) else f"{len(selected)} of {len(transcripts)}"
+        typer.echo(f"{count} attempts: {output}")
     typer.echo(_summary(transcripts))
 
 
@@ -144,7 +175,8 @@ def _summary(transcripts: Sequence[Transcript]) -> str:
 def _row(source: str, transcript: Transcript) -> dict[str, Any]:
     return {
         "source": source,
-        "id": transcript.task.id,
+        "id": f"{transcript.task.id}#{transcript.attempt}" if transcript.attempt else transcript.task.id,
+        "task": transcript.task.id,
         "attempt": transcript.attempt,
         "status": str(transcript.status),
         "reason": transcript.reason,

@@ -9,6 +9,8 @@ from pathlib import Path
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
 from roll.config.load import LoadedRun, dump
 from roll.config.schema import Run
+from roll.data.answer_rows import AnswerEncoder
+from roll.data.templates import Template
 from roll.errors import ConfigError
 from roll.journal.store import Journal
 from roll.monitoring.server import MetricsServer
@@ -81,12 +83,10 @@ async def _sft(
             batch_size=run.sft.batch_size,
             validate_every=run.sft.validate_every,
             stop_at=run.sft.stop_at_accuracy,
-            max_seq_len=run.rollout.max_seq_len,
-            all_turns=run.sft.target == "all",
+            encoder=_encoder(run, roles.template),
             mixture=data.mixture,
             sources={source.name: source for source in data.sources},
             demonstrator=build_demonstrator(run, roles.template),
-            template=roles.template,
             trainers=roles.first.trainers,
             publisher=build_publisher(roles.first, journal),
             router=roles.first.router,
@@ -100,6 +100,11 @@ async def _sft(
     _announce_result(directory, steps, path)
     if interrupt.requested:
         announce(f"interrupted after step {steps} of {run.sft.steps}; repeat it with `roll sft ... --overwrite`")
+
+
+def _encoder(run: Run, template: Template) -> AnswerEncoder:
+    every_turn = run.sft.target == "all"
+    return AnswerEncoder(template=template, max_seq_len=run.rollout.max_seq_len, every_turn=every_turn, purpose="SFT")
 
 
 def _announce_result(directory: RunDirectory, steps: int, model: Path) -> None:

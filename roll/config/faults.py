@@ -140,7 +140,7 @@ def _merge_choices(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
         else:
             yield error
     for key, several in choices.items():
-        first, *others = dict.fromkeys(_expected(error) for error in several)
+        first, *others = dict.fromkeys(expected_value(error) for error in several)
         alternatives = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
         yield {**several[0], "loc": key, "type": "choice", "msg": alternatives}
 
@@ -164,7 +164,7 @@ def _fault(document: Document, key: str, error: ErrorDetails) -> Fault:
         case _:
             quotes = error["type"] == "string_type" and not isinstance(error["input"], dict | list | None)
             advice = "; put quotes around it" if quotes else ""
-            text = f"{key}: {_expected(error)} (got {_describe(error['input'])}){advice}"
+            text = f"{key}: {expected_value(error)} (got {describe_value(error['input'])}){advice}"
             return Fault(key, document.where(key), text)
 
 
@@ -210,13 +210,15 @@ def _subject(text: str) -> str:
     return first[0] if first and first[0].partition(".")[0] in Run.model_fields else ""
 
 
-def _expected(error: ErrorDetails) -> str:
+def expected_value(error: ErrorDetails) -> str:
+    """What a key must be, such as `must be a whole number`."""
     if error["type"] in _EXPECTED:
         return _EXPECTED[error["type"]].format(**error.get("ctx", {}))
     return error["msg"].replace("Input should be", "must be")
 
 
-def _describe(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """A value as an error message shows it."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):

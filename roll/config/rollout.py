@@ -38,8 +38,11 @@ class Rollout(Section):
     max_staleness: float = Field(default=0.0, ge=0)
     """Most steps between the weights that sample a token and the step that trains on it; 0: synchronous."""
     reuse: int = Field(default=1, gt=0)
-    """Most steps that train on a group: 1 / reuse of the groups of a step are new, the others were trained on by the
-    step before. Each further step counts as one of staleness, and needs `algorithm.correction`."""
+    """Most steps that train on a group. Each further step counts as one of staleness, and needs
+    `algorithm.correction`."""
+    replay: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the groups of a step that earlier steps have trained on. None: 1 - 1 / reuse, so that every group is
+    trained on in `reuse` consecutive steps; with less, `priority` chooses among the groups that may be used again."""
     priority: Literal["age", "difficulty", "value"] = "age"
     """Which complete groups a step takes first: the oldest, those with a mean reward nearest 0.5, or those with the
     widest spread of rewards. Groups that cannot wait any longer always come first."""
@@ -91,9 +94,21 @@ class Rollout(Section):
     """Seconds for each call of an environment, after which it has failed. None: no timeout."""
 
     @property
+    def num_replayed(self) -> int:
+        """Groups of each step that earlier ones have trained on, from the second step on."""
+        if self.replay is None:
+            return self.groups_per_step - self.groups_per_step // self.reuse
+        return round(self.replay * self.groups_per_step)
+
+    @property
     def new_groups_per_step(self) -> int:
         """Groups of each step that no earlier one has trained on, from the second step on."""
-        return self.groups_per_step // self.reuse
+        return self.groups_per_step - self.num_replayed
+
+    @property
+    def replay_steps(self) -> int:
+        """Steps between the latest first use of a group and the bound: their new groups are enough to replay."""
+        return math.ceil(self.num_replayed / self.new_groups_per_step)
 
     @property
     def num_slots(self) -> int:
@@ -102,7 +117,7 @@ class Rollout(Section):
 
     def slots_at(self, max_staleness: float) -> int:
         """The number of slots at another staleness."""
-        spare = max_staleness - (self.reuse - 1)
+        spare = max_staleness - self.replay_steps
         return math.floor(self.groups_per_step + spare * self.new_groups_per_step)
 
     @property
@@ -134,21 +149,44 @@ class Rollout(Section):
         return self
 
     @model_validator(mode="after")
+    def _replay_fits(self) -> Rollout:
+        if self.replay is None:
+            return self
+        number = self.replay * self.groups_per_step
+        if (
+            not math.isclose(number, self.num_replayed, abs_tol=1e-3)
+            or not 0 < self.num_replayed < self.groups_per_step
+        ):
+            raise ValueError(
+                f"replay ({self.replay:g}): that is {number:g} of {self.groups_per_step} groups per step; give a "
+                f"multiple of 1 / {self.groups_per_step} below 1, or change groups_per_step"
+            )
+        if self.reuse <= self.replay_steps:
+            raise ValueError(
+                f"replay ({self.replay:g}): {self.new_groups_per_step} new groups per step, each used at most "
+                f"{self.reuse} times (reuse), do not give {self.groups_per_step}; raise reuse to "
+                f"{self.replay_steps + 1}, or lower replay"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _reuse_fits(self) -> Rollout:
-        if self.groups_per_step % self.reuse:
+        if self.replay is None and self.groups_per_step % self.reuse:
             raise ValueError(
                 f"reuse ({self.reuse}): does not divide groups_per_step ({self.groups_per_step}), so that equally many "
                 "groups of each step are new; change one of the two"
             )
-        if self.staleness_bounds[0] < self.reuse - 1 <= self.max_staleness:
+        needed = self.replay_steps
+        key, value = ("reuse", self.reuse) if self.replay is None else ("replay", self.replay)
+        if self.staleness_bounds[0] < needed <= self.max_staleness:
             raise ValueError(
-                f"adapt.max_staleness ({list(self.staleness_bounds)}): reuse {self.reuse} needs at least "
-                f"{self.reuse - 1}; raise the lowest value, or lower reuse"
+                f"adapt.max_staleness ({list(self.staleness_bounds)}): {key} {value:g} needs at least {needed}; "
+                f"raise the lowest value, or lower {key}"
             )
-        if self.max_staleness < self.reuse - 1:
+        if self.max_staleness < needed:
             raise ValueError(
-                f"reuse ({self.reuse}): the last use of a group is {self.reuse - 1} steps after its first, and "
-                f"max_staleness is {self.max_staleness:g}; raise that to {self.reuse - 1}, or lower reuse"
+                f"{key} ({value:g}): groups are used again up to {needed} steps after their first use, and "
+                f"max_staleness is {self.max_staleness:g}; raise that to {needed}, or lower {key}"
             )
         return self
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from roll.config.algorithm import COMPARING, Algorithm
 from roll.config.backends import Infer, Train, check_dtypes, check_logprobs, check_ranks, check_sglang
+from roll.config.distillation import Distill, check_distill
 from roll.config.envs import Envs, ProxyConfig
 from roll.config.interrupt import InterruptConfig
 from roll.config.lora import check_lora
@@ -188,6 +189,7 @@ class Run(Section):
     logging: LoggingConfig = LoggingConfig()
     sft: Sft = Sft()
     dpo: Dpo | None = None
+    distill: Distill | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -235,8 +237,10 @@ class Run(Section):
         for role in ("teacher", "reward_model"):
             if role in self.needs and getattr(self, role) is None:
                 raise ValueError(f"{role}: the algorithm needs one; add `{role}: {{path: ...}}`")
-        if self.teacher is not None and "teacher" not in self.needs:
-            raise ValueError("teacher: the algorithm does not use one; leave it out, or take the recipe `opd`")
+        if self.teacher is not None and "teacher" not in self.needs and self.distill is None:
+            raise ValueError(
+                "teacher: the algorithm does not use one; leave it out, take the recipe `opd`, or add `distill`"
+            )
         trajectories = self.rollout.groups_per_step * self.rollout.group_size
         if self.algorithm.minibatches > trajectories:
             raise ValueError(
@@ -268,6 +272,8 @@ class Run(Section):
         check_reuse(self.rollout, self.algorithm)
         if self.dpo is not None:
             check_dpo(self.dpo, adapters=self.actor_train.lora is not None, reference_path=self.reference.path)
+        if self.distill is not None:
+            check_distill(self.distill, self.actor_train, self.teacher)
         check_adapt(self.rollout, self.steps, deterministic=self.deterministic)
         if self.actor_train.lora is not None:
             parallel = getattr(self.actor_train, "parallel", None)
@@ -293,9 +299,11 @@ class Run(Section):
     @model_validator(mode="after")
     def _settings_are_read(self) -> Run:
         sampled = ("max_new_tokens", "temperature", "top_p", "top_k", "filters", "task_sampling", "algorithm")
+        ordered = ("curriculum", "share_schedule")
         for where, sources, unread in (
-            ("validation.tasks", self.validation.tasks, (*sampled, "curriculum", "share_schedule")),
+            ("validation.tasks", self.validation.tasks, (*sampled, *ordered)),
             ("sft.tasks", self.sft.tasks, sampled),
+            ("distill.tasks", () if self.distill is None else self.distill.tasks, (*sampled, *ordered)),
         ):
             for source in sources:
                 if names := [name for name in unread if getattr(source, name) is not None]:
@@ -335,11 +343,11 @@ class Run(Section):
             for key, number, reason in zeros
             if number
         ]
-        if rollout.max_staleness > rollout.reuse - 1:
+        if rollout.max_staleness > rollout.replay_steps:
             faults.insert(
                 0,
-                f" needs rollout.max_staleness {rollout.reuse - 1} (got {rollout.max_staleness}): above it timing "
-                f"decides which weights sample a token; set one of the two to {rollout.reuse - 1} or false",
+                f" needs rollout.max_staleness {rollout.replay_steps} (got {rollout.max_staleness}): above it timing "
+                f"decides which weights sample a token; set one of the two to {rollout.replay_steps} or false",
             )
         if rollout.stop_quantile is not None:
             faults.append(": with rollout.stop_quantile timing decides which attempts are stopped; leave it out")

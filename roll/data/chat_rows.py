@@ -43,7 +43,7 @@ def _plain_row(
     template: Template, messages: Sequence[Message], trained: Sequence[int], *, where: str
 ) -> list[list[int]]:
     if template.forgetful and len(trained) > 1:
-        raise ConfigError(f"{where}: model.template 'last' encodes one response per sequence; set sft.target to last")
+        raise ConfigError(f"{where}: model.template 'last' encodes one response per sequence; set target to last")
     row: list[list[int]] = []
     begin = 0
     for index in trained:
@@ -94,7 +94,7 @@ def _difference_row(
         before = template.render(messages[:index], tools, where=where)
         after = template.render(messages[: index + 1], tools, opened=False, where=where)
         if not (whole.startswith(after) and after.startswith(before)):
-            remedy = "set sft.target to last" if len(trained) > 1 else "use a template with {% generation %} blocks"
+            remedy = "set target to last" if len(trained) > 1 else "use a template with {% generation %} blocks"
             raise ConfigError(
                 f"{where}: the chat template changes earlier text when message {index + 1} is added, so its tokens "
                 f"cannot be found; {remedy}"

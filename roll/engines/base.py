@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from roll.algorithms.distillation import Distillation, TeacherTokens
 from roll.algorithms.recipe import Objective
 from roll.errors import EngineFailed
 from roll.types import Batch, Finish, Sampling, record
@@ -146,6 +147,47 @@ class HasBaseModel(Protocol):
 
     async def base_logprobs(self, batch: Batch) -> torch.Tensor:
         """`logprobs` of the base model without adapters: a reference that takes no memory."""
+        ...
+
+
+@record
+class OutputLayer:
+    """The map from hidden states to logits."""
+
+    weight: torch.Tensor
+    """[vocab, hidden]"""
+    cap: float | None = None
+    """Smooth limit of the absolute value of logits; None: there is none."""
+
+
+class TeacherModel(LogprobModel, Protocol):
+    """A frozen model whose distributions a student learns."""
+
+    async def output_layer(self) -> OutputLayer:
+        """Its output layer, on the host."""
+        ...
+
+    async def hidden_states(self, batch: Batch) -> TeacherTokens:
+        """The states before the output layer for the trained tokens."""
+        ...
+
+    async def most_likely(self, batch: Batch, num: int, objective: Distillation) -> TeacherTokens:
+        """The `num` most likely tokens for the trained tokens, at the temperature of the objective."""
+        ...
+
+
+class Distiller(Trainer, Protocol):
+    """A trainer that can learn the distributions of a teacher."""
+
+    async def receive_teacher(self, layer: OutputLayer) -> None:
+        """Keep the output layer for hidden states of the teacher."""
+
+    async def distil(self, batch: Batch, teacher: TeacherTokens, objective: Distillation) -> dict[str, float]:
+        """`update` towards the teacher; also returns `loss/divergence` and `loss/surprise`."""
+        ...
+
+    async def distillation_losses(self, batch: Batch, teacher: TeacherTokens, objective: Distillation) -> torch.Tensor:
+        """[3, trained] fp32: loss, divergence and negative logprob of each trained token."""
         ...
 
 

@@ -49,9 +49,12 @@ def staleness_rows(rollout: Rollout) -> list[tuple[str, str]]:
     """The staleness bound, the groups in flight, and what both mean for a batch."""
     bound, num_groups, num_new = rollout.max_staleness, rollout.groups_per_step, rollout.new_groups_per_step
     if rollout.reuse > 1:
-        spare = bound - (rollout.reuse - 1)
+        spare = bound - rollout.replay_steps
         slots = f"floor({num_groups} + {spare:g} x {num_new})"
-        uses = f"a group is trained on in up to {rollout.reuse} steps, so {num_new} of {num_groups} in a step are new"
+        uses = f"a group is trained on in up to {rollout.reuse} steps, and {num_new} of {num_groups} in a step are new"
+        if rollout.replay is not None:
+            first = {"age": "trained on last", "difficulty": "nearest 0.5", "value": "of the widest spread"}
+            uses += f", the others are replayed, first those {first[rollout.priority]}"
         meaning = f"{uses}; at its last use it is at most {count(math.ceil(bound), 'update')} old"
     else:
         slots = f"floor(({bound:g} + 1) x {num_groups})"

@@ -15,6 +15,7 @@ from roll.config.section import SpecConfig
 from roll.config.turns import turn_warnings
 from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
+from roll.explain.distillation import distillation_rows
 from roll.explain.placement import format_placement, placement_of
 from roll.explain.preferences import preference_rows
 from roll.explain.records import Explanation, Paragraph, Row, StepSize
@@ -62,6 +63,7 @@ def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
         *([("Preferences", preference_rows(run.dpo))] if run.dpo is not None else []),
+        *([("Distillation", distillation_rows(run, run.distill))] if run.distill is not None else []),
         ("Tasks", task_rows(run)),
         ("Results", _results(run)),
     ]
@@ -261,7 +263,7 @@ def _roles(run: Run) -> Iterator[tuple[str, str]]:
         yield "reference", _reference(run)
     if "critic" in run.needs:
         yield "critic", _critic(run)
-    if run.teacher is not None:
+    if run.teacher is not None and "teacher" in run.needs:
         yield "teacher", f"started, frozen, with weights of {run.teacher.path}: logprobs for {advantage}"
     if model := run.reward_model:
         yield (

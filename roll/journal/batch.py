@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from roll.journal.events import CheckpointSaved, Event, GroupReady, RolledBack, StepStarted
+from roll.journal.events import CheckpointSaved, Event, GroupReady, RolledBack, StepStarted, TokensGenerated
 from roll.journal.packing import TaskTexts, pack, pack_values
 from roll.journal.records import ActivitySpan, Chunk, JournalEntry, TokenValues, merge
 from roll.types import Trajectory, record
@@ -32,18 +32,22 @@ INSERT_STEP_GROUP = """INSERT INTO step_groups (step, "group", attempts)
 _MARK_SURPLUS = """UPDATE trajectories SET surplus = sibling NOT IN (SELECT value FROM json_each(:siblings))
     WHERE "group" = :group"""
 """Sets it for all siblings: a resumed run may choose others than the run before it."""
-_DELETE_TRAINED_PROGRESS = """DELETE FROM progress WHERE EXISTS (SELECT 1 FROM step_groups
+_OF_SAVED_STEPS = """EXISTS (SELECT 1 FROM step_groups
     WHERE step_groups."group" = progress."group" AND step <= :step AND NOT rolled_back)"""
-"""Surplus siblings leave progress behind. A rollback may continue it until a checkpoint contains the step."""
+"""Progress that surplus siblings left behind. A rollback may continue it until a checkpoint contains the step."""
+_COUNT_PROGRESS = """INSERT INTO deleted_progress (tokens)
+    SELECT SUM(LENGTH(ids)) / 4 FROM progress WHERE {0} HAVING COUNT(*)"""
+_DELETE_PROGRESS_WHERE = "DELETE FROM progress WHERE {0}"
 _ROLL_BACK = "UPDATE step_groups SET rolled_back = 1 WHERE step > ?"
 _TRAINED = """step < :step AND stored AND NOT rolled_back
     AND "group" NOT IN (SELECT "group" FROM step_groups WHERE step >= :step AND NOT rolled_back)"""
 """A group that is used in several steps stays until the last of them."""
 _FAILED = """stored AND status NOT IN ('finished', 'truncated')
     AND "group" < (SELECT MIN("group") FROM step_groups WHERE step >= :step AND NOT rolled_back)"""
+_OF_PRUNED = f'"group" IN (SELECT "group" FROM step_groups WHERE {_TRAINED})'
 PRUNE = (
     # An index of the rows left to prune serves each, so that it costs no more in a long run than in a short one.
-    f'DELETE FROM progress WHERE "group" IN (SELECT "group" FROM step_groups WHERE {_TRAINED})',
+    *(each.format(_OF_PRUNED) for each in (_COUNT_PROGRESS, _DELETE_PROGRESS_WHERE)),
     f"DELETE FROM bodies WHERE id IN (SELECT value FROM step_groups, json_each(attempts) WHERE {_TRAINED})",
     f"UPDATE step_groups SET stored = 0 WHERE {_TRAINED}",
     "DELETE FROM token_values WHERE step < :step",
@@ -165,9 +169,12 @@ class WriteBatch:
                 self._change(INSERT_STEP_GROUP, *({"step": step, "group": group} for group in groups))
             case CheckpointSaved(step=step):
                 self._include_new()
-                self._change(_DELETE_TRAINED_PROGRESS, {"step": step})
+                for statement in (_COUNT_PROGRESS, _DELETE_PROGRESS_WHERE):
+                    self._change(statement.format(_OF_SAVED_STEPS), {"step": step})
             case RolledBack(to_step=step):
                 self._change(_ROLL_BACK, (step,))
+            case TokensGenerated():
+                self._include_new()  # no kill leaves tokens counted that are not on disk
             case _:
                 pass
 

@@ -12,7 +12,7 @@ import msgspec
 
 from roll.errors import ConfigError, JournalDamaged, RunStopped, one_line
 
-FORMAT = 9
+FORMAT = 10
 """Raised whenever a table, a stored record, or the name of an event or of one of its fields, changes."""
 _PAGE = 16 * 1024
 """Bytes. Several trajectories fit on a page: one system call per trajectory costs more than copying it."""
@@ -42,6 +42,7 @@ CREATE TABLE progress (
     turn INTEGER NOT NULL, context INTEGER NOT NULL, ids BLOB NOT NULL, logprobs BLOB NOT NULL,
     version INTEGER NOT NULL);
 CREATE INDEX progress_by_group ON progress ("group", sibling);
+CREATE TABLE deleted_progress (id INTEGER PRIMARY KEY, tokens INTEGER NOT NULL);
 CREATE TABLE token_values (
     id INTEGER PRIMARY KEY, step INTEGER NOT NULL, "group" INTEGER NOT NULL, sibling INTEGER NOT NULL,
     advantages BLOB NOT NULL, logprobs BLOB);

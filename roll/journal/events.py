@@ -320,8 +320,10 @@ class TokensGenerated(Event):
     step: int
     tokens: int
     """Sampled tokens."""
-    aborted: int
-    """Of these, tokens that belong to no attempt any more: aborted, or received too late."""
+    unrecorded: int
+    """Of these, tokens of held-out attempts, which are not in the journal."""
+    discarded: int
+    """Of these, tokens of no attempt: received too late, or after the end of their response."""
     late: int
     """Replies that no request was waiting for."""
     bad: int
@@ -356,8 +358,6 @@ class ValidationFinished(Event):
     version: int
     metrics: dict[str, float | None]
     """None for a number that was not finite."""
-    num_tokens: int = 0
-    """Tokens sampled for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,10 @@ class Reader:
             rows = self._connection.execute(query, () if group is None else (group,)).fetchall()
             return [_parse_chunk(row) for row in rows]
 
+    def num_deleted_progress(self) -> int:
+        """Tokens of progress that was deleted because steps had trained on other siblings."""
+        return self._number("SELECT COALESCE(SUM(tokens), 0) FROM deleted_progress")
+
     def spans(self) -> Iterator[ActivitySpan]:
         """Activities of all workers, in order for each worker."""
         rows = self._rows('SELECT id, worker, activity, start, "end" FROM spans WHERE id > :after', {"after": 0})

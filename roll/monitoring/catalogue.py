@@ -74,7 +74,7 @@ JOURNAL = (
     _counter("roll_attempts_total", "Attempts that ended, by status; all but finished and truncated failed.", "status"),
     _counter("roll_attempts_retried_total", "Failed attempts that started again, by the status they had.", "status"),
     _counter("roll_tokens_sampled_total", "Tokens that the generators sampled in finished steps."),
-    _counter("roll_tokens_aborted_total", "Tokens among these that belong to no attempt any more."),
+    _counter("roll_tokens_discarded_total", "Tokens among these that arrived after the end of their request."),
     _counter("roll_requests_redispatched_total", "Requests sent to another generator because no response came."),
     _counter("roll_updates_total", "Updates of the weights: applied, or refused as not finite.", "result"),
     _counter("roll_worker_replacements_total", "Workers that died and were replaced.", "role"),

@@ -62,7 +62,7 @@ _AT_ZERO = (
     *(("roll_hack_notices_total", sign) for sign in ("identical", "vocabulary", "rise")),
     *(("roll_attempts_retried_total", status) for status in Status if not status.valid),
     ("roll_tokens_sampled_total",),
-    ("roll_tokens_aborted_total",),
+    ("roll_tokens_discarded_total",),
     ("roll_requests_redispatched_total",),
 )
 """Counters that exist before their first event: Prometheus takes the first value of a counter as no increase."""
@@ -133,7 +133,7 @@ class JournalCounts:
                 self._sync_s = dict(seconds)
             case TokensGenerated():
                 self._count("roll_tokens_sampled_total", number=event.tokens)
-                self._count("roll_tokens_aborted_total", number=event.aborted)
+                self._count("roll_tokens_discarded_total", number=event.discarded)
                 self._count("roll_requests_redispatched_total", number=event.redispatched)
             case _:
                 pass

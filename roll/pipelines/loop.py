@@ -47,8 +47,6 @@ class LoopSchedule:
     validate_at_start: bool
     keep_steps: int | None
     """Steps whose trajectories stay in the journal; None: all."""
-    reuse: bool = False
-    """Whether steps train on groups again, which a resumed run reads from the journal."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,17 +80,15 @@ class Loop:
 
         `inflight` are groups that an earlier process had in flight.
         """
-        num_groups = (self.schedule.steps - start) * self.schedule.groups_per_step
+        num_new = (self.schedule.steps - start) * (self.schedule.groups_per_step - self.buffer.replay.num_groups)
         try:
             async with asyncio.TaskGroup() as background:  # if one fails, the run fails
                 tasks = [background.create_task(each.run()) for each in (self.routers, self.publishers)]  # they recover
-                try:
-                    await self.publishers.publish(start)  # before the first admission, which records the served version
-                    tasks.append(background.create_task(self.scheduler.run(num_groups, inflight)))
-                    finished = await self.train(start)
-                    await self.checkpointer.finish()
-                finally:
-                    self.scheduler.runner.begin_shutdown()
+                await self.publishers.publish(start)  # before the first admission, which records the served version
+                self.scheduler.restore_trained(inflight)
+                tasks.append(background.create_task(self.scheduler.run(num_new, inflight)))
+                finished = await self.train(start)
+                await self.checkpointer.finish()
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
@@ -111,12 +107,13 @@ class Loop:
             self.report(0, meter.flush())
         for step in range(start + 1, self.schedule.steps + 1):
             began = time.perf_counter()
+            self.scheduler.admit_more(self.buffer.num_missing(step - 1))
             with meter("wait"):
                 taken = await self.buffer.take(self.schedule.groups_per_step, step - 1)
             groups = taken.groups
             self.scheduler.abandon(taken.late)
             meter.log(describe(groups, step=step, step_of=self.publishers.step_of, num_reused=taken.num_reused))
-            meter.log(compare(groups, self.buffer.ready()) | self.scheduler.describe_stops(groups))
+            meter.log(taken.metrics | compare(groups, self.buffer.ready()) | self.scheduler.describe_stops(groups))
             self.journal.record(StepStarted(step=step, groups=tuple(group.id for group in groups)))
             meter.log(self.inspect(step, groups))
             self.journal.flush(durable=True)
@@ -129,14 +126,14 @@ class Loop:
                 await self.learners.update(step, batch, meter)
             with meter("publish"):
                 await self.publishers.publish(step)  # a new version; attested
-            self.scheduler.forget(groups, taken.kept)
+            self.scheduler.forget(groups, step, taken.usable)
             last = step == self.schedule.steps or self.stopping()
             if _due(step, self.schedule.validate_every) or step == self.schedule.steps:
                 await self.validate(step)
             metrics = self.collect_metrics(step, began)
             if self.checkpointer.due(step) or last:
                 await self.checkpoint(step, metrics)
-            await self.buffer.release(len(taken.leaving) + len(taken.late))  # only now may fresher groups start
+            await self.buffer.release(taken.num_freed)  # only now may fresher groups start
             self.journal.record(SlotsReleased(step=step))
             self.finish(step, _timed(metrics | meter.flush(), began))  # with the time of the checkpoint
             if last:
@@ -160,11 +157,7 @@ class Loop:
             _LOG.warning("step %d: %s", step, failures)
         metrics = summarise(results)
         self.meter.log(metrics)
-        num_tokens = sum(each.num_sampled for attempts in results.values() for each in attempts)
-        version = self.publishers.version
-        self.journal.record(
-            ValidationFinished(step=step, version=version, metrics=dict(metrics), num_tokens=num_tokens)
-        )
+        self.journal.record(ValidationFinished(step=step, version=self.publishers.version, metrics=dict(metrics)))
 
     def collect_metrics(self, step: int, began: float) -> dict[str, float]:
         """The metrics of a step that began at this time, up to now."""
@@ -182,8 +175,8 @@ class Loop:
         """Report the step and prune old trajectories from the journal."""
         self.report(step, metrics)
         if self.schedule.keep_steps is not None:
-            saved = max(self.checkpointer.checkpoints.steps(), default=step) if self.schedule.reuse else step
-            self.journal.prune(min(step - self.schedule.keep_steps, saved))
+            oldest = self.buffer.oldest_use(self.checkpointer.checkpoints.resume_step() or step)
+            self.journal.prune(min(step - self.schedule.keep_steps, oldest or step))
 
     def _account(self, step: int) -> None:
         """Record the tokens generated since the last call."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ import torch
 from roll.algorithms.preferences import Responses, response_sums
 from roll.algorithms.recipe import Need
 from roll.cluster.handle import Cluster
+from roll.data.answer_rows import digest_rows
 from roll.data.collate import supervised
 from roll.data.preference_rows import PreferenceExample
 from roll.engines.base import Trainer
 from roll.errors import ConfigError
+from roll.pipelines.offline import chunks
 from roll.pipelines.reference_models import AuxiliaryModels, score
 from roll.types import Batch
 
@@ -76,13 +77,6 @@ class PreferenceScorer:
         )
 
 
-def chunks(num_examples: int, size: int) -> Iterator[list[int]]:
-    """The indices of all examples in runs of at most `size`, as even as possible."""
-    if num_examples:
-        for part in np.array_split(np.arange(num_examples), -(-num_examples // size)):
-            yield part.tolist()
-
-
 async def reference_sums(
     scorer: PreferenceScorer, examples: Sequence[PreferenceExample], size: int, advance: Callable[[int], None]
 ) -> torch.Tensor:
@@ -120,12 +114,7 @@ def load_reference(path: Path, examples: Sequence[Sequence[PreferenceExample]]) 
 
 def digest_of(examples: Sequence[PreferenceExample]) -> str:
     """A hash of the ids of all examples, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for example in examples:
-        for row in example.rows:
-            for part in row:
-                digest.update(len(part).to_bytes(8) + np.array(part, np.int64).tobytes())
-    return digest.hexdigest()
+    return digest_rows(row for example in examples for row in example.rows)
 
 
 def _batch_of(examples: Sequence[PreferenceExample]) -> Batch:

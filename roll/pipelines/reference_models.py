@@ -21,7 +21,7 @@ class AuxiliaryModels:
     """The models besides the actor; None where the recipe does not need one."""
 
     reference: Cluster[LogprobModel] | None = None
-    teacher: Cluster[LogprobModel] | None = None
+    teacher: Cluster[Any] | None = None
     critic: Cluster[Trainer] | None = None
     reward_model: Cluster[LogprobModel] | None = None
     reward_weight: float = 1.0

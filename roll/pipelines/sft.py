@@ -8,20 +8,18 @@ from dataclasses import dataclass
 
 from roll.algorithms.recipe import Objective
 from roll.cluster.handle import Cluster
-from roll.data.chat_rows import chat_row
+from roll.data.answer_rows import AnswerEncoder
 from roll.data.collate import split, supervised
 from roll.data.mixture import Draw, Mixture
-from roll.data.templates import Template
-from roll.data.tools import parse_tools
 from roll.engines.base import Trainer
-from roll.errors import ConfigError, RunStopped, root_cause
+from roll.errors import RunStopped, root_cause
 from roll.rollout.episode.demonstration import Demonstrator, Row
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator, summarise
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 from roll.tracking.progress import bar
-from roll.types import Message, Spec, Task
+from roll.types import Spec
 
 _LOSS = Objective(loss=Spec("policy_gradient"))
 """Equal to cross-entropy, as every answer token has advantage 1."""
@@ -35,15 +33,12 @@ class SftLoop:
     batch_size: int
     validate_every: int
     stop_at: float | None
-    max_seq_len: int
-    all_turns: bool
-    """Train on all turns of the assistant in a chat, not only on the last one."""
+    encoder: AnswerEncoder
     mixture: Mixture
     sources: Mapping[str, TaskSource]
     """Task sources by name."""
     demonstrator: Demonstrator | None
     """Plays the tasks to learn from; None: tasks have answers."""
-    template: Template
     trainers: Cluster[Trainer]
     publisher: Publisher
     router: Router
@@ -93,27 +88,8 @@ class SftLoop:
     async def rows(self, draw: Draw) -> Sequence[Row]:
         """The task's chat, its prompt and answer, or the demonstrator's play."""
         if self.demonstrator is None:
-            return [self.row(draw.task)]
+            return [[*self.encoder.row(draw.task)]]
         return await self.demonstrator.rows(draw.task, self.sources[draw.source].env)
-
-    def row(self, task: Task) -> Row:
-        """The chat of one task, or its prompt and answer, as ids."""
-        where = f"task {task.id!r}"
-        row = self._pair(task, where) if task.reply is None else self._chat(task, task.reply, where)
-        if (length := sum(map(len, row))) > self.max_seq_len:
-            parts = " + ".join(str(len(part)) for part in row) if len(row) == 2 else str(length)
-            raise ConfigError(f"{where}: {parts} tokens exceed rollout.max_seq_len {self.max_seq_len}; raise it")
-        return row
-
-    def _pair(self, task: Task, where: str) -> Row:
-        if not isinstance(task.answer, str):
-            raise ConfigError(f"{where}: its answer is not text (got {task.answer!r}); SFT trains on text")
-        prompt = self.template.open(task.messages, where=where).tolist()
-        return [prompt, self.template.answer(task.answer, where=where).tolist()]
-
-    def _chat(self, task: Task, reply: Message, where: str) -> Row:
-        tools = parse_tools(task.metadata.get("tools") or ())
-        return [*chat_row(self.template, (*task.messages, reply), every=self.all_turns, where=where, tools=tools)]
 
     async def accuracy(self, step: int) -> float:
         """Greedy accuracy of the current weights on the held-out tasks."""

@@ -63,9 +63,6 @@ class AgentProcessRunner:
             session = self.proxy.open(runner, attempt)
             try:
                 outcome = await self._run(session)
-            except asyncio.CancelledError:
-                runner.router.count_aborted(session.tree.num_sampled)
-                raise
             except SandboxFailed as error:
                 outcome = str(error)
             finally:

@@ -242,7 +242,13 @@ class Session:
                 rows = {name: getattr(so_far, name)[:num_kept] for name in ("ids", "logprobs", "versions")}
                 return replace(so_far, **rows, finish=Finish.STOP)
         engine_request = self._request(request, point, number, max_new_tokens)
-        return await self.router.sample(engine_request, order=self.attempt.order, so_far=so_far, on_output=on_output)
+        return await self.router.sample(
+            engine_request,
+            order=self.attempt.order,
+            so_far=so_far,
+            on_output=on_output,
+            recorded=self.attempt.recorder is not None,
+        )
 
     def _room(self, point: SamplePoint) -> int:
         """Most tokens that the run allows for a response here."""

@@ -69,9 +69,10 @@ class RunBounds:
     max_age: int
     """Most steps between the weights that sampled a token and the step that trains on it."""
     redundant_groups: int = 0
-    redundant_siblings: int = 0
     reuse: int = 1
     """Most steps that train on a group."""
+    num_replayed: int = 0
+    """Most groups of a step that earlier ones have trained on."""
     stops: bool = False
     """Whether long attempts are stopped."""
     in_order: bool = True
@@ -109,7 +110,6 @@ class JournalChecks:
         self.num_processes = self._trained = 0
         self.ended: RunEnded | None = None
         """The end of the last process; None if it runs or was killed."""
-        self.rolled_back = False
         self._published: dict[str, tuple[int, int]] = {}
         """Version and step of the last publication, by policy."""
         self._published_at: dict[int, int] = {}
@@ -229,6 +229,7 @@ class JournalChecks:
         needed = self.bounds.groups_per_step
         self.complete.require(number == needed, f"step {step} has {number} of {needed} groups")
         self.started = step
+        num_again = sum(bool(self.steps_of.get(group)) for group in event.groups)
         for group in event.groups:
             before, outcome = self.steps_of.get(group, []), self.outcomes.outcome_of(group)
             again = len(before) < self.bounds.reuse and step not in before
@@ -239,6 +240,9 @@ class JournalChecks:
                 self.outcomes.ended_at(group) is not None, f"step {step}: group {group} was not complete"
             )
             self.steps_of[group] = [*before, step]
+        self.once.require(
+            num_again <= self.bounds.num_replayed, f"step {step} has {num_again} groups that were trained on before"
+        )
 
     def _publish(self, id: int, event: WeightsPublished) -> None:
         policy, version, step = _policy_of(event), event.version, event.step
@@ -254,7 +258,6 @@ class JournalChecks:
 
     def _roll_back(self, to_step: int) -> None:
         self.steps.require(to_step <= self.started, f"a rollback to step {to_step} follows step {self.started}")
-        self.rolled_back = True
         self.started, self._trained = to_step, min(self._trained, to_step)
         self._published = {policy: (version, min(step, to_step)) for policy, (version, step) in self._published.items()}
         counting = {group: [step for step in steps if step <= to_step] for group, steps in self.steps_of.items()}

@@ -5,7 +5,6 @@ Every account has an explicit remainder, `unaccounted`. It is negative where mor
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from roll.journal.events import (
     TaskQuarantined,
     TokensGenerated,
     TrajectoryEnded,
-    ValidationFinished,
     WeightsPublished,
 )
 from roll.journal.records import Chunk, JournalEntry, StoredTrajectory, TrajectoryQuery
@@ -106,7 +104,7 @@ def read_ledger(directory: Path) -> Ledger:
         if not builder.processes:
             raise ConfigError(f"{directory}: nothing has happened in this run yet; come back later")
         builder.add_trajectories(lambda: reader.trajectories(TrajectoryQuery(bodies=False)))
-        builder.add_progress(reader.progress())
+        builder.add_progress(reader.progress(), reader.num_deleted_progress())
         return builder.build(account_time(builder.processes, reader.spans))
 
 
@@ -144,10 +142,6 @@ class _LedgerBuilder:
     processes: list[ProcessLifetime] = field(default_factory=list[ProcessLifetime])
     tokens: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
     trajectories: dict[SampleOutcome, int] = field(default_factory=lambda: dict.fromkeys(SampleOutcome, 0))
-    aborted: dict[int, int] = field(default_factory=dict[int, int])
-    """Aborted tokens, by the id of the event that counts them."""
-    starts: list[int] = field(default_factory=list[int])
-    """Ids of the events with which processes begin."""
     num_generated: int = 0
     running: bool = False
     killed: bool = False
@@ -171,19 +165,14 @@ class _LedgerBuilder:
         extend_lifetimes(self.processes, entry)
         self._collect(entry.event)
         match entry.event:
-            case TokensGenerated(tokens=tokens, aborted=aborted):
+            case TokensGenerated(tokens=tokens, unrecorded=unrecorded, discarded=discarded):
                 self.num_generated += tokens
-                self.aborted[entry.id] = aborted
-            case RolledBack() if self.groups.void_since is not None:
-                since = self.groups.void_since  # tokens aborted after it exist again as progress
-                self.aborted = {id: aborted for id, aborted in self.aborted.items() if id < since}
+                self.tokens[SampleOutcome.VALIDATION] += unrecorded
+                self.tokens[SampleOutcome.ABORTED] += discarded
             case RunStarted():
-                self.starts.append(entry.id)
                 self.killed, self.running = self.killed or self.running, True
             case RunEnded():
                 self.running = False
-            case ValidationFinished(num_tokens=num_tokens):
-                self.tokens[SampleOutcome.VALIDATION] += num_tokens
             case TrajectoryEnded():
                 self.num_ended += 1
             case WeightsPublished(seconds=seconds):
@@ -235,30 +224,18 @@ class _LedgerBuilder:
                 staleness = step - 1 - self.groups.step_of[version]
                 self.staleness[staleness] = self.staleness.get(staleness, 0) + num_tokens
 
-    def add_progress(self, chunks: Iterable[Chunk]) -> None:
-        """Count unfinished replies, and the remains of aborted attempts that no event in `aborted` counts."""
-        counted = list(self.aborted)
+    def add_progress(self, chunks: Iterable[Chunk], num_deleted: int) -> None:
+        """Count the tokens of unfinished and of aborted attempts; `num_deleted` are those not in `chunks` any more."""
+        self.tokens[SampleOutcome.ABORTED] += num_deleted
         for chunk in chunks:
             if chunk.version in self.groups.void:
-                self.tokens[SampleOutcome.STALE] += len(chunk.ids)
-            elif self.groups.running(chunk.group):
-                self.tokens[SampleOutcome.WAITING] += len(chunk.ids)
-            elif self._lost(chunk.group, counted):
-                self.tokens[SampleOutcome.ABORTED] += len(chunk.ids)
-
-    def _lost(self, group: int, counted: list[int]) -> bool:
-        """Whether none of the events `counted` has this group's aborted attempts: its process was killed before.
-
-        A rollback removes such events as well.
-        """
-        ended = self.groups.ended_at(group)
-        if ended is None:
-            return False
-        start, count = bisect_right(self.starts, ended), bisect_right(counted, ended)
-        return count == len(counted) or (start < len(self.starts) and self.starts[start] < counted[count])
+                outcome = SampleOutcome.STALE
+            else:
+                running = self.groups.running(chunk.group)
+                outcome = SampleOutcome.WAITING if running else SampleOutcome.ABORTED
+            self.tokens[outcome] += len(chunk.ids)
 
     def build(self, time: TimeAccount) -> Ledger:
-        self.tokens[SampleOutcome.ABORTED] += sum(self.aborted.values())
         known = self.num_generated if not (self.killed or self.running) else sum(self.tokens.values())
         uncounted = max(0, known - self.num_generated)
         return Ledger(

@@ -69,8 +69,6 @@ class OutcomeTracker:
     """Number of steps that the weights of each version were trained for, void versions included."""
     void: set[int] = field(default_factory=set[int])
     """Versions that a rollback made void."""
-    void_since: int | None = None
-    """Id of the first event under void weights, as of the last rollback: attempts aborted after it may be resumed."""
     num_admitted: int = 0
     _published: dict[int, int] = field(default_factory=dict[int, int])
     """Event id of each version that is not void."""
@@ -138,7 +136,7 @@ class OutcomeTracker:
 
     def _roll_back(self, to_step: int) -> None:
         void = {version for version in self._published if self.step_of[version] > to_step}
-        self.void_since = since = min((self._published.pop(version) for version in void), default=None)
+        since = min((self._published.pop(version) for version in void), default=None)
         self.void |= void
         self._updated = {step: applied for step, applied in self._updated.items() if step <= to_step}
         for group in self._groups.values():

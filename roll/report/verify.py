@@ -55,8 +55,8 @@ def verify(directory: Path, overrides: Sequence[str] = ()) -> Verification:
         group_size=rollout.group_size,
         max_age=rollout.max_age,
         redundant_groups=rollout.redundancy_bounds[1],
-        redundant_siblings=rollout.redundant_siblings,
         reuse=rollout.reuse,
+        num_replayed=rollout.num_replayed,
         stops=rollout.stop_quantile is not None,
         in_order=rollout.priority == "age",
     )
@@ -82,7 +82,7 @@ def verify_journal(directory: Path, bounds: RunBounds) -> Verification:
     files = Invariant("files of checkpoints are as they were written", "checkpoints")
     _check_files(directory, saved, files)
     if not journal.violations:
-        _check_books(read_ledger(directory), checks, books)
+        _check_books(read_ledger(directory), books)
         _check_metrics(lines, checks, metrics)
         _check_checkpoints(directory, saved, last, checks, checkpoints)
     invariants = [journal, *checks.invariants(), books, metrics, checkpoints, files]
@@ -139,16 +139,11 @@ def _readable(entries: Iterable[T], journal: Invariant) -> Iterator[T]:
         journal.require(False, f"{type(error).__name__}: {error}")
 
 
-def _check_books(ledger: Ledger, checks: JournalChecks, books: Invariant) -> None:
-    """Check that `roll report` accounts for everything.
-
-    After a rollback the tokens of surplus siblings may be missing: a checkpoint has deleted their progress.
-    """
-    lossy = checks.rolled_back and checks.bounds.redundant_siblings > 0
+def _check_books(ledger: Ledger, books: Invariant) -> None:
+    """Check that `roll report` accounts for everything."""
     for name, account in (("tokens", ledger.tokens), ("attempts", ledger.trajectories), ("groups", ledger.groups)):
         rest = account.unaccounted
-        balanced = rest == 0 or (lossy and name == "tokens" and rest > 0)
-        books.check(balanced, f"{rest} of {account.total} {name} are unaccounted")
+        books.check(rest == 0, f"{rest} of {account.total} {name} are unaccounted")
 
 
 def _read_steps(directory: Path) -> list[int] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from roll.rollout.selection import Priority, Selection, Slot, by_priority, choose_kept, in_order
+from roll.rollout.selection import Priority, ReplayLimits, Selection, Slot, by_priority, choose_replayed, in_order
 from roll.serving.policies import ServedVersion
 from roll.types import Group
 
@@ -18,16 +19,20 @@ class StepGroups:
     groups: Sequence[Group]
     """Those that are trained for the first time come last."""
     num_reused: int
-    """How many of them an earlier step has trained on."""
+    """How many of them earlier steps have trained on."""
     late: Sequence[int]
     """Tickets of groups that can no longer be trained on."""
-    kept: frozenset[int]
-    """Tickets of groups that the next step trains on again."""
+    usable: frozenset[int]
+    """Tickets of trained groups, of this step or earlier ones, that later steps may train on again."""
+    num_freed: int
+    """Slots that are free once the weights of this step are published."""
 
     @property
-    def leaving(self) -> list[Group]:
-        """Groups that this step trains for the last time."""
-        return [group for group in self.groups if group.id not in self.kept]
+    def metrics(self) -> dict[str, float]:
+        """Numbers of groups that are trained on again, now or later; empty if all are used once."""
+        if not self.num_reused and not self.usable:
+            return {}
+        return {"reuse/groups": float(self.num_reused), "reuse/usable": float(len(self.usable))}
 
 
 class Buffer:
@@ -39,8 +44,10 @@ class Buffer:
     and it is trained at step v + ceil(s) at the latest. Leaving in order of completion instead would let one slow
     group age without bound.
 
-    With `reuse` = k, n / k groups per step are new and the others were trained on by the step before. A kept group
-    keeps its slot. `num_slots` then allows a first use k - 1 steps before `max_age`, the greatest age of any use.
+    With `replay`, a step trains again on q groups of earlier steps, and m = n - q are new. A trained group stays
+    usable for `max_uses` steps and up to `max_age`, the greatest age of any use. It holds no slot, but the q groups of
+    the next step hold one each. `num_slots` allows a first use ceil(q / m) steps before `max_age`. So the groups first
+    used in the last ceil(q / m) steps, at least q, are always usable.
 
     With r more `redundant` slots, or a `priority` other than age, a step takes the groups that come first by priority,
     as `selection` describes. A group that cannot wait and is not taken is late: it can no longer be trained on. There
@@ -60,16 +67,16 @@ class Buffer:
         first_ticket: int = 0,
         redundant: int = 0,
         max_age: int = 0,
-        reuse: int = 1,
+        replay: ReplayLimits | None = None,
         priority: Priority = "age",
     ) -> None:
         self.num_slots = self._free = num_slots + redundant
         """All slots, redundant ones included."""
-        self._redundant, self._reuse = redundant, reuse
+        self._redundant, self._max_age, self.replay = redundant, max_age, replay or ReplayLimits()
         self._priority: Priority = priority
         self._in_order = redundant == 0 and priority == "age"
-        self._max_first_age = max(0, max_age - (reuse - 1))
-        self._slots: dict[int, Slot] = {}  # by ticket, in order of admission
+        self._slots: dict[int, Slot] = {}  # untrained groups by ticket, in order of admission
+        self._trained: dict[int, Slot] = {}  # usable ones, by ticket
         self._next_ticket = first_ticket
         self._freed, self._filled = asyncio.Event(), asyncio.Event()
         self.due: Sequence[int] = ()
@@ -91,18 +98,35 @@ class Buffer:
         """Number of free slots."""
         return self._free
 
-    def restore(self, ticket: int, born: int, *, group: Group | None = None, uses: int = 0) -> None:
-        """Give a group of an earlier process its slot back; oldest first, and before any admission.
+    def num_missing(self, step: int) -> int:
+        """Groups that the step after `step` finished ones takes new because too few can be trained on again."""
+        return self.replay.num_groups - min(self.replay.num_groups, len(self._usable(step)))
 
-        `uses` steps have trained on its `group`.
+    def oldest_use(self, saved: int) -> int | None:
+        """First step whose groups a run that resumes after `saved` finished ones may need; None if it needs none."""
+        return max(1, saved + 1 - self._max_age) if self.replay.num_groups else None
+
+    def restore(self, ticket: int, born: int) -> None:
+        """Give an untrained group of an earlier process its slot back; oldest first, and before any admission.
 
         With fewer slots than the earlier process had, the next admissions wait longer.
         """
-        of_kind = [slot for slot in self._slots.values() if (slot.uses > 0) == (uses > 0)]
-        assert all(ticket > slot.ticket for slot in of_kind), "restored out of order"
+        assert all(ticket > earlier for earlier in self._slots), "restored out of order"
         self._free -= 1
-        self._slots[ticket] = Slot(ticket, born, group, uses)
+        self._slots[ticket] = Slot(ticket, born)
         self._next_ticket = max(self._next_ticket, ticket + 1)
+
+    def restore_trained(self, slot: Slot, step: int) -> bool:
+        """Make a group usable again that an earlier process has trained on; before any admission.
+
+        False if it is not usable after `step` finished ones, because a limit is lower than before.
+        """
+        self._next_ticket = max(self._next_ticket, slot.ticket + 1)
+        if not self._may_use(slot, step):
+            return False
+        self._trained[slot.ticket] = slot
+        self._free -= len(self._trained) <= self.replay.num_groups
+        return True
 
     async def admit(self, serving: Callable[[], ServedVersion]) -> tuple[int, ServedVersion]:
         """Wait for a free slot; returns its ticket and the version served then."""
@@ -135,26 +159,27 @@ class Buffer:
         The slots of all of them and of late ones stay taken until `release`: a group admitted before the step's weights
         are served would start too old.
         """
-        while (selection := self._select(num_groups, step)) is None:
-            new = [slot.ticket for slot in self._slots.values() if slot.uses == 0]
-            num_needed = num_groups - (len(self._slots) - len(new))
-            self.due = new[:num_needed] if len(new) >= num_needed else ()
+        replayed, num_new = self._choose_replayed(num_groups, step), num_groups - self.replay.num_groups
+        num_needed = num_groups - len(replayed)
+        while (selection := self._select(num_needed, num_new, step)) is None:
+            tickets = list(self._slots)
+            self.due = tickets[:num_needed] if len(tickets) >= num_needed else ()
             self._filled.clear()
             await self._filled.wait()
         self.due = ()
-        reused = [slot for slot in self._slots.values() if slot.uses > 0]
-        taken = [*reused, *selection.taken]
+        taken = [*replayed, *selection.taken]
+        for slot in (*selection.taken, *selection.late):
+            del self._slots[slot.ticket]
         for slot in taken:
-            slot.uses += 1
-        kept = {slot.ticket for slot in choose_kept(taken, num_groups - num_groups // self._reuse, self._reuse)}
-        for slot in (*taken, *selection.late):
-            if slot.ticket not in kept:
-                del self._slots[slot.ticket]
+            slot.uses, slot.last = slot.uses + 1, step + 1
+            self._trained[slot.ticket] = slot
+        self._trained = {slot.ticket: slot for slot in self._usable(step + 1)}
         return StepGroups(
             groups=[slot.group for slot in taken if slot.group is not None],
-            num_reused=len(reused),
+            num_reused=len(replayed),
             late=[slot.ticket for slot in selection.late],
-            kept=frozenset(kept),
+            usable=frozenset(self._trained),
+            num_freed=len(taken) + len(selection.late) - min(self.replay.num_groups, len(self._trained)),
         )
 
     async def release(self, num_slots: int) -> None:
@@ -164,16 +189,27 @@ class Buffer:
     def ready(self) -> list[Group]:
         """Complete groups that no step has taken yet."""
         slots = list(self._slots.values())  # a copy: warnings are written in another thread
-        return [slot.group for slot in slots if slot.group is not None and slot.uses == 0]
+        return [slot.group for slot in slots if slot.group is not None]
 
-    def _select(self, num_groups: int, step: int) -> Selection | None:
-        """New groups that a step may take now; None if it must wait."""
-        new = [slot for slot in self._slots.values() if slot.uses == 0]
-        num_needed = num_groups - (len(self._slots) - len(new))
+    def _may_use(self, slot: Slot, step: int) -> bool:
+        """Whether the step after `step` finished ones may train on this trained group."""
+        return slot.uses < self.replay.max_uses and step - slot.born <= self._max_age
+
+    def _usable(self, step: int) -> list[Slot]:
+        return [slot for slot in self._trained.values() if self._may_use(slot, step)]
+
+    def _choose_replayed(self, num_groups: int, step: int) -> list[Slot]:
+        num_new = num_groups - self.replay.num_groups
+        always = (
+            self.replay.num_groups == (self.replay.max_uses - 1) * num_new
+        )  # every group is used `reuse` times, one after another
+        return choose_replayed(self._usable(step), self.replay.num_groups, "age" if always else self._priority)
+
+    def _select(self, num_needed: int, num_new: int, step: int) -> Selection | None:
+        """New groups that a step may take now; None if it must wait. Every later step takes at least `num_new`."""
+        new = list(self._slots.values())
         if self._in_order:
             return in_order(new, num_needed)
-        lives = {slot.ticket: max(0, self._max_first_age - (step - slot.born)) for slot in new}
-        per_step = num_groups // self._reuse
-        return by_priority(
-            new, num_needed, lives, per_step=per_step, redundant=self._redundant, priority=self._priority
-        )
+        max_first_age = max(0, self._max_age - math.ceil(self.replay.num_groups / num_new))
+        lives = {slot.ticket: max(0, max_first_age - (step - slot.born)) for slot in new}
+        return by_priority(new, num_needed, lives, per_step=num_new, redundant=self._redundant, priority=self._priority)

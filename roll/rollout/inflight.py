@@ -39,6 +39,8 @@ class InflightGroup:
     """Whether the mixture has already observed its rewards."""
     uses: int = 0
     """Finished steps that trained on it."""
+    last: int = 0
+    """The last of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,7 @@ class InflightGroupState:
     draw: DrawState
     observed: bool
     uses: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,7 @@ class _Replay:
                 draw=_recall(mixture, each.draw),
                 observed=each.observed,
                 uses=each.uses,
+                last=each.last,
             )
             for each in saved.groups
         }

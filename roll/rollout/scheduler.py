@@ -33,7 +33,7 @@ from roll.rollout.inflight import (
     draw_state,
     return_draw,
 )
-from roll.rollout.selection import Slot, choose_kept
+from roll.rollout.selection import Slot
 from roll.rollout.siblings import JournalRecorder, SiblingRace
 from roll.rollout.source import TaskSource
 from roll.rollout.statistics import compare_stopped
@@ -57,10 +57,6 @@ class SchedulerConfig:
     """Groups admitted beyond the slots; those that complete first are trained."""
     redundant_siblings: int = 0
     """Attempts per group beyond its size; the first valid ones are trained."""
-    reuse: int = 1
-    """Most steps that train on a group."""
-    num_kept: int = 0
-    """Groups of every step that the next one trains on again."""
     in_order: bool = False
     """Whether groups are completed or replaced in the order of their admission, so that timing decides no draw."""
     seed: int
@@ -101,15 +97,25 @@ class Scheduler:
     _num_filtered_in_a_row: int = 0
     """Groups filtered since the last one that was not."""
 
+    def restore_trained(self, inflight: Sequence[InflightGroup]) -> None:
+        """Restore groups that steps have trained on, for their next use; before the first step.
+
+        A group with pruned tokens, or one that lower values of `reuse` or `max_staleness` exclude, is replaced by a new
+        one.
+        """
+        for each in inflight:
+            if each.uses and (group := self._complete_group(each)) is not None:
+                slot = Slot(each.ticket, each.birth.step, group, each.uses, each.last)
+                if self.buffer.restore_trained(slot, self.serving().step):
+                    self._inflight[each.ticket] = each
+
     async def run(self, num_groups: int, inflight: Sequence[InflightGroup] = ()) -> None:
         """Continue the groups of an earlier process, then admit new ones as slots allow.
 
-        Admits until steps can train on `num_groups` groups, each counted once per use; replaced groups do not count.
+        Admits until steps can train on `num_groups` new groups; replaced groups do not count.
         """
-        num_kept = self._restore_kept(inflight)
         new = [group for group in inflight if group.uses == 0]
-        num_missing = num_groups // self.config.reuse + self.config.num_kept - num_kept
-        num_missing += self.config.redundant_groups - len(new)
+        num_missing = num_groups + self.config.redundant_groups - len(new)
         async with asyncio.TaskGroup() as tasks:
             for group in new:
                 self.buffer.restore(group.ticket, group.birth.step)
@@ -125,13 +131,19 @@ class Scheduler:
                 await self._replaced.acquire()
                 num_missing = 1
 
-    def forget(self, groups: Iterable[Group], kept: Container[int] = ()) -> None:
-        """Drop groups that are part of published weights; a resumed run trains on those in `kept` again."""
+    def admit_more(self, num_groups: int) -> None:
+        """Admit `num_groups` more than `run` was given, as slots allow."""
+        for _ in range(num_groups):
+            self._replaced.release()
+
+    def forget(self, groups: Iterable[Group], step: int, usable: Container[int] = ()) -> None:
+        """Drop groups that are part of published weights, but not `usable` ones, on which later steps may train."""
         for group in groups:
-            inflight = self._inflight.pop(group.id)
+            inflight = self._inflight[group.id]
             self._forget_lengths(group.id)
-            if group.id in kept:
-                self._inflight[group.id] = replace(inflight, uses=inflight.uses + 1)
+            self._inflight[group.id] = replace(inflight, uses=inflight.uses + 1, last=step)
+        for ticket in [ticket for ticket, each in self._inflight.items() if each.uses and ticket not in usable]:
+            del self._inflight[ticket]
 
     def abandon(self, tickets: Iterable[int]) -> None:
         """Stop groups that are too old to be trained on; their tasks are drawn again before any other."""
@@ -158,6 +170,7 @@ class Scheduler:
                     draw=draw_state(each.draw),
                     observed=each.observed,
                     uses=each.uses,
+                    last=each.last,
                 )
                 for _, each in sorted(self._inflight.items())
             ),
@@ -183,25 +196,6 @@ class Scheduler:
         if self.early_stop is not None:
             self.early_stop.forget(ticket)
 
-    def _restore_kept(self, inflight: Sequence[InflightGroup]) -> int:
-        """Restore groups that a step has trained on, for their next use; returns their number.
-
-        A group with pruned tokens, or with as many uses as a lower `reuse` allows, is replaced by a new one. Fewer
-        groups per step than before have room for fewer of them: the same are preferred as after a step.
-        """
-        usable = {
-            each.ticket: Slot(each.ticket, each.birth.step, group, each.uses)
-            for each in inflight
-            if 0 < each.uses < self.config.reuse and (group := self._complete_group(each)) is not None
-        }
-        kept = {slot.ticket for slot in choose_kept([*usable.values()], self.config.num_kept, self.config.reuse)}
-        for each in inflight:
-            if each.ticket in kept:
-                slot = usable[each.ticket]
-                self.buffer.restore(slot.ticket, slot.born, group=slot.group, uses=slot.uses)
-                self._inflight[each.ticket] = each
-        return len(kept)
-
     def _complete_group(self, inflight: InflightGroup) -> Group | None:
         """The group of its saved attempts; None if one is missing."""
         trajectories = [each.trajectory for _, each in sorted(inflight.attempts.items())]
@@ -221,33 +215,28 @@ class Scheduler:
 
         Its rewards are observed and its replacement is drawn in one go: a resumed run repeats that from one event.
         """
-        try:
-            trajectories = await self._collect_siblings(inflight)
-            if before is not None:
-                await asyncio.wait([before])
-            if isinstance(trajectories, str):
-                self._record_failed(inflight, trajectories)
-                await self._replace(inflight)
-                return
-            self._num_failed_in_a_row = 0
-            group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
-            rewards = () if inflight.observed else tuple([trajectory.reward for trajectory in trajectories])
-            if rewards:
-                self.mixture.observe(inflight.draw, rewards)
-                self._inflight[inflight.ticket] = replace(inflight, observed=True)
-            if reason := self._filter_reason(group):
-                self._record_filtered(inflight.ticket, reason, rewards)
-                await self._replace(inflight)
-                return
-            self._num_filtered_in_a_row = 0
-            chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
-            self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen), rewards=rewards))
-            self._tasks.pop(inflight.ticket, None)
-            await self.buffer.put(group)
-        except Exception:
-            await asyncio.sleep(0)  # siblings cancelled just now still count as aborted
-            self.runner.begin_shutdown()  # before the error reaches the other groups
-            raise
+        trajectories = await self._collect_siblings(inflight)
+        if before is not None:
+            await asyncio.wait([before])
+        if isinstance(trajectories, str):
+            self._record_failed(inflight, trajectories)
+            await self._replace(inflight)
+            return
+        self._num_failed_in_a_row = 0
+        group = Group(id=inflight.ticket, birth=inflight.birth.version, trajectories=tuple(trajectories))
+        rewards = () if inflight.observed else tuple([trajectory.reward for trajectory in trajectories])
+        if rewards:
+            self.mixture.observe(inflight.draw, rewards)
+            self._inflight[inflight.ticket] = replace(inflight, observed=True)
+        if reason := self._filter_reason(group):
+            self._record_filtered(inflight.ticket, reason, rewards)
+            await self._replace(inflight)
+            return
+        self._num_filtered_in_a_row = 0
+        chosen = [trajectory.sibling for trajectory in trajectories] if self.config.redundant_siblings else ()
+        self.journal.record(GroupReady(group=inflight.ticket, siblings=tuple(chosen), rewards=rewards))
+        self._tasks.pop(inflight.ticket, None)
+        await self.buffer.put(group)
 
     async def _collect_siblings(self, inflight: InflightGroup) -> list[Trajectory] | str:
         """The first valid trajectories, in sibling order; or the reason why too few can be valid."""

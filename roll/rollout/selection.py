@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ Priority: TypeAlias = Literal["age", "difficulty", "value"]
 
 @dataclass(slots=True)
 class Slot:
-    """A slot and the group that holds it."""
+    """A group in flight, or one that later steps may train on again."""
 
     ticket: int
     born: int
@@ -24,6 +24,18 @@ class Slot:
     """None until the group is complete."""
     uses: int = 0
     """Steps that have trained on the group."""
+    last: int = 0
+    """The last of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayLimits:
+    """How many groups are trained on again, and how often."""
+
+    max_uses: int = 1
+    """Most steps that train on a group."""
+    num_groups: int = 0
+    """Groups of each step that earlier ones have trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +95,17 @@ def by_priority(
     )
 
 
-def choose_kept(slots: Sequence[Slot], number: int, reuse: int) -> list[Slot]:
-    """At most `number` groups that the next step trains on again: the least used first, then the youngest."""
-    usable = [slot for slot in slots if slot.uses < reuse]
-    return sorted(usable, key=lambda slot: (slot.uses, -slot.born, slot.ticket))[:number]
+def choose_replayed(trained: Iterable[Slot], number: int, priority: Priority) -> list[Slot]:
+    """At most `number` trained groups that a step trains on again.
+
+    By age, those of the step before come first, of them the least used ones, then the youngest.
+    """
+
+    def rank(slot: Slot) -> tuple[float, ...]:
+        by_priority = 0.0 if priority == "age" else _RANKS[priority](slot)
+        return by_priority, -slot.last, slot.uses, -slot.born, slot.ticket
+
+    return sorted(trained, key=rank)[:number]
 
 
 def _rewards(slot: Slot) -> list[float]:

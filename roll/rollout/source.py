@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,12 +63,8 @@ class TaskSource:
             return replace(trajectory, status=Status.ENV_FAILED, reason=reason)
         if self.reward is None or not trajectory.status.valid:
             return trajectory
-        try:
-            with runner.router.idle_reasons.waiting_for("rewards"):
-                outcome = await self.rewards.score(self.reward, attempt.task, response)
-        except asyncio.CancelledError:
-            runner.router.count_aborted(trajectory.num_sampled)
-            raise
+        with runner.router.idle_reasons.waiting_for("rewards"):
+            outcome = await self.rewards.score(self.reward, attempt.task, response)
         if outcome.score is None:
             return replace(trajectory, status=Status.REWARD_FAILED, reason=outcome.reason)
         scored = trajectory.with_score(outcome.score)

@@ -42,7 +42,6 @@ def describe(
         "tokens/generated": float(
             sum(each.num_sampled for group in groups[num_reused:] for each in group.trajectories)
         ),
-        **({"reuse/groups": float(num_reused)} if num_reused else {}),
         **_by_domain(trajectories, rewards.tolist()),
         **_by_groups(groups),
     }

@@ -16,8 +16,10 @@ class GenerationCounts:
 
     tokens: int = 0
     """Sampled tokens, including those that were discarded later."""
-    aborted: int = 0
-    """Tokens among these of cancelled attempts and of late outputs."""
+    unrecorded: int = 0
+    """Tokens among these of attempts that are not in the journal."""
+    discarded: int = 0
+    """Tokens among these of late outputs, and after the end of their response."""
     late: int = 0
     """Outputs for requests that are no longer in flight."""
     bad: int = 0

@@ -225,6 +225,8 @@ class Pending:
     """Order of the caller, then a running number; lower goes first."""
     future: Future
     on_output: OnOutput | None
+    recorded: bool = True
+    """Whether the journal has its tokens."""
     parts: list[Sampled]
     """The partial response, one part per output."""
     num_tokens: int

@@ -65,8 +65,6 @@ class Router:
             self._joined[rank].set()
         self.balancer.unavailable |= self.absent
         self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent)
-        self.shutting_down = False
-        """Whether the run is shutting down: attempts cancelled then are not lost, a resumed run continues them."""
         self.replace_generator: ReplaceGenerator | None = None
         """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
         ends the run. None: a dead generator ends the run."""
@@ -82,9 +80,18 @@ class Router:
                 tasks.create_task(self._collect(rank))
 
     async def sample(
-        self, request: Request, *, order: int = 0, so_far: Sampled | None = None, on_output: OnOutput | None = None
+        self,
+        request: Request,
+        *,
+        order: int = 0,
+        so_far: Sampled | None = None,
+        on_output: OnOutput | None = None,
+        recorded: bool = True,
     ) -> Sampled:
-        """The response to a request, continued from `so_far`; lower orders go first. Cancelling aborts the request."""
+        """The response to a request, continued from `so_far`; lower orders go first. Cancelling aborts the request.
+
+        `recorded` tells whether `on_output` writes its tokens to the journal.
+        """
         assert request.id not in self._pending, f"request {request.id} is already in flight"
         num_before, loop = 0 if so_far is None else len(so_far.ids), asyncio.get_running_loop()
         item = Pending(
@@ -92,6 +99,7 @@ class Router:
             priority=(order, next(self._numbers)),
             future=loop.create_future(),
             on_output=on_output,
+            recorded=recorded,
             parts=[so_far] if so_far is not None and num_before else [],
             num_tokens=num_before,
             last_active=loop.time(),
@@ -102,18 +110,10 @@ class Router:
         self._wait_for_dispatch(item)
         try:
             return await item.future
-        except asyncio.CancelledError:  # also if the response is complete but not yet delivered
-            self.count_aborted(item.num_tokens - num_before)
-            raise
         finally:
             del self._pending[request.id]
             if item.rank is not None:  # cancelled while a generator works on it
                 self._abandon(item)
-
-    def count_aborted(self, num_tokens: int) -> None:
-        """Count the tokens of a cancelled attempt."""
-        if not self.shutting_down:
-            self.counts.aborted += num_tokens
 
     def inflight_counts(self) -> dict[str, int]:
         """Numbers of attempts on generators, waiting for dispatch, for environments and for rewards; without zeros."""
@@ -274,7 +274,7 @@ class Router:
             if item is None:
                 self.counts.late += 1
                 self.counts.tokens += len(output.ids)
-                self.counts.aborted += len(output.ids)
+                self.counts.discarded += len(output.ids)
             elif fault := item.fault(output, with_logprobs=self._with_logprobs):
                 self.counts.bad += 1
                 self._abandon(item)
@@ -309,7 +309,8 @@ class Router:
             kept = item.add(output, self._versions)
             num_kept = num_new if kept is None else kept
             self.counts.tokens += num_new
-            self.counts.aborted += num_new - num_kept
+            self.counts.discarded += num_new - num_kept
+            self.counts.unrecorded += 0 if item.recorded else num_kept
             self.balancer.add_progress(item.rank, num_kept)
             finish = finish if kept is None else Finish.STOP
         item.last_active = now

@@ -83,7 +83,8 @@ GLOSSARY: dict[str, str] = {
     "bias/stopped/reward": "Mean reward of the attempts trained on minus that at the tasks of stopped ones.",
     "bias/stopped/share/*": "This domain's fraction of the attempts trained on minus its fraction of the stopped ones.",
     "stale/groups": "Groups that became too old to train on since the last step; their tasks are attempted again.",
-    "reuse/groups": "Groups of this step that an earlier step has trained on as well.",
+    "reuse/groups": "Groups of this step that earlier steps have trained on as well.",
+    "reuse/usable": "Groups trained on in this step or before that later steps may train on again.",
     "adapt/max_staleness": "The staleness that `rollout.adapt` allows after this step.",
     "adapt/redundant_groups": "The redundant groups that `rollout.adapt` allows after this step.",
     "length/mean": "Mean number of sampled tokens per trajectory.",
@@ -123,6 +124,12 @@ GLOSSARY: dict[str, str] = {
     "preference/margin": "Difference of these two means.",
     "preference/held_out_loss": "Mean preference loss on held-out preferences.",
     "preference/held_out_accuracy": "`preference/accuracy` on held-out preferences.",
+    "distillation/loss": "Mean loss of distillation over the trained tokens of this step, before its update.",
+    "distillation/divergence": "Mean divergence from the teacher over these tokens, times the squared temperature.",
+    "distillation/surprise": "Mean negative logprob of these tokens, the loss of SFT, in nats.",
+    "distillation/held_out_loss": "`distillation/loss` on the answers of the tasks of validation.",
+    "distillation/held_out_divergence": "`distillation/divergence` on these answers.",
+    "distillation/held_out_surprise": "`distillation/surprise` on these answers.",
 }
 """Meaning by metric name; `*` matches any text."""
 

@@ -25,6 +25,7 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "reward/mean": ("reward", lambda value: f"{value:.3f}"),
     "sft/loss": ("loss", lambda value: f"{value:.3f}"),
     "preference/loss": ("loss", lambda value: f"{value:.3f}"),
+    "distillation/loss": ("loss", lambda value: f"{value:.4f}"),
     "preference/accuracy": ("pairs right", lambda value: f"{value:.3f}"),
     "sft/turns": ("turns", lambda value: f"{value:,.0f}"),
     "sft/tokens": ("tokens", lambda value: f"{value:,.0f}"),

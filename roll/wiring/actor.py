@@ -25,12 +25,13 @@ from roll.engines.megatron.ranks import MegatronLayout
 from roll.engines.native import fp8
 from roll.engines.native.build import WorkerContext, generator_of, training_device
 from roll.engines.native.decoder import Decoder
+from roll.engines.native.distillation import NativeDistiller
 from roll.engines.native.fp8 import Fp8
 from roll.engines.native.generator import NativeGeneratorSettings
 from roll.engines.native.lora import attach
 from roll.engines.native.mixed import Precision
 from roll.engines.native.model_spec import ModelSpec, architecture, build, engine_for
-from roll.engines.native.trainer import NativeTrainer, NativeTrainerSettings
+from roll.engines.native.trainer import NativeTrainerSettings
 from roll.engines.sglang.generator import SglangGenerator, SglangSettings
 from roll.engines.vllm.generator import VllmGenerator, VllmSettings
 from roll.serving.canary import Canary, canary_for
@@ -122,7 +123,7 @@ def build_actor(run: Run, specs: EngineSpecs) -> ActorHandles:
     else:
         generator = VllmGenerator(specs.model_spec, vllm_settings(run, run.actor_infer), channel)
     return ActorHandles(
-        trainers=InlineCluster[Trainer]([NativeTrainer(decoder, replace(specs.training, device=device), channel)]),
+        trainers=InlineCluster[Trainer]([NativeDistiller(decoder, replace(specs.training, device=device), channel)]),
         generators=InlineCluster[Generator]([generator]),
         transport=Transport(moves=not shared),
     )

@@ -288,7 +288,8 @@ def build_models(run: Run, tokenizer: Any, specs: EngineSpecs, executor: Executo
         context = specs.context if section.devices == "auto" else worker_context(run, role)
         kwargs = {"model_spec": model_spec, "settings": specs.other_models, "context": context}
         ranked = _ranked(run, role, section)
-        return build_workers("logprob_model", kwargs, ranked, role=role, executor=executor, scratch=specs.scratch)
+        kind = "teacher" if role == "teacher" and not is_sharded(ranked) else "logprob_model"
+        return build_workers(kind, kwargs, ranked, role=role, executor=executor, scratch=specs.scratch)
 
     reference = teacher = reward_model = None
     if "reference" in needs and not run.reference_is_base:

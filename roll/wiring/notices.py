@@ -19,7 +19,7 @@ _OF_REWARDS: tuple[NoticeKind, ...] = ("constant_reward", "no_signal")
 
 def build_notice_recorder(run: Run, journal: Journal, directory: Path, resumed_from: int | None) -> NoticeRecorder:
     """The notices of a run. One that is resumed from a step takes the steps up to it into account."""
-    other_signal = run.teacher is not None or run.reward_model is not None
+    other_signal = "teacher" in run.needs or run.reward_model is not None
     silenced: set[NoticeKind] = {*run.tracking.silenced, *(_OF_REWARDS if other_signal else ())}
     detectors = build_detectors(uncorrected=bool(uncorrected(run)), silenced=silenced)
     recorder = NoticeRecorder(monitor=NoticeMonitor(detectors), journal=journal, directory=directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +10,7 @@ from roll.config.schema import Run
 from roll.data.preference_rows import DroppedRow, PreferenceExample, encode_preferences, read_preferences
 from roll.data.templates import Template
 from roll.errors import ConfigError
-from roll.journal.events import WeightsPublished
-from roll.journal.store import Journal
-from roll.pipelines.dpo import DpoLoop, DpoSchedule
+from roll.pipelines.dpo import DpoLoop
 from roll.pipelines.preference_scores import (
     REFERENCE_LOGPROBS,
     PreferenceScorer,
@@ -21,16 +18,12 @@ from roll.pipelines.preference_scores import (
     reference_sums,
     save_reference,
 )
-from roll.rollout.resume import CheckpointState, ResumeState
+from roll.rollout.resume import ResumeState
 from roll.tracking.progress import bar
-from roll.types import Sampling
-from roll.wiring.actor import sampling_of, without_quantization
 from roll.wiring.data import Data
 from roll.wiring.models import Roles
-from roll.wiring.run import RunServices, build_publishers, build_validator
-
-SUFFIX = "-dpo"
-"""Appended to the name of the run to name the directory of its preference optimisation."""
+from roll.wiring.offline import build_parts, build_schedule, offline_run
+from roll.wiring.run import RunServices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +53,10 @@ def section_of(run: Run) -> Dpo:
 
 
 def preference_run(run: Run) -> Run:
-    """The run whose engines preference optimisation needs: its name, optimizer and steps, and at most a reference.
-
-    Responses were not sampled by the model, so they are scored under its unmodified distribution.
-    """
+    """The run whose engines preference optimisation needs, with at most a reference."""
     dpo = section_of(run)
-    if run.policies:
-        raise ConfigError("policies: preference optimisation trains one model; remove them")
     needs = ("reference",) if dpo.reads_reference and dpo.reference != "precomputed" else ()
-    plain = {"kl": None, "correction": None, "entropy_coefficient": 0.0, "epochs": 1, "minibatches": 1}
-    changed = {
-        "name": f"{run.name}{SUFFIX}",
-        "steps": dpo.steps,
-        "algorithm": run.algorithm.model_copy(update={**plain, "critic_warmup": 0, "needs": needs}),
-        "actor_train": run.actor_train.model_copy(update={"optimizer": dpo.optimizer}),
-        "rollout": run.rollout.model_copy(update={"temperature": 1.0, "top_k": 0, "top_p": 1.0}),
-        "tasks": tuple(
-            source.model_copy(update={"temperature": None, "top_k": None, "top_p": None}) for source in run.tasks
-        ),
-        "teacher": None,
-        "reward_model": None,
-    }
-    result = without_quantization(run.model_copy(update=changed))
-    assert sampling_of(result) == Sampling(), "logprobs are those of the whole distribution"
-    return result
+    return offline_run(run, "dpo", {"teacher": None}, needs=needs)
 
 
 def build_preferences(run: Run, template: Template) -> PreferenceData:
@@ -145,39 +118,12 @@ def build_dpo_loop(
 ) -> DpoLoop:
     """The loop with all its parts, fresh or continued from `resume`."""
     (tasks, preferences), dpo = data, section_of(run)
-    publishers = build_publishers(run, roles, services, resume)
-    loop = DpoLoop(
-        schedule=DpoSchedule(
-            steps=dpo.steps, batch_size=dpo.batch_size, validate_every=dpo.validate_every, seed=run.seed
-        ),
+    return DpoLoop(
+        schedule=build_schedule(run, "dpo"),
         loss=dpo.loss.spec,
         examples=preferences.examples,
         held_out=preferences.held_out,
         scorer=scorers.training,
         held_out_scorer=scorers.held_out,
-        routers=roles.routers,
-        publishers=publishers,
-        validator=build_validator(run, roles, tasks.held_out),
-        device_sharing=next(iter(publishers.by_policy.values())).device_sharing,
-        journal=services.journal,
-        checkpointer=services.checkpointer,
-        report=services.reporter,
-        stopping=lambda: services.interrupt.requested,
-    )
-    loop.meter.on_phase = services.watch.enter
-    services.watch.details["checkpoint"] = services.checkpointer.describe_wait
-    return loop
-
-
-def resume_state(saved: CheckpointState, journal: Journal) -> ResumeState:
-    """The state to resume from, which has no groups in flight."""
-    published: Sequence[int] = [entry.event.version for entry in journal.events(WeightsPublished)]
-    return ResumeState(
-        step=saved.step,
-        version=max(published, default=-1),
-        step_of={},
-        groups=(),
-        returned=(),
-        algorithm={},
-        metrics=saved.metrics,
+        **build_parts(run, roles, tasks, services, resume),
     )

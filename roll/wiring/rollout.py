@@ -16,6 +16,7 @@ from roll.rollout.early_stop import EarlyStop
 from roll.rollout.episode.conversation import SegmentBreaks
 from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
+from roll.rollout.selection import ReplayLimits
 from roll.serving.policies import ServedVersion
 from roll.wiring.actor import sampling_of
 from roll.wiring.data import Data
@@ -36,7 +37,7 @@ def build_scheduler(
         first_ticket=journal.last_group() + 1,
         redundant=run.rollout.redundancy_bounds[1],
         max_age=run.rollout.max_age,
-        reuse=run.rollout.reuse,
+        replay=ReplayLimits(max_uses=run.rollout.reuse, num_groups=run.rollout.num_replayed),
         priority=run.rollout.priority,
     )
     return Scheduler(
@@ -54,8 +55,6 @@ def build_scheduler(
             filters_by_domain={name: each.filters for name, each in data.settings.items()},
             redundant_groups=run.rollout.redundancy_bounds[1],
             redundant_siblings=run.rollout.redundant_siblings,
-            reuse=run.rollout.reuse,
-            num_kept=run.rollout.groups_per_step - run.rollout.new_groups_per_step,
             in_order=run.deterministic,
             seed=run.seed,
         ),

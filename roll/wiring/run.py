@@ -232,7 +232,6 @@ def build_loop(run: Run, roles: Roles, data: Data, services: RunServices, resume
             validate_every=run.validation.every,
             validate_at_start=run.validation.at_start,
             keep_steps=run.journal.keep_steps,
-            reuse=run.rollout.reuse > 1,
         ),
         scheduler=scheduler,
         buffer=scheduler.buffer,

@@ -111,6 +111,7 @@ def test_transcripts_are_written_with_all_messages(rollout: Callable[..., Any], 
     assert first == {
         "source": "endless",
         "id": "seed-0",
+        "task": "seed-0",
         "attempt": 0,
         "status": "truncated",
         "reason": "5 turns are over",
@@ -124,7 +125,16 @@ def test_a_reward_scores_the_last_reply_and_tasks_repeat(rollout: Callable[..., 
     found = rollout("--tasks", "sums", "--agent", "roamers:Knows", "--num", "5", "--output", "out.jsonl")
     assert found.out.splitlines()[-1] == "5 attempts: success 1.000, reward 1.000, 1.0 turns"
     assert [row["attempt"] for row in rows(folder)] == [0, 0, 0, 1, 1]
-    assert len({row["id"] for row in rows(folder)}) == 3
+    assert len({row["task"] for row in rows(folder)}) == 3
+    assert len({row["id"] for row in rows(folder)}) == 5, "each row can be read as a task of its own"
+
+
+def test_attempts_are_kept_by_reward_and_rank(rollout: Callable[..., Any], folder: Path) -> None:
+    options = ("--tasks", "sums", "--agent", "roamers:Knows", "--num", "5", "--output", "out.jsonl")
+    assert rollout(*options, "--best", "1").out.splitlines()[0] == "3 of 5 attempts: out.jsonl"
+    assert [row["attempt"] for row in rows(folder)] == [0, 0, 0], "the earlier one of equals"
+    assert rollout(*options, "--min-reward", "1.5").out.splitlines()[0] == "0 of 5 attempts: out.jsonl"
+    assert rows(folder) == []
 
 
 def test_failures_are_reported_and_counted_and_stop_nothing(rollout: Callable[..., Any]) -> None:

@@ -16,7 +16,19 @@ validation:
   tasks: [{name: held, data: {kind: arithmetic, split: held_out}, reward: exact}]
 rollout: {max_seq_len: 512}
 """
-LATER = ("adapt/", "filtered/", "stale/", "failed/", "speed/", "envs/", "segments/", "proxy/", "sft/", "preference/")
+LATER = (
+    "adapt/",
+    "filtered/",
+    "stale/",
+    "failed/",
+    "speed/",
+    "envs/",
+    "segments/",
+    "proxy/",
+    "sft/",
+    "preference/",
+    "distillation/",
+)
 """Counted or measured only after a step's checkpoint, or in another command."""
 
 

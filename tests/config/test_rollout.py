@@ -49,6 +49,40 @@ def test_a_deterministic_run_may_reuse_groups_that_the_newest_weights_sampled(tm
     assert "deterministic needs rollout.max_staleness 1 (got 2.0)" in line
 
 
+REPLAY = ("rollout.groups_per_step=8", "rollout.reuse=4", "rollout.max_staleness=2", "algorithm.correction=truncate")
+
+
+@pytest.mark.parametrize(("share", "staleness", "slots"), [(0.25, 1, 8), (0.25, 2, 14), (0.625, 2, 8), (0.75, 3, 8)])
+def test_a_share_of_replayed_groups_needs_only_the_room_of_as_many_new_ones(
+    share: float, staleness: float, slots: int, tmp_path: Path
+) -> None:
+    rollout = run(tmp_path, *REPLAY, f"rollout.replay={share}", f"rollout.max_staleness={staleness}").rollout
+    assert (rollout.num_slots, rollout.num_replayed) == (slots, round(8 * share))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["rollout.replay=0.3"], "replay (0.3): that is 2.4 of 8 groups per step; give a multiple of 1 / 8 below 1"),
+        (["rollout.replay=0.9999"], "replay (0.9999): that is 7.9992 of 8 groups per step"),
+        (["rollout.replay=0.5", "rollout.reuse=1"], "4 new groups per step, each used at most 1 times (reuse), do not"),
+        (["rollout.replay=0.875"], "raise reuse to 8, or lower replay"),
+        (["rollout.replay=0.75"], "replay (0.75): groups are used again up to 3 steps after their first use, and max_"),
+        (
+            ["rollout.replay=0.25", "rollout.adapt.max_staleness=[0, 2]"],
+            "adapt.max_staleness ([0.0, 2.0]): replay 0.25 needs at least 1; raise the lowest value, or lower replay",
+        ),
+        (["rollout.replay=0.25", "algorithm.correction=null"], "weights change between two uses of a token"),
+        (["rollout.replay=0.25", "deterministic=true"], "deterministic needs rollout.max_staleness 1 (got 2.0)"),
+    ],
+)
+def test_a_share_that_the_run_cannot_replay_is_refused_in_one_line(
+    overrides: list[str], text: str, tmp_path: Path
+) -> None:
+    (line,) = faults(tmp_path, GOOD, *REPLAY, *overrides)
+    assert text in line
+
+
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [

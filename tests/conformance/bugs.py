@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from roll.algorithms.recipe import Objective
+from roll.conformance.divergences import check_divergence
 from roll.conformance.laws import (
     check_advantage,
     check_aggregation,
@@ -17,7 +18,7 @@ from roll.conformance.laws import (
 from roll.conformance.preferences import check_preference_loss
 from roll.conformance.trainers import check_trainer
 from roll.types import Spec
-from tests.conformance import bigram, planted, planted_preferences
+from tests.conformance import bigram, planted, planted_divergences, planted_preferences
 
 CLIPPED = [Objective(loss=Spec("clipped"))]
 CUT = "depends on how the batch is split into micro-batches"
@@ -184,3 +185,6 @@ def all_bugs() -> Iterator[tuple[str, list[str], str | list[str]]]:
         yield step.__name__, check_preference_loss("dpo", step=step, beta=0.5), formula("dpo")
     for bug, like, kwargs in planted_preferences.LOSSES:
         yield bug.__name__, check_preference_loss(bug, like=like, **kwargs), formula(like)
+    for step in planted_divergences.STEPS:
+        faults = check_divergence("forward_kl", step=step, **planted_divergences.OPTIONS)
+        yield f"distillation with {step.__name__}", faults, formula("forward_kl")

@@ -145,7 +145,7 @@ def test_a_template_that_changes_earlier_turns_is_an_error_for_all_turns_only(tm
         chat_row(template, messages, every=True, where="task '7'")
     assert str(caught.value) == (
         "task '7': the chat template changes earlier text when message 2 is added, so its tokens cannot be found; "
-        "set sft.target to last"
+        "set target to last"
     )
     row = texts(template, chat_row(template, messages, every=False, where="t"))
     assert row[1] == "<think>\nhm\n</think>\n\nit is 3<|im_end|>" and "hm" not in row[0]

@@ -293,6 +293,15 @@ def test_redundancy_and_concurrency_are_explained(tmp_path: Path, override: str,
     assert words.split()[0] not in page(tmp_path)
 
 
+def test_replay_is_explained_with_its_amounts_and_its_order(tmp_path: Path) -> None:
+    reuse = ("rollout.groups_per_step=8", "rollout.reuse=4", "rollout.max_staleness=3", "algorithm.correction=truncate")
+    uses = "a group is trained on in up to 4 steps, and"
+    assert f"{uses} 2 of 8 in a step are new; at its last use it is at most 3 updates old" in page(tmp_path, *reuse)
+    shares = page(tmp_path, *reuse, "rollout.replay=0.25", "rollout.priority=value")
+    assert f"{uses} 6 of 8 in a step are new, the others are replayed, first those of the widest spread; at" in shares
+    assert "floor(8 + 2 x 6) = 20 groups at once" in shares
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -364,3 +373,13 @@ def test_training_starts_with_a_warning_about_stale_tokens_without_a_correction(
     assert uncorrected(run_of(tmp_path)) == ""
     assert uncorrected(run_of(tmp_path, stale, "algorithm.correction=truncate")) == ""
     assert uncorrected(run_of(tmp_path, stale, "algorithm=decoupled_ppo")) == ""
+
+
+def test_distillation_names_its_teacher_loss_and_rows(tmp_path: Path) -> None:
+    changes = ("distill={temperature: 2.0, sft_weight: 0.25, top_k: 8, store: logits}", "teacher={path: large}")
+    page = " ".join(explain(run_of(tmp_path, *changes)).split())
+    assert "its 8 likeliest tokens, and all others as one, read from logits" in page
+    assert "written first by the model (frozen, with weights of large)" in page
+    assert "0.75 x 2^2 x divergence at temperature 2 + 0.25 x SFT loss" in page
+    assert "answers of sums, guess; every row once per epoch" in page
+    assert "only the actor" in page  # `roll train` starts no teacher

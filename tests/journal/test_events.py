@@ -84,7 +84,7 @@ EVERY = [
     WorkerMoved(worker="actor_infer 1", before="10.0.0.1:1", after="10.0.0.2:1", reason="is lost"),
     NodeAwaited(worker="actor_train 0", reason="no node", seconds=2.5),
     RequestsResumed(version=6, num_requests=3, num_tokens=4096),
-    TokensGenerated(step=6, tokens=100, aborted=3, late=1, bad=0, redispatched=1),
+    TokensGenerated(step=6, tokens=100, unrecorded=5, discarded=3, late=1, bad=0, redispatched=1),
     SlotsReleased(step=5),
     AsyncRatioChanged(step=5, max_staleness=2.0, redundant_groups=1, reason="the trainer waited for 40 % of the time"),
     ValidationFinished(step=5, version=5, metrics={"validation/reward": 0.5}),

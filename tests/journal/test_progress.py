@@ -10,8 +10,8 @@ import numpy as np
 
 from roll.journal.batch import StoreTrajectory, WriteBatch, WriterState
 from roll.journal.database import connect
-from roll.journal.events import SlotsReleased
-from roll.journal.records import Chunk
+from roll.journal.events import SlotsReleased, TokensGenerated
+from roll.journal.records import Chunk, JournalEntry
 from roll.journal.store import Journal, Reader
 from roll.types import Segment, Status, Task, Trajectory
 
@@ -116,3 +116,13 @@ def test_progress_of_an_attempt_that_ends_in_the_next_batch_is_never_written(tmp
     assert sum("INSERT INTO progress" in statement for statement in written) == 1  # of group 5
     assert not any("DELETE FROM progress" in statement for statement in written)
     assert connection.execute("SELECT progress_tokens FROM trajectories").fetchone() == (len(chunk(4, 0).ids),)
+
+
+def test_counted_tokens_are_on_disk_before_or_with_their_count(tmp_path: Path):
+    connection = connect(tmp_path / "journal.db", write=True)
+    batch = WriteBatch(WriterState(connection))
+    batch.add(chunk(4, 0))
+    event = TokensGenerated(step=1, tokens=2, unrecorded=0, discarded=0, late=0, bad=0, redispatched=0)
+    batch.add(JournalEntry(id=1, time=0.0, event=event))
+    batch.write(connection)  # and the process is killed before the next batch
+    assert connection.execute("SELECT LENGTH(ids) / 4 FROM progress").fetchall() == [(len(chunk(4, 0).ids),)]

@@ -454,6 +454,6 @@ def test_a_journal_of_another_format_is_refused_and_left_as_it_is(tmp_path: Path
     connection.close()
     before = path.read_bytes()
     for open_journal in (Reader, Journal, check_format):
-        with pytest.raises(ConfigError, match=r"format 5 \(.* format 9\); use the release that wrote it"):
+        with pytest.raises(ConfigError, match=r"format 5 \(.* format 10\); use the release that wrote it"):
             open_journal(path)
     assert path.read_bytes() == before and [entry.name for entry in tmp_path.iterdir()] == ["journal.db"]

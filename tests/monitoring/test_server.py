@@ -45,7 +45,7 @@ EVENTS: tuple[Event, ...] = (
     GeneratorReplaced(generator=0, version=1, reason="r"),
     WorkerReplaced(worker="reward worker 1", reason="r", seconds=1.0, num_updates=0),
     ProxyRequestRefused(session="s", status=429, reason="r", count=5),
-    TokensGenerated(step=1, tokens=70, aborted=3, late=0, bad=0, redispatched=2),
+    TokensGenerated(step=1, tokens=70, unrecorded=0, discarded=3, late=0, bad=0, redispatched=2),
     CheckpointSaved(step=2, path="p"),
 )
 COUNTS = {
@@ -60,7 +60,7 @@ COUNTS = {
     "roll_worker_replacements_total{role=actor_train}": 0,
     "roll_proxy_refusals_total{status=429}": 5,
     "roll_tokens_sampled_total": 70,
-    "roll_tokens_aborted_total": 3,
+    "roll_tokens_discarded_total": 3,
     "roll_requests_redispatched_total": 2,
     "roll_checkpoint_step": 2,
     "roll_starts_total": 1,

@@ -108,6 +108,24 @@ def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path, journal: J
     asyncio.run(run())
 
 
+def test_a_run_would_resume_from_the_first_checkpoint_already_while_it_is_written(
+    tmp_path: Path, journal: Journal
+) -> None:
+    async def run() -> None:
+        trainer = Slow()
+        checkpointer = build(tmp_path, trainer, journal)
+        assert checkpointer.checkpoints.resume_step() is None
+        for step in (1, 2):
+            trainer.go.clear()
+            await checkpointer.save(step, EMPTY, {"": AlgorithmState()}, {})
+            assert checkpointer.checkpoints.resume_step() == 1, "step 2 is not complete"
+            trainer.go.set()
+            await checkpointer.finish()
+            assert checkpointer.checkpoints.resume_step() == step
+
+    asyncio.run(run())
+
+
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Path, journal: Journal) -> None:
     async def run() -> None:
         trainer = Slow()

@@ -163,7 +163,7 @@ def test_an_attempt_with_a_full_context_is_truncated_and_scored_even_if_the_agen
     assert (found.status, found.reason) == (Status.FINISHED, ""), "the agent wanted no more"
 
 
-def test_a_cancelled_attempt_leaves_no_process_and_counts_its_tokens_as_aborted(tmp_path: Path) -> None:
+def test_a_cancelled_attempt_leaves_no_process_and_no_request(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     code = f'ask("a"); open({str(mark)!r}, "w").write(str(os.getpid())); time.sleep(60)'
 
@@ -177,7 +177,7 @@ def test_a_cancelled_attempt_leaves_no_process_and_counts_its_tokens_as_aborted(
                 await playing
             with pytest.raises(ProcessLookupError):
                 os.kill(int(mark.read_text()), 0)
-            assert served.router.counts.aborted == 4 and served.router.inflight_counts() == {}
+            assert served.router.counts.unrecorded == 4 and served.router.inflight_counts() == {}
 
     asyncio.run(inside())
 

@@ -38,7 +38,7 @@ def talk(folder: Path, template: Template, reply: str, **options: Any) -> tuple[
             said = choice.message.model_dump(exclude_none=True)
             assert session.text.startswith(choice.message.content or "")
             await create(model=MODEL, messages=[user("go"), said, user("on")], **options)
-            assert served.router.counts.aborted == len(ids[0]) - len(session.tree.segments()[0].turns[0].sampled)
+            assert served.router.counts.discarded == len(ids[0]) - len(session.tree.segments()[0].turns[0].sampled)
             return choice, session.tree.segments(), served.generator.given[0]
 
     return asyncio.run(inside())

@@ -10,6 +10,7 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.journal.events import (
+    CheckpointSaved,
     GroupAdmitted,
     GroupFailed,
     GroupFiltered,
@@ -21,7 +22,6 @@ from roll.journal.events import (
     RunStarted,
     StepStarted,
     TokensGenerated,
-    ValidationFinished,
     WeightsPublished,
     WeightsUpdated,
 )
@@ -94,8 +94,12 @@ class Script:
         self.journal.record(StepStarted(step=step, groups=groups))
         self.journal.record(WeightsUpdated(step=step, refused=refused))
 
-    def generated(self, tokens: int, aborted: int = 0) -> None:
-        self.journal.record(TokensGenerated(step=0, tokens=tokens, aborted=aborted, late=0, bad=0, redispatched=0))
+    def generated(self, tokens: int, unrecorded: int = 0, discarded: int = 0) -> None:
+        self.journal.record(
+            TokensGenerated(
+                step=0, tokens=tokens, unrecorded=unrecorded, discarded=discarded, late=0, bad=0, redispatched=0
+            )
+        )
 
     def read(self) -> Ledger:
         self.journal.flush()
@@ -122,9 +126,8 @@ def test_every_token_attempt_and_group_has_one_outcome(tmp_path: Path):
     script.journal.record(GroupStale(group=4, reason=""))
     script.end(5, 0, [0] * 40)
     script.note(5, 1, [0] * 7)
-    script.note(2, 1, [0] * 6)  # broken off with its group: among the aborted below
-    script.journal.record(ValidationFinished(step=0, version=0, metrics={}, num_tokens=100))
-    script.generated(200, aborted=9)
+    script.note(2, 1, [0] * 6)  # cancelled with its group
+    script.generated(200, unrecorded=100, discarded=3)
     script.generated(50)
     found = script.read()
     assert found.tokens.outcomes == some(
@@ -239,7 +242,7 @@ def test_aborted_tokens_that_continue_after_a_rollback_are_counted_once(tmp_path
     script.admit(4)
     script.note(4, 0, [0] * 5)
     script.journal.record(GroupReady(group=4, siblings=(1,)))
-    script.generated(45, aborted=25)
+    script.generated(45)
     assert script.read().tokens.outcomes == some(aborted=25, waiting=20)
     script.start()
     script.journal.record(RolledBack(to_step=0, reason="killed"))
@@ -247,19 +250,41 @@ def test_aborted_tokens_that_continue_after_a_rollback_are_counted_once(tmp_path
     assert found.tokens.outcomes == some(waiting=25, stale=20) and found.tokens.unaccounted == 0
 
 
+def test_tokens_of_surplus_attempts_stay_aborted_when_a_checkpoint_or_a_prune_deletes_them(tmp_path: Path):
+    script = Script(tmp_path)
+    script.publish(0, 0)
+    for group in range(2):
+        script.admit(group)
+        script.end(group, 0, [0] * 10)
+        script.note(group, 1, [0] * (4 + group))
+        script.journal.record(GroupReady(group=group, siblings=(0,)))
+        script.train(group + 1, group)
+    script.generated(29)
+    assert script.read().tokens.outcomes == some(trained=20, aborted=9)
+    script.journal.record(CheckpointSaved(step=1, path=""))
+    assert [chunk.group for chunk in script.journal.progress()] == [1]
+    assert script.read().tokens.outcomes == some(trained=20, aborted=9)
+    script.journal.prune(3)
+    assert script.journal.progress() == []
+    script.start()
+    script.journal.record(RolledBack(to_step=2, reason="killed"))
+    script.journal.record(RunEnded(step=2, reason="finished"))
+    found = script.read()
+    assert found.tokens.outcomes == some(trained=20, aborted=9)
+    assert (found.tokens.unaccounted, found.uncounted) == (0, 0)
+
+
 def test_aborted_tokens_of_groups_that_ended_before_a_rollback_stay_aborted(tmp_path: Path):
-    """Their count comes only after the publication that the rollback makes void."""
     script = Script(tmp_path)
     script.publish(0, 0)
     for group in range(4):
         script.admit(group)
         script.note(group, 0, [0] * (10 + group))
     script.journal.record(GroupFailed(group=0, reason=""))
-    script.generated(46, aborted=10)
+    script.generated(46)
     script.journal.record(GroupFailed(group=1, reason=""))
     script.publish(1, 1)
     script.journal.record(GroupFailed(group=2, reason=""))
-    script.generated(0, aborted=11 + 12)
     assert script.read().tokens.outcomes == some(aborted=10 + 11 + 12, waiting=13)
     script.start()
     script.journal.record(RolledBack(to_step=0, reason="killed"))
@@ -288,7 +313,7 @@ def test_an_attempt_still_running_in_a_complete_group_counts_as_aborted(tmp_path
     script.end(0, 0, [0] * 10)
     script.note(0, 1, [0] * 4)
     script.journal.record(GroupReady(group=0, siblings=(0,)))
-    script.generated(14, aborted=4)
+    script.generated(14)
     found = script.read()
     assert found.tokens.outcomes == some(waiting=10, aborted=4) and found.tokens.unaccounted == 0
 
@@ -393,7 +418,6 @@ class World:
         self.settle(group, outcome)
         aborted = sum(len(self.partial.pop((group, sibling), [])) for sibling in range(2))
         self.tokens[SampleOutcome.ABORTED] += aborted
-        self.script.generated(0, aborted=aborted)
 
     def settle(
         self, group: int, outcome: SampleOutcome, ended: dict[int, list[int]] | None = None, sign: int = 1

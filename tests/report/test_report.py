@@ -48,7 +48,7 @@ def run(directory: Path) -> None:
     journal.record_trajectory(0, trajectory)
     journal.record(StepStarted(step=1, groups=(0,)))
     journal.record(WeightsUpdated(step=1, refused=False))
-    journal.record(TokensGenerated(step=1, tokens=10, aborted=1, late=0, bad=0, redispatched=0))
+    journal.record(TokensGenerated(step=1, tokens=10, unrecorded=0, discarded=1, late=0, bad=0, redispatched=0))
     journal.close()
 
 
@@ -141,7 +141,7 @@ def test_a_run_of_an_older_journal_format_is_refused_in_one_line_and_left_unchan
         main([command, str(tmp_path)])
     assert left.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
-        f"{path}: written in journal format 5 (this release reads format 9); "
+        f"{path}: written in journal format 5 (this release reads format 10); "
         "use the release that wrote it, or start a new run"
     ]
     after = {entry.name: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != ".lock"}

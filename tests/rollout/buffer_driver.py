@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roll.rollout.buffer import Buffer
-from roll.rollout.selection import Priority
+from roll.rollout.selection import Priority, ReplayLimits
 from roll.serving.policies import ServedVersion
 from roll.types import Group, Score, Status, Task, Trajectory
 
@@ -22,6 +22,8 @@ class Load:
 
     groups_per_step: int
     reuse: int = 1
+    replayed: int | None = None
+    """Groups per step that are trained on again; None: so many that every group is used `reuse` times."""
     staleness: float = 0.0
     redundant: int = 0
     priority: Priority = "age"
@@ -32,7 +34,13 @@ class Load:
 
     def num_slots(self, staleness: float) -> int:
         """As the configuration computes it."""
-        return math.floor(self.groups_per_step + (staleness - self.reuse + 1) * (self.groups_per_step // self.reuse))
+        num_new = self.groups_per_step - self.num_replayed
+        return math.floor(self.groups_per_step + (staleness - math.ceil(self.num_replayed / num_new)) * num_new)
+
+    @property
+    def num_replayed(self) -> int:
+        all_uses = self.groups_per_step - self.groups_per_step // self.reuse
+        return all_uses if self.replayed is None else self.replayed
 
 
 @dataclass(slots=True)
@@ -66,7 +74,7 @@ async def drive(
     buffer = Buffer(
         num_slots=load.num_slots(load.staleness),
         redundant=load.redundant,
-        reuse=load.reuse,
+        replay=ReplayLimits(max_uses=load.reuse, num_groups=load.num_replayed),
         priority=load.priority,
         **{"max_age": math.ceil(load.staleness), **bounds},
     )
@@ -100,6 +108,7 @@ async def drive(
             await advance()
         taken = await taking
         assert len(taken.groups) == load.groups_per_step
+        assert step == 1 or taken.num_reused == load.num_replayed, "the last steps always have enough usable groups"
         for group in taken.groups:
             record.steps[group.id].append(step)
         record.late.append(len(taken.late))
@@ -107,7 +116,8 @@ async def drive(
             running.pop(ticket, None)
         record.dropped |= set(taken.late)
         served = step
-        await buffer.release(len(taken.leaving) + len(taken.late))
+        await buffer.release(taken.num_freed)
         between(buffer, step, chance)
-    assert buffer.num_free + len(buffer._slots) == buffer.num_slots  # pyright: ignore[reportPrivateUsage]
+    in_use = len(buffer._slots) + min(load.num_replayed, len(buffer._trained))  # pyright: ignore[reportPrivateUsage]
+    assert buffer.num_free + in_use == buffer.num_slots
     return record

@@ -149,8 +149,8 @@ def _violations(path: Path) -> list[str]:
         group_size=GROUP_SIZE,
         max_age=3,
         redundant_groups=3,
-        redundant_siblings=1,
         reuse=2,
+        num_replayed=GROUPS // 2,
         in_order=False,
     )
     invariants = verify_journal(path, bounds).invariants

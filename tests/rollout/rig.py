@@ -32,7 +32,7 @@ from roll.rollout.episode.runner import EpisodeLimits, EpisodeRunner
 from roll.rollout.inflight import InflightGroup
 from roll.rollout.resume import resume_from
 from roll.rollout.scheduler import Scheduler, SchedulerConfig
-from roll.rollout.selection import Priority
+from roll.rollout.selection import Priority, ReplayLimits
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
 from roll.serving.policies import Publishers, Routers
@@ -87,11 +87,18 @@ class Setting:
     clock: Callable[[], float] = time.monotonic
     in_order: bool = False
     reuse: int = 1
+    replayed: int | None = None
+    """Groups per step that are trained on again; None: so many that every group is used `reuse` times."""
     priority: Priority = "age"
     keep_steps: int | None = None
     stop_quantile: float | None = None
     adapted: Rollout | None = None
     """Its `adapt` has the bounds of a controller, if there is one."""
+
+    @property
+    def num_replayed(self) -> int:
+        all_uses = self.groups_per_step - self.groups_per_step // self.reuse
+        return all_uses if self.replayed is None else self.replayed
 
 
 class Rig:
@@ -103,6 +110,7 @@ class Rig:
         setting: Setting,
         trainer: FakeTrainer | None = None,
         make_engine: Callable[..., FakeGenerator] = FakeGenerator,
+        cluster: InlineCluster[Generator] | None = None,
     ) -> None:
         self.journal = Journal(path / "journal.db")
         self.trainer = trainer or FakeTrainer()
@@ -111,14 +119,14 @@ class Rig:
         ]
         # Ids 10 to 19, which the fake generator writes, are the digits.
         self.template = Template(character_tokenizer("+=()?!0123456789"))
-        trainers, generators = InlineCluster[Trainer]([self.trainer]), InlineCluster[Generator](self.engines)
+        trainers, generators = InlineCluster[Trainer]([self.trainer]), cluster or InlineCluster[Generator](self.engines)
         self.router = Router(generators, max_wait_s=0.1)
         self.buffer = Buffer(
             num_slots=setting.num_slots,
             first_ticket=self.journal.last_group() + 1,
             redundant=setting.redundant_groups,
             max_age=setting.max_age,
-            reuse=setting.reuse,
+            replay=ReplayLimits(max_uses=setting.reuse, num_groups=setting.num_replayed),
             priority=setting.priority,
         )
         self.publisher = Publisher(trainers=trainers, generators=generators, router=self.router, journal=self.journal)
@@ -143,8 +151,6 @@ class Rig:
                 max_filtered_groups=setting.max_filtered_groups,
                 redundant_groups=setting.redundant_groups,
                 redundant_siblings=setting.redundant_siblings,
-                reuse=setting.reuse,
-                num_kept=setting.groups_per_step - setting.groups_per_step // setting.reuse,
                 in_order=setting.in_order,
                 seed=SEED,
             ),
@@ -185,7 +191,6 @@ class Rig:
                 validate_every=0,
                 validate_at_start=False,
                 keep_steps=setting.keep_steps,
-                reuse=setting.reuse > 1,
             ),
             scheduler=self.scheduler,
             buffer=self.buffer,

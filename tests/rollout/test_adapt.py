@@ -128,17 +128,26 @@ def test_a_resumed_run_has_the_ratio_of_the_step_it_continues_from() -> None:
     assert last_ratio(events, LOWEST, 12).max_staleness == 3
 
 
-@pytest.mark.parametrize("reuse", [1, 2])
+@pytest.mark.parametrize(("reuse", "replayed"), [(1, None), (2, None), (4, 2)])
 @pytest.mark.parametrize("priority", ["age", "difficulty", "value"])
 @pytest.mark.parametrize("redundant", [0, 4])
 def test_the_bound_of_the_greatest_ratio_holds_whatever_the_ratio_is_now(
-    reuse: int, priority: Priority, redundant: int
+    reuse: int, replayed: int | None, priority: Priority, redundant: int
 ) -> None:
-    load = Load(groups_per_step=6, reuse=reuse, staleness=3, redundant=redundant, priority=priority, slow=0.5, steps=40)
+    load = Load(
+        groups_per_step=6,
+        reuse=reuse,
+        replayed=replayed,
+        staleness=3,
+        redundant=redundant,
+        priority=priority,
+        slow=0.5,
+        steps=40,
+    )
 
     def resize(buffer: Buffer, step: int, chance: random.Random) -> None:
         if step % 3 == 0:
-            staleness, spare = chance.uniform(reuse - 1, 3), chance.randrange(redundant + 1)
+            staleness, spare = chance.uniform(min(1, reuse - 1), 3), chance.randrange(redundant + 1)
             buffer.resize(num_slots=load.num_slots(staleness), redundant=spare)
 
     for seed in range(4):

@@ -110,9 +110,7 @@ def test_a_crash_between_two_uses_neither_loses_nor_adds_one(
         rig.journal.record(RunEnded(step=9, reason="finished"))
     ledger = read_ledger(tmp_path / "broken")
     assert [each.unaccounted for each in (ledger.tokens, ledger.trajectories, ledger.groups)] == [0, 0, 0]
-    bounds = RunBounds(
-        groups_per_step=6, group_size=GROUP_SIZE, max_age=2, redundant_siblings=redundant_siblings, reuse=3
-    )
+    bounds = RunBounds(groups_per_step=6, group_size=GROUP_SIZE, max_age=2, reuse=3, num_replayed=4)
     verification = verify_journal(tmp_path / "broken", bounds)
     violated = [each.examples for each in verification.invariants if each.violations and each.unit != "lines"]
     assert violated == [], "but for metrics.jsonl, which the rig does not write"

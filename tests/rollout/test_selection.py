@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from roll.rollout.selection import Priority, Slot, by_priority, choose_kept
+from roll.rollout.selection import Priority, Slot, by_priority, choose_replayed
 from tests.rollout.buffer_driver import Load, Record, complete_group, drive
 
 LOADS = [
@@ -16,21 +16,37 @@ LOADS = [
         (1, 2, 3), (0, 0.5, 2), (0, 3), ("age", "difficulty", "value"), (0.0, 0.4)
     )
 ]
+REPLAYS = [
+    Load(
+        groups_per_step=8,
+        reuse=uses,
+        replayed=replayed,
+        staleness=math.ceil(replayed / (8 - replayed)) + spare,
+        redundant=redundant,
+        priority=priority,
+        slow=0.4,
+    )
+    for (uses, replayed), spare, redundant, priority in itertools.product(
+        ((2, 2), (5, 2), (3, 5), (4, 6), (8, 6)), (0, 0.5, 2), (0, 3), ("age", "difficulty", "value")
+    )
+]
 
 
 def check(record: Record, load: Load, max_age: int, redundant: int) -> None:
     """The invariants of every run."""
     for ticket, steps in record.steps.items():
         assert ticket not in record.dropped, "a dropped group is never trained on"
-        assert steps == list(range(steps[0], steps[0] + len(steps))), "uses follow each other"
+        assert len(set(steps)) == len(steps)
+        if load.replayed is None:
+            assert steps == list(range(steps[0], steps[0] + len(steps))), "uses follow each other"
         assert len(steps) <= load.reuse
         assert record.births[ticket] < steps[0] and steps[-1] - 1 - record.births[ticket] <= max_age
     assert max(record.late) <= redundant
     new = [sum(steps[0] == step for steps in record.steps.values()) for step in range(1, load.steps + 1)]
-    assert new == [load.groups_per_step] + [load.groups_per_step // load.reuse] * (load.steps - 1)
+    assert new == [load.groups_per_step] + [load.groups_per_step - load.num_replayed] * (load.steps - 1)
 
 
-@pytest.mark.parametrize("load", LOADS, ids=str)
+@pytest.mark.parametrize("load", [*LOADS, *REPLAYS], ids=str)
 def test_every_choice_keeps_the_deadline_of_every_group(load: Load) -> None:
     for seed in range(2):
         record = asyncio.run(drive(load, seed))
@@ -75,6 +91,9 @@ def test_a_group_at_its_deadline_goes_before_any_priority() -> None:
     assert selection is not None and [slot.ticket for slot in selection.late] == [0], "one may be lost"
 
 
-def test_the_least_used_groups_are_kept() -> None:
-    slots = [Slot(0, 0, uses=2), Slot(1, 0, uses=1), Slot(2, 1, uses=1), Slot(3, 1, uses=1), Slot(4, 0, uses=3)]
-    assert [slot.ticket for slot in choose_kept(slots, 4, 3)] == [2, 3, 1, 0]
+def test_groups_of_the_step_before_are_replayed_first_and_of_them_the_least_used_ones() -> None:
+    slots = slots_of((1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 0), (1, 1, 1, 1), (1, 0, 1, 0))
+    for slot, uses, born, last in zip(slots, (2, 1, 1, 1, 1), (0, 0, 1, 1, 1), (3, 3, 3, 3, 2), strict=True):
+        slot.uses, slot.born, slot.last = uses, born, last
+    assert [slot.ticket for slot in choose_replayed(slots, 4, "age")] == [2, 3, 1, 0]
+    assert [slot.ticket for slot in choose_replayed(slots, 3, "value")] == [2, 4, 3], "mixed rewards come first"

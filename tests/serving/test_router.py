@@ -301,7 +301,7 @@ def test_a_duplicated_output_is_accepted_once() -> None:
             assert [one.ids[0] for one in replies] == [10, 11, 12, 13, 14] and all(len(one.ids) == 4 for one in replies)
             again = await router.sample(request("r0", [1], 4, key=3))
             assert again.ids.tolist() == [13, 14, 15, 16]
-            assert (router.counts.late, router.counts.tokens, router.counts.aborted) == (6, 48, 24), (
+            assert (router.counts.late, router.counts.tokens, router.counts.discarded) == (6, 48, 24), (
                 "duplicates are wasted"
             )
 
@@ -445,7 +445,7 @@ def test_a_callback_can_end_a_response_and_the_rest_is_aborted() -> None:
             await until(lambda: engine.empty)
             assert engine.aborted == ["r"] and router.balancer.tokens == router.balancer.num_requests == [0]
             await until(lambda: router.counts.late)
-            assert router.counts.tokens == router.counts.aborted + 3
+            assert router.counts.tokens == router.counts.discarded + 3
 
     asyncio.run(run())
 

@@ -291,7 +291,7 @@ def test_a_link_restores_the_state_of_a_page(visit: Visit, browser: Any, link: s
     page.locator("#total", has_text="matching").wait_for()
     page.wait_for_function("() => /step=20:22/.test(location.hash)")
     page.get_by_role("button", name="Tokens").click()
-    page.locator('[aria-sort="descending"]', has_text="Tokens").wait_for()  # drawn with all filters, not the page before
+    page.locator('[aria-sort="descending"]', has_text="Tokens").wait_for()  # with all filters
     total, address = page.locator("#total").inner_text(), page.url.partition("#/")[2]
     other = Visit(browser, link)
     page = other.open(address)

@@ -13,10 +13,11 @@ import torch
 from roll.engines.hf.decoder import HuggingFaceDecoder
 from roll.engines.native import fp8
 from roll.engines.native.decoder import Decoder
+from roll.engines.native.distillation import NativeDistiller, NativeTeacher
 from roll.engines.native.generator import NativeGenerator, NativeGeneratorSettings
 from roll.engines.native.model_spec import ModelSpec, build
 from roll.engines.native.paged_generator import PagedGenerator
-from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, NativeTrainer, NativeTrainerSettings
+from roll.engines.native.trainer import LogprobSettings, NativeLogprobModel, NativeTrainerSettings
 from roll.errors import ConfigError
 from roll.registry import CHANNELS
 from roll.types import Spec
@@ -43,11 +44,11 @@ def trainer(
     settings: NativeTrainerSettings,
     context: WorkerContext,
     channel: Spec | None = None,
-) -> NativeTrainer:
+) -> NativeDistiller:
     """A trainer that sends its weights through `channel`; None for a critic, whose weights are not published."""
     settings = replace(settings, device=training_device(settings, context))
     decoder = build(model_spec, settings.device)
-    return NativeTrainer(decoder, settings, Shared() if channel is None else _channel(channel, rank))
+    return NativeDistiller(decoder, settings, Shared() if channel is None else _channel(channel, rank))
 
 
 def logprob_model(
@@ -56,6 +57,12 @@ def logprob_model(
     """A model with fixed weights."""
     settings = replace(settings, device=configure_torch(context))
     return NativeLogprobModel(build(model_spec).requires_grad_(False), settings)
+
+
+def teacher(rank: int, *, model_spec: ModelSpec, settings: LogprobSettings, context: WorkerContext) -> NativeTeacher:
+    """A model with fixed weights, which also gives its distributions."""
+    settings = replace(settings, device=configure_torch(context))
+    return NativeTeacher(build(model_spec).requires_grad_(False), settings)
 
 
 def generator(

@@ -99,6 +99,29 @@ class _Likelihood(Function):
         return to_hidden, to_head, None, None
 
 
+def wide_logits(hidden: Tensor, head: Tensor) -> Tensor:
+    """`wide_product` with gradients: those of logits are rounded to the dtype of `hidden`, that of `head` is not."""
+    result: Tensor = _WideProduct.apply(hidden, head)
+    return result
+
+
+class _WideProduct(Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, head)
+        return wide_product(hidden, head.to(hidden.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        hidden, head = ctx.saved_tensors
+        slopes, to_head = to_logits.to(hidden.dtype), None
+        if ctx.needs_input_grad[1]:
+            to_head = torch.zeros_like(head)
+            _add_product(to_head, slopes.t(), hidden)
+        return slopes @ head.to(hidden.dtype), to_head
+
+
 def wide_product(hidden: Tensor, head: Tensor) -> Tensor:
     """hidden @ head.T accumulated in at least 32 bits."""
     if hidden.element_size() >= 4:

@@ -193,19 +193,12 @@ class NativeLogprobModel:
     def _forward(
         self, batch: Batch, needed: Tensor, *, sampling: Sampling | None = None, entropy_gradient: bool = False
     ) -> ForwardOutput:
-        """Outputs at the needed tokens, 0 elsewhere; entry t belongs to token t.
-
-        This is the only place where outputs are shifted by one token.
-        """
+        """Outputs at the needed tokens, 0 elsewhere; entry t belongs to token t."""
         device, precision = self.decoder.device, self.settings.precision
         if sampling is not None:  # compared with a generator's logprobs
             precision = replace(precision, fp8=None)
-        layout, body = self._layout(batch, device, precision)
-        ids = to_device(batch.ids, device)
-        hidden = body(ids[layout.flat_tokens], layout.positions)
-        on_host = (needed & ~first_tokens(batch)).nonzero().squeeze(-1)
+        ids, on_host, before = self._states(batch, needed, precision)
         at = to_device(on_host, device)
-        before = hidden.index_select(0, layout.flat_index(at - 1))
         zeros = torch.zeros(len(ids), device=device)
         if self.decoder.score is not None:
             values = zeros.index_copy(
@@ -220,6 +213,18 @@ class NativeLogprobModel:
                 row.index_copy(0, positions, part) for row, part in zip((logprobs, entropies), scores, strict=True)
             )
         return ForwardOutput(logprobs=logprobs, entropies=entropies, values=None)
+
+    def _states(self, batch: Batch, needed: Tensor, precision: Precision) -> tuple[Tensor, Tensor, Tensor]:
+        """All ids, the positions of the needed tokens on the host, and the hidden state before each of these.
+
+        This is the only place where outputs are shifted by one token.
+        """
+        device = self.decoder.device
+        layout, body = self._layout(batch, device, precision)
+        ids = to_device(batch.ids, device)
+        hidden = body(ids[layout.flat_tokens], layout.positions)
+        at = (needed & ~first_tokens(batch)).nonzero().squeeze(-1)
+        return ids, at, hidden.index_select(0, layout.flat_index(to_device(at, device) - 1))
 
     def _layout(
         self, batch: Batch, device: torch.device, precision: Precision
@@ -283,12 +288,18 @@ class NativeTrainer(NativeLogprobModel):
         self._optimizer = None
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        return await self._update(batch, lambda rows, part, sums: self._accumulate(part, objective, sums))
+
+    async def _update(
+        self, batch: Batch, accumulate: Callable[[Sequence[int], Batch, MetricSums], None]
+    ) -> dict[str, float]:
+        """One optimizer step; `accumulate` adds the gradient and the metrics of a micro-batch, given its rows."""
         sums = MetricSums()
         await self._prepare_router_losses(batch)
         for rows, part in self._microbatches(batch):
             if self.router_losses is not None:
                 self.router_losses.idle = not rows
-            self._accumulate(part, objective, sums)
+            accumulate(rows, part, sums)
             await asyncio.sleep(0)
         if self.router_losses is not None:
             self.router_losses.end()

@@ -72,7 +72,7 @@ def is_quantised_layer(module: Any) -> bool:
 
 
 def attested_parts(module: Any, *, packed: bool) -> Iterator[torch.Tensor]:
-    """The tensors that a quantised layer computes with; `packed`: its kernel keeps the weight in a layout of its own."""
+    """The tensors that a quantised layer computes with; `packed`: its kernel has the weight in a layout of its own."""
     yield _unpack(module) if packed else module.weight
     yield module.weight_scale
     if module.bias is not None:

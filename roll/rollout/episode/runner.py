@@ -6,7 +6,6 @@ earlier text, a new segment begins.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,11 +131,6 @@ class EpisodeRunner:
     segment_breaks: SegmentBreaks = field(default_factory=SegmentBreaks)
     """Counts over all attempts."""
 
-    def begin_shutdown(self) -> None:
-        """Stop counting cancelled requests as aborted: the next process continues them."""
-        for router in (self.router, *self.router_by_agent.values()):
-            router.shutting_down = True
-
     def limits_of(self, task: Task) -> EpisodeLimits:
         return self.limits_by_domain.get(task.domain, self.limits)
 
@@ -168,9 +162,6 @@ class EpisodeRunner:
             finally:
                 with blame(EnvFailed, "environment of ", where, ", closing"):
                     await env.close()
-        except asyncio.CancelledError:
-            self.router.count_aborted(conversations.num_sampled)
-            raise
         except RolloutError as error:
             status, reason = _STATUS_OF[type(error)], str(error)
         else:
@@ -231,6 +222,7 @@ class _PolicyResponder:
             order=attempt.order,
             so_far=so_far,
             on_output=self._on_output(turn, point.checksum, 0 if so_far is None else len(so_far.ids)),
+            recorded=attempt.recorder is not None,
         )
         self._responded_s = time.perf_counter()
         self._text = self._runner.template.decode(self._sampled.ids)

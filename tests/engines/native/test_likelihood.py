@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from roll.engines.native.likelihood import Division, likelihood
+from roll.engines.native.likelihood import Division, likelihood, wide_logits
 from roll.engines.native.sampling import score
 from roll.types import Sampling
 
@@ -61,6 +61,18 @@ def test_the_gradient_of_the_head_is_as_wide_as_the_head() -> None:
     likelihood(hidden, wide, ids, 1.0)[0].sum().backward()
     assert wide.grad is not None
     assert float((weight.grad - wide.grad).norm() / wide.grad.norm()) < 0.02
+
+
+def test_logits_of_sixteen_bits_have_the_gradient_of_wide_ones() -> None:
+    hidden, head, _ = example()
+    slopes = torch.randn(TOKENS, VOCAB, generator=torch.Generator().manual_seed(4)).bfloat16()
+    x, weight = hidden.bfloat16().requires_grad_(), head.clone().requires_grad_()
+    logits = wide_logits(x, weight)
+    torch.testing.assert_close(logits, x.detach().float() @ head.bfloat16().float().t())
+    logits.backward(slopes.float())
+    assert x.grad is not None and weight.grad is not None and weight.grad.dtype == torch.float32
+    torch.testing.assert_close(x.grad.float(), slopes.float() @ head.bfloat16().float(), atol=0.1, rtol=0.02)
+    torch.testing.assert_close(weight.grad, slopes.float().t() @ hidden.bfloat16().float(), atol=0.1, rtol=0.02)
 
 
 def test_no_tokens_have_no_logprobs() -> None:

@@ -1,8 +1,8 @@
-"""The order of examples in preference optimisation."""
+"""The order of examples in training on fixed ones."""
 
-from roll.pipelines.dpo import DpoSchedule, indices_of
+from roll.pipelines.offline import OfflineSchedule, indices_of
 
-SCHEDULE = DpoSchedule(steps=9, batch_size=4, validate_every=1, seed=3)
+SCHEDULE = OfflineSchedule(section="dpo", steps=9, batch_size=4, validate_every=1, seed=3)
 
 
 def test_every_epoch_has_each_example_once_in_an_order_of_its_own():

@@ -10,6 +10,7 @@ from roll.algorithms.recipe import Objective
 from roll.conformance import laws
 from roll.conformance.divergences import check_divergence
 from roll.conformance.preferences import check_preference_loss
+from roll.conformance.reward_models import check_reward_loss
 from roll.types import Spec
 
 LOSSES = (
@@ -86,6 +87,13 @@ PREFERENCE_LOSSES = (
     Spec("simpo", {"beta": 5.0, "margin": 0.2}),
     Spec("kto", {"beta": 0.6, "desirable_weight": 1.3, "undesirable_weight": 0.4}),
 )
+REWARD_LOSSES = (
+    *map(Spec, registry.REWARD_LOSSES.targets),
+    Spec("bradley_terry", {"margin_scale": 0.0}),
+    Spec("bradley_terry", {"margin_scale": 2.0, "centring": 0.1}),
+    Spec("classification", {"positive_weight": 3.0}),
+    Spec("process", {"positive_weight": 0.5}),
+)
 DIVERGENCES = (
     *map(Spec, registry.DIVERGENCES.targets),
     Spec("jensen_shannon", {"weight": 0.9}),
@@ -110,6 +118,8 @@ def check_all(**options: Any) -> Iterator[tuple[str, list[str]]]:
             yield f"{kind} {describe(call)}", check(call.name, **call.kwargs, **extra)
     for call in PREFERENCE_LOSSES:
         yield f"preference loss {describe(call)}", check_preference_loss(call.name, **call.kwargs)
+    for call in REWARD_LOSSES:
+        yield f"reward loss {describe(call)}", check_reward_loss(call.name, **call.kwargs)
     for call in DIVERGENCES:
         for top_k in (None, 3):
             faults = check_divergence(call.name, top_k=top_k, temperature=2.0, sft_weight=0.2, **call.kwargs)

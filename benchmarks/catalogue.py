@@ -210,6 +210,11 @@ CATALOGUE = {
         about="generation steps per virtual hour with a queue and 16 redundant groups, against static batching",
         goal="at least 3 times",
     ),
+    "lending": Benchmark(
+        run="benchmarks.lending:run",
+        about="steps per virtual hour with devices of the trainer lent while it waits, against the better run without",
+        goal="at least 1.15 times",
+    ),
     "plan": Benchmark(
         run="benchmarks.plan:run",
         about="worst of predicted against real step times, and of the plan's choice against an exhaustive search",

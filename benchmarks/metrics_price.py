@@ -3,10 +3,14 @@
 Observed: its metrics are fetched each second, and `roll watch` shows it in a browser. The run keeps two cores busy, on
 which everything else runs, too. The details have the same with a core for the run, which answers the fetches there, and
 another core for `roll watch`, the browser and the fetches; and the CPU seconds of these.
+
+Short windows with and without alternate, so that other work on the machine affects both kinds alike. Between them the
+browser and `roll watch` are paused, not closed: to load a page costs more than to show it for a window.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -16,18 +20,19 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import typer
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.recovery import read_events
 from benchmarks.result import Result
-from benchmarks.watch_browser import open_tab
+from benchmarks.watch_browser import BrowserPage
 from roll.errors import ConfigError
 from roll.journal.events import WeightsPublished
 from roll.journal.store import Journal
@@ -35,6 +40,7 @@ from roll.monitoring.monitor import Monitor, RunLabels
 from roll.monitoring.server import ScrapeCollector
 from roll.tracking.directory import JOURNAL, METRICS
 from roll.tracking.sinks import read_lines
+from roll.watch.changes import EVERY_S
 
 GOAL = 1.01
 RUN = """\
@@ -56,12 +62,20 @@ metrics: {port: 0}
 """The sizes of `trl_cpu`."""
 _PATTERN = (True, False, False, True)
 """Whether a window is observed; a drift of the machine over four windows affects both kinds alike."""
-ROUNDS, APART_ROUNDS, WINDOW_S = 10, 5, 10.0
-"""Repetitions of the pattern where all share the cores, and where the run has its own; and seconds of a window."""
+ROUNDS, APART_ROUNDS, WINDOW_S = 40, 10, 3 * EVERY_S
+"""Repetitions of the pattern where all share the cores, and where the run has its own; and seconds of a window.
+
+The page looks for changes when it continues, and then at the same interval, so that a window has three looks.
+"""
+WARM_UP_S = 90.0
+"""Seconds from the start of the browser to the first window: it has work of its own at the start."""
+_BETWEEN_S = 1.0
+"""Seconds between two windows. What the page has missed is drawn in them, not in the window."""
 _EVERY_S = 1.0
 _START_S = 600.0
 _WARM_UP_STEPS = 10
 _REPETITIONS = 100
+_DRAW_S = _TIMEOUT_S = 60.0
 
 
 def run() -> Result:
@@ -69,29 +83,28 @@ def run() -> Result:
     if shutil.which("chromium") is None:
         raise ConfigError("bench metrics_price: no chromium on this machine; `make programs` installs it")
     with tempfile.TemporaryDirectory() as folder:
-        windows = measure(Path(folder), rounds=ROUNDS, window_s=WINDOW_S, page=True, shared=True)
+        windows = measure(Path(folder), rounds=ROUNDS, page=True, shared=True)
         cpu_s = scrape_cpu(Path(folder) / "runs" / "scraped")
     with tempfile.TemporaryDirectory() as folder:
-        apart = measure(Path(folder), rounds=APART_ROUNDS, window_s=WINDOW_S, page=True, shared=False)
-    ours, peer = (seconds_per_step(windows, observed=observed) for observed in (True, False))
-    own_core = [seconds_per_step(apart, observed=observed) for observed in (True, False)]
+        apart = measure(Path(folder), rounds=APART_ROUNDS, page=True, shared=False)
     observed = [window for window in windows if window.observed]
     scrapes = [seconds for window in observed for seconds in window.scrapes_s]
     return Result(
         name="metrics_price",
         unit="s/step",
         higher_is_better=False,
-        ours=ours,
-        peer=peer,
+        ours=seconds_per_step(windows, observed=True),
+        peer=seconds_per_step(windows, observed=False),
         details={
             "goal": GOAL,
+            **describe_pairs(windows),
             "cpu_s_per_scrape": round(cpu_s, 5),
             "seconds_per_scrape": round(statistics.median(scrapes), 4),
             "reader_cpu_s_per_s": round(reader_cpu(windows), 4),
             "server_cpu_s_per_s": round(reader_cpu(windows, server=True), 4),
-            "own_core_with_s": round(own_core[0], 4),
-            "own_core_without_s": round(own_core[1], 4),
-            "own_core_ratio": round(own_core[0] / own_core[1], 4),
+            **{f"own_core_{name}": value for name, value in describe_pairs(apart).items()},
+            "own_core_with_s": round(seconds_per_step(apart, observed=True), 4),
+            "own_core_without_s": round(seconds_per_step(apart, observed=False), 4),
             "own_core_reader_cpu_s_per_s": round(reader_cpu(apart), 4),
             "own_core_server_cpu_s_per_s": round(reader_cpu(apart, server=True), 4),
             "with_s": [round(each.mean_s, 4) for each in observed],
@@ -108,7 +121,7 @@ class Window:
         self.began = self.ended = time.time()
         self.scrapes_s: list[float] = []
         self.steps_s: list[float] = []
-        """Seconds of each step within the window."""
+        """Seconds of each step within the window, as if all steps had equally many tokens."""
         self.server_cpu_s = 0.0
         """CPU seconds of `roll watch`."""
         self.reader_cpu_s = 0.0
@@ -125,6 +138,34 @@ def seconds_per_step(windows: list[Window], *, observed: bool) -> float:
     return statistics.mean(seconds for each in windows if each.observed == observed for seconds in each.steps_s)
 
 
+def describe_pairs(windows: Sequence[Window]) -> dict[str, float]:
+    """The ratio of the two kinds with its standard error, from one comparison per repetition of the pattern.
+
+    The order within a repetition cancels a drift, and repetitions differ by what else the machine does.
+    """
+    size = len(_PATTERN)
+    repetitions = [list(windows[first : first + size]) for first in range(0, len(windows), size)]
+    logs = [
+        math.log(seconds_per_step(each, observed=True) / seconds_per_step(each, observed=False)) for each in repetitions
+    ]
+    ratio = math.exp(statistics.mean(logs))
+    error = ratio * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+    return {"paired_ratio": round(ratio, 4), "standard_error": round(error, 4)}
+
+
+def equal_tokens(steps: Sequence[tuple[float, float]]) -> list[float]:
+    """The seconds of steps, given with their tokens, as if each had the mean number; a straight line fits the effect.
+
+    The lengths of responses are random, and are the same with and without observers.
+    """
+    if not steps:
+        return []
+    seconds, tokens = np.array(steps, np.float64).reshape(-1, 2).T
+    centred = tokens - tokens.mean()
+    slope = (centred @ seconds) / max(centred @ centred, 1.0)
+    return (seconds - slope * centred).tolist()
+
+
 def reader_cpu(windows: list[Window], *, server: bool = False) -> float:
     """CPU seconds per second of `roll watch`, the browser and the fetches, or of `roll watch`, while they observe."""
     observed = [window for window in windows if window.observed]
@@ -132,31 +173,55 @@ def reader_cpu(windows: list[Window], *, server: bool = False) -> float:
     return spent_s / sum(each.ended - each.began for each in observed)
 
 
-def measure(folder: Path, *, rounds: int, window_s: float, page: bool, shared: bool) -> list[Window]:
+def measure(
+    folder: Path, *, rounds: int, page: bool, shared: bool, window_s: float = WINDOW_S, warm_up_s: float = WARM_UP_S
+) -> list[Window]:
     """Windows of one run, in turns; with `page`, the observed ones also have its page open in a browser.
 
     With `shared`, everything is on the same two cores; otherwise the run has one of them for itself.
     """
     windows: list[Window] = []
+    directory = folder / "runs" / "scraped"
     with ExitStack() as stack:
         first, *_, last = sorted(stack.enter_context(_restored_cores()))
         os.sched_setaffinity(0, {first, last} if shared else {last})
         url, trained = stack.enter_context(_training(folder, {first, last} if shared else {first}))
-        show: Callable[[bool], int] = stack.enter_context(_page(folder / "runs" / "scraped")) if page else lambda on: 0
+        scraper = stack.enter_context(closing(HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT_S)))
+        show = stack.enter_context(_page(directory)) if page else _show_nothing
+        time.sleep(warm_up_s if page else 0.0)
         for _ in range(rounds):
             for observed in _PATTERN:
                 server = show(observed)
+                time.sleep(_BETWEEN_S)
                 window = Window(observed=observed)
                 before, server_before = _cpu_s(os.getpid()) - _cpu_s(trained), _cpu_s(server)
-                _fill(window, url, window_s)
+                _fill(window, scraper, window_s)
                 window.reader_cpu_s = _cpu_s(os.getpid()) - _cpu_s(trained) - before
                 window.server_cpu_s = _cpu_s(server) - server_before
                 windows.append(window)
-    times = [entry.time for entry in read_events(folder / "runs" / "scraped", WeightsPublished)]
-    for window in windows:
-        inside = [at for at in times if window.began <= at <= window.ended]
-        window.steps_s = [after - before for before, after in pairwise(inside)]
+        show(True)
+    _add_steps(windows, directory)
     return windows
+
+
+def _show_nothing(_: bool) -> int:
+    return 0
+
+
+def _add_steps(windows: Sequence[Window], directory: Path) -> None:
+    """Give each window the steps that are entirely in it."""
+    published = {entry.event.step: entry.time for entry in read_events(directory, WeightsPublished)}
+    lines = read_lines(directory / METRICS)
+    tokens: dict[int, float] = {line["step"]: line["tokens/generated"] for line in lines if "tokens/generated" in line}
+    steps = [
+        (window, after, published[before], published[after])
+        for window in windows
+        for before, after in pairwise(published)
+    ]
+    inside = [each for each in steps if each[0].began <= each[2] and each[3] <= each[0].ended and each[1] in tokens]
+    adjusted = equal_tokens([(end - start, tokens[step]) for _, step, start, end in inside])
+    for (window, *_), seconds in zip(inside, adjusted, strict=True):
+        window.steps_s.append(seconds)
 
 
 def scrape_cpu(directory: Path) -> float:
@@ -179,12 +244,13 @@ def _cpu_of_scrape(monitor: Monitor) -> float:
     return time.thread_time() - before
 
 
-def _fill(window: Window, url: str, window_s: float) -> None:
+def _fill(window: Window, scraper: HTTPConnection, window_s: float) -> None:
     """Wait until the window is over; scrape meanwhile if it is observed."""
+    scraper.close()  # it opens again; the run closes a connection that was idle
     while (left_s := window.began + window_s - time.time()) > 0:
         before = time.time()
         if window.observed:
-            _fetch(f"{url}/metrics")
+            _scrape(scraper)
             window.scrapes_s.append(time.time() - before)
         time.sleep(min(left_s, max(0.0, _EVERY_S - (time.time() - before))))
     window.ended = time.time()
@@ -192,24 +258,41 @@ def _fill(window: Window, url: str, window_s: float) -> None:
 
 @contextmanager
 def _page(directory: Path) -> Iterator[Callable[[bool], int]]:
-    """A function that opens and closes the page of a run and returns the pid of its server, stopped while closed."""
+    """A function that lets the page of a run and its server continue, or pauses them; it returns the server's pid.
+
+    At the end the page must show a step of the last windows: otherwise nothing was measured.
+    """
     command = [sys.executable, "-m", "roll", "watch", str(directory), "--no-open"]
-    with open_tab() as tab, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         link = server.stdout.readline().strip()
-        tab.goto(link)
+        with BrowserPage(link) as browser:
 
-        def show(on: bool) -> int:
-            tab.goto("about:blank")
-            server.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-            if on:
-                tab.goto(f"{link.partition('?')[0]}#/run/{directory.name}/overview")
-            return server.pid
+            def show(on: bool) -> int:
+                for pid in (server.pid, *descendants(browser.pid)):
+                    with suppress(ProcessLookupError):  # it has ended since it was listed
+                        os.kill(pid, signal.SIGCONT if on else signal.SIGSTOP)
+                return server.pid
 
-        try:
-            yield show
-        finally:
-            server.kill()
+            try:
+                yield show
+                show(True)
+                _check_page(browser, directory)
+            finally:
+                show(True)
+                server.kill()
+
+
+def _check_page(browser: BrowserPage, directory: Path) -> None:
+    """Raise `RuntimeError` unless the page shows the newest steps; it has some time to draw them."""
+    newest: int = read_lines(directory / METRICS)[-1]["step"]
+    deadline = time.monotonic() + _DRAW_S
+    shown = -1
+    while shown < newest and time.monotonic() < deadline:
+        time.sleep(EVERY_S)
+        shown = int(browser.read(".figures dd").partition(" ")[0].replace(",", ""))
+    if shown < newest:
+        raise RuntimeError(f"the page shows step {shown} of {newest}")
 
 
 @contextmanager
@@ -224,15 +307,23 @@ def _restored_cores() -> Iterator[set[int]]:
         os.sched_setaffinity(0, cores)
 
 
-def _cpu_s(pid: int) -> float:
-    """CPU seconds of a process and all that it has started."""
+def descendants(pid: int) -> list[int]:
+    """A process and all that it has started."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
-        return 0.0  # it has ended since it was listed
-    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(_cpu_s(int(child)) for child in " ".join(children).split())
+        return [pid]  # it has ended since it was listed
+    return [pid, *(each for child in " ".join(children).split() for each in descendants(int(child)))]
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and all that it has started."""
+    total = 0
+    for each in descendants(pid):
+        with suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -263,6 +354,9 @@ def _wait_for_steps(folder: Path, process: subprocess.Popen[bytes]) -> str:
     raise RuntimeError("the run did not start")
 
 
-def _fetch(url: str) -> None:
-    with urllib.request.urlopen(url, timeout=60) as response:
-        response.read()
+def _scrape(connection: HTTPConnection) -> None:
+    """Fetch the metrics over a connection that stays open, as Prometheus does."""
+    connection.request("GET", "/metrics")
+    response = connection.getresponse()
+    if response.status != 200 or not response.read():
+        raise RuntimeError(f"/metrics answered with status {response.status}")

@@ -11,7 +11,7 @@ from roll.sim.workload import LogNormal
 
 DEVICES, SLOTS, GROUPS, GROUP_SIZE = 8, 16, 64, 8
 MEDIAN_S, SIGMA = 20.0, 1.1
-_TOKENS_PER_S = 2.0
+TOKENS_PER_S = 2.0
 _VERSION_CHANGE_S = 1.0
 
 
@@ -20,10 +20,10 @@ def tail(*, steps: int, turns: int = 1, seed: int = 0) -> SimulationConfig:
     median_s = MEDIAN_S / turns
     return SimulationConfig(
         steps=steps,
-        lengths=LogNormal(median=median_s * _TOKENS_PER_S, sigma=SIGMA),
+        lengths=LogNormal(median=median_s * TOKENS_PER_S, sigma=SIGMA),
         speed=GeneratorSpeed(
             slots=SLOTS,
-            tokens_per_s=_TOKENS_PER_S,
+            tokens_per_s=TOKENS_PER_S,
             receive_s=_VERSION_CHANGE_S / 2,
             resume_s=_VERSION_CHANGE_S / 2,
         ),

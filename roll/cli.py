@@ -20,7 +20,7 @@ from roll.commands.compare import compare
 from roll.commands.entry import exit_unless_finished, load_checked
 from roll.commands.generators import generators
 from roll.commands.listing import names
-from roll.commands.offline_cli import command_of, distill, dpo
+from roll.commands.offline_cli import command_of, distill, dpo, reward
 from roll.commands.options import (
     HANG_TIMEOUT_S,
     RESTARTS,
@@ -298,6 +298,7 @@ for _command in (samples, timeline, compare, report, verify, watch, generators):
 app.command(cls=RunCommand)(chaos)
 app.command(cls=RunCommand)(distill)
 app.command(cls=RunCommand)(dpo)
+app.command(cls=RunCommand)(reward)
 app.command(cls=RunCommand)(plan)
 app.command("list")(names)
 app.command("run")(run_stages)

@@ -23,6 +23,9 @@ _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 """Vocabulary files of tokenizers, of which a directory needs one."""
 _OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMaskedLM")
 """Endings of architectures without a language head."""
+_SCORED = ("critic.path", "reward_model.path", "reward_training.path")
+"""Keys of models with a score head, which need no language head."""
+_SCORE = "score.weight"
 _WEIGHTS = (("model.safetensors.index.json", "*.safetensors"), ("pytorch_model.bin.index.json", "pytorch_model*.bin"))
 """Index and files of weights; the first form that a directory has is read."""
 _LFS = b"version https://git-lfs"
@@ -32,7 +35,7 @@ def config_faults(run: Run) -> Iterator[tuple[str, str]]:
     """Models on this machine that no trainer can load, by their config.json."""
     for key, path in _models(run):
         model = run.model if path == run.model.path else Model(path=path)
-        generates = key not in ("critic.path", "reward_model.path")
+        generates = key not in _SCORED
         if Path(path).is_dir() and (fault := _config_fault(model, run.rollout.max_seq_len, generates=generates)):
             yield key, fault
     infer = run.actor_infer
@@ -127,7 +130,10 @@ def weight_faults(run: Run) -> Iterator[tuple[str, str]]:
     """Missing or truncated weights, missing tokenizers, and tokenizers with more tokens than the model."""
     for key, path in _models(run):
         faults = list(_weight_faults(Path(path)))
-        yield from ((key, fault) for fault in faults or _token_faults(Path(path)))
+        faults = faults or list(_token_faults(Path(path)))
+        if not faults and key in _SCORED and (fault := _score_fault(Path(path), needed=key == "reward_model.path")):
+            faults = [fault]
+        yield from ((key, fault) for fault in faults)
 
 
 def tokenizer_fault(directory: Path) -> str:
@@ -195,6 +201,8 @@ def _models(run: Run) -> Iterator[tuple[str, str]]:
     for role, section in roles.items():
         if section is not None and section.path is not None:
             yield f"{role}.path", section.path
+    if run.reward_training is not None and run.reward_training.path is not None:
+        yield "reward_training.path", run.reward_training.path
     for index, policy in enumerate(run.policies):
         if policy.path is not None:
             yield f"policies.{index}.path", policy.path
@@ -228,6 +236,29 @@ def _head_fault(config: Mapping[str, Any]) -> str:
     if not names or not all(name.endswith(_OTHER_HEADS) for name in names):
         return ""
     return f"its weights are a {names[0]}, which has no language head; choose another model"
+
+
+def _score_fault(directory: Path, *, needed: bool) -> str:
+    """Why a model lacks the score head that it needs or that its config.json names; empty if it has one."""
+    try:
+        config: Any = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        listed = str(config.get("architectures"))
+        names = _tensor_names(directory)
+    except (OSError, ValueError, KeyError, AttributeError):
+        return ""  # reported with the other faults of these files
+    if not names or _SCORE in names or not (needed or "ForSequenceClassification" in listed):
+        return ""
+    return f"{directory}: its weights have no {_SCORE}; train one with `roll reward`, or choose a reward model"
+
+
+def _tensor_names(directory: Path) -> set[str]:
+    """Names of all tensors in safetensors files; empty if there are none."""
+    names: set[str] = set()
+    for file in directory.glob("*.safetensors"):
+        with file.open("rb") as stream:
+            header: dict[str, Any] = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            names |= header.keys() - {"__metadata__"}
+    return names
 
 
 def _unknown_family(config: Any, model: Model, max_seq_len: int) -> str:

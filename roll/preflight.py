@@ -29,6 +29,7 @@ from roll.registry import (
     PARTS,
     PREFERENCE_DATASETS,
     PREFERENCE_LOSSES,
+    REWARD_LOSSES,
     REWARDS,
     SCRIPTED_AGENTS,
     SINKS,
@@ -113,7 +114,7 @@ def _named_objects(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
 def _optimizers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
     """The user's own optimizers."""
     sections = {"actor_train": run.actor_train, "critic": run.critic, "sft": run.sft}
-    sections |= {} if run.dpo is None else {"dpo": run.dpo}
+    sections |= {section.key: section for section in run.preference_sections}
     sections |= {} if run.distill is None else {"distill": run.distill}
     sections |= {f"policies.{index}": policy for index, policy in enumerate(run.policies)}
     for key, section in sections.items():
@@ -123,19 +124,21 @@ def _optimizers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
 
 
 def _preference_functions(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
-    """The loss and the datasets of preference optimisation."""
+    """The losses and the datasets of training on preferences."""
     if run.dpo is not None:
         yield "dpo.loss", PREFERENCE_LOSSES, run.dpo.loss
+    if run.reward_training is not None:
+        yield "reward_training.loss", REWARD_LOSSES, run.reward_training.loss
     for key, data in _preference_files(run):
         yield key, PREFERENCE_DATASETS, data
 
 
 def _preference_files(run: Run) -> Iterator[tuple[str, SpecConfig]]:
-    """The data of preference optimisation."""
-    if run.dpo is not None:
-        yield "dpo.data", run.dpo.data
-    if run.dpo is not None and run.dpo.held_out is not None:
-        yield "dpo.held_out", run.dpo.held_out
+    """The data of training on preferences."""
+    for section in run.preference_sections:
+        yield f"{section.key}.data", section.data
+        if section.held_out is not None:
+            yield f"{section.key}.held_out", section.held_out
 
 
 def _observers(run: Run) -> Iterator[tuple[str, Table[Any], SpecConfig]]:
@@ -208,6 +211,8 @@ def _prefixes(run: Run) -> Iterator[str]:
     yield from _OPEN_PREFIXES
     if run.dpo is not None:
         yield "preference/"
+    if run.reward_training is not None:
+        yield "reward_model/"
     if run.distill is not None:
         yield "distillation/"
     for source in run.tasks:

@@ -19,6 +19,7 @@ PASSED = "passed_"
 _CALLS = {
     "loss": "f(tokens, **arguments)",
     "preference loss": "f(pairs, **arguments)",
+    "reward loss": "f(pairs, **arguments)",
     "divergence": "f(student, teacher, **arguments)",
     "advantage": "f(batch, **arguments)",
     "reward": "f(task, response, **arguments)",
@@ -183,6 +184,9 @@ LOSSES = _functions(
 )
 PREFERENCE_LOSSES = _functions(
     "preference loss", "roll.algorithms.preferences", "dpo cdpo ipo apo_zero apo_down orpo simpo kto"
+)
+REWARD_LOSSES = _functions(
+    "reward loss", "roll.algorithms.reward_losses", "bradley_terry regression classification process"
 )
 DIVERGENCES = _functions(
     "divergence",

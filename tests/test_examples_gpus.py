@@ -23,7 +23,12 @@ MIXTURES = {
     "qwen3_235b_a22b_256_gpus.yaml": "32x8xH200",
     "deepseek_v3_512_gpus.yaml": "64x8xB200",
 }
-RUNS = {"rlvr_8_gpus.yaml": "8xH100", "rlvr_64_gpus.yaml": "8x8xH200", **MIXTURES}
+RUNS = {
+    "rlvr_8_gpus.yaml": "8xH100",
+    "reward_model_8_gpus.yaml": "1x8xH200",
+    "rlvr_64_gpus.yaml": "8x8xH200",
+    **MIXTURES,
+}
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

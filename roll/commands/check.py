@@ -13,12 +13,15 @@ from functools import partial
 from itertools import filterfalse, islice
 from pathlib import Path
 
+from roll.config.preferences import RewardTraining
 from roll.config.schema import Model, Run
 from roll.config.sources import TaskSourceConfig
 from roll.data.answer_rows import answer_fault, seeds_fault
 from roll.data.dataset import read_tasks, rows_at_start
 from roll.data.messages import message_text
 from roll.data.preference_rows import read_preferences, useful
+from roll.data.preferences import Reading
+from roll.data.reward_rows import reading_of, useful_for_rewards
 from roll.data.task_file import NUM_CHECKED
 from roll.data.tasks import Seeds
 from roll.data.teacher_store import digest_vocabulary, read_header, tokenizer_fault, top_k_fault
@@ -57,14 +60,17 @@ def check_data(run: Run, *, all_rows: bool = False) -> None:
 
 def _preference_faults(run: Run, num_rows: int) -> Iterator[str]:
     """Faulty rows of preferences, unless the run drops them; lengths are known only with a tokenizer."""
-    sections = () if run.dpo is None else (("dpo.data", run.dpo.data), ("dpo.held_out", run.dpo.held_out))
-    for key, data in sections:
-        if run.dpo is None or data is None:
-            continue
-        try:
-            useful(run.dpo, read_preferences(key, data, run.dpo.ratings, first=num_rows))
-        except ConfigError as error:
-            yield from str(error).splitlines()
+    for section in run.preference_sections:
+        rewards = isinstance(section, RewardTraining)
+        reading = reading_of(section) if rewards else Reading(ratings=section.ratings)
+        for key, data in (("data", section.data), ("held_out", section.held_out)):
+            if data is None:
+                continue
+            try:
+                preferences = read_preferences(f"{section.key}.{key}", data, reading, first=num_rows)
+                useful_for_rewards(section, preferences) if rewards else useful(section, preferences)
+            except ConfigError as error:
+                yield from str(error).splitlines()
 
 
 def _distillation_faults(run: Run, num_rows: int) -> Iterator[str]:

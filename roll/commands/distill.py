@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import typer
 
 from roll.commands import offline
 from roll.commands.lifecycle import run_async, running
-from roll.commands.offline import OfflineParts, first_and_last
+from roll.commands.offline import OfflineParts, OfflineProcess, first_and_last, train_policy
+from roll.commands.train import from_checkpoint
 from roll.config.load import LoadedRun
 from roll.config.schema import Run
 from roll.errors import ConfigError
@@ -34,13 +36,19 @@ from roll.wiring.run import RunServices
 
 
 class DistillCommand:
-    """`OfflineCommand` of distillation."""
+    """The command of distillation."""
 
-    section = "distill"
+    name = section = "distill"
     title = "distillation"
 
     def prepare(self, run: Run) -> Run:
         return distill_run(run)
+
+    def from_checkpoint(self, loaded: LoadedRun, path: Path, newest: Path) -> LoadedRun:
+        return from_checkpoint(loaded, path, newest)
+
+    async def train(self, process: OfflineProcess) -> int:
+        return await train_policy(self, self.prepare(process.file), process)
 
     def read(self, run: Run, roles: Roles, tasks: Data) -> DistillRows:
         return build_rows(run, roles.template, tasks)

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import typer
 
@@ -51,8 +51,22 @@ class Embedded:
     """Called after every step, in the thread of the run."""
 
 
+class Engines(Protocol):
+    """The models of a run."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def leave(self) -> None:
+        """Stop after an unexpected exception."""
+        ...
+
+
 @asynccontextmanager
-async def running(roles: Roles | None, *services: RewardService | Environments | Proxy | None) -> AsyncGenerator[None]:
+async def running(
+    roles: Engines | None, *services: RewardService | Environments | Proxy | None
+) -> AsyncGenerator[None]:
     """Starts models and services in this order, and stops them in reverse order at the end of the block."""
     async with AsyncExitStack() as stack:
         if roles is not None:
@@ -65,7 +79,9 @@ async def running(roles: Roles | None, *services: RewardService | Environments |
         yield
 
 
-async def _end_models(roles: Roles, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+async def _end_models(
+    roles: Engines, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+) -> None:
     unexpected = isinstance(error, Exception) and not isinstance(error, RollError)
     await (roles.leave() if unexpected else roles.stop())
 

@@ -1,21 +1,21 @@
-"""What `roll dpo` and `roll distill` share: starting, continuing and ending a run on fixed examples."""
+"""What `roll dpo`, `roll distill` and `roll reward` share: starting, continuing and ending a run on fixed examples."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import typer
 
 from roll.checkpoint import IntactCheckpoint
 from roll.commands.fetching import check_unused, mirror_url, newest_checkpoint
 from roll.commands.lifecycle import interrupt_of, report_screening, run_to_end, running
-from roll.commands.train import from_checkpoint, has_ended
+from roll.commands.train import has_ended
 from roll.config.load import LoadedRun, dump, load
 from roll.config.schema import Run
 from roll.errors import ConfigError
@@ -26,20 +26,25 @@ from roll.monitoring.server import MetricsServer
 from roll.pipelines.checkpointer import Checkpointer
 from roll.pipelines.interrupt import Interrupt
 from roll.pipelines.mirror import mirroring
-from roll.pipelines.offline import OfflineLoop
+from roll.pipelines.offline import FixedLoop, OfflineLoop
 from roll.preflight import importable, preflight
 from roll.rollout.resume import ResumeState, check_same_run, read_checkpoint
 from roll.rollout.source import check_environments
 from roll.tracking.directory import RunDirectory
 from roll.tracking.log import Terminal, announce
+from roll.tracking.phases import PhaseWatch
 from roll.tracking.sinks import read_lines
 from roll.wiring.data import Data, build_data
+from roll.wiring.examples import ExampleSets
 from roll.wiring.models import Roles, RunPaths, build_roles
 from roll.wiring.monitoring import build_metrics_server
 from roll.wiring.offline import resume_state
 from roll.wiring.run import RunServices, build_checkpointer, build_reporter, build_watch
 from roll.wiring.saved_optimizers import check_saved_optimizers
 from roll.wiring.services import check_sandboxes
+
+OnSaved: TypeAlias = Callable[[int, Path], None]
+"""Gets the step and the folder of a checkpoint that is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +60,82 @@ class OfflineParts:
     """What `OfflineCommand.read` has returned."""
 
 
-class OfflineCommand(Protocol):
-    """What distinguishes one command from another."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineProcess:
+    """One process of a run: what it starts from, and what controls it."""
 
+    file: Run
+    """The user's configuration."""
+    directory: RunDirectory
+    origin: Path | None
+    """Path of the file of a fresh run; None: a resumed one."""
+    checkpoint: IntactCheckpoint | None
+    interrupt: Interrupt
+    server: MetricsServer
+    terminal: Terminal
+
+    async def open_journal(self, stack: AsyncExitStack, run: Run) -> tuple[Journal, Sequence[OnSaved]]:
+        """The journal, and callbacks that copy finished checkpoints."""
+        stack.enter_context(self.interrupt)
+        journal = stack.enter_context(closing(Journal(self.directory.journal)))
+        self.server.monitor.attach(journal)
+        return journal, await stack.enter_async_context(mirroring(self.directory.path, mirror_url(run)))
+
+    async def restore(self, checkpointer: Checkpointer) -> ResumeState | None:
+        """The state of the checkpoint, whose weights are loaded; None in a fresh run."""
+        saved = None if self.origin is not None else await checkpointer.restore(self.checkpoint)
+        return None if saved is None else resume_state(saved, checkpointer.journal)
+
+    def services(
+        self, stack: AsyncExitStack, run: Run, checkpointer: Checkpointer, watch: PhaseWatch, state: ResumeState | None
+    ) -> RunServices:
+        """Reports and the user's interrupt."""
+        sinks = (self.server.monitor.steps, self.terminal.origin)
+        reporter = build_reporter(run, self.directory, state, steps=run.steps, sinks=sinks)
+        stack.enter_context(closing(reporter))
+        stack.enter_context(self.terminal.showing(reporter.show))
+        return RunServices(checkpointer.journal, checkpointer, reporter, self.interrupt, watch)
+
+    async def run_loop(self, run: Run, loop: FixedLoop, services: RunServices, state: ResumeState | None) -> int:
+        """Train to the end or to an interrupt, and export the model of a finished run; the number of steps."""
+        loop.meter.on_phase = services.watch.enter
+        services.watch.details["checkpoint"] = services.checkpointer.describe_wait
+        step = None if state is None else state.step
+        _record_start(self.file, services.journal, step)
+        finished = await loop.run(step or 0)
+        await _end(run, loop, finished)
+        return finished
+
+
+class FixedCommand(Protocol):
+    """A command that trains on fixed examples."""
+
+    name: str
+    """The command, and the end of the run directory's name."""
     section: str
-    """The command, its section in the file, and the end of the run directory's name."""
+    """Its section in the file."""
     title: str
     """What it does, for messages."""
+
+    def prepare(self, run: Run) -> Run:
+        """The run whose engines it needs."""
+        ...
+
+    def from_checkpoint(self, loaded: LoadedRun, path: Path, newest: Path) -> LoadedRun:
+        """The file with a checkpoint as its model; gets the directories of run and checkpoint."""
+        ...
+
+    async def train(self, process: OfflineProcess) -> int:
+        """Train to the end or to an interrupt; the number of finished steps."""
+        ...
+
+    def describe_result(self, directory: RunDirectory) -> list[str]:
+        """Parts of the last line of the output."""
+        ...
+
+
+class OfflineCommand(Protocol):
+    """What distinguishes commands that train a policy, whose engines are those of `roll train`."""
 
     def prepare(self, run: Run) -> Run:
         """The run whose engines it needs."""
@@ -81,13 +155,9 @@ class OfflineCommand(Protocol):
         """The loop with all its parts, fresh or continued."""
         ...
 
-    def describe_result(self, directory: RunDirectory) -> list[str]:
-        """Parts of the last line of the output."""
-        ...
-
 
 def start(
-    command: OfflineCommand, loaded: LoadedRun, *, overwrite: bool, resume: bool = False, overrides: Sequence[str] = ()
+    command: FixedCommand, loaded: LoadedRun, *, overwrite: bool, resume: bool = False, overrides: Sequence[str] = ()
 ) -> bool:
     """Train; the model is written to the run directory. False if an interrupt ended the run early.
 
@@ -104,28 +174,28 @@ def start(
         return _run(command, loaded.run, directory, loaded.path.absolute(), None)
 
 
-def owns(command: OfflineCommand, path: Path) -> bool:
+def owns(command: FixedCommand, path: Path) -> bool:
     """Whether this is the directory of such a run, and not of one whose name ends like one."""
-    config, name, suffix = path / "config.yaml", path.resolve().name, f"-{command.section}"
+    config, name, suffix = path / "config.yaml", path.resolve().name, f"-{command.name}"
     if not name.endswith(suffix) or not config.is_file():
         return False
     return load(config, resumed=True).run.name == name.removesuffix(suffix)
 
 
-def continue_directory(command: OfflineCommand, path: Path, overrides: Sequence[str], *, plain: bool = True) -> bool:
+def continue_directory(command: FixedCommand, path: Path, overrides: Sequence[str], *, plain: bool = True) -> bool:
     """Continue the run in a directory from its newest checkpoint; `plain`: without other options."""
     if not plain:
         raise ConfigError(f"{path}: {command.title} takes neither --from nor --supervise; leave them out")
     with closing(RunDirectory.open(path)) as directory:
         run = command.prepare(load(directory.config, overrides, resumed=True).run)
         if (newest := newest_checkpoint(run, path)) is None:
-            again = f"roll {command.section} ... --overwrite"
+            again = f"roll {command.name} ... --overwrite"
             raise ConfigError(f"{path}: no checkpoint to resume from; start again with `{again}`")
         return _continue(command, directory, overrides, newest, None)
 
 
 def _continue(
-    command: OfflineCommand,
+    command: FixedCommand,
     directory: RunDirectory,
     overrides: Sequence[str],
     newest: IntactCheckpoint,
@@ -148,7 +218,7 @@ def _continue(
         return True
     with closing(Reader(directory.journal)) as journal:
         check_same_run(read_checkpoint(newest.path), journal)
-    loaded = from_checkpoint(loaded, path, newest.path)
+    loaded = command.from_checkpoint(loaded, path, newest.path)
     preflight(loaded)
     check_saved_optimizers(command.prepare(loaded.run), newest.path)
     check_sandboxes(loaded, training=False)
@@ -156,7 +226,7 @@ def _continue(
 
 
 def _run(
-    command: OfflineCommand,
+    command: FixedCommand,
     run: Run,
     directory: RunDirectory,
     origin: Path | None,
@@ -164,58 +234,49 @@ def _run(
 ) -> bool:
     """Train to the end or to an interrupt; whether it was the end."""
     interrupt, steps = interrupt_of(run, directory), command.prepare(run).steps
+
+    async def work(terminal: Terminal) -> int:
+        process = OfflineProcess(
+            file=run,
+            directory=directory,
+            origin=origin,
+            checkpoint=checkpoint,
+            interrupt=interrupt,
+            server=server,
+            terminal=terminal,
+        )
+        finished = await command.train(process)
+        _announce_result(command, directory, finished, steps)
+        return finished
+
     with closing(build_metrics_server(run, directory.path.name, steps)) as server:
-        work = partial(_train, command, run, directory, (origin, checkpoint), (interrupt, server))
-        finished = run_to_end(work, directory, interrupt, run)
-    return finished >= steps
+        return run_to_end(work, directory, interrupt, run) >= steps
 
 
-async def _train(
-    command: OfflineCommand,
-    file: Run,
-    directory: RunDirectory,
-    beginning: tuple[Path | None, IntactCheckpoint | None],
-    controls: tuple[Interrupt, MetricsServer],
-    terminal: Terminal,
-) -> int:
-    """A fresh run with the path of its file as beginning, or a resumed one with its checkpoint."""
-    (origin, checkpoint), (interrupt, server) = beginning, controls
-    monitor, parts = server.start(), _build_parts(command, file, directory, resumed=origin is None)
-    run, roles, tasks = parts.run, parts.roles, parts.tasks
+async def train_policy(command: OfflineCommand, run: Run, process: OfflineProcess) -> int:
+    """Train a policy; `run` is what the command has prepared. The number of finished steps."""
+    directory, monitor = process.directory, process.server.start()
+    parts = _build_parts(command, run, directory, resumed=process.origin is None)
+    roles, tasks = parts.roles, parts.tasks
     async with AsyncExitStack() as stack:
         watch = monitor.watch = stack.enter_context(build_watch(run, roles, tasks))
         watch.enter("start")
         await stack.enter_async_context(running(roles, tasks.rewards, tasks.envs, tasks.proxy))
         await check_environments(tasks.envs, tasks.held_out, tools=roles.template.tool_form is not None)
-        if origin is not None:
-            directory.begin(dump(file), origin)
+        if process.origin is not None:
+            directory.begin(dump(process.file), process.origin)
         report_screening(tasks.screened, directory)
-        stack.enter_context(interrupt)
-        journal = stack.enter_context(closing(Journal(directory.journal)))
-        monitor.attach(journal)
-        copy = await stack.enter_async_context(mirroring(directory.path, mirror_url(run)))
+        journal, copy = await process.open_journal(stack, run)
         checkpointer = build_checkpointer(run, directory, roles, journal, *copy)
         watch.enter("score")
         scores = await command.score(parts, checkpointer)
-        saved = None if origin is not None else await checkpointer.restore(checkpoint)
-        state = None if saved is None else resume_state(saved, journal)
-        step = 0 if state is None else state.step
-        sinks = (monitor.steps, terminal.origin)
-        reporter = stack.enter_context(closing(build_reporter(run, directory, state, steps=run.steps, sinks=sinks)))
-        stack.enter_context(terminal.showing(reporter.show))
-        services = RunServices(journal, checkpointer, reporter, interrupt, watch)
+        state = await process.restore(checkpointer)
+        services = process.services(stack, run, checkpointer, watch, state)
         loop = command.build_loop(parts, scores, services, state)
-        loop.meter.on_phase = watch.enter
-        watch.details["checkpoint"] = checkpointer.describe_wait
-        _record_start(file, journal, None if state is None else step)
-        finished = await loop.run(step)
-        await _end(run, loop, finished)
-    _announce_result(command, directory, finished, run.steps)
-    return finished
+        return await process.run_loop(run, loop, services, state)
 
 
-def _build_parts(command: OfflineCommand, file: Run, directory: RunDirectory, *, resumed: bool) -> OfflineParts:
-    run = command.prepare(file)
+def _build_parts(command: OfflineCommand, run: Run, directory: RunDirectory, *, resumed: bool) -> OfflineParts:
     paths = RunPaths(directory=directory.path, resumed=resumed)
     roles = build_roles(run, run.actor_train.optimizer, run.steps, paths=paths)
     tasks = build_data(run, run.tasks, roles.template, roles.executor)
@@ -230,19 +291,28 @@ def _record_start(file: Run, journal: Journal, resumed_from: int | None) -> None
         journal.record(RolledBack(to_step=resumed_from, reason="resumed"))
 
 
-async def _end(run: Run, loop: OfflineLoop, finished: int) -> None:
+async def _end(run: Run, loop: FixedLoop, finished: int) -> None:
     """Export the model of a finished run, and record its end."""
     if finished == run.steps:
         await loop.checkpointer.export()
     loop.journal.record(RunEnded(step=finished, reason="finished" if finished == run.steps else "interrupted"))
 
 
-def _announce_result(command: OfflineCommand, directory: RunDirectory, finished: int, steps: int) -> None:
+def _announce_result(command: FixedCommand, directory: RunDirectory, finished: int, steps: int) -> None:
     if finished < steps:
         announce(f"interrupted after step {finished} of {steps}; resume with `roll resume {directory.path}`")
         return
     texts = [f"{finished} steps", *command.describe_result(directory)]
-    announce(f"{command.section}: {', '.join(texts)}; the model is in {directory.path / 'model'}")
+    announce(f"{command.name}: {', '.join(texts)}; the model is in {directory.path / 'model'}")
+
+
+def report_dropped(data: ExampleSets[Any], directory: RunDirectory) -> None:
+    """Print how many rows of preferences are used, and list the others in the run directory."""
+    lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in data.dropped]
+    (directory.path / "dropped.jsonl").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
+    held_out = f", {len(data.held_out)} held out" if data.held_out else ""
+    listed = f"; {len(lines)} of {data.num_read} rows dropped, listed in dropped.jsonl" if lines else ""
+    announce(f"preferences: {len(data.examples)} examples{held_out}{listed}")
 
 
 def first_and_last(directory: RunDirectory, names: dict[str, str]) -> list[str]:

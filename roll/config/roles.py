@@ -248,6 +248,9 @@ class GeneratorConfig(RoleConfig):
     max_workers: int | None = Field(default=None, gt=0)
     """Most generators: others join the running job when nodes have room, and `roll generators` adds and removes them.
     Only with `weight_sync.transport: disk`. None: their number is constant."""
+    lend_factor: float | None = Field(default=None, ge=1)
+    """Generators on devices of the trainer serve only while it waits for a batch, and only if it is expected to wait
+    for longer than this factor times the seconds of both moves; the others always serve. None: nothing is lent."""
 
 
 class NativeInfer(GeneratorConfig):

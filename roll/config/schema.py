@@ -14,6 +14,7 @@ from roll.config.backends import Infer, Train, check_dtypes, check_logprobs, che
 from roll.config.distillation import Distill, check_distill
 from roll.config.envs import Envs, ProxyConfig
 from roll.config.interrupt import InterruptConfig
+from roll.config.lending import check_lending
 from roll.config.lora import check_lora
 from roll.config.model import SPECIAL_TOKENS as SPECIAL_TOKENS
 from roll.config.model import Model as Model
@@ -21,7 +22,7 @@ from roll.config.model import Shape as Shape
 from roll.config.monitoring import LoggingConfig, MetricsConfig
 from roll.config.notices import NoticeKind
 from roll.config.policies import Policy, check_policies
-from roll.config.preferences import Dpo, check_dpo
+from roll.config.preferences import Dpo, RewardTraining, check_dpo, check_reward_training
 from roll.config.quantization import check_quantization
 from roll.config.roles import (
     ROLES,
@@ -189,6 +190,7 @@ class Run(Section):
     logging: LoggingConfig = LoggingConfig()
     sft: Sft = Sft()
     dpo: Dpo | None = None
+    reward_training: RewardTraining | None = None
     distill: Distill | None = None
 
     @property
@@ -196,6 +198,11 @@ class Run(Section):
         """Inputs of the algorithm beyond the batch; includes a reward model if the file has one."""
         scored = frozenset[str]() if self.reward_model is None else frozenset({"reward_model"})
         return self.algorithm.all_needs | scored
+
+    @property
+    def preference_sections(self) -> tuple[Dpo | RewardTraining, ...]:
+        """The sections of commands that train on preferences."""
+        return tuple(section for section in (self.dpo, self.reward_training) if section is not None)
 
     @property
     def num_actor_updates(self) -> int:
@@ -263,6 +270,7 @@ class Run(Section):
         actor: dict[str, RoleConfig] = {"actor_train": self.actor_train, "actor_infer": self.actor_infer}
         check_transport(self.executor, self.weight_sync.transport, actor)
         check_elastic(self.executor, self.weight_sync.transport, self.actor_infer, self.ray, len(self.policies))
+        check_lending(self.executor, self.weight_sync.transport, self.actor_infer, self.rollout, len(self.policies))
         check_ranks(self.executor, roles)
         check_policies(self.policies, self.tasks, needs=self.needs, engines=(self.actor_train, self.actor_infer))
         check_sglang(self.executor, self.actor_infer, self.actor_train.lora, len(self.policies))
@@ -272,6 +280,8 @@ class Run(Section):
         check_reuse(self.rollout, self.algorithm)
         if self.dpo is not None:
             check_dpo(self.dpo, adapters=self.actor_train.lora is not None, reference_path=self.reference.path)
+        if self.reward_training is not None:
+            check_reward_training(self.reward_training, adapters=self.actor_train.lora is not None)
         if self.distill is not None:
             check_distill(self.distill, self.actor_train, self.teacher)
         check_adapt(self.rollout, self.steps, deterministic=self.deterministic)

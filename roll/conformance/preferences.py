@@ -17,15 +17,11 @@ import torch
 from roll.algorithms.preferences import Responses, response_sums, with_preference_gradient
 from roll.config.preferences import UNPAIRED
 from roll.conformance.exact import Floats, numbers
+from roll.conformance.slopes import Number, by_formula, largest_error, sigmoid
 from roll.data.collate import supervised
 from roll.types import Batch, Spec
 
 SEEDS = (0, 1, 2, 3)
-_TOLERANCE = 1e-5
-"""Relative to the largest value: the error that single precision may cause."""
-_TINY = 1e-30
-Number: TypeAlias = Any
-"""A float, or a complex number with a derivative in its imaginary part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,7 +88,7 @@ def check_preference_loss(
         losses, gradient = step(case, Spec(name, arguments))
         expected, slopes = _by_formula(case, formula, arguments)
         for what, result, exact in (("loss", numbers(losses), expected), ("gradient", numbers(gradient), slopes)):
-            if text := _difference(result, exact):
+            if text := largest_error(result, exact):
                 return [f"{name}: {what} differs from the formula of {formula}: {text} [batch {seed}]"]
     return []
 
@@ -130,13 +126,7 @@ def _by_formula(case: PreferenceCase, name: str, arguments: dict[str, Any]) -> t
         baseline = max(0.0, float(case.baseline))
         return [kto(each, good, baseline, **arguments) for each, good in zip(responses, labels, strict=True)]
 
-    gradient = np.zeros(len(row))
-    for position in (position for span in spans for position in span):
-        shifted = row.astype(np.complex128)
-        shifted[position] += 1j * _TINY
-        results = losses(shifted)
-        gradient[position] = sum(complex(each).imag for each in results) / _TINY / len(results)
-    return np.array([complex(each).real for each in losses(row.astype(np.complex128))]), gradient
+    return by_formula(row, [position for span in spans for position in span], losses)
 
 
 def _spans(batch: Batch) -> list[list[int]]:
@@ -149,22 +139,8 @@ def _spans(batch: Batch) -> list[list[int]]:
     return spans
 
 
-def _difference(result: Floats, expected: Floats) -> str:
-    if result.shape != expected.shape:
-        return f"shape {result.shape} instead of {expected.shape}"
-    errors = np.abs(result - expected)
-    if np.all(errors <= _TOLERANCE * max(1e-3, float(np.abs(expected).max()))):
-        return ""
-    worst = int(np.argmax(np.where(np.isnan(errors), np.inf, errors)))
-    return f"{result[worst]:.6g} instead of {expected[worst]:.6g}"
-
-
-def _sigmoid(value: Number) -> Number:
-    return 1 / (1 + cmath.exp(-value))
-
-
 def _dpo(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 0.1, per_token: bool = False) -> Number:
-    return -cmath.log(_sigmoid(beta * (chosen.scaled(per_token) - rejected.scaled(per_token))))
+    return -cmath.log(sigmoid(beta * (chosen.scaled(per_token) - rejected.scaled(per_token))))
 
 
 def _cdpo(
@@ -179,23 +155,23 @@ def _ipo(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 0.1, p
 
 
 def _apo_zero(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 0.1, per_token: bool = False) -> Number:
-    return 1 - _sigmoid(beta * chosen.scaled(per_token)) + _sigmoid(beta * rejected.scaled(per_token))
+    return 1 - sigmoid(beta * chosen.scaled(per_token)) + sigmoid(beta * rejected.scaled(per_token))
 
 
 def _apo_down(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 0.1, per_token: bool = False) -> Number:
     margin = chosen.scaled(per_token) - rejected.scaled(per_token)
-    return _sigmoid(beta * chosen.scaled(per_token)) + 1 - _sigmoid(beta * margin)
+    return sigmoid(beta * chosen.scaled(per_token)) + 1 - sigmoid(beta * margin)
 
 
 def _orpo(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 0.1) -> Number:
     means = [side.logprob / side.num_tokens for side in (chosen, rejected)]
     odds = [cmath.exp(mean) / (1 - cmath.exp(mean)) for mean in means]
-    return -means[0] - beta * cmath.log(_sigmoid(cmath.log(odds[0] / odds[1])))
+    return -means[0] - beta * cmath.log(sigmoid(cmath.log(odds[0] / odds[1])))
 
 
 def _simpo(chosen: ExactResponse, rejected: ExactResponse, *, beta: float = 2.0, margin: float = 1.0) -> Number:
     gap = chosen.logprob / chosen.num_tokens - rejected.logprob / rejected.num_tokens
-    return -cmath.log(_sigmoid(beta * gap - margin))
+    return -cmath.log(sigmoid(beta * gap - margin))
 
 
 def kto(
@@ -210,8 +186,8 @@ def kto(
     """The formula of KTO for one response."""
     distance = beta * (response.log_ratio - baseline)
     if desirable:
-        return desirable_weight * (1 - _sigmoid(distance))
-    return undesirable_weight * (1 - _sigmoid(-distance))
+        return desirable_weight * (1 - sigmoid(distance))
+    return undesirable_weight * (1 - sigmoid(-distance))
 
 
 PAIRED: dict[str, Callable[..., Number]] = {

@@ -49,17 +49,22 @@ def sums(
 
 
 def answer_pairs(
-    split: str = "train", digits: int = 2, pad: bool = False, wrong: int = 1, seed: int = 0
+    split: str = "train", digits: int = 2, pad: bool = False, wrong: int = 1, near: float = 0.0, seed: int = 0
 ) -> list[Preference]:
-    """The additions of `sums`, each with `wrong` pairs: the right answer is chosen, one with a wrong digit rejected."""
+    """The additions of `sums`, each with `wrong` pairs: the right answer is chosen, one with a wrong digit rejected.
+
+    `near` is the share of pairs whose wrong digit is the next or the previous one, as after a wrong carry.
+    """
     if wrong < 1:
         raise ConfigError(f"arithmetic: wrong must be 1 or more (got {wrong}); it is the number of pairs per problem")
+    if not 0 <= near <= 1:
+        raise ConfigError(f"arithmetic: near must be between 0 and 1 (got {near}); it is a share of the pairs")
     draw = random.Random(f"wrong {seed}")
     return [
         Preference(
             where=f"arithmetic {task.id}",
             messages=task.messages,
-            replies=(Message("assistant", task.answer), Message("assistant", _wrong_answer(task.answer, draw))),
+            replies=(Message("assistant", task.answer), Message("assistant", _wrong_answer(task.answer, draw, near))),
         )
         for task in sums(split=split, digits=digits, pad=pad, seed=seed)
         for _ in range(wrong)
@@ -82,8 +87,9 @@ def _addition(left: int, right: int, *, width: int, reverse: bool) -> Task:
     )
 
 
-def _wrong_answer(answer: str, draw: random.Random) -> str:
+def _wrong_answer(answer: str, draw: random.Random, near: float) -> str:
     """The answer with another digit at one place."""
     position = draw.randrange(len(answer))
-    digit = (int(answer[position]) + draw.randrange(1, 10)) % 10
+    by = draw.choice((1, 9)) if near and draw.random() < near else draw.randrange(1, 10)
+    digit = (int(answer[position]) + by) % 10
     return f"{answer[:position]}{digit}{answer[position + 1 :]}"

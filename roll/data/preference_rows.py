@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from roll.config.preferences import Dpo, Ratings
+from roll.config.preferences import Dpo, PreferenceSection
 from roll.config.section import SpecConfig
 from roll.data.chat_rows import chat_row
-from roll.data.preferences import Preference, labelled_of
+from roll.data.preferences import Preference, Reading, labelled_of
 from roll.data.templates import Template
 from roll.errors import ConfigError, RollError, describe_error, source_of
 from roll.registry import PREFERENCE_DATASETS
@@ -44,13 +44,11 @@ class DroppedRow:
     reason: str
 
 
-def read_preferences(
-    key: str, data: SpecConfig, ratings: Ratings | None, *, first: int | None = None
-) -> list[Preference]:
+def read_preferences(key: str, data: SpecConfig, reading: Reading, *, first: int | None = None) -> list[Preference]:
     """The preferences of a section `data`, whose key is for errors. With `first`, only so many rows of a file."""
     kwargs = dict(data.kwargs)
     if data.kind == "jsonl":
-        kwargs |= {"ratings": ratings} | ({} if first is None else {"first": first})
+        kwargs |= {"reading": reading} | ({} if first is None else {"first": first})
     if ":" not in data.kind:
         return PREFERENCE_DATASETS[data.kind](**kwargs)  # an exception in one of ours is a bug
     where, function = f"{key}: {data.kind!r}", cast(Any, None)
@@ -73,50 +71,75 @@ def useful(dpo: Dpo, preferences: Sequence[Preference]) -> tuple[list[Preference
 
     Raises `ConfigError` for the others unless the section drops them.
     """
-    single = [preference.where for preference in preferences if preference.desirable is not None]
+    single = [preference.where for preference in preferences if len(preference.replies) == 1]
     if single and not dpo.unpaired:
         raise ConfigError(
             f"{single[0]}: a single response, and loss {dpo.loss.kind!r} compares two; "
             "write chosen and rejected, or set dpo.loss to kto"
         )
+    usable, dropped = without_faults(dpo, preferences)
+    if not dpo.unpaired:
+        return usable, dropped
+    labelled = labelled_of(usable)
+    check_labelled(dpo, labelled)
+    return labelled, dropped
+
+
+def check_labelled(section: PreferenceSection, labelled: Sequence[Preference]) -> None:
+    """Raise `ConfigError` for a single response without a label."""
+    if unlabelled := [each.where for each in labelled if each.desirable is None]:
+        key = f"{section.key}.ratings.desirable"
+        raise ConfigError(f"{unlabelled[0]}: no label; set {key}, from which on a rating is a good one")
+
+
+def without_faults(
+    section: PreferenceSection, preferences: Sequence[Preference]
+) -> tuple[list[Preference], list[DroppedRow]]:
+    """The preferences from which something can be learned, and the others."""
     dropped = [DroppedRow(where=each.where, reason=each.fault) for each in preferences if each.fault]
-    _check_dropped(dpo, dropped)
-    usable = [each for each in preferences if not each.fault]
-    return (labelled_of(usable) if dpo.unpaired else usable), dropped
+    _check_dropped(section, dropped)
+    return [each for each in preferences if not each.fault], dropped
 
 
 def encode_preferences(
-    dpo: Dpo, preferences: Sequence[Preference], template: Template, max_seq_len: int
+    dpo: Dpo, preferences: Sequence[Preference], *, template: Template, max_seq_len: int
 ) -> tuple[list[PreferenceExample], list[DroppedRow]]:
     """The examples, and the preferences that are not used; see `useful`."""
     usable, dropped = useful(dpo, preferences)
-    encoded = [[_encode(template, each, reply) for reply in each.replies] for each in usable]
+    encoded = [[encode_reply(template, each, reply) for reply in each.replies] for each in usable]
+    fits, long = fitting(dpo, usable, encoded, max_seq_len)
+    if dpo.unpaired:
+        return _with_other_responses(fits, max_seq_len), [*dropped, *long]
+    examples = [PreferenceExample(where=each.where, rows=(rows[0], rows[1])) for each, rows in fits]
+    return examples, [*dropped, *long]
+
+
+def fitting(
+    section: PreferenceSection, usable: Sequence[Preference], encoded: Sequence[list[Row]], max_seq_len: int
+) -> tuple[list[tuple[Preference, list[Row]]], list[DroppedRow]]:
+    """The preferences with their rows, of which none is too long, and the others."""
     lengths = [max(sum(map(len, row)) for row in rows) for rows in encoded]
     long = [
         DroppedRow(where=each.where, reason=f"{length} tokens exceed rollout.max_seq_len {max_seq_len}")
         for each, length in zip(usable, lengths, strict=True)
         if length > max_seq_len
     ]
-    _check_dropped(dpo, long)
-    fitting = [
-        (each, rows) for each, rows, length in zip(usable, encoded, lengths, strict=True) if length <= max_seq_len
-    ]
-    if dpo.unpaired:
-        return _with_other_responses(fitting, max_seq_len), [*dropped, *long]
-    examples = [PreferenceExample(where=each.where, rows=(rows[0], rows[1])) for each, rows in fitting]
-    return examples, [*dropped, *long]
+    _check_dropped(section, long)
+    rows_of = zip(usable, encoded, lengths, strict=True)
+    return [(each, rows) for each, rows, length in rows_of if length <= max_seq_len], long
 
 
-def _encode(template: Template, preference: Preference, reply: Message) -> Row:
+def encode_reply(template: Template, preference: Preference, reply: Message) -> Row:
+    """The ids of the prompt, and of a reply to it."""
     return chat_row(template, (*preference.messages, reply), every=False, where=preference.where)
 
 
-def _with_other_responses(fitting: Sequence[tuple[Preference, list[Row]]], max_seq_len: int) -> list[PreferenceExample]:
+def _with_other_responses(fits: Sequence[tuple[Preference, list[Row]]], max_seq_len: int) -> list[PreferenceExample]:
     """Labelled examples with the response of the next example to another prompt, cut where it is too long."""
     examples: list[PreferenceExample] = []
-    for index, (preference, rows) in enumerate(fitting):
+    for index, (preference, rows) in enumerate(fits):
         context, _ = row = rows[0]
-        others = (fitting[(index + more) % len(fitting)] for more in range(1, len(fitting)))
+        others = (fits[(index + more) % len(fits)] for more in range(1, len(fits)))
         other = next((rows[0][1] for each, rows in others if each.messages != preference.messages), None)
         if other is None:
             raise ConfigError(
@@ -130,10 +153,12 @@ def _with_other_responses(fitting: Sequence[tuple[Preference, list[Row]]], max_s
     return examples
 
 
-def _check_dropped(dpo: Dpo, dropped: Sequence[DroppedRow]) -> None:
-    if not dropped or dpo.faulty_rows == "drop":
+def _check_dropped(section: PreferenceSection, dropped: Sequence[DroppedRow]) -> None:
+    """Raise `ConfigError` for these rows, unless the section drops them."""
+    if not dropped or section.faulty_rows == "drop":
         return
-    lines = [f"{each.where}: {each.reason}; correct it, or set dpo.faulty_rows to drop" for each in dropped]
+    remedy = f"or set {section.key}.faulty_rows to drop"
+    lines = [f"{each.where}: {each.reason}; correct it, {remedy}" for each in dropped]
     rest = len(lines) - _MOST_FAULTS
-    more = [f"{rest} more such rows; correct them, or set dpo.faulty_rows to drop"] if rest > 0 else []
+    more = [f"{rest} more such rows; correct them, {remedy}"] if rest > 0 else []
     raise ConfigError("\n".join([*lines[:_MOST_FAULTS], *more]))

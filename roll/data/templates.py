@@ -130,6 +130,11 @@ class Template:
         self.eos_ids = frozenset({self.eos_id, tokenizer.eos_token_id, *ends} - {None})
         """Tokens that end a response: `eos_id`, the tokenizer's end-of-sequence token, and those of the model."""
 
+    @property
+    def begins(self) -> bool:
+        """Whether a conversation without a chat template begins with the begin-of-sequence token."""
+        return len(self._begin) > 0
+
     @cached_property
     def tool_form(self) -> ToolForm | None:
         """Format of tool calls in responses, from a rendered example of the chat template; None if it supports none.

@@ -41,7 +41,6 @@ def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
         ]
     disk = run.weight_sync.transport == "disk"
     transport = f"pass through {run.directory}/{run.name}/weights" if disk else "are broadcast by the trainer"
-    alternating = "generation and training alternate; several generators run in parallel"
     return [
         ("executor", f"ray: {_cluster(run, cluster)}; the controller schedules and has no weights"),
         *((role, _in_workers(rows.get(role) or _auxiliary(run, each), each)) for role, each in roles_of(run).items()),
@@ -49,9 +48,18 @@ def device_rows(run: Run, cluster: str | None = None) -> list[tuple[str, str]]:
         ("parameters", f"every process has its own copy; new versions {transport}"),
         ("rewards", _rewards(run)),
         *_environments(run),
-        ("overlap", "generation continues during training" if run.rollout.max_staleness else alternating),
+        ("overlap", _overlap(run)),
         ("logs", f"{run.directory}/{run.name}/logs/<role>-<rank>.log"),
     ]
+
+
+def _overlap(run: Run) -> str:
+    """What runs during an update."""
+    if not run.rollout.max_staleness:
+        return "generation and training alternate; several generators run in parallel"
+    factor = run.actor_infer.lend_factor
+    lent = "" if factor is None else f"; the trainer lends its devices in waits over {factor:g} times the moves"
+    return f"generation continues during training{lent}"
 
 
 def _auxiliary(run: Run, section: Any) -> str:

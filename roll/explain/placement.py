@@ -195,6 +195,9 @@ def _overlap(facts: RunFacts, placement: Placement) -> str:
     shared = format_ids(devices) if (devices := placement.shared("actor_train", "actor_infer")) else ""
     if not shared:
         return "overlap: generation continues during training; the two share no device"
+    if facts.lending:
+        ranks = format_ids(placement.sharing("actor_infer"))
+        return f"overlap: generators {ranks} on devices {shared} serve while the trainer waits, the others always"
     if placement.offloads:
         return f"overlap: none, trainer and generator alternate on devices {shared}; {bound}"
     return f"overlap: little, actor_train and actor_infer share devices {shared}; {bound} there"

@@ -17,7 +17,7 @@ from roll.explain.calls import count, describe
 from roll.explain.devices import device_rows
 from roll.explain.distillation import distillation_rows
 from roll.explain.placement import format_placement, placement_of
-from roll.explain.preferences import preference_rows
+from roll.explain.preferences import preference_rows, reward_training_rows
 from roll.explain.records import Explanation, Paragraph, Row, StepSize
 from roll.explain.rollout import oldest_age, redundancy_rows, sequence_rows, staleness_rows
 from roll.explain.tasks import responses_text, sampling_text, task_rows
@@ -63,6 +63,7 @@ def paragraphs(run: Run, cluster: str | None = None) -> tuple[Paragraph, ...]:
         *([("Policies", list(_policies(run)))] if run.policies else []),
         ("Algorithm", _algorithm(run)),
         *([("Preferences", preference_rows(run.dpo))] if run.dpo is not None else []),
+        *([("Reward model", reward_training_rows(run.reward_training))] if run.reward_training is not None else []),
         *([("Distillation", distillation_rows(run, run.distill))] if run.distill is not None else []),
         ("Tasks", task_rows(run)),
         ("Results", _results(run)),

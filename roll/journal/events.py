@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from roll.journal.event import Event as Event
+from roll.journal.lending import DevicesLent as DevicesLent
+from roll.journal.lending import DevicesReturned as DevicesReturned
 from roll.types import Status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Base class of all events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The loop of training on fixed examples, which preference optimisation and distillation share.
+"""The loops of training on fixed examples: of a policy, and of any model.
 
 The order of examples is a function of seed and epoch, so a resumed run needs only weights, optimizer and step.
 """
@@ -40,15 +40,10 @@ class OfflineSchedule:
 
 
 @dataclass(slots=True, kw_only=True)
-class OfflineLoop(ABC):
-    """One run on fixed examples, with all its parts already built; a subclass knows what a step does."""
+class FixedLoop(ABC):
+    """One run on fixed examples; a subclass knows what a step does and what is measured."""
 
     schedule: OfflineSchedule
-    routers: Routers
-    publishers: Publishers
-    validator: Validator
-    device_sharing: DeviceSharing | None
-    """Offloading on shared devices; None: everything fits."""
     journal: Journal
     checkpointer: Checkpointer
     report: Callable[[int, Mapping[str, float]], None]
@@ -61,20 +56,14 @@ class OfflineLoop(ABC):
         """Train on the examples of one step."""
 
     @abstractmethod
-    async def measure_held_out(self) -> Mapping[str, float]:
-        """Metrics of all held-out examples; empty if there are none."""
+    async def validate(self, step: int) -> None:
+        """Measure the current weights."""
 
     async def run(self, start: int = 0) -> int:
         """Train from `start` finished steps to the last; the number of steps finished now."""
         try:
-            async with asyncio.TaskGroup() as background:
-                tasks = [background.create_task(each.run()) for each in (self.routers, self.publishers)]
-                finished = await self.train(start)
-                await self.checkpointer.finish()
-                for task in tasks:
-                    task.cancel()
-        except BaseExceptionGroup as group:
-            raise root_cause(group) from None
+            finished = await self.train(start)
+            await self.checkpointer.finish()
         finally:
             await self.checkpointer.settle()
         return finished
@@ -100,10 +89,8 @@ class OfflineLoop(ABC):
                 return step
         return schedule.steps
 
-    async def enter_update(self) -> None:
+    async def enter_update(self) -> None:  # noqa: B027 - without shared devices there is nothing to do
         """Make room for the trainer on shared devices."""
-        if self.device_sharing is not None:
-            await self.device_sharing.enter("update")
 
     def record_update(self, step: int, metrics: Mapping[str, float], num_trained: int) -> None:
         """Record an optimizer step; raises `RunStopped` if it was not finite."""
@@ -115,6 +102,46 @@ class OfflineLoop(ABC):
             )
         self.meter.log({name: metrics[name] for name in ("loss/grad_norm", "loss/lr")})
         self.meter.log({"tokens/trained": float(num_trained)})
+
+    async def checkpoint(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Make this step durable: a resumed run continues from here."""
+        with self.meter("checkpoint"):
+            self.journal.flush(durable=True)
+            await self.checkpointer.save(step, SchedulerState(mixture={}), {}, metrics)
+
+
+@dataclass(slots=True, kw_only=True)
+class OfflineLoop(FixedLoop):
+    """One run of a policy on fixed examples, with all its parts already built."""
+
+    routers: Routers
+    publishers: Publishers
+    validator: Validator
+    device_sharing: DeviceSharing | None
+    """Offloading on shared devices; None: everything fits."""
+
+    @abstractmethod
+    async def measure_held_out(self) -> Mapping[str, float]:
+        """Metrics of all held-out examples; empty if there are none."""
+
+    async def run(self, start: int = 0) -> int:
+        """Train from `start` finished steps to the last; the number of steps finished now."""
+        try:
+            async with asyncio.TaskGroup() as background:
+                tasks = [background.create_task(each.run()) for each in (self.routers, self.publishers)]
+                finished = await self.train(start)
+                await self.checkpointer.finish()
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise root_cause(group) from None
+        finally:
+            await self.checkpointer.settle()
+        return finished
+
+    async def enter_update(self) -> None:
+        if self.device_sharing is not None:
+            await self.device_sharing.enter("update")
 
     async def validate(self, step: int) -> None:
         """Measure the current weights on held-out examples, and on held-out tasks."""
@@ -129,12 +156,6 @@ class OfflineLoop(ABC):
         metrics = summarise(results)
         self.meter.log(metrics)
         self.journal.record(ValidationFinished(step=step, version=self.publishers.version, metrics=dict(metrics)))
-
-    async def checkpoint(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Make this step durable: a resumed run continues from here."""
-        with self.meter("checkpoint"):
-            self.journal.flush(durable=True)
-            await self.checkpointer.save(step, SchedulerState(mixture={}), {}, metrics)
 
 
 def indices_of(step: int, schedule: OfflineSchedule, num_examples: int) -> list[int]:

@@ -63,14 +63,19 @@ async def score(batch: Batch, actor: Cluster[Trainer], models: AuxiliaryModels, 
     if models.teacher is not None:
         rows["teacher_logprobs"] = await _per_token(models.teacher, LogprobModel.logprobs, batch)
     if models.critic is not None:
-        rows["values"] = await _per_token(models.critic, LogprobModel.values, batch)
+        rows["values"] = await values_of(batch, models.critic)
     return replace(batch, experts=whole.experts, **rows)
+
+
+async def values_of(batch: Batch, critic: Cluster[Any]) -> torch.Tensor:
+    """[tokens] values of a model with a score head, computed in one shard per worker."""
+    return await _per_token(critic, LogprobModel.values, batch)
 
 
 async def _add_model_reward(batch: Batch, reward_model: Cluster[LogprobModel], weight: float) -> Batch:
     """Add the reward model's score of each complete trajectory to its reward."""
     complete = last_rows(batch)
-    values = await _per_token(reward_model, LogprobModel.values, complete)
+    values = await values_of(complete, reward_model)
     ends = torch.tensor(complete.lengths).cumsum(0) - 1
     return with_rewards(batch, batch.rewards + weight * values[ends])
 

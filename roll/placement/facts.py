@@ -116,6 +116,8 @@ class RunFacts:
     """Transport of weights between processes; empty with a single process."""
     buckets: int
     """Bytes of the buffers for weight transport."""
+    lending: bool
+    """Whether generators on devices of the trainer serve only while it waits."""
 
     def role(self, name: str) -> RoleFacts:
         return next(facts for facts in self.roles if facts.role == name)
@@ -144,6 +146,7 @@ def facts_of(run: Run, *, alone: bool = False, count: Count | None = None) -> Ru
         minibatches=run.algorithm.minibatches,
         transport="" if inline else run.weight_sync.transport,
         buckets=0 if inline else _BUCKETS[run.weight_sync.transport],
+        lending=run.actor_infer.lend_factor is not None,
     )
 
 

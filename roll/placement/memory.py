@@ -109,8 +109,8 @@ def alone_fits(facts: RunFacts, role: RoleFacts, num_devices: int, memory: int) 
 
 
 def overlapping(facts: RunFacts, placement: Placement) -> bool:
-    """Whether generation may continue during training, which excludes offloading."""
-    return facts.staleness > 0 and not facts.inline and not placement.offloads
+    """Whether generation may continue during training on the same device, which excludes offloading and lending."""
+    return facts.staleness > 0 and not facts.inline and not placement.offloads and not facts.lending
 
 
 def _fullest(facts: RunFacts, placement: Placement, phase: Phase) -> int | None:

@@ -107,6 +107,8 @@ def _plan(facts: RunFacts, inventory: Inventory, split: DeviceSplit) -> Placemen
     roles = _place_inline(facts, inventory) if facts.inline else _place(facts, inventory, split)
     placement = Placement(inventory=inventory, roles=roles, reasons=split.reasons)
     _check_transport(facts.transport, placement)
+    if facts.lending:
+        _check_lending(placement)
     return fit(facts, placement)
 
 
@@ -146,6 +148,22 @@ def _check_transport(transport: str, placement: Placement) -> None:
         raise ConfigError(
             f"{key}: nccl needs a GPU for each member, and actor_train and actor_infer share {list(shared)}; "
             "choose 'gloo' or 'disk', or give each its own devices"
+        )
+
+
+def _check_lending(placement: Placement) -> None:
+    """Some generators are on devices of other roles, and some are not."""
+    key, num = "actor_infer.lend_factor", len(placement.sharing("actor_infer"))
+    devices = list(placement.role("actor_train").devices)
+    if not num:
+        raise ConfigError(
+            f"{key}: no generator is on a device of actor_train (got {devices}); name some of them in "
+            "actor_infer.devices, or leave it out"
+        )
+    if num == len(placement.workers_of("actor_infer")):
+        raise ConfigError(
+            f"{key}: all generators are on devices of other roles, and none would serve during an update (actor_train "
+            f"has {devices}); name other devices in actor_infer.devices too, or leave it out"
         )
 
 

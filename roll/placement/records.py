@@ -155,6 +155,11 @@ class Placement:
         off = self.off(role, phase)
         return [each for each in self.shares if (each.role, each.phase) == (role, phase) and each.part not in off]
 
+    def sharing(self, role: str) -> tuple[int, ...]:
+        """Ranks of a role that share a device with another role."""
+        others = {device for each in self.roles if each.role != role for device in each.devices}
+        return tuple(worker.rank for worker in self.workers_of(role) if others & set(worker.devices))
+
     def shared(self, first: str, second: str) -> tuple[int, ...]:
         """Devices that both roles use."""
         return tuple(sorted(set(self.role(first).devices) & set(self.role(second).devices)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from roll.journal.events import (
     CheckpointSaved,
+    DevicesLent,
     Event,
     GeneratorJoined,
     GeneratorLeft,
@@ -278,6 +279,8 @@ class JournalChecks:
                 )
             case GeneratorJoined() | GeneratorLeft():
                 self._change_generators(event)
+            case DevicesLent(generators=ranks, version=version, digest=digest):
+                self._check_join(f"generators {_list(ranks)}", version, digest)
             case CheckpointSaved(step=step):
                 self.order.check(step <= self.published_step, f"step {step} was saved when {self._stage()}")
                 self.checkpoint = event
@@ -290,13 +293,16 @@ class JournalChecks:
             self.joins.check(bool(event.reason), f"{name} left without a reason")
             self._joined.discard(event.generator)
             return
-        published = self._digests.get(event.version)
-        self.joins.check(
-            published == event.digest,
-            f"{name} joined with digest {event.digest} of version {event.version}, which was published as {published}",
-        )
+        self._check_join(name, event.version, event.digest)
         self.joins.require(event.generator not in self._joined, f"{name} joined twice")
         self._joined.add(event.generator)
+
+    def _check_join(self, name: str, version: int, digest: str) -> None:
+        published = self._digests.get(version)
+        self.joins.check(
+            published == digest,
+            f"{name} joined with digest {digest} of version {version}, which was published as {published}",
+        )
 
     def _check_version(self, version: int, num_tokens: int, name: str, id: int | None = None) -> None:
         published = self._published_at.get(version)

@@ -55,9 +55,14 @@ class IdleTime:
 class GeneratorActivities:
     """What every generator of one router does, as spans of the journal and as idle time."""
 
-    def __init__(self, reasons: IdleReasons, busy: Callable[[int], bool], absent: Collection[int]) -> None:
-        """`busy` tells whether a generator has requests, by rank; `absent` is read whenever something changes."""
-        self._reasons, self._busy, self._absent = reasons, busy, absent
+    def __init__(
+        self, reasons: IdleReasons, busy: Callable[[int], bool], absent: Collection[int], lent: Collection[int]
+    ) -> None:
+        """`busy` tells whether a generator has requests, by rank; `absent` is read whenever something changes.
+
+        An absent one among `lent` has its device back later.
+        """
+        self._reasons, self._busy, self._absent, self._lent = reasons, busy, absent, lent
         self._activities: Sequence[Activity] = ()
         self._recording_soon = False
         self.held = True
@@ -74,6 +79,9 @@ class GeneratorActivities:
         busy, absent = self._busy(rank), rank in self._absent
         self.idle_time.set(rank, idle=not busy and not absent, now=asyncio.get_running_loop().time())
         if not self._activities:
+            return
+        if absent and rank in self._lent:
+            self._activities[rank].enter(f"{IDLE}the trainer")
             return
         if absent:
             self._activities[rank].close()

@@ -35,9 +35,13 @@ class DeviceSharing:
 
     async def enter(self, phase: Phase) -> None:
         """Offload the parts that the phase does not need, then onload those that it does."""
-        offloaded = {role: self.placement.off(role, phase) for role in self.clusters}
-        if set(offloaded.get(_INFER, ())) - set(self._off.get(_INFER, ())):
+        if _INFER in self.clusters and _less(self.placement.off(_INFER, phase), self._off.get(_INFER, ())):
             await self.router.hold()  # running requests return with their tokens and continue after the weight sync
+        await self.move(phase)
+
+    async def move(self, phase: Phase) -> None:
+        """Move parts to the host and back, as `enter`, where no generator that moves has requests."""
+        offloaded = {role: self.placement.off(role, phase) for role in self.clusters}
         for role, parts in offloaded.items():
             if leaving := _less(parts, self._off.get(role, ())):
                 await self._each(role, Offloadable.offload, leaving)
@@ -48,18 +52,19 @@ class DeviceSharing:
 
     async def _each(self, role: str, move: Move, parts: Sequence[Part]) -> None:
         """Call the workers of a role that share devices; skips dead generators, which are being replaced."""
-        cluster = self.clusters[role]
-        others = {device for place in self.placement.roles if place.role != role for device in place.devices}
-        sharing = {worker.rank for worker in self.placement.workers_of(role) if others & set(worker.devices)}
+        cluster, sharing = self.clusters[role], self.placement.sharing(role)
 
         async def call(rank: int) -> None:
             if rank in sharing:
                 await cluster.at(rank, move, parts)
 
         if role == _INFER:
-            await self.router.each(call)
+            await self._each_generator(call)
         else:
             await asyncio.gather(*map(call, range(cluster.size)))
+
+    async def _each_generator(self, call: Callable[[int], Awaitable[None]]) -> None:
+        await self.router.each(call)
 
 
 def _less(parts: Sequence[Part], others: Sequence[Part]) -> list[Part]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from roll.serving.counts import GenerationCounts
 from roll.serving.elastic import ElasticGenerators
+from roll.serving.lending import Lender
 from roll.serving.publisher import Publisher
 from roll.serving.router import Router
 
@@ -75,11 +76,15 @@ class Publishers:
     by_policy: Mapping[str, Publisher]
     elastic: ElasticGenerators | None = None
     """Adds and removes generators; None: their number is constant."""
+    lender: Lender | None = None
+    """Lends devices of the trainer; None: nothing is lent."""
 
     async def run(self) -> None:
-        """Add and remove generators until cancelled."""
-        if self.elastic is not None:
-            await self.elastic.run()
+        """Add and remove generators, and lend devices, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.elastic, self.lender):
+                if part is not None:
+                    tasks.create_task(part.run())
 
     @property
     def version(self) -> int:

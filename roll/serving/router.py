@@ -63,11 +63,12 @@ class Router:
         self._joined, self._leaving = [asyncio.Event() for _ in range(generators.size)], set[int]()
         for rank in present_ranks(generators):
             self._joined[rank].set()
+        self.lent = set[int]()
+        """Ranks that serve at times only: a dead one leaves, and is replaced when it is to serve again."""
         self.balancer.unavailable |= self.absent
-        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent)
+        self.activities = GeneratorActivities(self.idle_reasons, self._busy, self.absent, self.lent)
         self.replace_generator: ReplaceGenerator | None = None
-        """Replaces a dead generator by one with the served weights and calls `mark_ready`, or raises the error that
-        ends the run. None: a dead generator ends the run."""
+        """Replaces a dead generator and calls `mark_ready`, or raises; None: a dead generator ends the run."""
 
     async def run(self) -> None:
         """Move requests and outputs until cancelled."""
@@ -115,9 +116,14 @@ class Router:
             if item.rank is not None:  # cancelled while a generator works on it
                 self._abandon(item)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a generator with room."""
+        return len(self._waiting)
+
     def inflight_counts(self) -> dict[str, int]:
         """Numbers of attempts on generators, waiting for dispatch, for environments and for rewards; without zeros."""
-        counts = {"with generators": len(self._in_flight), "waiting to be dispatched": len(self._waiting)}
+        counts = {"with generators": len(self._in_flight), "waiting to be dispatched": self.num_waiting}
         counts |= {f"waiting for {name}": number for name, number in self.idle_reasons.counts().items()}
         return {state: number for state, number in counts.items() if number}
 
@@ -128,14 +134,7 @@ class Router:
         async with self._sending:  # a request submitted after the abort would never return
             await self.each(lambda rank: self._generators.at(rank, Generator.pause), "pause")
             await self.each(lambda rank: self._generators.at(rank, Generator.abort, None), "abort")
-        try:
-            async with asyncio.timeout(self._timeouts.request_s):
-                while self._in_flight:
-                    self._returned.clear()
-                    await self._returned.wait()
-        except TimeoutError:
-            for item in list(self._in_flight.values()):
-                self._redispatch(item, "the change of version")
+        await self._wait_until_returned(lambda: list(self._in_flight.values()), "the change of version")
 
     async def withdraw(self, rank: int) -> tuple[int, int]:
         """Take all requests back from a generator that leaves; their number, and that of their tokens so far.
@@ -148,16 +147,20 @@ class Router:
         async with self._sending:
             await self._control(self._generators.at(rank, Generator.pause), f"pause on generator {rank}")
             await self._control(self._generators.at(rank, Generator.abort), f"abort on generator {rank}")
+        await self._wait_until_returned(lambda: [item for item in items if item.rank == rank], "its leave")
+        self._end(rank)
+        return len(items), sum(item.num_tokens for item in items)
+
+    async def _wait_until_returned(self, remaining: Callable[[], list[Pending]], event: str) -> None:
+        """Wait until no request remains; after `Timeouts.request_s` those that do are redispatched."""
         try:
             async with asyncio.timeout(self._timeouts.request_s):
-                while self.balancer.num_requests[rank]:
+                while remaining():
                     self._returned.clear()
                     await self._returned.wait()
         except TimeoutError:
-            for item in [item for item in items if item.rank == rank]:
-                self._redispatch(item, "its leave")
-        self._end(rank)
-        return len(items), sum(item.num_tokens for item in items)
+            for item in remaining():
+                self._redispatch(item, event)
 
     def _end(self, rank: int) -> None:
         """A generator has left."""
@@ -294,7 +297,7 @@ class Router:
             self._drop(item)
             self.counts.redispatched += 1
             self._queue(item)
-        if rank in self._leaving:
+        if rank in self._leaving | self.lent:
             self._end(rank)
         while rank in self.balancer.unavailable and rank not in self.absent:
             try:
@@ -330,8 +333,7 @@ class Router:
         limit = self._timeouts.request_s
         while True:
             await asyncio.sleep(limit / 4)
-            timed_out = [item for item in self._in_flight.values() if _now() - item.last_active > limit]
-            for item in timed_out:
+            for item in [item for item in self._in_flight.values() if _now() - item.last_active > limit]:
                 self._redispatch(item, f"{limit:g} s")
 
     def _redispatch(self, item: Pending, waited: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from roll.algorithms.recipe import Objective
 from roll.cluster.handle import Method, P, R, W
 from roll.cluster.inline import InlineCluster
-from roll.engines.base import Output, Request, Statistics
+from roll.engines.base import Output, Part, Request, Statistics
 from roll.engines.fake import FakeTrainer
 from roll.sim.clock import VirtualLoop
 from roll.sim.workload import Lengths, TurnLengths
@@ -87,6 +87,9 @@ class SimGenerator:
         """Decoding seconds, summed over all slots."""
         self.on_end: Callable[[RunningSequence, float, int], None] = lambda item, at, num_tokens: None
         """Callback with each sequence that leaves its slot, the time, and its number of tokens."""
+        self.move_s = 0.0
+        """Time to move parts to the host or back."""
+        self._off = set[Part]()
 
     async def start(self) -> None:
         """Nothing to do."""
@@ -97,7 +100,17 @@ class SimGenerator:
     async def statistics(self) -> Statistics:
         return Statistics()
 
+    async def offload(self, parts: Sequence[Part]) -> None:
+        assert not self._running and not self._waiting, "parts move only while nothing is served"
+        self._off |= set(parts)
+        await asyncio.sleep(self.move_s)
+
+    async def onload(self, parts: Sequence[Part]) -> None:
+        await asyncio.sleep(self.move_s)
+        self._off -= set(parts)
+
     async def submit(self, requests: Sequence[Request]) -> None:
+        assert not self._off, "requests are served with all parts on the device"
         with self._loop.elsewhere():
             self._settle()
             self._waiting.extend(requests)
@@ -141,6 +154,7 @@ class SimGenerator:
         self.thaw()
 
     async def receive(self, version: int) -> Digest:
+        assert not self._off, "weights arrive with all parts on the device"
         assert self._paused_at is not None, "weights change only while nothing is served"
         assert not self._running and not self._waiting, "weights change only while nothing is served"
         await asyncio.sleep(self._speed.receive_s)
@@ -244,14 +258,27 @@ class SimGenerator:
 class SimTrainer(FakeTrainer):
     """`Trainer` whose updates each take `update_s`, and `token_s` per sampled token; it stores no batches.
 
-    `shared` are generators on its devices, which stop during an update.
+    Moving its parts to the host or back takes `move_s`. `shared` are generators on its devices, which stop during an
+    update.
     """
 
-    def __init__(self, update_s: float, *, token_s: float = 0.0, shared: Sequence[SimGenerator] = ()) -> None:
+    def __init__(
+        self, update_s: float, *, token_s: float = 0.0, move_s: float = 0.0, shared: Sequence[SimGenerator] = ()
+    ) -> None:
         super().__init__()
-        self.update_s, self.token_s, self.shared = update_s, token_s, shared
+        self.update_s, self.token_s, self.move_s, self.shared = update_s, token_s, move_s, shared
+        self._off = set[Part]()
+
+    async def offload(self, parts: Sequence[Part]) -> None:
+        self._off |= set(parts)
+        await asyncio.sleep(self.move_s)
+
+    async def onload(self, parts: Sequence[Part]) -> None:
+        await asyncio.sleep(self.move_s)
+        self._off -= set(parts)
 
     async def update(self, batch: Batch, objective: Objective) -> dict[str, float]:
+        assert not self._off, "an update needs all parts on the device"
         for generator in self.shared:
             generator.freeze()
         num_tokens = int(batch.trained.sum().item()) if self.token_s else 0

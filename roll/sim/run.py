@@ -26,6 +26,7 @@ from roll.serving.router import Router
 from roll.sim.batched import BatchedGenerator, DecodeSpeed
 from roll.sim.clock import VirtualLoop, run_virtual
 from roll.sim.engines import CallCost, GeneratorSpeed, RemoteCluster, SimGenerator, SimTrainer
+from roll.sim.sharing import TimeSharing
 from roll.sim.workload import Lengths
 from roll.tracking.directory import RunDirectory
 from roll.tracking.meter import Meter
@@ -54,6 +55,8 @@ class SimulationConfig:
     """Additional time of an update per sampled token."""
     shared: bool = False
     """Whether generators are on the trainer's devices and stop during an update."""
+    time_sharing: TimeSharing | None = None
+    """Generators on the trainer's devices whose parts move; None: none do."""
     groups_per_step: int = 64
     group_size: int = 8
     max_staleness: float = 0.0
@@ -139,7 +142,8 @@ class _Simulation:
         cost = setting.call_cost or _FREE
         generators = RemoteCluster[Generator](self._generators, cost, self._clock)
         shared = self._generators if setting.shared else ()
-        trainer = SimTrainer(setting.update_s, token_s=setting.update_token_s, shared=shared)
+        move_s = 0.0 if setting.time_sharing is None else setting.time_sharing.move_s
+        trainer = SimTrainer(setting.update_s, token_s=setting.update_token_s, move_s=move_s, shared=shared)
         trainers = RemoteCluster[Trainer]([trainer], cost, self._clock)
         with (
             closing(RunDirectory.create(self._folder / "run", overwrite=False)) as directory,
@@ -185,6 +189,8 @@ class _Simulation:
             policies={"": PolicyEngines(trainers=trainers, generators=generators, router=router)},
             template=Template(character_tokenizer("0123456789")),
         )
+        if (sharing := setting.time_sharing) is not None:
+            roles = replace(roles, placement=sharing.placement(setting.num_generators))
         checkpointer = build_checkpointer(config, directory, roles, journal)
         reporter = Reporter(
             Progress(setting.steps, "", console=Console(quiet=True, force_terminal=False)), [self._steps]
@@ -197,8 +203,12 @@ class _Simulation:
 def _generator(setting: SimulationConfig, clock: VirtualLoop) -> SimGenerator:
     speed = setting.speed
     if isinstance(speed, DecodeSpeed):
-        return BatchedGenerator(setting.lengths, speed, clock)
-    return SimGenerator(setting.lengths, speed, clock)
+        generator: SimGenerator = BatchedGenerator(setting.lengths, speed, clock)
+    else:
+        generator = SimGenerator(setting.lengths, speed, clock)
+    if setting.time_sharing is not None:
+        generator.move_s = setting.time_sharing.move_s
+    return generator
 
 
 class _Steps:
@@ -249,7 +259,11 @@ def _config(setting: SimulationConfig) -> Run:
         "tracking": {"tensorboard": False},
         "journal": {"keep_steps": None if setting.until_s is None else 1},
     }
-    return Run.model_validate_json(json.dumps(tree))
+    run = Run.model_validate_json(json.dumps(tree))
+    if setting.time_sharing is None:
+        return run
+    lend_factor = setting.time_sharing.lend_factor  # which a run in one process cannot have
+    return run.model_copy(update={"actor_infer": run.actor_infer.model_copy(update={"lend_factor": lend_factor})})
 
 
 def _alone_s(journal: Journal, setting: SimulationConfig, speed: GeneratorSpeed) -> list[list[list[float]]]:

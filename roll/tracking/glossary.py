@@ -124,6 +124,18 @@ GLOSSARY: dict[str, str] = {
     "preference/margin": "Difference of these two means.",
     "preference/held_out_loss": "Mean preference loss on held-out preferences.",
     "preference/held_out_accuracy": "`preference/accuracy` on held-out preferences.",
+    "reward_model/loss": "Mean loss of the reward model over the examples of this step, before its update.",
+    "reward_model/accuracy": "Fraction of pairs whose chosen response has the higher score, of labels with the sign of "
+    "their score, or of any two unequal ratings in the order of their scores; ties count half.",
+    "reward_model/score": "Mean score over the examples of this step.",
+    "reward_model/margin": "Mean difference in score of chosen and rejected responses in this step.",
+    "reward_model/held_out_loss": "Mean loss of the reward model on held-out examples.",
+    "reward_model/held_out_accuracy": "`reward_model/accuracy` on held-out examples.",
+    "reward_model/held_out_accuracy/*": "The same on the held-out examples of one source.",
+    "reward_model/held_out_brier": "Mean squared difference of probabilities and outcomes on held-out examples; a "
+    "probability is the sigmoid of a score, of a pair that of the difference.",
+    "reward_model/held_out_calibration_error": "Expected calibration error of these probabilities, in 10 bins; 0 to 1.",
+    "reward_model/held_out_error": "Mean absolute difference of scores and ratings, which are scaled to 0 to 1.",
     "distillation/loss": "Mean loss of distillation over the trained tokens of this step, before its update.",
     "distillation/divergence": "Mean divergence from the teacher over these tokens, times the squared temperature.",
     "distillation/surprise": "Mean negative logprob of these tokens, the loss of SFT, in nats.",

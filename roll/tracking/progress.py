@@ -27,13 +27,15 @@ _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "preference/loss": ("loss", lambda value: f"{value:.3f}"),
     "distillation/loss": ("loss", lambda value: f"{value:.4f}"),
     "preference/accuracy": ("pairs right", lambda value: f"{value:.3f}"),
+    "reward_model/loss": ("loss", lambda value: f"{value:.3f}"),
+    "reward_model/accuracy": ("right", lambda value: f"{value:.3f}"),
     "sft/turns": ("turns", lambda value: f"{value:,.0f}"),
     "sft/tokens": ("tokens", lambda value: f"{value:,.0f}"),
     "speed/tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
     "staleness/mean": ("staleness", lambda value: f"{value:.2f}"),
 }
 _LOG = logging.getLogger(__name__)
-_HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy")
+_HELD_OUT = ("validation/accuracy", "validation/reward", "sft/accuracy", "reward_model/held_out_accuracy")
 _DOMAIN = re.compile(r"domain/(.+)/reward")
 _MAX_NAME, _MAX_DOMAINS = 12, 60
 """Most characters of a domain's name, and of the rewards of all domains."""

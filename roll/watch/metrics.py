@@ -104,7 +104,8 @@ class MetricColumns:
                 column = self._columns.get(name)
                 if column is None:
                     column, self._selected = self._columns.setdefault(name, array("d")), {}
-                column.extend([math.nan] * (num_before - len(column)))
+                if len(column) < num_before:
+                    column.extend([math.nan] * (num_before - len(column)))
                 column.append(value)
                 if math.isfinite(value):
                     self._last[name] = step, float(value)

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from roll.errors import ConfigError, JournalDamaged, RollError, one_line
 from roll.watch.access import Guard, Handler, add_headers, check_host
+from roll.watch.changes import ChangeStreams, Look
 from roll.watch.encoding import encode
 from roll.watch.folder import RunFolder
 from roll.watch.plain import PlainPages
@@ -56,6 +57,7 @@ class WatchServer:
         self._assets = _read_assets()
         self._requests, self._plain = RunRequests(folder), PlainPages(folder)
         self._runner: web.AppRunner | None = None
+        self._streams = ChangeStreams()
         self._port = 0
 
     @property
@@ -90,6 +92,7 @@ class WatchServer:
 
     async def stop(self) -> None:
         """Close all connections, and delete the indexes."""
+        self._streams.close()
         if self._runner is not None:
             await self._runner.cleanup()
         await asyncio.to_thread(self._folder.close)
@@ -100,10 +103,31 @@ class WatchServer:
     async def _compare(self, request: web.Request) -> web.Response:
         return await _answer(lambda: self._requests.compare(_parameters(request)))
 
-    async def _answer_run(self, request: web.Request) -> web.Response:
+    async def _answer_run(self, request: web.Request) -> web.StreamResponse:
         parts = request.match_info
         view, id = parts.get("view", "sample"), parts.get("id", "")
-        return await _answer(lambda: self._requests.answer(parts["run"], view, id, _parameters(request)))
+        parameters = _parameters(request)
+        if view == "overview" and parameters.pop("follow", None):
+            return await self._follow(request, parameters)
+        return await _answer(lambda: self._requests.answer(parts["run"], view, id, parameters))
+
+    async def _follow(self, request: web.Request, parameters: dict[str, list[str]]) -> web.StreamResponse:
+        run = request.match_info["run"]
+
+        async def look(cursor: str) -> Look:
+            known = {**parameters, "cursor": [cursor]} if cursor else parameters
+            answer: Mapping[str, Any] = {}
+
+            def call() -> Mapping[str, Any]:
+                nonlocal answer
+                answer = self._requests.answer(run, "overview", "", known)
+                return answer
+
+            status, body = await asyncio.to_thread(_compute, call)
+            unchanged = bool(answer.get("unchanged"))
+            return Look(status=status, body=body, cursor=answer.get("cursor", ""), unchanged=unchanged)
+
+        return await self._streams.send(request, look)
 
     async def _unknown(self, request: web.Request) -> web.Response:
         return _error(404, f"{request.path[:80]!a}: no such address; see docs/watch.md")
@@ -125,18 +149,19 @@ class WatchServer:
 
 
 async def _answer(call: Callable[[], Mapping[str, Any]]) -> web.Response:
-    """The result of the call as JSON, or its error."""
-
-    def work() -> tuple[int, bytes]:
-        try:
-            return 200, encode(call())
-        except (RollError, sqlite3.Error, OSError) as error:
-            return _status(error), encode({"error": one_line(str(error))})
-        except Exception as error:  # noqa: BLE001 - the other pages stay usable, and the reason is shown
-            return 500, encode({"error": one_line(f"a fault of roll watch: {type(error).__name__}: {error}")})
-
-    status, body = await asyncio.to_thread(work)
+    """The result of the call, computed in a thread."""
+    status, body = await asyncio.to_thread(_compute, call)
     return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _compute(call: Callable[[], Mapping[str, Any]]) -> tuple[int, bytes]:
+    """The result of the call as JSON, or its error, with the status."""
+    try:
+        return 200, encode(call())
+    except (RollError, sqlite3.Error, OSError) as error:
+        return _status(error), encode({"error": one_line(str(error))})
+    except Exception as error:  # noqa: BLE001 - the other pages stay usable, and the reason is shown
+        return 500, encode({"error": one_line(f"a fault of roll watch: {type(error).__name__}: {error}")})
 
 
 def _status(error: Exception) -> int:

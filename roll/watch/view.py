@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -303,7 +304,7 @@ _FILES = (JOURNAL, f"{JOURNAL}-wal", METRICS)
 
 def file_signature(directory: Path) -> Signature:
     """Changes whenever the run has written something."""
-    return tuple(_file_state(directory / name) for name in _FILES)
+    return tuple(_file_state(f"{directory}/{name}") for name in _FILES)
 
 
 def last_change(directory: Path) -> float:
@@ -311,10 +312,10 @@ def last_change(directory: Path) -> float:
     return max(state[2] for state in file_signature(directory)) / 1e9
 
 
-def _file_state(path: Path) -> tuple[int, int, int]:
+def _file_state(path: Path | str) -> tuple[int, int, int]:
     """A file without content counts as missing: a reader of SQLite may leave an empty write-ahead log."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except OSError:
         return 0, 0, 0
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat.st_size else (0, 0, 0)

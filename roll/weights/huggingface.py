@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
@@ -121,6 +122,20 @@ def _read_torch_file(file: Path) -> Iterator[NamedTensor]:
 def write_model(directory: Path, config: PretrainedConfig, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a directory that `transformers` loads; the tokenizer is not included."""
     write_sharded_model(directory, config, tensors.items(), file_bytes=sys.maxsize)
+
+
+def classifier_config(config: PretrainedConfig) -> PretrainedConfig:
+    """The config of the same model with a score head: of a sequence classifier of transformers with one output."""
+    changed: Any = copy.deepcopy(config)
+    changed.num_labels = 1
+    changed.architectures = [
+        name.replace("ForCausalLM", "ForSequenceClassification") for name in config.architectures or ()
+    ] or None
+    ends: Any = getattr(config, "eos_token_id", None)
+    padding = getattr(config, "pad_token_id", None)
+    if padding in (ends if isinstance(ends, list) else [ends]):
+        changed.pad_token_id = None  # it reads the last token that is no padding, which must be the end token
+    return changed
 
 
 def copy_generation_config(source: Path | None, directory: Path) -> None:

@@ -49,7 +49,7 @@ from roll.wiring.actor import (
 from roll.wiring.monitoring import log_settings
 from roll.wiring.placing import apply_placement, plan_placement
 
-_STOP_S = 10.0
+STOP_S = 10.0
 """Seconds that workers have to stop before they are killed."""
 
 
@@ -98,8 +98,8 @@ class Roles:
         await self.executor.start()
         try:
             for name, policy in self.policies.items():
-                await _start_engines(policy.trainers, Trainer.start, worker_role("actor_train", name))
-                await _start_engines(policy.generators, Generator.start, worker_role("actor_infer", name))
+                await start_engines(policy.trainers, Trainer.start, worker_role("actor_train", name))
+                await start_engines(policy.generators, Generator.start, worker_role("actor_infer", name))
                 if self.taken_up:
                     await policy.generators.each(Generator.pause)
                     await policy.generators.each(Generator.abort)
@@ -131,7 +131,7 @@ class Roles:
         """Stop all workers; ones that are dead or too slow do not delay the others."""
         try:
             with contextlib.suppress(WorkerDied, RunStopped, TimeoutError):
-                async with asyncio.timeout(_STOP_S):
+                async with asyncio.timeout(STOP_S):
                     for policy in self.policies.values():
                         await policy.models.stop()
                     for policy in self.policies.values():
@@ -141,7 +141,8 @@ class Roles:
             await self.executor.stop()
 
 
-async def _start_engines(cluster: Cluster[Any], start: Callable[[Any], Awaitable[None]], role: str) -> None:
+async def start_engines(cluster: Cluster[Any], start: Callable[[Any], Awaitable[None]], role: str) -> None:
+    """Start all workers of a role, with progress."""
     ranks = present_ranks(cluster)
     progress = StartProgress(f"engines of {role}", len(ranks))
     await asyncio.gather(*(progress.track(cluster.at(rank, start)) for rank in ranks))
@@ -174,7 +175,7 @@ def build_roles(
     kept only if one of them died. Without a `placement`, it is planned for the available devices.
     """
     run = without_quantization(run) if supervised else run
-    tokenizers = {name: _load_checked_tokenizer(each) for name, each in per_policy_runs(run).items()}
+    tokenizers = {name: load_checked_tokenizer(each) for name, each in per_policy_runs(run).items()}
     first = next(iter(tokenizers.values()))
     for name, tokenizer in tokenizers.items():
         if tokenizer.get_vocab() != first.get_vocab():
@@ -183,7 +184,7 @@ def build_roles(
     if run.policies and placement.offloads:
         raise ConfigError("policies: they do not fit the device together; choose smaller models, or one policy")
     run = apply_placement(run, placement)
-    executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else _ray_executor(run, paths, placement)
+    executor, scratch = (InlineExecutor(), None) if run.executor == "inline" else ray_executor(run, paths, placement)
     idle_reasons, policies = IdleReasons(), dict[str, PolicyEngines]()
     for name, each in per_policy_runs(run).items():
         of_policy = each.actor_train.optimizer if run.policies else optimizer
@@ -192,14 +193,14 @@ def build_roles(
         policies[name] = _policy_engines(each, specs, tokenizers[name], executor, idle_reasons)
     return Roles(
         policies=policies,
-        template=Template(first, run.model.template, _ends(run, len(first))),
+        template=Template(first, run.model.template, model_ends(run, len(first))),
         executor=executor,
         placement=placement,
         policy_of={agent: policy.name for policy in run.policies for agent in policy.agents},
     )
 
 
-def _ends(run: Run, vocab: int) -> frozenset[int]:
+def model_ends(run: Run, vocab: int) -> frozenset[int]:
     """End tokens of the policies' models; tokens that the tokenizer lacks are never sampled as such."""
     paths = [each.model.path for each in per_policy_runs(run).values() if each.model.path is not None]
     return frozenset(token for path in paths for token in end_tokens(path) if token < vocab)
@@ -221,7 +222,7 @@ def per_policy_runs(run: Run) -> dict[str, Run]:
     return runs
 
 
-def _load_checked_tokenizer(run: Run) -> Any:
+def load_checked_tokenizer(run: Run) -> Any:
     """The tokenizer; raises `ConfigError` if the model lacks embeddings for it or positions for the run."""
     config, tokenizer = architecture(run.model), build_tokenizer(run.model)
     if len(tokenizer) > config.vocab_size:
@@ -229,14 +230,14 @@ def _load_checked_tokenizer(run: Run) -> Any:
             f"model.path: {run.model.path}: its tokenizer has {len(tokenizer)} tokens, "
             f"and the model {config.vocab_size} embeddings; take both from the same model, or resize the embeddings"
         )
-    if run.rollout.max_seq_len > (supported := _supported_length(run.model)):
+    if run.rollout.max_seq_len > (supported := supported_length(run.model)):
         raise ConfigError(
             f"rollout.max_seq_len: the model supports {supported:g} (got {run.rollout.max_seq_len}); lower it"
         )
     return tokenizer
 
 
-def _supported_length(model: Model) -> float:
+def supported_length(model: Model) -> float:
     """Most tokens per sequence of a model with its engine."""
     config = architecture(model).to_dict()
     return longest_sequence(config) if model.engine == "native" else positions(config)
@@ -342,7 +343,7 @@ def _same_vocabulary(path: str, tokenizer: Any) -> Model:
 
 def _check_length(path: str, needed: int) -> None:
     """Raises `ConfigError` if the model at `path` has fewer positions than the run's sequences need."""
-    supported = _supported_length(Model(path=path))
+    supported = supported_length(Model(path=path))
     if needed > supported:
         raise ConfigError(
             f"{path}: the model supports {supported:g} tokens (the run needs {needed}); lower rollout.max_seq_len or "
@@ -350,7 +351,7 @@ def _check_length(path: str, needed: int) -> None:
         )
 
 
-def _ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
+def ray_executor(run: Run, paths: RunPaths | None, placement: Placement) -> tuple[Executor, Path]:
     """The Ray executor, and the folder through which processes exchange weights. Only this function imports Ray."""
     set_ray_environment(run.ray.start_timeout_s, local=run.ray.address is None)
     from roll.cluster.ray.config import RayConfig

@@ -40,6 +40,7 @@ def offline_run(run: Run, section: str, changed: Mapping[str, Any], *, needs: tu
         **changed,
     }
     result = without_quantization(run.model_copy(update=sections))
+    result = result.model_copy(update={"actor_infer": result.actor_infer.model_copy(update={"lend_factor": None})})
     assert sampling_of(result) == Sampling(), "logprobs are those of the whole distribution"
     return result
 

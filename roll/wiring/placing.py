@@ -11,11 +11,14 @@ from roll.cluster.handle import Cluster
 from roll.cluster.ray.environment import set_ray_environment
 from roll.config.schema import Run
 from roll.explain.placement import count_modules, local_inventory
+from roll.journal.store import Journal
 from roll.placement.facts import facts_of
 from roll.placement.machine import ray_inventory
 from roll.placement.planner import num_needed, plan_devices
 from roll.placement.records import Inventory, Node, Placement
 from roll.serving.device_sharing import DeviceSharing
+from roll.serving.lending_rule import LendingRule
+from roll.serving.lent_devices import LentDevices
 from roll.serving.router import Router
 
 
@@ -64,11 +67,19 @@ def apply_placement(run: Run, placement: Placement) -> Run:
 
 
 def build_device_sharing(
-    placement: Placement, clusters: Mapping[str, Cluster[Any]], router: Router
+    placement: Placement,
+    clusters: Mapping[str, Cluster[Any]],
+    router: Router,
+    journal: Journal,
+    lend_factor: float | None,
 ) -> DeviceSharing | None:
-    """Offloading between phases; None if everything fits."""
-    if not placement.offloads:
-        return None
+    """Offloading between phases, or lending; None if everything fits and nothing is lent."""
     offloaded = {each.role for each in placement.offloads}
     clusters = {role: cluster for role, cluster in clusters.items() if role in offloaded}
-    return DeviceSharing(placement=placement, clusters=clusters, router=router)
+    if lend_factor is not None:
+        ranks, rule = placement.sharing("actor_infer"), LendingRule(lend_factor)
+        router.lent |= set(ranks)
+        return LentDevices(
+            placement=placement, clusters=clusters, router=router, journal=journal, rule=rule, ranks=ranks
+        )
+    return DeviceSharing(placement=placement, clusters=clusters, router=router) if offloaded else None

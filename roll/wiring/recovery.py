@@ -20,9 +20,9 @@ from roll.wiring.models import Roles
 
 
 def replacement_policy(
-    run: Run, generators: Cluster[Generator], notice: Callable[[str], None]
+    run: Run, generators: Cluster[Generator], notice: Callable[[str], None], *, num_lent: int = 0
 ) -> ReplacementPolicy | None:
-    """How dead generators are replaced; None if they are not."""
+    """How dead generators are replaced; None if they are not. `num_lent` of them serve at times only."""
     if not run.ray.max_replacements or not isinstance(generators, Replaceable):
         return None
     return ReplacementPolicy(
@@ -30,12 +30,14 @@ def replacement_policy(
         max_replacements=run.ray.max_replacements,
         notice=notice,
         node_timeout_s=run.ray.node_timeout_s,
-        min_workers=fewest_generators(run, generators),
+        min_workers=fewest_generators(run, generators, num_lent=num_lent),
     )
 
 
-def fewest_generators(run: Run, generators: Cluster[Generator]) -> int | None:
+def fewest_generators(run: Run, generators: Cluster[Generator], *, num_lent: int = 0) -> int | None:
     """The number below which no generator leaves; None: all."""
+    if num_lent and run.actor_infer.min_workers is None:
+        return generators.size - num_lent
     if isinstance(generators, ElasticCluster) and run.actor_infer.min_workers is None:
         return generators.size - len(generators.absent)
     return run.actor_infer.min_workers

@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, cast
+from typing import Any, ParamSpec, cast
 
 from rich.console import Console
 
 from roll.algorithms.credit import AlgorithmState
 from roll.algorithms.recipe import Need, Recipe
 from roll.checkpoint import Checkpoints
+from roll.cluster.handle import Cluster
 from roll.cluster.pending import HasPendingCalls, describe_pending, stopped_workers
 from roll.config.algorithm import Algorithm
 from roll.config.backends import RANKED
 from roll.config.schema import Run, TaskSourceConfig
 from roll.data.templates import Template
+from roll.engines.base import Trainer
 from roll.journal.records import IDLE
 from roll.journal.store import Activity, Journal
 from roll.pipelines.checkpointer import Checkpointer
@@ -32,6 +34,8 @@ from roll.rollout.episode.runner import EpisodeRunner
 from roll.rollout.resume import ResumeState
 from roll.rollout.source import TaskSource
 from roll.rollout.validation import Validator
+from roll.serving.lending import Lender
+from roll.serving.lent_devices import LentDevices
 from roll.serving.policies import Publishers
 from roll.serving.publisher import Publisher
 from roll.tracking.callbacks import Callbacks, build_sinks
@@ -117,23 +121,36 @@ def build_checkpointer(
     run: Run, directory: RunDirectory, roles: Roles, journal: Journal, *on_saved: Callable[[int, Path], None]
 ) -> Checkpointer:
     """The checkpointer of a run. Also saves the tokenizer next to the journal, for readers of the journal."""
-    tokenizer = roles.template.tokenizer
-    tokenizer.save_pretrained(directory.path / "tokenizer")
     paths = {policy.name: policy.path for policy in run.policies if policy.path is not None}
     origins = {name: paths.get(name, run.model.path) for name in roles.policies}
+    roots = {name: Path(path) for name, path in origins.items() if path is not None}
+    trainers = {name: policy.trainers for name, policy in roles.policies.items()}
+    tokenizer = save_tokenizer(directory, roles.template)
+    checkpointer = checkpointer_of(run, directory, trainers, journal, tokenizer)
+    return replace(checkpointer, critic=roles.first.models.critic, origins=roots, on_saved=on_saved)
+
+
+def save_tokenizer(directory: RunDirectory, template: Template) -> Any:
+    """The tokenizer, which is also saved next to the journal, for readers of the journal."""
+    template.tokenizer.save_pretrained(directory.path / "tokenizer")
+    return template.tokenizer
+
+
+def checkpointer_of(
+    run: Run, directory: RunDirectory, trainers: Mapping[str, Cluster[Trainer]], journal: Journal, tokenizer: Any
+) -> Checkpointer:
+    """The checkpointer of trainers by policy; `tokenizer` is saved with every model."""
     return Checkpointer(
         directory=directory.path,
         checkpoints=Checkpoints(directory.path / "checkpoints", keep=run.checkpoint.keep),
-        trainers={name: policy.trainers for name, policy in roles.policies.items()},
-        critic=roles.first.models.critic,
+        trainers=trainers,
+        critic=None,
         journal=journal,
         tokenizer=tokenizer,
-        origins={name: Path(path) for name, path in origins.items() if path is not None},
         best=run.checkpoint.best_metric,
         async_save=isinstance(run.actor_train, RANKED),
         every=run.checkpoint.every,
         every_s=60 * (run.checkpoint.every_minutes or math.inf),
-        on_saved=on_saved,
     )
 
 
@@ -263,10 +280,14 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
     publishers: dict[str, Publisher] = {}
     for name, policy in roles.policies.items():
         clusters = {"actor_train": policy.trainers, "actor_infer": policy.generators, **policy.models.by_role()}
-        replacement = replacement_policy(run, policy.generators, services.reporter.note)
+        sharing = build_device_sharing(
+            roles.placement, clusters, policy.router, services.journal, run.actor_infer.lend_factor
+        )
+        num_lent = len(policy.router.lent)
+        replacement = replacement_policy(run, policy.generators, services.reporter.note, num_lent=num_lent)
         publishers[name] = replace(
             build_publisher(policy, services.journal, name),
-            device_sharing=build_device_sharing(roles.placement, clusters, policy.router),
+            device_sharing=sharing,
             replacement=replacement,
             version=-1 if resume is None else resume.version,
             step_of={} if resume is None else dict(resume.step_of),
@@ -274,7 +295,10 @@ def build_publishers(run: Run, roles: Roles, services: RunServices, resume: Resu
         if replacement is not None:
             policy.router.replace_generator = publishers[name].replace_generator
     first, directory = next(iter(publishers.values())), services.checkpointer.directory
-    return Publishers(publishers, build_elastic(run, first, directory, services.reporter.note))
+    devices = first.device_sharing
+    note = services.reporter.note
+    lender = Lender(devices=devices, publisher=first, notice=note) if isinstance(devices, LentDevices) else None
+    return Publishers(publishers, build_elastic(run, first, directory, note), lender)
 
 
 def build_learners(

@@ -28,6 +28,7 @@ LATER = (
     "sft/",
     "preference/",
     "distillation/",
+    "reward_model/",
 )
 """Counted or measured only after a step's checkpoint, or in another command."""
 

@@ -51,6 +51,21 @@ rollout: {max_seq_len: 512}
             ["executor=ray", "actor_infer.max_workers=2", "ray.max_replacements=0"],
             "actor_infer.max_workers (2): with ray.max_replacements 0 the first lost generator ends the run",
         ),
+        (["actor_infer.lend_factor=2"], "actor_infer.lend_factor (2): with executor inline there is one device"),
+        (
+            ["executor=ray", "actor_infer.lend_factor=2", "weight_sync.transport=gloo"],
+            "actor_infer.lend_factor (2): none can join a gloo broadcast; set weight_sync.transport to disk",
+        ),
+        (
+            ["executor=ray", "actor_infer={lend_factor: 2, max_workers: 2}", "rollout.concurrency=8"],
+            "actor_infer.lend_factor (2): generators also join and leave by actor_infer.max_workers; leave one",
+        ),
+        (
+            ["executor=ray", "actor_infer={lend_factor: 1.5, max_num_seqs: 32}"],
+            "actor_infer.lend_factor (1.5): without rollout.concurrency no request waits for a device; set it, for "
+            "example to actor_infer.max_num_seqs (32)",
+        ),
+        (["executor=ray", "actor_infer.lend_factor=0.5"], "actor_infer.lend_factor"),
         (["executor=ray", "ray.address=ray://a:1"], "ray.address (ray://a:1): start the run on a machine of the"),
     ],
 )

@@ -16,9 +16,10 @@ from roll.conformance.laws import (
     check_shaping,
 )
 from roll.conformance.preferences import check_preference_loss
+from roll.conformance.reward_models import check_reward_loss
 from roll.conformance.trainers import check_trainer
 from roll.types import Spec
-from tests.conformance import bigram, planted, planted_divergences, planted_preferences
+from tests.conformance import bigram, planted, planted_divergences, planted_preferences, planted_rewards
 
 CLIPPED = [Objective(loss=Spec("clipped"))]
 CUT = "depends on how the batch is split into micro-batches"
@@ -185,6 +186,10 @@ def all_bugs() -> Iterator[tuple[str, list[str], str | list[str]]]:
         yield step.__name__, check_preference_loss("dpo", step=step, beta=0.5), formula("dpo")
     for bug, like, kwargs in planted_preferences.LOSSES:
         yield bug.__name__, check_preference_loss(bug, like=like, **kwargs), formula(like)
+    for step, loss in planted_rewards.STEPS:
+        yield f"{step.__name__} {loss}", check_reward_loss(loss, step=step), formula(loss)
+    for bug, like, kwargs in planted_rewards.LOSSES:
+        yield bug.__name__, check_reward_loss(bug, like=like, **kwargs), formula(like)
     for step in planted_divergences.STEPS:
         faults = check_divergence("forward_kl", step=step, **planted_divergences.OPTIONS)
         yield f"distillation with {step.__name__}", faults, formula("forward_kl")

@@ -9,7 +9,7 @@ import pytest
 from roll.config.preferences import Dpo, Ratings
 from roll.data.arithmetic import answer_pairs, sums
 from roll.data.preference_rows import encode_preferences
-from roll.data.preferences import Preference, jsonl, labelled_of, preferences_from
+from roll.data.preferences import Preference, Reading, jsonl, labelled_of, preferences_from
 from roll.data.templates import Template, character_tokenizer
 from roll.errors import ConfigError
 from roll.types import Message
@@ -19,7 +19,7 @@ CHAT = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"
 
 
 def parse(row: dict[str, Any], ratings: Ratings | None = None) -> Preference:
-    (preference,) = preferences_from(row, ratings, where="x.jsonl:1")
+    (preference,) = preferences_from(row, Reading(ratings=ratings), where="x.jsonl:1")
     return preference
 
 
@@ -78,7 +78,7 @@ def test_a_pair_is_a_desirable_and_an_undesirable_reply():
         ({"prompt": "2+2", "chosen": CHAT[:1], "rejected": "5"}, "'chosen' ends with a message of 'user'"),
         ({"prompt": "2+2", "response": "4"}, "needs either 'label' or 'rating'"),
         ({"prompt": "2+2", "response": "4", "label": 1}, "'label' must be true or false"),
-        ({"prompt": "2+2", "response": "4", "rating": 6}, r"a rating outside of dpo.ratings, 1 to 5 \(got 6\)"),
+        ({"prompt": "2+2", "response": "4", "rating": 6}, r"a rating outside of `ratings`, 1 to 5 \(got 6\)"),
         ({"prompt": "2+2", "response": "4", "rating": "good"}, "a rating is not a number"),
         ({"prompt": "2+2", "responses": ["4", "5"], "ratings": [1]}, "2 responses and 1 ratings"),
     ],
@@ -88,18 +88,19 @@ def test_a_wrong_row_is_one_line_with_file_and_line(row: dict[str, Any], message
     good = {"prompt": "2+2", "chosen": "4", "rejected": "5"}
     path.write_text(f"{json.dumps(good)}\n{json.dumps(row)}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message) as caught:
-        jsonl(str(path), ratings=RATINGS)
+        jsonl(str(path), Reading(ratings=RATINGS))
     assert str(caught.value).startswith(f"{path}:2: ") and "\n" not in str(caught.value)
 
 
 def test_ratings_without_a_range_are_refused():
-    with pytest.raises(ValueError, match=r"their range is unknown; set dpo\.ratings"):
+    with pytest.raises(ValueError, match=r"their range is unknown; set `ratings` of the section"):
         parse({"prompt": "2+2", "response": "4", "rating": 4})
 
 
 def encode(rows: list[Preference], max_seq_len: int = 32, **section: Any) -> Any:
     dpo = Dpo.model_validate({"data": "pairs.jsonl", **section})
-    return encode_preferences(dpo, rows, Template(character_tokenizer("0123456789+=")), max_seq_len)
+    template = Template(character_tokenizer("0123456789+="))
+    return encode_preferences(dpo, rows, template=template, max_seq_len=max_seq_len)
 
 
 def pair(chosen: str, rejected: str, where: str = "x.jsonl:7") -> Preference:

@@ -18,7 +18,7 @@ import yaml
 from benchmarks.crash_points import MODES, RUN, STEPS, train
 from roll.checkpoint import Checkpoints
 from roll.errors import ConfigError
-from roll.journal.events import GeneratorJoined, GeneratorLeft
+from roll.journal.events import DevicesLent, GeneratorJoined, GeneratorLeft
 from roll.journal.store import Journal
 from roll.report.verify import Verification, verify
 
@@ -206,6 +206,11 @@ def join_with_other_weights(directory: Path) -> None:
         journal.record(GeneratorJoined(generator=1, node="", version=1, digest="float32:1:1", seconds=1.0))
 
 
+def lend_with_other_weights(directory: Path) -> None:
+    with closing(Journal(directory / "journal.db")) as journal:
+        journal.record(DevicesLent(generators=(0, 1), version=1, digest="float32:1:1", seconds=1.0))
+
+
 def leave_unexplained(directory: Path) -> None:
     with closing(Journal(directory / "journal.db")) as journal:
         journal.record(GeneratorLeft(generator=1, reason="", num_requests=1, num_tokens=1))
@@ -270,7 +275,11 @@ PLANTED = {
     "tokens were sampled by published versions": [invent_a_version, sample_before_publication],
     "trained groups leave no progress behind": [leave_progress],
     "attempts are stopped at most once": [stop_an_attempt],
-    "generators that join attest the served version": [join_with_other_weights, leave_unexplained],
+    "generators that join attest the served version": [
+        join_with_other_weights,
+        lend_with_other_weights,
+        leave_unexplained,
+    ],
     "tokens, attempts and groups are accounted for": [lose_tokens],
     "metrics have one line per step": [delete_metrics],
     "checkpoints match the journal": [

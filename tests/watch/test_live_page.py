@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from roll.watch.changes import EVERY_S
 from tests.watch.browsers import Visit, needs_browser, serve, start_browser
 from tests.watch.written_runs import Attempt, WrittenRun, write_broken_run
 
@@ -38,8 +39,11 @@ _GROW = """async () => {
     return figures.flatMap(({ node }) => [...node.querySelectorAll(".data path")]);
   };
   const before = await show(70);
+  const drawn = new Set();
+  const watch = new MutationObserver((records) => records.forEach(({ target }) => drawn.add(target)));
+  for (const { node } of figures) watch.observe(node, { subtree: true, attributes: true, attributeFilter: ["d"] });
   const after = await show(75);
-  return [before.length, after.length, before.map((path, index) => path === after[index])];
+  return [before.length, after.length, before.map((path, index) => path === after[index] && !drawn.has(path))];
 }"""
 _COUNT_CHANGES = """() => {
   window.changes = 0;
@@ -47,6 +51,10 @@ _COUNT_CHANGES = """() => {
   const options = { subtree: true, childList: true, attributes: true, characterData: true };
   new MutationObserver(count).observe(document.body, options);
 }"""
+
+
+def _is_stream(message: Any) -> bool:
+    return "/overview?" in message.url and "follow=1" in message.url
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +81,36 @@ def test_a_hidden_page_asks_for_nothing_and_a_shown_one_at_once(browser: Any, br
     page = visit.open("run/broken/overview")
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    page.wait_for_event("request")
     page.evaluate(_HIDE, "hidden")
     page.wait_for_timeout(3000)  # for requests that were on their way
     requests.clear()
     page.wait_for_timeout(4000)
     assert requests == []
-    with page.expect_request(lambda request: "/overview?" in request.url):
+    with page.expect_response(_is_stream):
         page.evaluate(_HIDE, "visible")
+    with page.expect_event("requestfailed", _is_stream):
+        page.evaluate(_HIDE, "hidden")
     visit.close()
+
+
+def test_a_page_that_is_left_ends_its_stream(browser: Any, broken: str) -> None:
+    visit = Visit(browser, broken)
+    page = visit.page
+    with page.expect_response(_is_stream):
+        visit.wait("overview")
+    with page.expect_event("requestfailed", _is_stream), page.expect_response(lambda each: "/state" in each.url):
+        visit.open("run/broken/samples")
+    visit.close()
+
+
+def test_a_page_whose_server_has_ended_says_so(browser: Any, tmp_path: Path) -> None:
+    write_broken_run(tmp_path / "ended")
+    with serve(tmp_path / "ended") as link:
+        visit = Visit(browser, link)
+        with visit.page.expect_response(_is_stream):
+            visit.wait("overview")
+    visit.page.locator("#bar .status.lost", has_text="no connection").wait_for()
+    visit.context.close()
 
 
 def test_a_page_whose_run_does_not_change_changes_nothing(browser: Any, broken: str) -> None:
@@ -89,11 +118,11 @@ def test_a_page_whose_run_does_not_change_changes_nothing(browser: Any, broken: 
     page = visit.open("run/broken/overview")
     page.wait_for_selector("path.line")
     page.locator('[data-state="ended"]').wait_for()
-    page.wait_for_event("request")
     page.evaluate(_COUNT_CHANGES)
-    for _ in range(3):
-        with page.expect_response(lambda response: "/overview?" in response.url):
-            pass
+    with page.expect_response(_is_stream):
+        page.evaluate(_HIDE, "hidden")
+        page.evaluate(_HIDE, "visible")
+    page.wait_for_timeout(3000 * EVERY_S)  # three looks
     assert page.evaluate("window.changes") == 0
     visit.close()
 

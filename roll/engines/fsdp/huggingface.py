@@ -37,6 +37,7 @@ class ShardedHuggingFace(ShardedModel):
             self.decoder = HuggingFaceDecoder(model, scored=model_spec.head != "logits")
             if model_spec.lora is not None:
                 self.decoder.attach(model_spec.lora)
+        self.config = self.decoder.config
         self.logit_cap = self.decoder.logit_cap
         self._views: dict[str, list[View]] = {f"{_PREFIX}{name}": views for name, views in self.decoder.views.items()}
 

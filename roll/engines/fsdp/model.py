@@ -24,6 +24,7 @@ from roll.engines.native.fused import apply_rotary, rms_norm
 from roll.engines.native.lora import AdaptedLinear, attach, is_adapter
 from roll.engines.native.mixed import Precision
 from roll.errors import ConfigError
+from roll.weights.huggingface import classifier_config
 
 _SPLIT = {
     "self_attn.q_proj": ColwiseParallel,
@@ -129,7 +130,7 @@ class ShardedDecoder(ShardedModel):
     def __init__(
         self, config: PretrainedConfig, ranks: Ranks, *, scored: bool = False, lora: Lora | None = None
     ) -> None:
-        super().__init__(config, ranks, lora)
+        super().__init__(classifier_config(config) if scored else config, ranks, lora)
         with torch.device("meta"):
             plain = Decoder(config, scored=scored)  # has no weights either, but real rotation tables
             if lora is not None:

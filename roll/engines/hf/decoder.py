@@ -30,6 +30,7 @@ from roll.engines.native.mixed import Precision
 from roll.engines.native.sampling import cap_logits
 from roll.errors import ConfigError, one_line
 from roll.weights.digest import Digest
+from roll.weights.huggingface import classifier_config
 
 _OLD_BUFFERS = (r"rotary_emb\.inv_freq$", r"\.attn\.(masked_)?bias$", r"\.attention\.(masked_)?bias$")
 """Names of tensors in files of early releases of `transformers`, which computes them."""
@@ -54,6 +55,7 @@ class HuggingFaceDecoder(nn.Module):
         self.logit_scale, self.logit_cap = (1.0, None) if scored else _logit_options(model.config)
         self.score = nn.Parameter(torch.zeros(1, output.weight.shape[1])) if scored else None
         if scored:
+            self.config = classifier_config(self.config)
             model.set_output_embeddings(None)
         self.views = checkpoint_views(model)
         self.expert_load = ExpertLoad(model)

@@ -32,6 +32,7 @@ from roll.engines.megatron.vocabulary import VocabularyPart
 from roll.engines.native.mixed import Precision
 from roll.errors import ConfigError
 from roll.types import Sampling
+from roll.weights.huggingface import classifier_config
 
 _UNTRAINED = ("expert_bias",)
 """Ends of the names of buffers that are in the files of a model."""
@@ -63,7 +64,7 @@ class MegatronModel:
     ) -> None:
         """With `scored` it has a score head instead of an output layer: a critic or a reward model."""
         layout: MegatronLayout = ranks.layout
-        self.config, self.ranks = config, ranks
+        self.config, self.ranks = classifier_config(config) if scored else config, ranks
         self.masters: MasterWeights | None = None
         """Set by an optimizer of weights of 16 bits."""
         self.core = transformer_config(config, layout, precision)

@@ -22,6 +22,7 @@ from roll.config.lora import Lora
 from roll.engines.native.fused import apply_rotary, rms_norm, silu_gate
 from roll.errors import ConfigError
 from roll.weights.digest import Digest
+from roll.weights.huggingface import classifier_config
 
 Attend = Callable[..., Tensor]
 """Layer, queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim] -> [tokens, heads * dim].
@@ -189,7 +190,7 @@ class Decoder(nn.Module):
     def __init__(self, config: PretrainedConfig, *, scored: bool = False) -> None:
         """With `scored` it has a score head instead of a language head: a critic or a reward model."""
         super().__init__()
-        self.config, self.shape = config, geometry(config)
+        self.config, self.shape = classifier_config(config) if scored else config, geometry(config)
         self.lora: Lora | None = None
         """Its adapters; None if it has none."""
         self.frozen_digest: Digest | None = None

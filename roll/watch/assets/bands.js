@@ -1,6 +1,5 @@
 // Shares of a total per step, stacked.
 
-import { picture } from "./dom.js";
 import { extent } from "./axis.js";
 import { duration, number } from "./format.js";
 import { Frame } from "./frame.js";
@@ -24,14 +23,12 @@ export function bandChart(settings) {
       xs: shown.length ? xs.map((x) => ({ x })) : [],
       legend: shown,
       summary: `Shares: ${shown.map(({ name }) => name).join(", ")}.`,
-      draw: (layer, toX, toY) =>
-        shown.forEach((each, index) =>
-          layer.append(
-            ...areas(xs, sums[index - 1], sums[index], toX, toY).map((d) =>
-              picture("path", { class: `area ${each.tone}`, d }),
-            ),
-          ),
-        ),
+      draw: (shapes, toX, toY) =>
+        shown.forEach(({ tone }, index) => {
+          const path = (numbers) => ({ d: areaPath(numbers, toY) });
+          for (const numbers of areas(xs, sums[index - 1], sums[index], toX))
+            shapes.add("path", `area ${tone}`, numbers, path);
+        }),
       rows: (index) => readRows(shown, sums, index, format),
     };
   };
@@ -57,27 +54,42 @@ function readRows(shown, sums, index, format) {
     .reverse();
 }
 
-/** The areas between two sums, as steps around each x, so that a step with much time is as wide as any other.
- * They are in pieces that meet at whole pixels: of a figure that grows, only the last piece is painted again. */
-function areas(xs, below, above, toX, toY) {
-  const half = xs.length > 1 ? (toX(xs.at(-1)) - toX(xs[0])) / (xs.length - 1) / 2 : 20;
+/** The areas between two sums, as steps around each x, so that a step with much time is as wide as any other:
+ * left and right edge in pixels, and the two sums, of each step. They are in pieces that meet at whole pixels: of a
+ * figure that grows, only the last piece is painted again. */
+function areas(xs, below, above, toX) {
+  const half = halfWidth(xs, toX);
   const [start, end] = [toX(xs[0]), xs.length > 1 ? toX(xs.at(-1)) : toX(xs[0]) + half];
   const edge = (index) => Math.round(Math.min(end, Math.max(start, toX(xs[index]) - half)));
-  const paths = [];
+  const pieces = [];
   for (let first = 0; first < xs.length; first += PIECE) {
     const last = Math.min(xs.length, first + PIECE);
-    const upper = [];
-    const lower = [];
+    const numbers = [];
     for (let index = first; index < last; index += 1) {
-      const left = edge(index);
       const right = index + 1 < xs.length ? edge(index + 1) : Math.round(end);
-      const [top, bottom] = [tenth(toY(above[index])), tenth(toY(below ? below[index] : 0))];
-      upper.push(`${left},${top}`, `${right},${top}`);
-      lower.push(`${left},${bottom}`, `${right},${bottom}`);
+      numbers.push(edge(index), right, above[index], below ? below[index] : 0);
     }
-    paths.push(`M${[...upper, ...lower.reverse()].join("L")}Z`);
+    pieces.push(numbers);
   }
-  return paths;
+  return pieces;
+}
+
+/** Half the mean distance of the first steps, a power of two of them: as the run grows, it rarely changes. */
+function halfWidth(xs, toX) {
+  if (xs.length < 2) return 20;
+  const number = 2 ** Math.floor(Math.log2(xs.length - 1));
+  return (toX(xs[number]) - toX(xs[0])) / number / 2;
+}
+
+function areaPath(numbers, toY) {
+  const [upper, lower] = [[], []];
+  for (let index = 0; index < numbers.length; index += 4) {
+    const [left, right] = [numbers[index], numbers[index + 1]];
+    const [top, bottom] = [tenth(toY(numbers[index + 2])), tenth(toY(numbers[index + 3]))];
+    upper.push(`${left},${top}`, `${right},${top}`);
+    lower.push(`${left},${bottom}`, `${right},${bottom}`);
+  }
+  return `M${[...upper, ...lower.reverse()].join("L")}Z`;
 }
 
 function tenth(value) {

@@ -1,6 +1,5 @@
 // Lines with confidence bands.
 
-import { picture } from "./dom.js";
 import { extent, pad } from "./axis.js";
 import { number } from "./format.js";
 import { Frame } from "./frame.js";
@@ -31,7 +30,7 @@ export function lineChart(settings) {
       xs: xs.map((x) => ({ x })),
       legend: shown.length > 1 || options.legend ? shown : [],
       summary: `${shown.length} curve${shown.length === 1 ? "" : "s"}: ${shown.map(({ name }) => name).join(", ")}.`,
-      draw: (layer, toX, toY) => shown.forEach((each) => drawSeries(layer, each, toX, toY)),
+      draw: (shapes, toX, toY) => shown.forEach((each) => drawSeries(shapes, each, toX, toY)),
       rows: (index) => readRows(shown, byX, xs[index], format),
     };
   };
@@ -50,23 +49,41 @@ function readRows(shown, byX, x, format) {
   });
 }
 
-/** Bands and lines are in pieces: of a curve that grows, only the last piece is painted again. */
-function drawSeries(layer, series, toX, toY) {
+/** Bands and lines are in pieces: of a curve that grows, only the last piece is built and painted again. */
+function drawSeries(shapes, series, toX, toY) {
   const points = series.points.filter(({ y }) => Number.isFinite(y));
   const banded = points.filter(({ low, high }) => Number.isFinite(low) && Number.isFinite(high));
+  const band = (numbers) => ({ d: bandPath(numbers, toX, toY) });
   for (const part of pieces(banded.length)) {
-    const upper = banded.slice(...part).map(({ x, high }) => at(toX(x), toY(high)));
-    const lower = banded.slice(...part).map(({ x, low }) => at(toX(x), toY(low)));
-    layer.append(picture("path", { class: `band ${series.tone}`, d: `M${[...upper, ...lower.reverse()].join("L")}Z` }));
+    const numbers = banded.slice(...part).flatMap(({ x, low, high }) => [x, low, high]);
+    shapes.add("path", `band ${series.tone}`, numbers, band);
   }
-  const shape = `line ${series.tone} ${series.dashed ? "dashed" : ""}`;
+  const line = (numbers) => ({ d: linePath(numbers, toX, toY) });
   for (const part of pieces(points.length)) {
-    const path = points.slice(...part).map(({ x, y }) => at(toX(x), toY(y)));
-    layer.append(picture("path", { class: shape, d: `M${path.join("L")}` }));
+    const numbers = points.slice(...part).flatMap(({ x, y }) => [x, y]);
+    shapes.add("path", `line ${series.tone} ${series.dashed ? "dashed" : ""}`, numbers, line);
   }
   if (points.length > 40 && !series.dots) return;
-  for (const { x, y } of points)
-    layer.append(picture("circle", { class: `point ${series.tone}`, cx: toX(x), cy: toY(y), r: 2.2 }));
+  const place = ([x, y]) => ({ cx: toX(x), cy: toY(y), r: 2.2 });
+  for (const { x, y } of points) shapes.add("circle", `point ${series.tone}`, [x, y], place);
+}
+
+/** `numbers` has x and y of each point. */
+function linePath(numbers, toX, toY) {
+  const path = [];
+  for (let index = 0; index < numbers.length; index += 2) path.push(at(toX(numbers[index]), toY(numbers[index + 1])));
+  return `M${path.join("L")}`;
+}
+
+/** `numbers` has x, low and high of each point. */
+function bandPath(numbers, toX, toY) {
+  const [upper, lower] = [[], []];
+  for (let index = 0; index < numbers.length; index += 3) {
+    const x = toX(numbers[index]);
+    upper.push(at(x, toY(numbers[index + 2])));
+    lower.push(at(x, toY(numbers[index + 1])));
+  }
+  return `M${[...upper, ...lower.reverse()].join("L")}Z`;
 }
 
 /** The pieces of a curve as [first, end] indices; each begins with the last point of the one before. */

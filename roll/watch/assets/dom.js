@@ -32,19 +32,26 @@ export function replace(node, ...children) {
 const keys = new WeakMap();
 
 /** Replace everything inside `node` by `build()`, unless it was built from an equal `key` before. */
-export function redraw(node, key, build) {
+export function redraw(node, key, build, place = replace) {
   const text = JSON.stringify(key);
   if (keys.get(node) === text) return;
   keys.set(node, text);
-  replace(node, build());
+  place(node, build());
 }
 
-/** Give `node` the children of `fresh`; those that are equal stay, and are not painted again. */
-export function patch(node, fresh) {
-  const [before, after] = [[...node.childNodes], [...fresh.childNodes]];
+/** The same as `replace`, except that what is equal stays, with its listeners: it is neither laid out nor painted again. */
+export function patch(node, ...children) {
+  const [before, after] = [[...node.childNodes], [...replace(node.cloneNode(false), children).childNodes]];
   after.forEach((child, index) => {
-    if (index >= before.length) node.append(child);
-    else if (!before[index].isEqualNode(child)) before[index].replaceWith(child);
+    const old = before[index];
+    if (!old) node.append(child);
+    else if (old.nodeType === Node.TEXT_NODE && child.nodeType === Node.TEXT_NODE) {
+      if (old.data !== child.data) old.data = child.data;
+    } else if (!old.isEqualNode(child)) {
+      if (child.firstChild && old.cloneNode(false).isEqualNode(child.cloneNode(false)))
+        patch(old, ...child.childNodes);
+      else old.replaceWith(child);
+    }
   });
   before.slice(after.length).forEach((child) => child.remove());
 }

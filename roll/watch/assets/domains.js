@@ -1,7 +1,7 @@
 // The table of domains: rewards at the start and the end, sudden changes, failures.
 
 import { tone } from "./chart.js";
-import { element, redraw } from "./dom.js";
+import { element, patch, redraw } from "./dom.js";
 import { count, number, percent, plural, signed } from "./format.js";
 import { drawInView } from "./in_view.js";
 import { plainTable } from "./table.js";
@@ -11,7 +11,7 @@ import { link, panel } from "./widgets.js";
 export function drawDomains(node, answer, rewards, jumps, page, first) {
   const rows = answer.domains;
   const key = [rows, jumps.map(({ series, jump }) => [series.domain, jump.step, jump.before, jump.after])];
-  const draw = () => redraw(node, key, () => (rows.length ? domainTable(rows, rewards, jumps, page) : []));
+  const draw = () => redraw(node, key, () => (rows.length ? domainTable(rows, rewards, jumps, page) : []), patch);
   if (first) draw();
   else drawInView(node, draw);
 }

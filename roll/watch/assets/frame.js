@@ -1,8 +1,9 @@
 // The frame of a chart: axes, a cursor that charts with the same x axis share, a readout, and links from its points.
 
-import { element, patch, picture, redraw, replace } from "./dom.js";
+import { element, picture, redraw, replace } from "./dom.js";
 import { label, marks, nearest, scale, settle } from "./axis.js";
 import { drawInView, drawNow } from "./in_view.js";
+import { Shapes } from "./shapes.js";
 
 const MARGIN = { left: 50, right: 14, top: 8, bottom: 24 };
 
@@ -20,12 +21,13 @@ export class Cursor {
 }
 
 /** A figure. `update` takes a function, which is called once the figure is in view and returns what it shows:
- * `x`, `y`: ranges; `xs`: sorted entries with `x`; `xName`; `draw(layer, toX, toY)`; `format` of y;
+ * `x`, `y`: ranges; `xs`: sorted entries with `x`; `xName`; `draw(shapes, toX, toY)`; `format` of y;
  * `rows(index)`: the readout, as { name, tone, y, text, href }; `lines`: vertical marks, as { x, text, tone, href }. */
 export class Frame {
   #model = null;
   #ranges = null;
   #axesKey = "";
+  #shapes = new Shapes();
   #width = 0;
   #index = -1;
   #chosen = 0;
@@ -93,14 +95,13 @@ export class Frame {
     const { x, y } = this.#ranges;
     this.toX = scale(x[0], x[1], MARGIN.left, width - MARGIN.right);
     this.toY = scale(y[0], y[1], bottom, MARGIN.top);
-    const layer = picture("g", { class: "data" });
-    model.draw(layer, this.toX, this.toY);
     const key = JSON.stringify([width, x, y, model.xName, model.summary, model.lines]);
-    if (key === this.#axesKey) {
-      patch(this.layer, layer);
-      return;
-    }
-    [this.#axesKey, this.layer] = [key, layer];
+    const fresh = key !== this.#axesKey;
+    this.#shapes.begin(fresh);
+    model.draw(this.#shapes, this.toX, this.toY);
+    this.#shapes.end();
+    if (!fresh) return;
+    this.#axesKey = key;
     this.line = picture("line", { class: "cursor", y1: MARGIN.top, y2: bottom, visibility: "hidden" });
     this.dots = picture("g", {});
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -109,7 +110,7 @@ export class Frame {
       "aria-label",
       `${this.title}. ${model.summary ?? ""} Arrow keys move the cursor, Enter opens the point.`,
     );
-    replace(this.svg, this.#axes(width, bottom), layer, this.#lines(bottom), this.line, this.dots);
+    replace(this.svg, this.#axes(width, bottom), this.#shapes.node, this.#lines(bottom), this.line, this.dots);
   }
 
   #axes(width, bottom) {

@@ -1,8 +1,9 @@
 // The shell: the bar with runs and pages, the page of the present address, live changes, and keys.
 //
-// A visible page asks the server for changes at a fixed interval; a hidden one asks for nothing.
+// A visible page follows the changes of its run: in one response that goes on, or by requests at a fixed interval.
+// A hidden one asks for nothing.
 
-import { get, ofRun } from "./api.js";
+import { follow, get, ofRun } from "./api.js";
 import { element, replace } from "./dom.js";
 import { ago, count, plural } from "./format.js";
 import { forgetNodes } from "./in_view.js";
@@ -23,8 +24,7 @@ const PAGES = [
   { key: "r", page: "runs", name: "Runs" },
 ];
 const ABOUT_RUNS = new Set(["runs", "compare"]);
-/** Pause between two requests for changes: by a page whose answer has them, and by one that then asks for its rows. */
-const POLL_MS = 1500;
+/** Pause between two requests for changes, and before a response that has ended is asked for again. */
 const STATE_MS = 1000;
 /** The same if there is no such run, or no access. */
 const REFUSED_MS = 10_000;
@@ -41,6 +41,7 @@ const shell = {
   lost: false,
   busy: false,
   timer: 0,
+  stream: null,
   status: null,
 };
 
@@ -70,6 +71,7 @@ async function show() {
   const shown = ++shell.shown;
   shell.run = state.run ?? shell.run ?? only;
   shell.view = null;
+  shell.stream?.abort();
   listen(ABOUT_RUNS.has(state.page) ? null : state.run);
   drawBar(state);
   const entry = PAGES.find(({ page }) => page === state.page);
@@ -114,6 +116,7 @@ function makeContext(state, root, current) {
     },
     current,
     api: (path, entries) => get(state.run === null ? path : ofRun(state.run, path), entries),
+    follow: (path, entries, controller, take) => follow(ofRun(state.run, path), entries, controller, take),
     link: (page, rest, query) => address(state.run, page, rest, query),
     change: (entries) => (changed(entries) === location.hash ? show() : go(changed(entries))),
     redraw: show,
@@ -135,22 +138,27 @@ function listen(run) {
 function plan(pause) {
   clearTimeout(shell.timer);
   if (document.visibilityState === "visible") shell.timer = setTimeout(poll, pause);
+  else shell.stream?.abort();
 }
 
-/** Ask for changes once: a page with `poll` asks on its own, any other one is updated if the state has changed. */
+/** Ask for changes: a page with `follow` until it is hidden or left, any other one once; it is updated if there are any. */
 async function poll() {
   if (shell.busy) return;
   shell.busy = true;
   const { shown, view, following: run } = shell;
-  let pause = view?.poll ? POLL_MS : STATE_MS;
+  let pause = STATE_MS;
+  const take = async (state) => {
+    if (run !== shell.following) return;
+    const before = shell.state;
+    if (run === null) shell.runs = state;
+    showState(state, false);
+    if (before && view === shell.view && view?.update && isNew(before, state)) await view.update(state);
+  };
   try {
-    const state = await (view?.poll ? view.poll() : get(run === null ? "runs" : ofRun(run, "state")));
-    if (run === shell.following) {
-      const before = shell.state;
-      if (run === null) shell.runs = state;
-      showState(state, false);
-      if (before && view === shell.view && view?.update && isNew(before, state)) await view.update(state);
-    }
+    if (view?.follow) {
+      shell.stream = new AbortController();
+      await view.follow(shell.stream, take);
+    } else await take(await get(run === null ? "runs" : ofRun(run, "state")));
   } catch (error) {
     if (error.status === undefined) console.error(error);
     if (error.status === 0) showState(shell.state, true);
@@ -158,7 +166,8 @@ async function poll() {
     if (error.status === 403 || error.status === 404) pause = REFUSED_MS;
   }
   shell.busy = false;
-  plan(run === shell.following ? pause : 0);
+  shell.stream = null;
+  plan(run === shell.following && view === shell.view ? pause : 0);
 }
 
 function isNew(before, state) {

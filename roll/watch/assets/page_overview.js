@@ -112,14 +112,13 @@ export async function show(root, page) {
   );
   const shown = { answer: null, parts, smallPanels, heldOutPanel, phasePanel };
   parts.top.append(element("h1", {}, "Overview"), tools(page));
-  const poll = async () => {
-    const newer = await page.api("overview", { points: POINTS, cursor: shown.answer?.cursor });
-    if (newer.unchanged) return shown.answer.state;
-    if (page.current()) take(shown, newer, page);
-    return newer.state;
-  };
-  await poll();
-  return { poll };
+  take(shown, await page.api("overview", { points: POINTS }), page);
+  const follow = (controller, onState) =>
+    page.follow("overview", { points: POINTS, cursor: shown.answer.cursor }, controller, (newer) => {
+      if (page.current() && !newer.unchanged) take(shown, newer, page);
+      return onState(newer.unchanged ? shown.answer.state : newer.state);
+    });
+  return { follow };
 }
 
 function tools(page) {

@@ -24,15 +24,18 @@ export function figures(entries) {
   );
 }
 
+const values = new WeakMap();
+
 /** The same inside `node`; only values that have changed are written. */
 export function showFigures(node, entries) {
-  const shown = [...node.querySelectorAll("dl > div")];
-  const key = ([name, , unit]) => `${name} ${unit ?? ""}`;
-  const keyOf = (each) => `${each.firstChild.textContent} ${each.querySelector(".unit")?.textContent.trim() ?? ""}`;
-  const same = shown.length === entries.length && shown.every((each, index) => keyOf(each) === key(entries[index]));
-  if (!same) return node.replaceChildren(figures(entries));
-  shown.forEach((each, index) => {
-    const text = each.lastChild.firstChild;
+  const key = entries.map(([name, , unit]) => `${name} ${unit ?? ""}`).join("\n");
+  const shown = values.get(node);
+  if (shown?.key !== key) {
+    node.replaceChildren(figures(entries));
+    values.set(node, { key, texts: [...node.querySelectorAll("dd")].map((each) => each.firstChild) });
+    return;
+  }
+  shown.texts.forEach((text, index) => {
     const value = String(entries[index][1]);
     if (text.data !== value) text.data = value;
   });

@@ -230,6 +230,16 @@ CATALOGUE = {
         about="steps per virtual hour with `rollout.adapt` while lengths triple, against the best fixed ratio",
         goal="at least 0.95 times",
     ),
+    "adapt_real": Benchmark(
+        run="benchmarks.adapt_real:run",
+        about="steps per second with `rollout.adapt` in a real run whose attempts get longer, against fixed ratios",
+        goal="at least 0.95 times",
+    ),
+    "elastic": Benchmark(
+        run="benchmarks.elastic:run",
+        about="seconds until a generator that joins a real run over Ray has its share; nothing is lost when one leaves",
+        goal="under 30 s for each of three joins; no violation of `roll verify`",
+    ),
     "paper": Benchmark(
         run="benchmarks.papers.command:run",
         about="claims of the ROLL Flash paper that its experiments show here; `roll bench paper` lists the experiments",

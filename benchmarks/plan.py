@@ -76,6 +76,7 @@ def run() -> Result:
             "search_s": {name: round(outcome.seconds, 1) for name, outcome in outcomes.items()},
             "candidates": {name: outcome.num_candidates for name, outcome in outcomes.items()},
             "simulated": {name: outcome.num_simulated for name, outcome in outcomes.items()},
+            "compared": {name: outcome.num_compared for name, outcome in outcomes.items()},
         },
     )
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import tempfile
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import typer
 
 from benchmarks.gains import load_example, warm_start
 from benchmarks.learning import EXAMPLE
 from benchmarks.result import Result
-from roll.commands import train as commands
-from roll.tracking.sinks import read_lines
+from roll.api import start
 
 SEEDS = (0, 1)
 ACCURACY = 0.9
@@ -50,13 +48,13 @@ def run() -> Result:
 
 
 def _sampled_tokens(overrides: list[str]) -> float | None:
-    """Tokens sampled for training when a run first reaches the accuracy; None if it never does."""
-    loaded = load_example(EXAMPLE, overrides)
-    with redirect_stdout(sys.stderr):
-        commands.train(loaded, overwrite=False)
+    """Tokens sampled for training when a run first reaches the accuracy, which ends it; None if it never does."""
     total = 0.0
-    for line in read_lines(Path(loaded.run.directory, loaded.run.name, "metrics.jsonl")):
-        total += line.get("tokens/generated", 0.0)
-        if line.get("validation/accuracy", 0.0) >= ACCURACY:
-            return total
+    with redirect_stdout(sys.stderr):
+        training = start(load_example(EXAMPLE, overrides))
+        for row in training:
+            total += row.get("tokens/generated", 0.0)
+            if row.get("validation/accuracy", 0.0) >= ACCURACY:
+                training.stop()
+                return total
     return None

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +76,8 @@ class SimulationConfig:
     """None: calls and CPU time of the controller are free, and equal seeds give equal times."""
     until_s: float | None = None
     """Virtual seconds after which it is stopped; None: it ends with its last step."""
+    on_step: Callable[[int], None] = lambda step: None
+    """Called with the number of every finished step, for workloads that change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class _Simulation:
     def __init__(self, setting: SimulationConfig, clock: VirtualLoop, folder: Path) -> None:
         self._setting, self._clock, self._folder = setting, clock, folder
         self._generators = [_generator(setting, clock) for _ in range(setting.num_generators)]
-        self._steps = _Steps(clock)
+        self._steps = _Steps(clock, setting.on_step)
         self._config = _config(setting)
 
     async def run(self) -> SimulationResult:
@@ -212,14 +214,15 @@ def _generator(setting: SimulationConfig, clock: VirtualLoop) -> SimGenerator:
 class _Steps:
     """A `Sink` that stores the end and the metrics of each step."""
 
-    def __init__(self, clock: VirtualLoop) -> None:
-        self._clock = clock
+    def __init__(self, clock: VirtualLoop, on_step: Callable[[int], None]) -> None:
+        self._clock, self._on_step = clock, on_step
         self.ends_s: list[float] = []
         self.metrics: list[Mapping[str, float]] = []
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self.ends_s.append(self._clock.time())
         self.metrics.append(dict(metrics))
+        self._on_step(step)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -35,6 +35,12 @@ def test_a_synchronous_step_takes_as_long_as_worked_out_by_hand() -> None:
     assert found.slowest_s() == pytest.approx(2.0)
 
 
+def test_a_workload_may_change_after_a_step() -> None:
+    steps = list[int]()
+    simulate(replace(PLAIN, steps=3, on_step=steps.append))
+    assert steps == [1, 2, 3]
+
+
 def test_an_asynchronous_step_takes_as_long_as_its_slower_side() -> None:
     found = simulate(replace(PLAIN, max_staleness=1.0, steps=10))
     # generation (4 s a step) is the slower side, and the update of 3 s hides behind it

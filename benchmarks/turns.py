@@ -144,7 +144,7 @@ async def _consume(scheduler: Scheduler, num_groups: int = GROUPS_PER_TAKE) -> N
     """Take complete groups as training does, and release their slots."""
     while True:
         groups = (await scheduler.buffer.take(num_groups, step=0)).groups
-        scheduler.forget(groups)
+        scheduler.forget(groups, step=0)
         await scheduler.buffer.release(num_groups)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ SUFFIXES = {"sft": "-sft", "dpo": "-dpo", "distill": "-distill", "reward": "-rew
 _RESUMABLE = ("train", "dpo", "distill", "reward")
 _SECTIONS = {"dpo": "dpo", "distill": "distill", "reward": "reward_training"}
 """The section of the run file that a command needs."""
+_REPEAT = {"repeat": True}
+"""Record of a stage whose results are to be deleted before it runs."""
 _FORMAT = 1
 
 
@@ -80,7 +83,7 @@ def run(
     with closing(lock_file(base / ".lock", "another `roll run` works here; wait for it, or change name=")):
         records = _read_records(base, steps, first)
         for number, step in enumerate(steps, 1):
-            _run_step(base, records, step, f"stage {number} of {len(steps)}", repeat=first is not None)
+            _run_step(base, records, step, f"stage {number} of {len(steps)}")
         finished = [_finished(step, records) for step in steps]
         page = write_summary(base, loaded.stages.name, finished)
     for row in summary_rows(finished):
@@ -153,8 +156,11 @@ def _check(steps: Sequence[_Step], first: str | None) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str, *, repeat: bool) -> None:
+def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str) -> None:
     record, name = records.get(step.stage.name), step.stage.name
+    if record == _REPEAT:
+        shutil.rmtree(step.directory, ignore_errors=True)  # now: an interrupted start must not resume what was there
+        record = None
     if record is not None and record["digest"] != step.digest:
         raise ConfigError(
             f"{step.where}: stage {name} was run with other settings; change them back, "
@@ -169,7 +175,7 @@ def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str, *, r
     current = {"digest": step.digest, "finished": False, "seconds": before_s}
     records[name] = current
     _write_records(base, records)
-    command = _command(step, repeat=repeat, begun=record is not None)
+    command = _command(step, begun=record is not None)
     typer.echo(f"{title}: {name}: {shlex.join(['roll', *command])}")
     start = time.monotonic()
     code = _run_child(command)
@@ -182,7 +188,7 @@ def _run_step(base: Path, records: dict[str, Any], step: _Step, title: str, *, r
         raise typer.Exit(code if code > 0 else 128 - code)
 
 
-def _command(step: _Step, *, repeat: bool, begun: bool) -> list[str]:
+def _command(step: _Step, *, begun: bool) -> list[str]:
     """The words after `roll`."""
     words = [step.stage.command, str(step.file), *step.overrides, *step.options]
     if not step.stage.trains:
@@ -190,7 +196,7 @@ def _command(step: _Step, *, repeat: bool, begun: bool) -> list[str]:
         return words
     if begun and step.stage.command in _RESUMABLE:
         return [*words, "--resume"]
-    return [*words, "--overwrite"] if begun or repeat else words
+    return [*words, "--overwrite"] if begun else words
 
 
 def _run_child(command: Sequence[str]) -> int:
@@ -212,7 +218,7 @@ def _run_child(command: Sequence[str]) -> int:
 
 
 def _read_records(base: Path, steps: Sequence[_Step], first: str | None) -> dict[str, Any]:
-    """What is known of each stage, without `first` and those after it."""
+    """What is known of each stage; `first` and those after it that have run are to be repeated."""
     path = base / STATE
     if not path.is_file():
         if first is not None:
@@ -226,8 +232,8 @@ def _read_records(base: Path, steps: Sequence[_Step], first: str | None) -> dict
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path}: not the state of `roll run` ({error}); remove {base}, or change name=") from None
     names = [step.stage.name for step in steps]
-    names = names if first is None else names[: names.index(first)]
-    return {name: records[name] for name in names if name in records}
+    repeated = [] if first is None else names[names.index(first) :]
+    return {name: _REPEAT if name in repeated else records[name] for name in names if name in records}
 
 
 def _write_records(base: Path, records: Mapping[str, Any]) -> None:

@@ -94,8 +94,13 @@ def test_stages_run_in_order_and_only_once(folder: Path, capsys: pytest.CaptureF
     edit(folder / "stages.yaml", "num: 13", "num: 12")
     (base / "tuned-sft" / "model").rename(base / "elsewhere")
     assert "the result of stage tuned is gone; add --from tuned to repeat it" in refusal(capsys)
-    main_exits(["run", "stages.yaml", "--from", "tuned"])
-    assert capsys.readouterr().out.count("is finished: ") == 2
+    edit(folder / "calculator.py", "class Adds:", "class Subtracts:")
+    assert "samples ended with exit code 2" in refusal(capsys, "--from", "samples")
+    assert not (base / "samples" / "samples.jsonl").exists()
+    edit(folder / "calculator.py", "class Subtracts:", "class Adds:")
+    capsys.readouterr()
+    main_exits(["run", "stages.yaml"])
+    assert capsys.readouterr().out.count("is finished: ") == 1, "the stage that failed and the one after it run again"
     assert (base / "tuned-sft" / "model" / "model.safetensors").is_file()
 
 
